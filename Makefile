@@ -4,12 +4,23 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install quickstart smoke test test-slow gpu-report conf check docs docs-serve clean
+.PHONY: help install install-locked lock quickstart smoke test test-slow gpu-report conf check docs docs-serve clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 install: .venv/.installed ## make .venv with what the project needs (CPU)
+
+install-locked: ## make .venv with the versions that are tested, each held against its hash (but torch)
+	$(PYTHON) -m venv .venv
+	$(INSTALL) --no-compile --require-hashes --no-deps -r requirements-lock.txt
+	$(INSTALL) --no-compile "$$(sed -n 's/^# locked without hashes: //p' requirements-lock.txt)"
+	$(INSTALL) --no-deps -e .
+	@touch .venv/.installed .venv/.installed-dev .venv/.installed-docs
+
+lock: .venv/.installed ## write requirements-lock.txt anew, with the newest versions that requirements*.txt allow
+	$(INSTALL) uv
+	$(BIN)/python .ci/lock.py
 
 quickstart: .venv/.installed ## from docstrings to a comparison table, without any download of data or weights
 	$(BIN)/python run.py experiment=quickstart

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
 from condensery.reporting.results import read_results
-from condensery.retrieval.analyser import Analyser
+from condensery.retrieval.indexes.terms import Analyser
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
 from condensery.text.languages import guess

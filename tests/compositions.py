@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra._internal import config_loader_impl
+from hydra._internal.config_repository import ConfigRepository
 from hydra.core.default_element import ResultDefault
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
-from condensery.pipeline import recipe_guard
+from condensery.pipeline.recipe_guard import RecipeLoader
 
 PROJECT = Path(__file__).resolve().parent.parent
 UNCHANGED = (PROJECT / "conf", PROJECT / "tests", PROJECT / "src")
@@ -29,7 +31,8 @@ _configs: dict[tuple[Any, ...], bytes] = {}  # pickled: read twice as fast as co
 @contextmanager
 def composed_once() -> Iterator[None]:
     """Keep, for later commands, what is in a file, which files a recipe consists of, and what they are together."""
-    load, create_list, compose = recipe_guard._load_file, recipe_guard._list_parts, recipe_guard._compose
+    load, create_list = ConfigRepository.load_config, config_loader_impl.create_defaults_list
+    compose = RecipeLoader._compose_config_from_defaults_list
 
     def loaded(self: Any, config_path: str) -> Any:
         if not _all_unchanged(self):
@@ -59,9 +62,9 @@ def composed_once() -> Iterator[None]:
         return config
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(recipe_guard, "_load_file", loaded)
-        monkeypatch.setattr(recipe_guard, "_list_parts", listed)
-        monkeypatch.setattr(recipe_guard, "_compose", composed)
+        monkeypatch.setattr(ConfigRepository, "load_config", loaded)
+        monkeypatch.setattr(config_loader_impl, "create_defaults_list", listed)
+        monkeypatch.setattr(RecipeLoader, "_compose_config_from_defaults_list", composed)
         yield
 
 

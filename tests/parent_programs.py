@@ -97,7 +97,7 @@ class Steps:
 
 
 def loading_batches(folder: Path) -> None:
-    from condensery.training.datamodules.steps import StepDataModule
+    from condensery.training.data.data_module import StepDataModule
 
     loader = iter(StepDataModule(Steps(), workers=1).train_dataloader())
     assert next(loader) == 0

@@ -120,7 +120,7 @@ def stand_in(url: str, folder: Path, *identifiers: str) -> None:
     """
     import ir_datasets
 
-    from condensery.text.formats.ir_library import files_of
+    from condensery.text.formats.ir_datasets import files_of
 
     for identifier in identifiers:
         data = ir_datasets.load(identifier)

@@ -105,6 +105,7 @@ def test_output_lies_beside_run_py_wherever_it_is_called_from(project: Path, tmp
     ("arguments", "wanted"),
     [
         (["seeed=1"], ["seeed", "'seed'"]),
+        (["+study=small"], ["+study=small", "base=small"]),
         (["stages.plain.learning_rte=1", "data.root=x"], ["stages.plain.learning_rte", "'learning_rate'"]),
         (["experiment=smoka"], ["experiment=smoka", "no such option", "'smoke'"]),
         (["seed=[1"], ["seed=[1", "key=value"]),

@@ -27,8 +27,8 @@ PAGES = sorted(
 FORMATS = {
     "data=squad": "cocondenser_squad",
     "data=beir": "cocondenser_squad",
-    "+study=msmarco_sample": "cocondenser_squad",
-    "+study=openstax": "openstax",
+    "base=msmarco_sample": "cocondenser_squad",
+    "base=openstax": "openstax",
     "data=documents": "condenser_stsb",
     "data=tevatron": "data=tevatron",
 }

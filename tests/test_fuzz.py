@@ -24,19 +24,19 @@ def fuzz(findings: Path, *arguments: str, planted: str = "") -> tuple[int, dict[
 
 def test_a_few_seconds_of_it_find_nothing(tmp_path: Path) -> None:
     kinds = ["beir", "tevatron", "sts", "sheet", "run.trec", "recipe", "table"]
-    code, told, said = fuzz(tmp_path / "found", "cases=14", "seed=6", f"only={','.join(kinds)}")
-    assert (code, told["cases"], told["findings"]) == (0, 14, 0), said
+    code, told, said = fuzz(tmp_path / "found", "cases=2", "seed=6", f"only={','.join(kinds)}")
+    assert (code, told["findings"]) == (0, 0), said
     assert sorted(told["kinds"]) == sorted(kinds)
-    assert not (tmp_path / "found").exists()
+    assert min(told["kinds"].values()) >= 2
 
 
 PLANTED = """
-import os, time
+import resource, time
 from condensery.errors import UserError
 from condensery.text.formats import beir
 read, objects = beir.read_qrels, beir.read_objects
 def planted(path, split, *others):
-    if os.path.exists("../stack.txt"):  # not yet where the sound input is read
+    if resource.getrlimit(resource.RLIMIT_AS)[0] > 0:  # not yet where the sound input is read
         {}
     return read(path, split, *others)
 def by_their_size(path):
@@ -62,22 +62,20 @@ FAULTS = {
         *(pytest.param(one, marks=pytest.mark.slow) for one in ("hang", "memory", "outside", "poor line")),
     ],
 )
-def test_a_planted_fault_is_found_and_replayed(tmp_path: Path, kind: str) -> None:
+def test_a_planted_fault_is_found_and_found_again(tmp_path: Path, kind: str) -> None:
     limits = ["only=beir", "seconds=2", "megabytes=150"]
     planted = PLANTED.format(FAULTS.get(kind, "pass"))
     planted += "beir.read_objects = by_their_size" if kind == "silent" else "beir.read_qrels = planted"
     code, told, said = fuzz(tmp_path / "found", f"cases={60 if kind == 'silent' else 3}", *limits, planted=planted)
     assert code == 1, said
     assert kind in told["found"], said
-    found = next((tmp_path / "found").glob(f"{kind.replace(' ', '-')}-*"))
-    assert (found / "finding.txt").read_text().startswith(f"{kind}: case=")
-    assert (found / "input" / "queries.jsonl").exists() or "queries.jsonl" in (found / "finding.txt").read_text()
-    if kind == "traceback":
-        number = found.name.rpartition("-")[2]
-        code, told, said = fuzz(tmp_path / "again", f"case={number}", *limits, planted=planted)
+    found = tmp_path / "found" / f"{kind.replace(' ', '-')}-beir"
+    story = (found / "finding.txt").read_text()
+    assert story.startswith(f"{kind}: beir, ")
+    assert (found / "input" / "corpus.jsonl").exists() or "corpus.jsonl" in story
+    if kind == "silent":  # the case that was found is tried first
+        code, told, said = fuzz(tmp_path / "found", "cases=1", "seed=2", *limits, planted=planted)
         assert (code, told["found"]) == (1, {kind: 1}), said
-        story = (tmp_path / "again" / found.name / "finding.txt").read_text()
-        assert story.splitlines()[0] == (found / "finding.txt").read_text().splitlines()[0]
 
 
 def test_an_unknown_kind_is_named(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import compositions
 import pytest
+import yaml
 from error_lines import names
 from hydra.plugins.sweeper import Sweeper
 from small_runs import (
@@ -43,7 +44,7 @@ RECIPES = sorted(
 OPTIONS = [
     f"{path.parent.name}={path.stem}"
     for path in sorted(CONF.glob("*/*.yaml"))
-    if path.parent.name not in ("experiment", "stage", "study")
+    if path.parent.name not in ("experiment", "stage", "base")
 ]
 TEXT = some_text(documents=24, seed=5)
 ARTICLES = some_text(documents=30, paragraphs=6, seed=5)
@@ -217,6 +218,15 @@ def sentences_of(recipe: str, roots: dict[str, Path]) -> list[str]:
         return []
     articles = roots["condenser_wiki_sections"]
     return [f"stage.read_sts.root={articles}", f"stage.section_triplets.path={articles}/documents.jsonl"]
+
+
+@pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda path: path.relative_to(CONF).as_posix())
+def test_a_value_is_written_where_it_counts(path: Path) -> None:
+    text = path.read_text()
+    assert not re.search(r"^[^#]*:\s+[&*]\w+|^\s*<<:", text, re.MULTILINE), "an anchor ties two stages together"
+    if path.parent.name == "base":
+        builds_on = [one for one in yaml.safe_load(text).get("defaults", []) if one != "_self_"]
+        assert all("override " in next(iter(one)) for one in builds_on), "a base builds on no other file"
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

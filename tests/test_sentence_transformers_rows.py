@@ -19,7 +19,7 @@ from small_runs import metrics_of, run_command, some_text, write_beir
 
 from condensery.errors import UserError
 from condensery.evaluation.evaluate import evaluate
-from condensery.retrieval.dense_searcher import Retriever
+from condensery.retrieval.searchers.retriever import Retriever
 from condensery.text import read_collection
 from condensery.text.to_collection import _source
 from condensery.tokens.tokenizer import train_wordpiece

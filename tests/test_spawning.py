@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from forked import run_process
 
-import condensery.training.datamodules.steps  # noqa: F401  a fork has it
+import condensery.training.data.data_module  # noqa: F401  a fork has it
 
 STARTS = 'print("here", flush=True)\nfrom condensery.system.spawning import spawning\n'
 CALL = 'process = spawning("workers=2").Process(target=print, args=("a child",))\nprocess.start()\nprocess.join()\n'
@@ -102,7 +102,7 @@ def test_on_the_command_line_there_is_nothing_to_import_and_from_standard_input_
 @pytest.mark.parametrize("what", ["batches", "tokens"])
 def test_whoever_starts_workers_asks(what: str, tmp_path: Path) -> None:
     starts = {
-        "batches": "from condensery.training.datamodules.steps import StepDataModule\n"
+        "batches": "from condensery.training.data.data_module import StepDataModule\n"
         "class None_:\n    def steps_an_epoch(self):\n        return 1\n"
         "StepDataModule(None_(), workers=2).train_dataloader()\n",
         "tokens": "from condensery.tokens.workers import in_order\nlist(in_order(print, [[]], None, 2))\n",

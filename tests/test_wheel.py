@@ -48,5 +48,6 @@ def test_the_wheel_holds_all_that_a_run_reads(tmp_path: Path) -> None:
     )
     assert shown.returncode == 0, shown.stderr
     assert (installed / "condensery" / "reporting" / "templates" / "page.css").exists()
+    assert (installed / "condensery" / "models" / "checkpoints" / "card.md").exists()
     points = next(installed.glob("*.dist-info/entry_points.txt")).read_text()
     assert "condensery = condensery.command:installed" in points

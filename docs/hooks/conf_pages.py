@@ -189,8 +189,8 @@ def place_of(path: Path) -> str:
     parts = path.with_suffix("").relative_to(CONF).parts
     if not parts or parts == ("config",):
         return "reference/keys/index.md"
-    page = "reference/recipes.md" if parts[0] in ("experiment", "study") else f"reference/keys/{parts[0]}.md"
-    return page + (f"#{anchor('/'.join(parts[1:]))}" if len(parts) > 1 and parts[0] != "study" else "")
+    page = "reference/recipes.md" if parts[0] in ("experiment", "base") else f"reference/keys/{parts[0]}.md"
+    return page + (f"#{anchor('/'.join(parts[1:]))}" if len(parts) > 1 and parts[0] != "base" else "")
 
 
 def anchor(name: str) -> str:

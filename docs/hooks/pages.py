@@ -23,6 +23,7 @@ PROJECT = conf_pages.PROJECT
 AS_THEY_STAND = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 EXAMPLES = "examples.md"
 API = "reference/api.md"
+ON_GITHUB = re.compile(r"^(?:\[[^\]]+\]: \.\./\.\./|\[!\[).*\n", re.MULTILINE)  # badges, and links to releases
 LINK = re.compile(r"""(?<=\]\()(?P<target>[^)\s]+)(?=\))|(?<=src=")(?P<source>[^"]+)(?=")""")
 
 
@@ -44,6 +45,7 @@ def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files:
         markdown += _base_classes()
     if page.file.generated_by and not (PROJECT / uri).exists():
         return markdown  # its links are written for the site
+    markdown = ON_GITHUB.sub("", markdown)
     origin = uri if page.file.generated_by else f"docs/{uri}"
     for target in {link[0] for link in LINK.finditer(markdown)}:
         _bring_along(_named(target, origin), origin, config, files)

@@ -57,7 +57,7 @@ class Pairs:
 
 def from_folder(root: Path, limit: int | None, scratch: Path) -> Pairs:
     """The training pairs of a BEIR folder, by BM25."""
-    from condensery.retrieval.bm25 import BM25Index
+    from condensery.retrieval.indexes.bm25 import BM25Index
     from condensery.text.collection import Collection
     from condensery.text.formats.beir import BeirSource
     from condensery.text.formats.beir import read as read_beir

@@ -25,8 +25,8 @@ from sizes import SHAPES, VOCABULARY, given, in_turn, language_model, mixed
 from torch import Tensor
 
 from condensery.models.encoder import Encoder
-from condensery.retrieval.dense import shard_path
-from condensery.retrieval.encoding import EncoderInput, encode_store
+from condensery.retrieval.indexes.dense import shard_path
+from condensery.retrieval.indexes.encoding import EncoderInput, encode_store
 from condensery.system.files import write_json
 from condensery.tokens.batches import Chunk
 from condensery.tokens.store import TokenStore

@@ -31,12 +31,12 @@ from torch.utils.data import DataLoader
 from condensery.system.files import write_json
 from condensery.tokens.spans import SentencePacked
 from condensery.tokens.store import TokenStore
-from condensery.training.batches.sources import PassageQueries, PassagesAndQueries, SingleSpans, SpanPairs
-from condensery.training.batches.spans import SpanBatches
-from condensery.training.batches.steps import Batch, Batches
-from condensery.training.batches.training_queries import TrainingQueries
-from condensery.training.batches.triples import TripleBatches
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.data_module import StepDataModule
+from condensery.training.data.sources import PassageQueries, PassagesAndQueries, SingleSpans, SpanPairs
+from condensery.training.data.span_batches import SpanBatches
+from condensery.training.data.steps import Batch, Batches
+from condensery.training.data.training_queries import TrainingQueries
+from condensery.training.data.triple_batches import TripleBatches
 
 LENGTH, TEXTS, TICK = 128, 40_000, 100.0  # the last: what /proc counts a second in, on Linux
 

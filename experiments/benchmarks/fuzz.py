@@ -1,62 +1,55 @@
 """Give damaged input to every reader, and report whatever does not end well.
 
-    python experiments/benchmarks/fuzz.py [minutes=10] [cases=0] [seed=1] [case=-1] [only=] [findings=outputs/fuzz]
+    python experiments/benchmarks/fuzz.py [cases=100] [seed=1] [only=] [findings=outputs/fuzz]
 
 Sound small inputs of every kind (``fuzz_subjects.py``: formats of collections, sentences, rankings, sheets, checkpoints,
-artifacts, recipes, tables) are changed (``fuzz_mutations.py``) and read as a run reads them, for so many minutes, or so many
-``cases`` where that is not 0. ``only=beir,recipe`` takes some kinds. What happens in case N is a function of N, the seed and
-the kinds alone, and ``case=N`` does that one again. Linux only. A finding is
+artifacts, recipes, tables) are changed (``fuzz_mutations.py``) and read as a run reads them, ``cases`` times a kind.
+Hypothesis draws the changes with the seed, makes a change with a finding as small as it can, and tries the changes that it
+found before first. ``only=beir,recipe`` takes some kinds. Linux only. A finding is
 
-    traceback       an exception other than UserError
-    hang            ten seconds of work, or of waiting (``seconds``)
+    traceback       an exception other than UserError, or the end of the process
+    hang            ten seconds of work, or a minute of waiting (``seconds`` and six times that)
     memory          1,000 MB above what was taken before (``megabytes``), or a MemoryError
     silent          a result where a fault must be told, or another one than the sound input's where the change must not
                     matter, or another one when it is read once more
     outside         a file written, a program run or a connection made outside the case's own folders
     poor line       a fault that is told in several lines, in control characters, at great length, or without a path
 
-Each is printed with its case; its input, the story and the traceback lie in the folder ``findings``. At the end comes a JSON
-line. The exit code is 1 with findings.
+The input, the story and the traceback of each lie in the folder ``findings``. At the end comes a JSON line. The exit code is
+1 with findings. A kind stops at its first finding, a hang or lack of memory as it is found.
 """
 
 import faulthandler
-import fcntl
-import importlib
 import json
+import multiprocessing
 import os
 import random
 import resource
-import select
 import shutil
 import signal
 import struct
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import hypothesis
 from fuzz_mutations import ACCIDENTS, EITHER, NEUTRAL, TOLD, Mutation
 from fuzz_subjects import SUBJECTS, DisagreementError, PoorLineError, Subject
+from hypothesis import strategies
+from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.errors import Flaky
 
 QUIET = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 QUIET |= {"CONDENSERY_PROGRESS": "off", "WANDB_MODE": "disabled"}
-BATCH = 200  # cases of a process; the next one begins with fresh memory
 LONGEST = 2_000  # characters of a message
-SPACE = 1 << 30  # bytes of addresses that a case may take beyond the memory that is a finding
-TICKS = os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a case may take, and where all of them work."""
-
-    seconds: float
-    megabytes: int
-    room: Path
+ENDS_A_KIND = ("hang", "memory")  # what would be waited for again and again while hypothesis makes it smaller
 
 
 class Outcome(NamedTuple):
@@ -73,7 +66,12 @@ class Change(NamedTuple):
     wanted: str
 
 
-# What a process may write, run and reach.
+class FindingError(Exception):
+    """A case with a finding."""
+
+
+class HangError(BaseException):
+    """A case that takes too long. No reader catches it."""
 
 
 class Watch:
@@ -95,19 +93,12 @@ class Watch:
         beside = event in (*self.BESIDE, *self.PAIRS) and given[-1] != -1
         writes = event == "open" and isinstance(given[2], int) and given[2] & self.WRITES
         if writes or (event in self.PATHS and not beside):
-            self._check(event, given[event in self.PAIRS])
+            path = given[event in self.PAIRS]
+            whole = os.path.realpath(os.fsdecode(path)) if isinstance(path, str | bytes | os.PathLike) else self.room
+            if not whole.startswith((self.room, "/dev/null", "/proc/self/")):
+                self.found.append(f"{event} {whole}")
         elif event in self.RUN:
             self.found.append(f"{event} {given!r:.200}")
-
-    def _check(self, event: str, path: Any) -> None:
-        if not isinstance(path, str | bytes | os.PathLike):
-            return
-        whole = os.path.realpath(os.fsdecode(path))
-        if not whole.startswith((self.room, "/dev/null", "/proc/self/")):
-            self.found.append(f"{event} {whole}")
-
-
-# One case.
 
 
 def files_of(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
@@ -117,28 +108,24 @@ def files_of(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 def changed(draw: random.Random, subject: Subject, folder: Path) -> Change:
     """Change a file of the input, in one of the ways that fit it; accidents come one to three at a time."""
-    for _ in range(50):
-        way = draw.random()
-        if way < 0.2 and subject.neutral:
-            done = _mutated(draw, NEUTRAL[draw.choice(subject.neutral)], files_of(folder, subject.files), folder)
-            wanted = "same"
-        elif way < 0.35 and subject.told:
-            name = draw.choice(sorted(subject.told))
-            own = [path for path in files_of(folder, subject.told[name]) if path in files_of(folder, subject.files)]
-            done = _mutated(draw, {**TOLD, **EITHER}[name], own, folder)
-            wanted = "either" if name in EITHER else "told"
-        else:
-            before = content(folder) if subject.all_told else None
-            steps = range(draw.choice((1, 1, 1, 2, 3)))
-            each = [_mutated(draw, draw.choice(ACCIDENTS), files_of(folder, subject.files), folder) for _ in steps]
-            done = "; ".join(filter(None, each))
-            wanted = "anything" if before is None else "same" if content(folder) == before else "told"
-        if done:
-            return Change(done, wanted)
-    return Change("nothing", "same")
+    way = draw.choice(("accident", "accident", "accident", "neutral", "told"))
+    if way == "neutral" and subject.neutral:
+        files = files_of(folder, subject.files)
+        return Change(_mutated(draw, NEUTRAL[draw.choice(subject.neutral)], files, folder), "same")
+    if way == "told" and subject.told:
+        name = draw.choice(sorted(subject.told))
+        own = [path for path in files_of(folder, subject.told[name]) if path in files_of(folder, subject.files)]
+        done = _mutated(draw, {**TOLD, **EITHER}[name], own, folder)
+        return Change(done, "told" if done and name in TOLD else "either" if done else "same")
+    before = content(folder) if subject.all_told else None
+    steps = range(draw.choice((1, 1, 1, 2, 3)))
+    done = [_mutated(draw, draw.choice(ACCIDENTS), files_of(folder, subject.files), folder) for _ in steps]
+    wanted = "anything" if before is None else "same" if content(folder) == before else "told"
+    return Change("; ".join(filter(None, done)), wanted)
 
 
 def _mutated(draw: random.Random, mutation: Mutation, files: list[Path], folder: Path) -> str:
+    """Change one of the files; what was done, or "" where nothing was."""
     path = draw.choice(files) if files else None
     try:
         done = mutation(draw, path) if path else ""
@@ -150,14 +137,11 @@ def _mutated(draw: random.Random, mutation: Mutation, files: list[Path], folder:
 def content(folder: Path) -> dict[str, Any]:
     """The files of a folder; of manifests what they say, however they are written."""
     found: dict[str, Any] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            raw = path.read_bytes()
-            try:
-                own = path.name == "manifest.json"
-                found[str(path)] = json.dumps(json.loads(raw.decode()), sort_keys=True) if own else raw
-            except (ValueError, RecursionError):
-                found[str(path)] = raw
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        found[str(path)] = raw = path.read_bytes()
+        if path.name == "manifest.json":
+            with suppress(ValueError, RecursionError):
+                found[str(path)] = json.dumps(json.loads(raw.decode()), sort_keys=True)
     return found
 
 
@@ -175,15 +159,16 @@ def observed(subject: Subject, folder: Path, scratch: Path) -> Outcome:
         kind, text = "silent", str(error)
     except PoorLineError as error:
         kind, text = "poor line", str(error)
-    except MemoryError:
-        kind, text = "memory", traceback.format_exc()
-    except BaseException:  # SystemExit and KeyboardInterrupt are findings too
-        kind, text = "traceback", traceback.format_exc()
+    except BaseException as error:  # SystemExit and KeyboardInterrupt are findings too
+        names = {MemoryError: "memory", HangError: "hang"}
+        kind, text = names.get(type(error), "traceback"), traceback.format_exc()
     return Outcome(kind, text.replace(str(folder), "FOLDER").replace(str(scratch), "SCRATCH"))
 
 
 def verdict(subject: Subject, change: Change, found: Outcome, again: Outcome | None, sound: Outcome) -> Outcome | None:
     """The finding, if it is one."""
+    from condensery.reporting.plain import CONTROLS
+
     if found.kind not in ("result", "told"):
         return found
     if again and again != found:
@@ -191,254 +176,157 @@ def verdict(subject: Subject, change: Change, found: Outcome, again: Outcome | N
     if change.wanted == "told" and found.kind != "told":
         return Outcome("silent", f"not told; the result:\n{found.text[:3000]}")
     if (change.wanted == "same" or (change.wanted == "either" and found.kind == "result")) and found != sound:
-        return Outcome(
-            "silent", f"not as without the change: {found.kind}\n{found.text[:3000]}\nbut\n{sound.text[:3000]}"
-        )
+        text = f"not as without the change: {found.kind}\n{found.text[:3000]}\nbut\n{sound.text[:3000]}"
+        return Outcome("silent", text)
     if found.kind == "told":
-        from condensery.reporting.plain import CONTROLS
-
         steers = any(one in found.text for one in CONTROLS if one not in "\n\t")
-        if (
-            steers
-            or len(found.text) > LONGEST
-            or not found.text.strip()
-            or (subject.named and "FOLDER" not in found.text)
-        ):
+        unnamed = subject.named and "FOLDER" not in found.text
+        if steers or unnamed or len(found.text) > LONGEST or not found.text.strip():
             return Outcome("poor line", found.text)
     return None
 
 
-def drawn(seed: int, number: int, subjects: list[Subject]) -> tuple[random.Random, Subject]:
-    """The generator of a case, and its kind of input."""
-    draw = random.Random(f"{seed} {number}")
-    return draw, draw.choices(subjects, [subject.weight for subject in subjects])[0]
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise ``HangError`` after so many seconds of work, or six times as many of any kind; a busy machine counts less."""
+
+    def over(*_: Any) -> None:
+        raise HangError
+
+    signal.signal(signal.SIGPROF, over)
+    signal.signal(signal.SIGALRM, over)
+    faulthandler.dump_traceback_later(10 * seconds, exit=True)  # of what no signal reaches
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 6 * seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
 
 
-# The processes.
-
-
-def megabytes(line: str) -> float:
-    """A line of this process's status, as ``VmRSS``."""
-    return next(
-        int(one.split()[1]) / 1024 for one in Path("/proc/self/status").read_text().splitlines() if one.startswith(line)
-    )
-
-
-def prepare(limits: Limits) -> Watch:
-    """Make this process one that works in its own folders alone, says nothing, and cannot take all memory."""
-    home = limits.room / "home"
-    home.mkdir(exist_ok=True)
-    os.environ.update(
-        {"HOME": str(home), "CONDENSERY_CACHE": str(home / "cache"), "TMPDIR": str(home), "HF_HOME": str(home)}
-    )
-    tempfile.tempdir, sys.dont_write_bytecode = str(home), True
-    os.chdir(home)
-    log = os.open(limits.room / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for stream in (1, 2):
-        os.dup2(log, stream)
-    space = int(megabytes("VmSize") * 2**20) + limits.megabytes * 2**20 + SPACE
-    resource.setrlimit(resource.RLIMIT_AS, (space, space))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    return Watch(limits.room)
-
-
-def sound_inputs(subjects: list[Subject], limits: Limits, report: int) -> None:
-    """Write the sound input of each kind and what is read of it. Ends the process."""
-    prepare(limits)
-    with open(limits.room / "why.txt", "w") as why:
-        try:
-            for subject in subjects:
-                folder = limits.room / "sound" / subject.name
-                folder.mkdir(parents=True)
-                subject.write(folder)
-                shutil.copytree(folder, limits.room / "input")
-                found = observed(subject, limits.room / "input", limits.room / "scratch")
-                shutil.rmtree(limits.room / "input")
-                (limits.room / "sound" / f"{subject.name}.json").write_text(json.dumps(found))
-                if found.kind != "result":
-                    raise RuntimeError(f"the sound input of {subject.name} is not read: {found.kind}: {found.text}")
-        except BaseException:
-            traceback.print_exc(file=why)
-            why.flush()
-            os._exit(1)
-    os._exit(0)
-
-
-def work(numbers: range, seed: int, subjects: list[Subject], limits: Limits, report: int) -> None:
-    """Do cases, and tell of the beginning and the end of each in a line of JSON. Ends the process."""
-    watch = prepare(limits)
-    with open(limits.room / "stack.txt", "w") as stack, open(report, "w", buffering=1) as told:
-        faulthandler.register(signal.SIGUSR1, stack)
-        for number in numbers:
-            draw, subject = drawn(seed, number, subjects)
-            folder, scratch = limits.room / "input", limits.room / "scratch"
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(limits.room / "sound" / subject.name, folder, symlinks=True)
-            change = changed(draw, subject, folder)
-            print(json.dumps({"case": number, "kind": subject.name, "change": change}), file=told)
-            finding = judged(subject, change, folder, scratch, limits, watch)
-            if finding:  # the next case writes its own input before anyone has looked at this one
-                shutil.copytree(folder, kept(limits, number), symlinks=True, ignore=_special)
-            print(json.dumps({"end": number, "finding": finding}), file=told)
-    os._exit(0)
-
-
-def kept(limits: Limits, number: int) -> Path:
-    """Where the input of a case with a finding lies until it is noted."""
-    return limits.room / f"input-{number}"
-
-
-def judged(
-    subject: Subject, change: Change, folder: Path, scratch: Path, limits: Limits, watch: Watch
-) -> Outcome | None:
-    """Read a changed input, and say what is wrong with what comes of it."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
-    before = megabytes("VmRSS")
-    watch.found.clear()
-    watch.on = True
-    found = observed(subject, folder, scratch)
-    again = observed(subject, folder, scratch) if subject.twice and found.kind in ("result", "told") else None
-    watch.on = False
-    taken = megabytes("VmHWM") - before
-    if watch.found:
-        return Outcome("outside", "\n".join(watch.found))
-    if taken > limits.megabytes:
-        return Outcome("memory", f"{taken:,.0f} MB\n{found.kind}: {found.text[:3000]}")
-    sound = Outcome(*json.loads((limits.room / "sound" / f"{subject.name}.json").read_text()))
-    return verdict(subject, change, found, again, sound)
-
-
-def effort(process: int) -> tuple[float, bool]:
-    """The CPU-seconds of a process so far, and whether it works or would, if the machine let it."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS, fields[0] == "R"
-
-
-class Patience:
-    """Tells when a case has worked, or waited, for too long; a busy machine, which lets it do neither, does not count."""
-
-    def __init__(self, process: int, seconds: float) -> None:
-        self.process, self.seconds = process, seconds
-        self.begin()
-
-    def begin(self) -> None:
-        """Of the next case."""
-        self.start, self.moved = effort(self.process)[0], time.monotonic()
-        self.last = self.start
-
-    def is_over(self) -> bool:
-        """Whether it is at an end."""
-        used, works = effort(self.process)
-        if works or used > self.last:
-            self.moved, self.last = time.monotonic(), used
-        return used - self.start > self.seconds or time.monotonic() - self.moved > self.seconds
-
-
-@dataclass
 class Fuzzer:
-    """Starts processes that do cases, watches over them, and keeps what they find."""
+    """Fuzzes one kind of input, in a process of its own that works in the folder ``room`` alone.
 
-    seed: int
-    subjects: list[Subject]
-    limits: Limits
-    findings: Path
+    Args:
+        name: the kind.
+        room: a folder for inputs and whatever is written.
+        settings: those of the command line.
+    """
 
-    def __post_init__(self) -> None:
-        self.kinds, self.found, self.case = Counter[str](), Counter[str](), dict[str, Any]()
+    def __init__(self, name: str, room: Path, settings: dict[str, str]) -> None:
+        self.subject, self.room, self.cases = SUBJECTS[name], room / name, 0
+        self.seed, self.wanted = int(settings["seed"]), int(settings["cases"])
+        self.seconds, self.megabytes = float(settings["seconds"]), int(settings["megabytes"])
+        self.findings, self.found = Path(settings["findings"]).resolve(), set[str]()
+        self.input, self.scratch, self.sound = (self.room / one for one in ("input", "scratch", "sound"))
 
-    def start(self, task: Any, *given: Any) -> tuple[int, int]:
-        """A process that does ``task``, and the end of a pipe with what it tells."""
-        reading, writing = os.pipe()
-        process = os.fork()
-        if not process:
-            os.close(reading)
-            try:
-                task(*given, self.limits, writing)
-            except BaseException:  # a fault of the fuzzer's own, which the parent shows
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(1)
-        os.close(writing)
-        fcntl.fcntl(reading, fcntl.F_SETFL, os.O_NONBLOCK)
-        return process, reading
+    def run(self) -> tuple[int, list[str]]:
+        """Return how many cases were tried, and the kinds of findings."""
+        home = self.room / "home"
+        home.mkdir(parents=True)
+        folders = {"HOME": home, "CONDENSERY_CACHE": home / "cache", "TMPDIR": home, "HF_HOME": home}
+        os.environ.update({key: str(folder) for key, folder in folders.items()})
+        tempfile.tempdir, sys.dont_write_bytecode = str(home), True
+        os.chdir(home)
+        self.subject.write(self.sound)
+        self._fresh()
+        self.result = observed(self.subject, self.input, self.scratch)
+        if self.result.kind != "result":
+            raise RuntimeError(f"the sound input of {self.subject.name} is not read: {self.result}")
+        space = (int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()) + (2 << 30)
+        resource.setrlimit(resource.RLIMIT_AS, (space + (self.megabytes << 20), resource.RLIM_INFINITY))
+        self.watch = Watch(self.room)
+        found = DirectoryBasedExampleDatabase(self.findings / "examples" / self.subject.name)
+        rules = hypothesis.settings(
+            max_examples=self.wanted,
+            deadline=None,
+            database=found,
+            report_multiple_bugs=False,
+            suppress_health_check=list(hypothesis.HealthCheck),
+            verbosity=hypothesis.Verbosity.quiet,
+        )
+        cases = hypothesis.given(strategies.randoms(use_true_random=False))(self._case)
+        with suppress(FindingError, HangError, Flaky):
+            rules(hypothesis.seed(self.seed)(cases))()  # in this order: a seed takes the database away
+        return self.cases, sorted(self.found)
 
-    def write_sound_inputs(self) -> None:
-        """Once, in a process of its own: the one that starts the others computes nothing."""
-        process, reading = self.start(sound_inputs, self.subjects)
-        os.close(reading)
-        if os.waitpid(process, 0)[1]:
-            sys.exit((self.limits.room / "why.txt").read_text() + (self.limits.room / "output.txt").read_text())
+    def _fresh(self) -> None:
+        shutil.rmtree(self.input, ignore_errors=True)
+        shutil.copytree(self.sound, self.input, symlinks=True)
 
-    def do(self, first: int, stop: int, until: float) -> None:
-        """The cases from ``first`` to before ``stop``, or until the time is over."""
-        while first < stop and time.monotonic() < until:
-            first = self._batch(first, min(first + BATCH, stop), until)
+    def _case(self, draw: random.Random) -> None:
+        self.cases += 1
+        self._fresh()
+        change = changed(draw, self.subject, self.input)
+        hypothesis.assume(change.what)
+        before, again = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, None
+        self.watch.found.clear()
+        with limited(self.seconds):
+            self.watch.on = True
+            found = observed(self.subject, self.input, self.scratch)
+            if self.subject.twice and found.kind in ("result", "told"):
+                again = observed(self.subject, self.input, self.scratch)
+            self.watch.on = False
+        taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        finding = verdict(self.subject, change, found, again, self.result)
+        if self.watch.found:
+            finding = Outcome("outside", "\n".join(self.watch.found))
+        elif taken > self.megabytes:
+            finding = Outcome("memory", f"{taken:,.0f} MB\n{found.kind}: {found.text[:3000]}")
+        if finding:
+            self._keep(change, finding)
 
-    def _batch(self, first: int, stop: int, until: float) -> int:
-        """Cases of one process; returns the next one."""
-        process, reading = self.start(work, range(first, stop), self.seed, self.subjects)
-        patience, rest, following = Patience(process, self.limits.seconds), b"", first
-        try:
-            while time.monotonic() < until:
-                ready = select.select([reading], [], [], 0.2)[0]
-                block = os.read(reading, 1 << 16) if ready else b""
-                if ready and not block:  # its end
-                    if following < stop:
-                        self.note(Outcome("traceback", "the process died: " + self._last_words()))
-                    return following + 1
-                *lines, rest = (rest + block).split(b"\n")
-                for line in map(json.loads, lines):
-                    following = self._heard(line, following)
-                    patience.begin()
-                if not lines and patience.is_over():
-                    os.kill(process, signal.SIGUSR1)
-                    time.sleep(0.5)
-                    self.note(Outcome("hang", (self.limits.room / "stack.txt").read_text()))
-                    return following + 1
-            return stop
-        finally:
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
-            os.close(reading)
+    def _keep(self, change: Change, finding: Outcome) -> None:
+        """Write the input and its story, over those of a larger change with the same end.
 
-    def _heard(self, line: dict[str, Any], following: int) -> int:
-        if "case" in line:
-            self.case = line
-            return following
-        self.kinds[self.case["kind"]] += 1
-        if line["finding"]:
-            self.note(Outcome(*line["finding"]))
-        return int(line["end"]) + 1
-
-    def _last_words(self) -> str:
-        return (self.limits.room / "output.txt").read_text(errors="replace")[-2000:]
-
-    def note(self, outcome: Outcome) -> None:
-        """Keep a finding."""
-        kind, text = outcome
-        number, name, (what, wanted) = self.case["case"], self.case["kind"], self.case["change"]
-        folder = self.findings / f"{kind.replace(' ', '-')}-{self.seed}-{number}"
+        Raises ``FindingError``, or ``HangError`` where the kind ends here.
+        """
+        kind, text = finding
+        folder = named(self.findings, kind, self.subject.name)
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        left = kept(self.limits, number)
-        if left.exists():
-            shutil.move(left, folder / "input")
-        else:  # of a case that did not end
-            shutil.copytree(self.limits.room / "input", folder / "input", symlinks=True, ignore=_special)
-        title = f"{kind}: case={number} seed={self.seed}, {name}, {what}"
-        story = f"{title}\nwanted: {wanted}\n\n{text}\n"
+        shutil.copytree(self.input, folder / "input", symlinks=True, ignore=_special)
+        story = f"{kind}: {self.subject.name}, {change.what}\nwanted: {change.wanted}\n\n{text}\n"
         (folder / "finding.txt").write_text(story, encoding="utf-8", errors="replace")
-        self.found[kind] += 1
-        lines = text.strip().splitlines() or [""]
-        last = lines[0 if kind in ("silent", "memory", "hang") else -1][:300]
-        print(f"{title!a}\n    {last!a}\n    {folder}", flush=True)
+        self.found.add(kind)
+        if kind in ENDS_A_KIND:
+            raise HangError
+        raise FindingError(kind)
+
+
+def named(findings: str | Path, end: str, name: str) -> Path:
+    """The folder of a finding."""
+    return Path(findings, f"{end.replace(' ', '-')}-{name}")
 
 
 def _special(folder: str, names: list[str]) -> list[str]:
     """Pipes, which cannot be copied."""
     paths = (Path(folder, name) for name in names)
     return [path.name for path in paths if not (path.is_symlink() or path.is_file() or path.is_dir())]
+
+
+def fuzzed(name: str, room: Path, settings: dict[str, str]) -> tuple[int, list[str]]:
+    """How many cases of a kind were tried, and the kinds of findings; a process that dies is one."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as process:
+        try:
+            return process.submit(_in_silence, name, room, settings).result()
+        except BrokenProcessPool:
+            folder = named(settings["findings"], "traceback", name)
+            shutil.copytree(room / name / "input", folder / "input", symlinks=True, ignore=_special, dirs_exist_ok=True)
+            (folder / "finding.txt").write_text(f"traceback: {name}\n\nthe process died: {_last_words(room)}")
+            return 0, ["traceback"]
+
+
+def _in_silence(name: str, room: Path, settings: dict[str, str]) -> tuple[int, list[str]]:
+    log = os.open(room / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    return Fuzzer(name, room, settings).run()
+
+
+def _last_words(room: Path) -> str:
+    return (room / "output.txt").read_text(errors="replace")[-2000:]
 
 
 def given(**defaults: str) -> dict[str, str]:
@@ -454,26 +342,20 @@ def main(**settings: str) -> None:
     names = [name for name in settings["only"].split(",") if name] or list(SUBJECTS)
     if unknown := [name for name in names if name not in SUBJECTS]:
         sys.exit(f"only={','.join(unknown)}: the kinds are {', '.join(SUBJECTS)}")
-    subjects = [SUBJECTS[name] for name in names]
     os.environ.update(QUIET)  # before any library is imported
-    for module in dict.fromkeys(module for subject in subjects for module in subject.imports):
-        importlib.import_module(module)
-    cases, one = int(settings["cases"]), int(settings["case"])
-    first, stop = (one, one + 1) if one >= 0 else (0, cases or 10**9)
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
-        limits = Limits(float(settings["seconds"]), int(settings["megabytes"]), Path(name).resolve())
-        fuzzer = Fuzzer(int(settings["seed"]), subjects, limits, Path(settings["findings"]).resolve())
-        fuzzer.write_sound_inputs()
-        start = time.monotonic()
-        fuzzer.do(first, stop, start + (1e9 if stop < 10**9 else 60 * float(settings["minutes"])))
-        seconds = time.monotonic() - start
-    done = fuzzer.kinds.total()
-    told = {"cases": done, "a_second": round(done / seconds, 1), "findings": fuzzer.found.total()}
-    print(json.dumps({**told, "seed": fuzzer.seed, "found": fuzzer.found, "kinds": dict(sorted(fuzzer.kinds.items()))}))
-    if fuzzer.found:
+    kinds, found = Counter[str](), Counter[str]()
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as room:
+        for name in names:
+            kinds[name], ends = fuzzed(name, Path(room).resolve(), settings)
+            found.update(ends)
+            for end in ends:
+                print(f"{end}: {named(settings['findings'], end, name)}", flush=True)
+    told = {"cases": kinds.total(), "findings": found.total(), "seed": int(settings["seed"])}
+    print(json.dumps({**told, "found": found, "kinds": kinds}))
+    if found:
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    defaults = {"minutes": "10", "cases": "0", "seed": "1", "case": "-1", "only": "", "findings": "outputs/fuzz"}
+    defaults = {"cases": "100", "seed": "1", "only": "", "findings": "outputs/fuzz"}
     main(**given(**defaults, seconds="10", megabytes="1000"))

@@ -19,34 +19,10 @@ import yaml
 
 PROJECT = Path(__file__).resolve().parents[2]
 
-PASSAGES = [  # id, title, text, document
-    ("0", "Rivers", "The river carries stones to the sea, and the sea is deep.", "d0"),
-    ("1", "Rivers", 'Stones are "heavy"; nobody reads passages there.', "d0"),
-    ("2", "Cafés", "Ein Café am Fluß – naïve readers, 1,000 of them.", "d1"),
-    ("3", "", "A retriever encodes passages and queries into vectors.", "d2"),
-    ("4", "Vectors", "Vectors are compared with each other, one by one.", "d2"),
-    ("5", "Snow", "Snow is white, and rain falls on the river in March.", "d3"),
-]
-QUESTIONS = [("q0", "what carries stones", "0"), ("q1", "wo ist das Café", "2"), ("q2", "what are vectors", "4")]
-ODD_ONES = [("q3", "who reads passages", "1"), ("q4", "when does rain fall", "5")]  # of test
-SCRIPTS = [  # id, text, and words of it by which it is asked for
-    ("café", "Le café est fermé, déjà; le thé reste. Straße und Maß.", "thé fermé"),
-    ("hi", "हिन्दी भाषा में किताबें पढ़ना अच्छा है। मेल और मल अलग हैं।", "हिन्दी किताबें"),
-    ("ta", "தமிழ் மொழி பழமையானது. புத்தகம் படிக்கிறேன்.", "தமிழ் புத்தகம்"),
-    ("bn", "বাংলা ভাষায় মেয়েটি আয়নায় বই পড়ছে।", "মেয়েটি বই"),
-    ("th", "ที่บ้านมีหนังสือภาษาไทยหลายเล่ม", "หนังสือภาษาไทย"),
-    ("km", "ខ្ញុំអានសៀវភៅភាសាខ្មែរនៅផ្ទះ", "សៀវភៅ"),
-    ("my", "ကျွန်တော်မြန်မာစာအုပ်ဖတ်သည်", "စာအုပ်"),
-    ("zh", "图书馆里有很多关于机器学习的书。", "机器学习"),
-    ("ja", "図書館で日本語の本を読みます。ガラスとグラフ。", "日本語の本"),
-    ("ko", "한국어 도서관에서 책을 읽습니다.", "도서관에서"),
-    ("ar", "العَرَبِيَّة لُغَةٌ قَديمة والكتاب مفتوح", "والكتاب مفتوح"),
-    ("he", "שָׁלוֹם עולם, הספר פתוח", "הספר פתוח"),
-    ("el", "Ο λόγος του βιβλίου είναι σοφός.", "λόγος βιβλίου"),
-    ("tr", "İstanbul kitap fuarı büyük.", "istanbul kitap"),
-    ("ru", "Чёрный йогурт и книга на столе.", "йогурт книга"),
-    ("ka", "წიგნი მაგიდაზე დევს", "წიგნი"),
-]
+VALUES = json.loads(Path(__file__).with_name("fuzz_values.json").read_text(encoding="utf-8"))
+PASSAGES: list[list[str]] = VALUES["passages"]  # id, title, text, document
+QUESTIONS, ODD_ONES = VALUES["questions"], VALUES["more_questions"]  # id, text, relevant passage; of train and of test
+SCRIPTS: list[list[str]] = VALUES["scripts"]  # id, text, and words of it by which it is asked for
 
 
 class DisagreementError(Exception):
@@ -71,8 +47,6 @@ class Subject:
         all_told: whether every change must be told, as of an artifact.
         named: whether what is told must name the folder.
         twice: whether to read it twice, which must give the same.
-        weight: how often it is drawn.
-        imports: modules that it needs, imported once for all cases.
     """
 
     name: str
@@ -84,8 +58,6 @@ class Subject:
     all_told: bool = False
     named: bool = True
     twice: bool = True
-    weight: int = 3
-    imports: tuple[str, ...] = ()
 
 
 # Writing.
@@ -271,7 +243,7 @@ def write_rankings(root: Path) -> None:
 
 
 def write_sheet(root: Path) -> None:
-    from condensery.evaluation.sheets import write_sheets
+    from condensery.evaluation.pair_audit.sheets import write_sheets
 
     (path,) = write_sheets(_items(), root, annotators=1, groups=1)
     heading, *rows = csv.reader(path.read_text(encoding="utf-8-sig").splitlines())
@@ -283,10 +255,10 @@ def write_sheet(root: Path) -> None:
 
 
 def _items() -> Any:
-    from condensery.evaluation.pairs import NO_ROW, Pair
-    from condensery.evaluation.pairs import PASSAGES as OF_PASSAGES
-    from condensery.evaluation.pairs import QUERIES as OF_QUERIES
-    from condensery.evaluation.sheets import items_of
+    from condensery.evaluation.pair_audit.pairs import NO_ROW, Pair
+    from condensery.evaluation.pair_audit.pairs import PASSAGES as OF_PASSAGES
+    from condensery.evaluation.pair_audit.pairs import QUERIES as OF_QUERIES
+    from condensery.evaluation.pair_audit.sheets import items_of
 
     passages = [
         Pair(OF_PASSAGES, at, at + 1, name, "", text, PASSAGES[at + 1][2])
@@ -346,14 +318,14 @@ def read_search(folder: Path, scratch: Path) -> Any:
     positive, is a negative.
     """
     from condensery.evaluation.metrics import evaluate
-    from condensery.retrieval.bm25_searcher import BM25
     from condensery.retrieval.mining import mine
     from condensery.retrieval.negatives import open_negatives
     from condensery.retrieval.runs import Run, write_run
-    from condensery.retrieval.searcher_index import SearcherIndex
+    from condensery.retrieval.searchers.base import SearcherIndex
+    from condensery.retrieval.searchers.bm25 import BM25
 
     found = collection("beir", folder, scratch / "made", {})
-    index, queries = SearcherIndex(BM25(), found), found.questions("test")
+    index, queries = SearcherIndex.of(BM25(), found), found.questions("test")
     scores, rows = index.search(queries, min(len(index), 10))
     run = Run(queries, rows, scores)
     ours = evaluate(run, found, "test", ["NDCG@10", "MRR@10", "Recall@10"])
@@ -434,7 +406,8 @@ def _here(path: Path) -> Path:
 
 
 def read_rankings(name: str, folder: Path, scratch: Path) -> Any:
-    from condensery.retrieval.negatives import from_triples, read_negatives
+    from condensery.retrieval.negatives import read_negatives
+    from condensery.retrieval.published_negatives import from_triples
     from condensery.retrieval.runs import read_run
     from condensery.text.collection import Collection
     from condensery.text.queries import QuerySorter, format_of, read_query_files
@@ -452,7 +425,7 @@ def read_rankings(name: str, folder: Path, scratch: Path) -> Any:
 
 
 def read_sheet(folder: Path, scratch: Path) -> Any:
-    from condensery.evaluation.sheets import read_sheets
+    from condensery.evaluation.pair_audit.sheets import read_sheets
     from condensery.text.sheets import filled_sheets
 
     return read_sheets(filled_sheets(folder), _items(), 1, 1).tolist()
@@ -734,63 +707,30 @@ OF_TEXT = {"no_utf8": ("**/*",), "no_file": ("**/*",), "broken_gzip": ("**/*",),
 BOTH: dict[str, Any] = {"splits": {"train": "train", "dev": None, "test": "test"}}
 NQ = {"train": "biencoder-nq-train.json", "test": "nq-test.qa.csv"}
 TRIVIA = {"train": "biencoder-trivia-train.json", "test": "trivia-test.qa.csv"}
-GROUND = (
-    "numpy",
-    "pyarrow",
-    "pyarrow.compute",
-    "pyarrow.csv",
-    "condensery.text.formats.readers",
-    "condensery.text.config",
-)
-GROUND += ("condensery.text.known_texts", "condensery.text.formats.sts")
-GROUND += ("condensery.text.sections", "condensery.text.queries")
-RANKED = (*GROUND, "condensery.retrieval.negatives", "condensery.retrieval.runs")
-HEAVY = (
-    *GROUND,
-    "torch",
-    "condensery.models.checkpoints.saving",
-    "condensery.models.cross_encoder",
-    "condensery.models.generator",
-)
-HEAVY += (
-    "condensery.models.query_tower",
-    "transformers.models.bert.modeling_bert",
-    "transformers.models.roberta.modeling_roberta",
-)
-HEAVY += ("transformers.models.t5.modeling_t5", "transformers.models.bert.tokenization_bert")
-PIPELINE = (
-    *GROUND,
-    "condensery.cli",
-    "condensery.pipeline.run",
-    "condensery.pipeline.store",
-    "condensery.evaluation.metrics",
-)
 
 
 def data(name: str, choice: str, make: Callable[[Path], None], unique: tuple[str, ...] = (), **changes: Any) -> Subject:
     """A format of collections."""
     told = {**OF_TEXT, **({"doubled_line": unique} if unique else {})}
     neutral = (*LINES, *JSON)
-    return Subject(name, make, partial(read_data, choice, changes), neutral=neutral, told=told, imports=GROUND)
+    return Subject(name, make, partial(read_data, choice, changes), neutral=neutral, told=told)
 
 
 def ranking(name: str, **told: tuple[str, ...]) -> Subject:
     """A file of rankings, negatives or queries."""
     checks = {"no_utf8": (name,), "no_file": (name,), "broken_gzip": (name,), **told}
     neutral = (*LINES, *JSON)
-    return Subject(
-        name, write_rankings, partial(read_rankings, name), (name,), neutral, checks, weight=1, imports=RANKED
-    )
+    return Subject(name, write_rankings, partial(read_rankings, name), (name,), neutral, checks)
 
 
-def checkpoint(kind: str, weight: int = 2) -> Subject:
+def checkpoint(kind: str) -> Subject:
     """A checkpoint of one kind."""
     told = {"tensors_changed": ("model/**/*.safetensors",), "another_size": ("model/**/config.json",)}
     files = ("words/*",) if kind == "tokenizer" else ("model/**/*.json", "model/**/*.safetensors")
     neutral = ("key_order", "json_style", "windows_lines", "blank_lines")
     make, read = partial(write_checkpoint, kind), partial(read_checkpoint, kind)
     kept = {} if kind == "tokenizer" else told
-    return Subject(kind, make, read, files, neutral, kept, named=False, twice=False, weight=weight, imports=HEAVY)
+    return Subject(kind, make, read, files, neutral, kept, named=False, twice=False)
 
 
 def _listed() -> list[Subject]:
@@ -807,7 +747,7 @@ def _listed() -> list[Subject]:
         data("beir", "beir", write_beir, by_id),
         data("squad", "squad", write_beir, by_id, **BOTH),
         data("documents", "documents", write_documents, ("documents.jsonl", "queries.jsonl"), **BOTH),
-        Subject("text", text.write, text.read, neutral=kept, told=told, imports=GROUND),
+        Subject("text", text.write, text.read, neutral=kept, told=told),
         data("msmarco", "msmarco", write_marco, ("collection.tsv", "queries.*"), **marco),
         data("msmarco_documents", "msmarco_documents", write_marco_documents, ("msmarco-docs.tsv", "*-queries.tsv")),
         data("nq", "nq", partial(write_dpr, key="passage_id", names=NQ), ("psgs_w100.tsv",), **nq),
@@ -817,22 +757,13 @@ def _listed() -> list[Subject]:
             *("search", write_scripts, read_search),
             neutral=(*LINES, *JSON, "another_form", "invisible", "capitals"),
             told={**OF_TEXT, "judged_in_another_form": ("qrels/*",), "doubled_line": by_id},
-            weight=6,
-            imports=(*RANKED, "condensery.retrieval.bm25_searcher", "condensery.evaluation.metrics", "pytrec_eval"),
         ),
-        Subject(
-            *("words", write_scripts, read_words),
-            neutral=("another_form",),
-            weight=1,
-            imports=(*HEAVY, "condensery.tokens.tokenizer"),
-        ),
-        Subject("sts", write_sts, read_sts, neutral=LINES, told=OF_TEXT, imports=GROUND),
+        Subject("words", write_scripts, read_words, neutral=("another_form",)),
+        Subject("sts", write_sts, read_sts, neutral=LINES, told=OF_TEXT),
         Subject(
             *("articles", write_articles, read_articles),
             neutral=(*LINES, *JSON),
             told={**OF_TEXT, "doubled_line": ("documents.jsonl",)},
-            weight=1,
-            imports=GROUND,
         ),
         ranking("run.trec", doubled_line=("run.trec",)),
         ranking("negatives.jsonl", doubled_line=("negatives.jsonl",), torn_object=("negatives.jsonl",)),
@@ -843,17 +774,10 @@ def _listed() -> list[Subject]:
             *("sheet", write_sheet, read_sheet),
             neutral=("windows_lines", "byte_order_mark", "blank_lines", "no_last_line_end"),
             told={"no_utf8": ("*.csv",), "no_file": ("*.csv",)},
-            weight=2,
-            imports=(*GROUND, "condensery.evaluation.sheets"),
         ),
         *(checkpoint(kind) for kind in ("condenser", "autoencoder", "retriever", "cross_encoder", "generator")),
-        checkpoint("tokenizer", weight=1),
-        Subject(
-            *("artifacts", write_artifacts, read_artifacts),
-            files=("artifacts/**/*",),
-            all_told=True,
-            imports=(*PIPELINE, "condensery.stages.retrieval.bm25"),
-        ),
+        checkpoint("tokenizer"),
+        Subject("artifacts", write_artifacts, read_artifacts, ("artifacts/**/*",), all_told=True),
         Subject(
             *("recipe", write_recipe, read_recipe),
             files=("conf/**/*.yaml",),
@@ -861,7 +785,6 @@ def _listed() -> list[Subject]:
             told={"no_utf8": ("conf/**/*.yaml",), "no_file": ("conf/**/*.yaml",)},
             named=False,
             twice=False,
-            imports=PIPELINE,
         ),
         Subject(
             *("table", write_table, read_table),
@@ -870,7 +793,6 @@ def _listed() -> list[Subject]:
             told={"no_utf8": ("conf/**/*.yaml",), "no_file": ("conf/**/*.yaml",)},
             named=False,
             twice=False,
-            imports=(*PIPELINE, "condensery.pipeline.reports.tables"),
         ),
     ]
 

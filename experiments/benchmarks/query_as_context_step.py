@@ -33,8 +33,8 @@ from condensery.randomness import generator
 from condensery.system import memory
 from condensery.tokens.batches import framed
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.sources import Ids, Rows
-from condensery.training.batches.spans import ContextMasking, SpanBatches
+from condensery.training.data.sources import Ids, Rows
+from condensery.training.data.span_batches import ContextMasking, SpanBatches
 
 PASSAGE, QUERY = (72, 144), (4, 16)  # tokens; a passage's with [CLS] and [SEP]
 CHUNK = 2048

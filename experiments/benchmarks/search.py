@@ -22,8 +22,8 @@ import faiss
 import numpy as np
 from sizes import given, in_turn
 
-from condensery.retrieval.dense import DenseIndex, shard_path
-from condensery.retrieval.encoding import shard_ranges
+from condensery.retrieval.indexes.dense import DenseIndex, shard_path
+from condensery.retrieval.indexes.encoding import shard_ranges
 from condensery.system.files import write_json
 
 SHARD = 50_000

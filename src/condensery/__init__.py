@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from condensery.errors import UserError
     from condensery.evaluation.evaluate import evaluate
-    from condensery.losses.cached import cached_backward
+    from condensery.losses.cached_backward import cached_backward
     from condensery.losses.registry import register
     from condensery.losses.retrieval_loss import RetrievalLoss
     from condensery.results import run
-    from condensery.retrieval.bm25_searcher import BM25
-    from condensery.retrieval.dense_searcher import Retriever
-    from condensery.retrieval.fused import Fused
     from condensery.retrieval.pair_scores import PairScores
-    from condensery.retrieval.reranked import Reranked
-    from condensery.retrieval.searcher import Hit
-    from condensery.training.batches.spans import ContextMasking
-    from condensery.training.datamodules.passage_queries import PassageQueryDataModule
-    from condensery.training.datamodules.rankings import RankingDataModule
-    from condensery.training.datamodules.spans import SpanPairDataModule
-    from condensery.training.datamodules.triples import TripleDataModule
+    from condensery.retrieval.searchers.base import Hit
+    from condensery.retrieval.searchers.bm25 import BM25
+    from condensery.retrieval.searchers.fused import Fused
+    from condensery.retrieval.searchers.reranked import Reranked
+    from condensery.retrieval.searchers.retriever import Retriever
+    from condensery.training.data.passage_queries import PassageQueryDataModule
+    from condensery.training.data.rankings import RankingDataModule
+    from condensery.training.data.span_batches import ContextMasking
+    from condensery.training.data.spans import SpanPairDataModule
+    from condensery.training.data.triples import TripleDataModule
     from condensery.training.gradient_check import check_gradients
     from condensery.training.modules.biencoder import BiEncoderModule
     from condensery.training.modules.contrastive import ContrastiveModule
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     )
     from condensery.training.modules.query_tower import QueryTowerModule
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "BM25",
     "BiEncoderModule",
@@ -70,29 +70,29 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BM25": "retrieval.bm25_searcher",
+    "BM25": "retrieval.searchers.bm25",
     "BiEncoderModule": "training.modules.biencoder",
     "CoCondenserModule": "training.modules.pretraining",
     "CondenserModule": "training.modules.pretraining",
-    "ContextMasking": "training.batches.spans",
+    "ContextMasking": "training.data.span_batches",
     "ContrastiveModule": "training.modules.contrastive",
     "CrossEncoderModule": "training.modules.cross_encoder",
-    "Fused": "retrieval.fused",
-    "Hit": "retrieval.searcher",
+    "Fused": "retrieval.searchers.fused",
+    "Hit": "retrieval.searchers.base",
     "InverseClozeModule": "training.modules.pretraining",
     "MaskedAutoEncoderModule": "training.modules.pretraining",
     "PairScores": "retrieval.pair_scores",
-    "PassageQueryDataModule": "training.datamodules.passage_queries",
+    "PassageQueryDataModule": "training.data.passage_queries",
     "QueryAsContextModule": "training.modules.pretraining",
     "QueryTowerModule": "training.modules.query_tower",
-    "RankingDataModule": "training.datamodules.rankings",
-    "Reranked": "retrieval.reranked",
+    "RankingDataModule": "training.data.rankings",
+    "Reranked": "retrieval.searchers.reranked",
     "RetrievalLoss": "losses.retrieval_loss",
-    "Retriever": "retrieval.dense_searcher",
-    "SpanPairDataModule": "training.datamodules.spans",
-    "TripleDataModule": "training.datamodules.triples",
+    "Retriever": "retrieval.searchers.retriever",
+    "SpanPairDataModule": "training.data.spans",
+    "TripleDataModule": "training.data.triples",
     "UserError": "errors",
-    "cached_backward": "losses.cached",
+    "cached_backward": "losses.cached_backward",
     "check_gradients": "training.gradient_check",
     "evaluate": "evaluation.evaluate",
     "register": "losses.registry",

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -77,12 +75,11 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
         return 1
     os.environ["CONDENSERY_HOME"] = str(home)
     typed(sys.argv[1:])
+    recipe_guard.install(shows="--cfg" in sys.argv and "--package" not in sys.argv)
     if os.environ.get("HYDRA_FULL_ERROR") == "1":  # a developer wants to see the whole traceback
         program()
         return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and this function makes its message one line
-    recipe_guard.install()
-    _compose_quickly()
     signals.leave_upon((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), lambda number: KeyboardInterrupt())
     try:
         sys.argv[1:] = prepared(sys.argv[1:])
@@ -99,28 +96,9 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
             raise error from None
         print(line, file=sys.stderr)
         return 1
+    finally:
+        recipe_guard.install()  # what else this process composes is not to be shown
     return 1 if sweep.failed else 0
-
-
-def _compose_quickly() -> None:
-    """Let Hydra read YAML with libyaml, and list the options of a group without copying the config of all other groups.
-
-    Hydra composes twice, and lists options a hundred times for ``--help``: together half a second of a run's start.
-    """
-
-    def once(self: ConfigLoaderImpl, name: str | None, overrides: list[str]) -> Any:
-        if name or overrides:
-            return prepare(self, name, overrides)
-        if self not in known:
-            known[self] = prepare(self, name, overrides)
-        return known[self]
-
-    known: dict[ConfigLoaderImpl, Any] = {}
-    prepare = ConfigLoaderImpl._parse_overrides_and_create_caching_repo
-    if prepare.__name__ != once.__name__:  # once, also for two commands
-        ConfigLoaderImpl._parse_overrides_and_create_caching_repo = once  # type: ignore[method-assign,assignment]
-    if yaml.__with_libyaml__:
-        yaml.SafeLoader = yaml.CSafeLoader
 
 
 def prepared(arguments: list[str]) -> list[str]:
@@ -143,6 +121,8 @@ def prepared(arguments: list[str]) -> list[str]:
     ]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise UserError(f"{twice}: given twice; leave one out")
+    if old := next((argument for argument in arguments if re.match(r"\+*study=", argument)), None):
+        raise UserError(f"{old}: the group is now called base: base={old.partition('=')[2]}")
 
     def one(argument: str) -> str:
         if argument.startswith("ask="):

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from condensery.errors import UserError
-from condensery.evaluation.pairs import NO_ROW, PASSAGES, QUERIES, Pair
-from condensery.evaluation.sheets import Item, items_of, read_sheets, write_sheets
+from condensery.evaluation.pair_audit.pairs import NO_ROW, PASSAGES, QUERIES, Pair
+from condensery.evaluation.pair_audit.sheets import Item, items_of, read_sheets, write_sheets
 
 texts = st.text(st.characters(exclude_categories=[]), max_size=30)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from condensery.errors import UserError
-from condensery.evaluation.pairs import NO_ROW, PASSAGES, QUERIES, Pair, Pairs
+from condensery.evaluation.pair_audit.pairs import NO_ROW, PASSAGES, QUERIES, Pair, Pairs
 from condensery.text.table import TableWriter, TextTable
 
 SIZES = [3, 1, 4, 2, 1, 5]  # passages of each document

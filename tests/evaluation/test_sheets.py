@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from condensery.errors import UserError
-from condensery.evaluation.pairs import NO_ROW, PASSAGES, QUERIES, Pair
-from condensery.evaluation.sheets import COLUMNS, Item, items_of, read_sheets, write_sheets
+from condensery.evaluation.pair_audit.pairs import NO_ROW, PASSAGES, QUERIES, Pair
+from condensery.evaluation.pair_audit.sheets import COLUMNS, Item, items_of, read_sheets, write_sheets
 from condensery.text.sheets import filled_sheets
 
 AWKWARD = [

@@ -39,8 +39,8 @@ FILES = ("config.json", "inputs.npz", "losses.json", "state_dict.safetensors")
 class Fixture:
     """One folder of reference numbers, opened."""
 
-    folder: Path
     config: dict[str, Any]
+    weights: dict[str, Tensor]
     inputs: dict[str, Tensor]
     losses: dict[str, dict[str, float]]
 
@@ -48,17 +48,16 @@ class Fixture:
     def open(cls, folder: Path) -> "Fixture":
         inputs = {name: torch.from_numpy(array) for name, array in np.load(folder / "inputs.npz").items()}
         config, losses = (json.loads((folder / name).read_text()) for name in ("config.json", "losses.json"))
-        return cls(folder, config, inputs, losses)
+        return cls(config, load_file(folder / "state_dict.safetensors"), inputs, losses)
 
     def model(self, late_mlm: bool) -> Condenser:
         """The reference's model with the reference's weights, in float64 and training mode."""
         language_model = BertForMaskedLM(BertConfig(**self.config["bert"], attn_implementation="eager"))
         shape = CondenserShape(self.config["n_head_layers"], self.config["skip_from"], late_mlm)
         model = Condenser(language_model, shape).double().train()
-        state = load_file(self.folder / "state_dict.safetensors")
-        ours = {name.removeprefix("lm."): value for name, value in state.items() if name.startswith("lm.")}
-        language_model.load_state_dict(ours)
-        model.head.load_state_dict({n.removeprefix("c_head."): v for n, v in state.items() if n.startswith("c_head.")})
+        for part, prefix in ((language_model, "lm."), (model.head, "c_head.")):
+            of_part = {n.removeprefix(prefix): value for n, value in self.weights.items() if n.startswith(prefix)}
+            part.load_state_dict(of_part)
         return model
 
     def chunks(self, size: int) -> list[Chunk]:
@@ -119,24 +118,31 @@ def loss_error(ours: dict[str, float], reference: dict[str, float]) -> float:
     return max(abs(own - value) / (abs(value) or 1.0) for own, value in pairs)
 
 
+def named_gradients(model: Condenser) -> dict[str, Tensor]:
+    """Our gradients under the reference's names; zeros where a parameter has none."""
+    names = {r"^language_model\.": "lm.", r"^head\.": "c_head.", r"^encoder\.model\.": "lm.bert."}
+    found = {}
+    for name, parameter in model.named_parameters():
+        for ours, theirs in names.items():
+            name = re.sub(ours, theirs, name)
+        found[name] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    return found
+
+
 def gradient_error(model: Condenser, reference: dict[str, Tensor]) -> float:
     """Worst error over the tensors: largest difference over the tensor's largest entry.
 
     A gradient that is zero but for rounding (of the key biases, since softmax ignores a constant) is measured against a
     millionth of the largest gradient. A parameter without a counterpart counts as infinitely wrong.
     """
-    parameters = dict(model.named_parameters())
-    ours = {re.sub(r"^language_model\.", "lm.", re.sub(r"^head\.", "c_head.", n)): p for n, p in parameters.items()}
-    ours = {re.sub(r"^encoder\.model\.", "lm.bert.", name): parameter for name, parameter in ours.items()}
+    ours = named_gradients(model)
     if ours.keys() != reference.keys():
         print(f"parameters without a counterpart: {sorted(ours.keys() ^ reference.keys())}")
         return float("inf")
     floor = 1e-6 * max(float(value.abs().max()) for value in reference.values())
     worst = 0.0
     for name, value in reference.items():
-        gradient = ours[name].grad
-        got = torch.zeros_like(value) if gradient is None else gradient
-        worst = max(worst, float((got - value).abs().max()) / max(float(value.abs().max()), floor))
+        worst = max(worst, float((ours[name] - value).abs().max()) / max(float(value.abs().max()), floor))
     return worst
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import check
 import numpy as np
 import pytest
+import reference
 import textbook
 import torch
 from safetensors.torch import load_file, save_file
@@ -90,6 +91,34 @@ def test_the_reference_implementations_numbers_are_reproduced(shared: Path) -> N
     if not folder.is_dir():
         pytest.skip("the folder ../shared/golden is not here")
     assert check.main(folder) == 0
+
+
+RUNS = (
+    "cocondenser_plain",
+    "condenser",
+    "condenser_no_late_mlm",
+    *(f"cocondenser_gradcache_chunk{n}" for n in (4, 5, 12)),
+)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_reference_numbers_that_stand_in_the_repository_are_reproduced(name: str) -> None:
+    """The reference implementation's own numbers, on its weights in 16 bits; needs no folder beside the project."""
+    fixture, norms = reference.read(reference.PLACE)
+    assert norms.keys() == fixture.losses.keys() == set(RUNS)
+    of_losses, of_norms = reference.errors(fixture, name, norms[name])
+    assert of_losses < reference.LOSS_TOLERANCE
+    assert of_norms < reference.NORM_TOLERANCE
+
+
+def test_the_numbers_of_the_repository_are_those_of_the_shared_folder(shared: Path, tmp_path: Path) -> None:
+    if not (shared / "golden").is_dir():
+        pytest.skip("the folder ../shared/golden is not here")
+    reference.write(shared / "golden", tmp_path / "reference.json")
+    made, kept = (json.loads(path.read_text()) for path in (tmp_path / "reference.json", reference.PLACE))
+    for name, norms in kept.pop("gradient_norms").items():
+        assert made["gradient_norms"].pop(name) == pytest.approx(norms, rel=1e-12, abs=1e-15)
+    assert made == {**kept, "gradient_norms": {}}
 
 
 @pytest.mark.parametrize("sizes", [OTHER, NO_LATE], ids=["other sizes", "no late MLM, skip from 0"])

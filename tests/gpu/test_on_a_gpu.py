@@ -18,7 +18,7 @@ from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder, compiled
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
 from condensery.models.varlen import KERNELS, best_kernel
-from condensery.retrieval.dense import DenseIndex, shard_path
+from condensery.retrieval.indexes.dense import DenseIndex, shard_path
 from condensery.system.files import write_json
 from condensery.tokens.batches import Chunk, chunks
 

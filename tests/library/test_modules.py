@@ -618,7 +618,7 @@ def test_texts_are_tokenised_once(world: Path, monkeypatch: pytest.MonkeyPatch) 
     data = spans()(world)
     data.prepare_data()
     monkeypatch.setattr(
-        "condensery.training.datamodules.steps.tokenise_collection", lambda **_: pytest.fail("read again")
+        "condensery.training.data.data_module.tokenise_collection", lambda **_: pytest.fail("read again")
     )
     spans(seed=9)(world).prepare_data()
 

@@ -13,10 +13,10 @@ from forked import run_program
 from released import two_towers
 from small_runs import PROJECT, some_text, splits_of, write, write_beir
 
-from condensery.retrieval.bm25_searcher import BM25
-from condensery.retrieval.dense_searcher import Retriever
-from condensery.retrieval.fusion import FusedIndex
+from condensery.retrieval.indexes.fused import FusedIndex
 from condensery.retrieval.ranking import Ranking
+from condensery.retrieval.searchers.bm25 import BM25
+from condensery.retrieval.searchers.retriever import Retriever
 from condensery.tokens.tokenizer import train_wordpiece
 
 TEXT = some_text(documents=20, seed=5)

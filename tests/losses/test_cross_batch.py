@@ -25,10 +25,9 @@ from condensery.models.vectors import VectorSettings
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.text.same_texts import SameTexts
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.spans import SpanBatch
-from condensery.training.batches.text_queries import TextQueries
-from condensery.training.batches.training_queries import TrainingQueries
-from condensery.training.batches.triples import TripleBatch, TripleBatches
+from condensery.training.data.span_batches import SpanBatch
+from condensery.training.data.training_queries import TextQueries, TrainingQueries
+from condensery.training.data.triple_batches import TripleBatch, TripleBatches
 from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.modules.pretraining import CoCondenserModule, InverseClozeModule

@@ -11,7 +11,7 @@ from condensery.losses.gradient_cache import backpropagate
 from condensery.models.biencoder import QUERY, BiEncoder
 from condensery.models.encoder import Encoder
 from condensery.tokens.batches import chunks
-from condensery.training.batches.triples import TripleBatch
+from condensery.training.data.triple_batches import TripleBatch
 from condensery.training.modules.biencoder import BiEncoderModule
 
 QUERIES, PASSAGES = [[7, 8], [9, 10, 11], [12]], [[20, 21], [22], [23, 24, 25], [26], [27, 28]]

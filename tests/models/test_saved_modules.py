@@ -23,7 +23,7 @@ from condensery.models.checkpoints.saving import (
 )
 from condensery.models.checkpoints.sentence_transformers import write_modules
 from condensery.models.vectors import POOLED, DenseShape, VectorSettings
-from condensery.retrieval.dense_searcher import Retriever
+from condensery.retrieval.searchers.retriever import Retriever
 
 QUESTIONS = ["what does a river carry", "stones", "who reads passages and queries at sea, and why would anybody"]
 

@@ -10,7 +10,7 @@ import pytest
 from toy_commands import Command, Compose
 
 from condensery.pipeline.reports.report import draw_logs
-from condensery.pipeline.reports.swept import distinct_rows
+from condensery.pipeline.reports.sweep_report import distinct_rows
 from condensery.pipeline.run import run, run_all
 from condensery.reporting.results import Row, read_results, write_results
 from condensery.reporting.table import Significance, build_table

@@ -81,19 +81,12 @@ def test_devices_that_are_not_there_are_refused(
     monkeypatch: pytest.MonkeyPatch, accelerator: str, devices: int | str, seen: int, message: str
 ) -> None:
     monkeypatch.setattr(hardware, "cores", lambda: 2)
-    monkeypatch.setattr(hardware, "_gpus_in_sight", lambda: 0)
     monkeypatch.setattr(hardware, "_gpus_of_torch", lambda: seen)
     if message:
         with pytest.raises(UserError, match=f"^{message}"):
             check_devices(accelerator, devices)
     else:
         check_devices(accelerator, devices)
-
-
-def test_a_gpu_in_sight_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "_gpus_in_sight", lambda: 2)
-    monkeypatch.delattr(hardware, "_gpus_of_torch")
-    check_devices("gpu", 2)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A stage in several processes: what they return, how they fail, and that none is left behind."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -108,7 +109,7 @@ def test_a_shared_search_that_goes_on_where_one_process_stopped_ends_with_the_sa
         with pytest.raises(ZeroDivisionError):
             run_toy("toy_shared", again, {"queries": 9}, devices=1)
     for number in (2, 3, 4):
-        (again / "shards" / f"{number:05d}.npz").unlink()
+        shutil.rmtree(again / "queries.parts" / f"{number:05d}")
     (again.parent / "searched-0.txt").unlink()
     summary, where = run_toy("toy_shared", again, {"queries": 9})
     assert (summary, where["processes"]) == ({"queries": 9}, "2")

@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 import pytest
-from hydra._internal.config_repository import ConfigRepository
 from hydra.conf import HydraConf
 from omegaconf import OmegaConf
 
@@ -147,7 +146,7 @@ def test_references_that_multiply_end_early(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300])
 def test_a_name_in_defaults_that_no_file_can_have_is_one_line(name: str) -> None:
     with pytest.raises(UserError, match="no file can be called so"):
-        recipe_guard._checked_file(ConfigRepository.__new__(ConfigRepository), name)
+        recipe_guard._Files.__new__(recipe_guard._Files).load_config(name)
 
 
 def test_the_folder_conf_beside_run_py_is_known(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

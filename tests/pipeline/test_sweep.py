@@ -11,7 +11,7 @@ import pytest
 from toy_commands import Command
 
 from condensery.pipeline.reports.study import SWEPT
-from condensery.pipeline.reports.swept import (
+from condensery.pipeline.reports.sweep_report import (
     distinct_rows,
     labels_of,
     of_systems,

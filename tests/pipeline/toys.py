@@ -88,7 +88,7 @@ class Train(StageConfig):
     pause: Annotated[float, Operational()]
 
 
-@stage("toy_train", version=1, makes="encoder", cost=lambda config: config.steps)
+@stage("toy_train", version=1, makes="encoder")
 def train(config: Train, context: Context) -> dict[str, Any]:
     """A chain of hashes, a checkpoint each step; goes on from the last one."""
     ran(context)
@@ -252,7 +252,8 @@ def shared(config: Shared, context: Context) -> dict[str, Any]:
     import numpy as np
 
     from condensery.retrieval.ranking import pack, top, unpack
-    from condensery.retrieval.shards import open_ranking, rank_in_shards
+    from condensery.retrieval.runs import Run
+    from condensery.retrieval.shards import rank_in_shards
     from condensery.stages.sharing import process_group
 
     group = process_group(context.runtime)
@@ -263,6 +264,6 @@ def shared(config: Shared, context: Context) -> dict[str, Any]:
             lines.write(f"{rows.tolist()}\n")
         return unpack(top(pack(passages[rows] @ passages.T, np.arange(50)), 5))
 
-    rank_in_shards(rank, np.arange(config.queries), 5, context.folder, "toy", size=2, group=group)
+    rank_in_shards(rank, np.arange(config.queries), context.folder, "toy", size=2, group=group)
     group.leave_unless_rank_zero()
-    return {"queries": len(open_ranking(context.folder).query_rows)}
+    return {"queries": len(Run.mapped(context.folder).query_rows)}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from table_data import data
 
 from condensery.pipeline.config import TableConfig
 from condensery.reporting.comparison import comparison
@@ -31,13 +32,13 @@ def from_nothing(name: str) -> Table:
 
 def cell_of(name: str, column: str, row: str, block: str = "") -> str:
     """The text of a published cell; ``block`` is needed where a row's label comes twice."""
-    data = from_nothing(name).data()
+    shown = data(from_nothing(name))
     (found,) = [
         line
-        for one in data["blocks"]
+        for one in shown["blocks"]
         for line in one["rows"]
         if line["name"] == row and block in one["heading"].removeprefix("published")
     ]
     assert all(cell["published"] for cell in found["cells"])
-    text: str = found["cells"][data["columns"].index(column)]["text"]
+    text: str = found["cells"][shown["columns"].index(column)]["text"]
     return text

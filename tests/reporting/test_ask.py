@@ -11,10 +11,9 @@ from rich.console import Console
 
 from condensery.errors import UserError
 from condensery.reporting.ask import ask, printable, show
-from condensery.retrieval.bm25 import build_bm25
-from condensery.retrieval.free_texts import searcher
-from condensery.retrieval.index import open_index
-from condensery.retrieval.searcher import Hit
+from condensery.retrieval.indexes.bm25 import build_bm25
+from condensery.retrieval.indexes.opening import open_index, search_of_texts
+from condensery.retrieval.searchers.base import Hit
 from condensery.system.files import write_json
 from condensery.text.collection import Collection
 from condensery.text.records import Passage
@@ -38,7 +37,7 @@ def collection(tmp_path: Path) -> Collection:
 
 def test_bm25_answers_best_first_with_only_what_it_found(tmp_path: Path, collection: Collection) -> None:
     build_bm25(collection, tmp_path / "bm25", 0.9, 0.4)
-    answers = ask("json file", searcher(open_index(tmp_path / "bm25", collection), _no_encoder), collection)
+    answers = ask("json file", search_of_texts(open_index(tmp_path / "bm25", collection), _no_encoder), collection)
     assert {answer.id for answer in answers} == {"p0", "p1", "p3"}
     assert [answer.rank for answer in answers] == [1, 2, 3]
     assert [answer.score for answer in answers] == sorted((answer.score for answer in answers), reverse=True)
@@ -63,7 +62,7 @@ def _encoder(folder: Path) -> Any:
 
 
 def test_a_dense_retriever_is_asked_with_a_vector(collection: Collection, dense: Any) -> None:
-    answers = ask("anything", searcher(dense, _encoder), collection, 2)
+    answers = ask("anything", search_of_texts(dense, _encoder), collection, 2)
     assert [(answer.id, answer.text) for answer in answers] == [("p2", TEXTS[2]), ("p1", TEXTS[1])]
 
 
@@ -74,7 +73,7 @@ def test_an_approximate_retriever_is_asked_with_a_vector_of_what_it_approximates
         exact = dense
         search_vectors = staticmethod(dense.search_vectors)
 
-    assert [answer.id for answer in ask("anything", searcher(Near(), _encoder), collection, 2)] == ["p2", "p1"]
+    assert [answer.id for answer in ask("anything", search_of_texts(Near(), _encoder), collection, 2)] == ["p2", "p1"]
 
 
 class Fused:
@@ -100,20 +99,20 @@ def test_a_retriever_that_joins_others_asks_each_in_its_own_way_with_its_depth(
     build_bm25(collection, tmp_path / "bm25", 0.9, 0.4)
     inner = Fused([dense, open_index(tmp_path / "bm25", collection)], 3)
     outer = Fused([inner, dense], 4)
-    answers = ask("sort", searcher(outer, _encoder), collection, 2)
+    answers = ask("sort", search_of_texts(outer, _encoder), collection, 2)
     assert (inner.seen, outer.seen) == ([3, 3], [4, 4])
     assert answers[0].id == "p2"  # first of the vectors twice
-    assert {answer.id for answer in ask("sort", searcher(inner, _encoder), collection, 2)} == {"p2", "p4"}
+    assert {answer.id for answer in ask("sort", search_of_texts(inner, _encoder), collection, 2)} == {"p2", "p4"}
 
 
 def test_reranked_candidates_cannot_be_asked() -> None:
     with pytest.raises(UserError, match="reranked candidates"):
-        searcher(object(), _no_encoder)
+        search_of_texts(object(), _no_encoder)
 
 
 def test_an_empty_question_is_a_user_error_and_no_answer_is_said(tmp_path: Path, collection: Collection) -> None:
     build_bm25(collection, tmp_path / "bm25", 0.9, 0.4)
-    search = searcher(open_index(tmp_path / "bm25", collection), _no_encoder)
+    search = search_of_texts(open_index(tmp_path / "bm25", collection), _no_encoder)
     with pytest.raises(UserError, match="empty"):
         ask("  ", search, collection)
     stream = io.StringIO()

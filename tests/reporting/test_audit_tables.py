@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from condensery.reporting.audit import judged, tables
-from condensery.reporting.formats import markdown
+from condensery.evaluation.pair_audit.votes import judged
+from condensery.reporting.pair_audit import tables
+from condensery.reporting.table_formats import markdown
 
 VOTES = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 0, 0]], bool)
 PROXY = {"pairs": 2000, "rank_1": 0.125, "rank_10": 0.5, "rank_100": 0.75, "median_rank": 10.5}

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from table_data import data
 
 from condensery.errors import UserError
 from condensery.reporting.comparison import comparison
-from condensery.reporting.formats import csv_text, escape, latex, markdown, records
-from condensery.reporting.layout import TableLayout
 from condensery.reporting.results import Row
 from condensery.reporting.table import Cell, Table, mark_best
+from condensery.reporting.table_formats import csv_text, escape, latex, markdown, records
+from condensery.reporting.table_layout import TableLayout
 
 COLUMNS = {
     "MRR": {"published": "msmarco dev/MRR@10", "metric": "MRR@10"},
@@ -48,7 +49,7 @@ def measured(name: str, level: float, seed: int = 1, ids: Sequence[str] = IDS, *
 def lines(table: Table) -> list[list[str]]:
     return [
         [row["name"], *(cell["text"] for cell in row["cells"])]
-        for block in table.data()["blocks"]
+        for block in data(table)["blocks"]
         for row in block["rows"]
     ]
 
@@ -243,7 +244,7 @@ def test_a_wide_table_is_turned_and_still_says_of_each_column_what_it_is() -> No
     assert grid[0][-3:] == ["*Condenser*", "a_b", "c"]
     assert grid[2][-3:] == ["published: dense", "measured here: pydocs (test)", "measured here: pydocs (test)"]
     assert grid[3] == ["source", "C t6, C t5, CO t1", "C t6, CO t1", "C t6", "C t6, CO t1", "CO t1", "1 seed", "1 seed"]
-    assert table.data()["columns"] == table.names, "data is not turned"
+    assert data(table)["columns"] == table.names, "data is not turned"
     assert table.turn().turn() == table
     assert csv_text(table.turn()) == csv_text(table)
     assert r"\multicolumn{3}{c}{\textit{published: dense}}" in latex(table)
@@ -256,13 +257,13 @@ def test_a_wide_table_is_turned_and_still_says_of_each_column_what_it_is() -> No
 )
 def test_csv_reads_back_to_the_same_numbers(table: Table) -> None:
     header, *found = csv.reader(io.StringIO(csv_text(table)))
-    data = table.data()
+    expected = data(table)
     assert header[:3] == ["block", "row", "source"]
     kept = [at for at, name in enumerate(header) if not name.endswith((" printed", " significance"))]
-    assert [header[at] for at in kept[3:]] == data["columns"]
+    assert [header[at] for at in kept[3:]] == expected["columns"]
     wanted = [
         [block["heading"], row["name"], row["source"], *(cell["number"] for cell in row["cells"])]
-        for block in data["blocks"]
+        for block in expected["blocks"]
         for row in block["rows"]
     ]
     read = [[line[at] for at in kept] for line in found]

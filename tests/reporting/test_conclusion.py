@@ -10,10 +10,10 @@ from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import Interval, compare, holm
 from condensery.reporting import conclusion as module
 from condensery.reporting.conclusion import conclusion
-from condensery.reporting.formats import csv_text, markdown, show
 from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Significance, build_table
-from condensery.retrieval.collection_retriever import UNMATCHED
+from condensery.reporting.table_formats import csv_text, markdown, show
+from condensery.retrieval.indexes.interface import UNMATCHED
 
 SOME = Interval(0.0, 0.2, 0.05)
 

@@ -26,9 +26,10 @@ from small_runs import (
     write_stsb,
 )
 from small_t5 import save_small_t5
+from table_data import data
 
 from condensery.pipeline.config import TableConfig
-from condensery.pipeline.reports import tables
+from condensery.pipeline.reports import table_of_studies
 from condensery.pipeline.reports.report import table_of
 from condensery.reporting.results import Row
 from condensery.reporting.table import MISSING
@@ -158,7 +159,7 @@ def filled(config: TableConfig, rows: list[Row]) -> list[str]:
         )
         for label, column in config.columns.items()
     }
-    table = table_of(config.model_copy(update={"columns": columns}), rows, "").data()
+    table = data(table_of(config.model_copy(update={"columns": columns}), rows, ""))
     measured = [row for block in table["blocks"] if not block["published"] for row in block["rows"]]
     for row in measured:
         for (label, column), cell in zip(columns.items(), row["cells"], strict=True):
@@ -175,7 +176,7 @@ def test_the_command_of_a_table_fills_it(name: str, command: str, small: Small, 
         done = run_command(*arguments(one, small), f"output_root={tmp_path}", "logger=csv").sound()
         studies.append(done.folder)
     config = config_of(name)
-    rows = tables.of_studies({study: tables.measured(tmp_path, study) for study in config.studies})
+    rows = table_of_studies.of_studies({study: table_of_studies.measured(tmp_path, study) for study in config.studies})
     names = filled(config, rows)
     assert names
     assert len(names) == len(set(names)) or len({row.collection for row in rows}) > 1

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 from shipped_tables import NAMES, cell_of, config_of, from_nothing
+from table_data import data
 
 from condensery.errors import UserError
-from condensery.reporting.formats import csv_text, markdown
-from condensery.reporting.layout import OwnRow, published_rows
 from condensery.reporting.published import find, papers, read_paper
+from condensery.reporting.table_formats import csv_text, markdown
+from condensery.reporting.table_layout import OwnRow, published_rows
 
 # Typed from the texts of the papers, in percent: table of conf/table, column, row, what its cell says[, block].
 SAMPLE = [
@@ -151,7 +152,7 @@ def test_a_table_prints_from_nothing_and_marks_its_rows_as_published(name: str) 
     assert config_of(name).title in markdown(table)
     assert "not measured here" in markdown(table)
     assert "†" not in csv_text(table)
-    for row in (row for block in table.data()["blocks"] for row in block["rows"]):
+    for row in (row for block in data(table)["blocks"] for row in block["rows"]):
         assert row["source"]
 
 

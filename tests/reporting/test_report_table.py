@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from condensery.errors import UserError
-from condensery.reporting.formats import markdown, show
 from condensery.reporting.results import Row, read_results, write_results
 from condensery.reporting.table import Significance, build_table
+from condensery.reporting.table_formats import markdown, show
 from condensery.system.files import read_json, write_json
 
 QUERIES = 400

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from condensery.errors import UserError
-from condensery.retrieval.negatives import Negatives, from_triples, read_negatives, save_negatives
+from condensery.retrieval.negatives import Negatives, read_negatives, save_negatives
+from condensery.retrieval.published_negatives import from_systems, from_triples
 from condensery.retrieval.ranking import strictly_falling
 from condensery.retrieval.runs import Run, read_run, write_run
-from condensery.retrieval.system_negatives import from_systems
 from condensery.text.collection import Collection
 from condensery.text.queries import read_query_files
 

@@ -9,9 +9,15 @@ import numpy as np
 import pytest
 
 from condensery.errors import UserError
-from condensery.retrieval.ann import FILE, ApproximateIndex, build_approximate, stand_ins, write_approximate
-from condensery.retrieval.collection_retriever import recall_of
-from condensery.retrieval.dense import DenseIndex
+from condensery.retrieval.indexes.approximate import (
+    FILE,
+    ApproximateIndex,
+    build_approximate,
+    stand_ins,
+    write_approximate,
+)
+from condensery.retrieval.indexes.dense import DenseIndex
+from condensery.retrieval.indexes.interface import recall_of
 from condensery.system.progress import progress
 
 WriteDense = Callable[..., Path]

@@ -11,10 +11,10 @@ import pytest
 from bm25s.stopwords import STOPWORDS_EN
 
 from condensery.errors import UserError
-from condensery.retrieval import bm25
-from condensery.retrieval.analyser import STOPWORDS, Analyser
-from condensery.retrieval.bm25 import BM25Index, build_bm25
-from condensery.retrieval.index import open_index
+from condensery.retrieval.indexes import bm25
+from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
+from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.indexes.terms import STOPWORDS, Analyser
 from condensery.text.collection import Collection
 from condensery.text.records import Passage
 from condensery.text.writer import CollectionWriter

@@ -8,11 +8,11 @@ import pytest
 
 from condensery import BM25, evaluate
 from condensery.errors import UserError
-from condensery.retrieval.bm25 import BM25Index, build_bm25
-from condensery.retrieval.collection_retriever import unmatched_queries
-from condensery.retrieval.fusion import FusedIndex
-from condensery.retrieval.sampling import SampledCandidates
-from condensery.retrieval.searcher_index import mined
+from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
+from condensery.retrieval.indexes.fused import FusedIndex
+from condensery.retrieval.indexes.interface import unmatched_queries
+from condensery.retrieval.indexes.sampled import SampledCandidates
+from condensery.retrieval.mining import mined
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from forked import peak_memory
 
-from condensery.retrieval.dense import DenseIndex, faiss_search, numpy_search, torch_search
-from condensery.retrieval.index import open_index
+from condensery.retrieval.indexes.dense import DenseIndex, faiss_search, numpy_search, torch_search
+from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.ranking import Ranking, unpack
 from condensery.text.collection import Collection
 
@@ -62,7 +62,7 @@ def test_a_single_query_is_searched_in_numpy_with_the_same_result(
     random = np.random.default_rng(0)
     index = DenseIndex(write_dense(random.normal(size=(3000, 32)), random.normal(size=(50, 32)), 1000), device="cpu")
     scores, rows = index.search(np.arange(50), 100)
-    monkeypatch.setattr("condensery.retrieval.dense.faiss_search", lambda *_: pytest.fail("FAISS was asked"))
+    monkeypatch.setattr("condensery.retrieval.indexes.dense.faiss_search", lambda *_: pytest.fail("FAISS was asked"))
     found = [index.search(np.array([query]), 100) for query in range(50)]
     np.testing.assert_allclose(np.concatenate([score for score, _ in found]), scores, rtol=1e-4, atol=1e-5)
     assert (np.concatenate([row for _, row in found]) == rows).mean() > 0.999

@@ -8,8 +8,8 @@ import torch
 from simulated_processes import in_parts
 
 from condensery.errors import UserError
-from condensery.retrieval.dense import DenseIndex
-from condensery.retrieval.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.retrieval.indexes.dense import DenseIndex
+from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.tokens.batches import Chunk
 from condensery.tokens.store import TokenStore
@@ -144,7 +144,7 @@ def test_what_was_encoded_can_be_searched(tmp_path: Path, texts: list[list[int]]
     scores = asked.astype(np.float32) @ vectors.astype(np.float32).T
     _, rows = DenseIndex(folder, device="cpu").search(np.arange(4), 1)
     np.testing.assert_array_equal(rows[:, 0], scores.argmax(axis=1))
-    assert not (folder / "queries.tmp").exists()
+    assert not (folder / "queries.parts").exists()
 
 
 @pytest.mark.filterwarnings("ignore:overflow")

@@ -4,7 +4,7 @@ import faiss
 import pytest
 
 from condensery.errors import UserError
-from condensery.retrieval.factory import check_factory, measure
+from condensery.retrieval.indexes.faiss_descriptions import check_factory, measure
 
 
 @pytest.mark.parametrize(

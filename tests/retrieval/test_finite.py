@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from condensery.errors import UserError
-from condensery.retrieval.dense import DenseIndex
 from condensery.retrieval.finite import check_finite, check_scores
-from condensery.retrieval.fusion import FusedIndex
+from condensery.retrieval.indexes.dense import DenseIndex
+from condensery.retrieval.indexes.fused import FusedIndex
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.shards import rank_in_shards
 
@@ -91,5 +91,5 @@ def test_scores_that_are_not_finite_are_neither_fused_nor_kept(bad: float, tmp_p
     with pytest.raises(UserError, match="fusion: of retriever 1, a score of query 2 is not finite"):
         FusedIndex([Listed(9), broken], [1, 1], 5).search(np.arange(3), 4)
     with pytest.raises(UserError, match="x: a score of query row 6 is not finite"):
-        rank_in_shards(lambda rows, task: broken.search(rows, 4), np.array([2, 4, 6]), 4, tmp_path / "ranking", "x")
+        rank_in_shards(lambda rows, task: broken.search(rows, 4), np.array([2, 4, 6]), tmp_path / "ranking", "x")
     assert not (tmp_path / "ranking" / "queries.npy").exists()

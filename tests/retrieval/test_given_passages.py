@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from condensery.errors import UserError
-from condensery.retrieval.ann import ApproximateIndex, build_approximate, write_approximate
-from condensery.retrieval.bm25 import BM25Index, build_bm25
-from condensery.retrieval.bm25_searcher import BM25
-from condensery.retrieval.collection_retriever import CollectionRetriever
-from condensery.retrieval.dense import DenseIndex
-from condensery.retrieval.fusion import FusedIndex
-from condensery.retrieval.own_passages import WithoutOwn
-from condensery.retrieval.reranking import RerankedIndex, write_reranked
-from condensery.retrieval.searcher_index import SearcherIndex
+from condensery.retrieval.indexes.approximate import ApproximateIndex, build_approximate, write_approximate
+from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
+from condensery.retrieval.indexes.dense import DenseIndex
+from condensery.retrieval.indexes.fused import FusedIndex
+from condensery.retrieval.indexes.interface import CollectionRetriever
+from condensery.retrieval.indexes.own_passages import WithoutOwn
+from condensery.retrieval.indexes.reranked import RerankedIndex, write_reranked
+from condensery.retrieval.searchers.base import SearcherIndex
+from condensery.retrieval.searchers.bm25 import BM25
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
 
@@ -60,7 +60,7 @@ def test_bm25_and_dense_score_exactly(bm25: BM25Index, dense: DenseIndex, collec
     check(bm25, unfound=0.0)
     check(dense)
     check(WithoutOwn(bm25, collection), unfound=0.0)
-    check(SearcherIndex(BM25(stemmer="none"), collection), unfound=0.0)
+    check(SearcherIndex.of(BM25(stemmer="none"), collection), unfound=0.0)
 
 
 def test_approximate_search_scores_exactly(dense: DenseIndex, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from condensery.retrieval.labelling import probabilities, write_denoised, write_labels
 from condensery.retrieval.negatives import read_negatives
+from condensery.retrieval.runs import Run
 from condensery.text.collection import Collection
 
 QUERIES = np.array([3, 1, 8])
@@ -24,6 +25,8 @@ SCORES[0] = logits(0.05, 0.95, 0.0999, 0.1001)
 SCORES[1, :2] = logits(0.3, 0.5)
 SCORES[2] = logits(0.91, 0.01, 0.89, 0.999)
 
+SCORED = Run(QUERIES, CANDIDATES, SCORES)
+
 
 def lines(path: Path) -> list[dict[str, list[str]]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
@@ -37,7 +40,7 @@ def test_probabilities_are_the_sigmoid_and_do_not_overflow() -> None:
 
 def test_denoising_keeps_negatives_below_the_threshold_in_their_order(collection: Collection, tmp_path: Path) -> None:
     path = tmp_path / "negatives.jsonl"
-    counts = write_denoised(path, collection, QUERIES, CANDIDATES, SCORES, below=0.1)
+    counts = write_denoised(path, collection, SCORED, below=0.1)
     assert counts == {"queries": 3, "negatives": 3, "left_out": 7, "queries_without": 1}
     found = lines(path)
     assert [(line["query_id"], line["negative_ids"]) for line in found] == [
@@ -51,7 +54,7 @@ def test_denoising_keeps_negatives_below_the_threshold_in_their_order(collection
 
 @pytest.mark.parametrize("below", [0.0, 1.0])
 def test_denoising_with_no_or_all_negatives_left(below: float, collection: Collection, tmp_path: Path) -> None:
-    counts = write_denoised(tmp_path / "n.jsonl", collection, QUERIES, CANDIDATES, SCORES, below)
+    counts = write_denoised(tmp_path / "n.jsonl", collection, SCORED, below)
     assert counts["negatives"] == (10 if below else 0)
     assert read_negatives(tmp_path / "n.jsonl", collection).counts.sum() == counts["negatives"]
 
@@ -60,7 +63,7 @@ def test_augmentation_labels_what_is_sure_and_leaves_queries_without_a_positive_
     collection: Collection, tmp_path: Path
 ) -> None:
     path = tmp_path / "labels.jsonl"
-    counts = write_labels(path, collection, QUERIES, CANDIDATES, SCORES, above=0.9, below=0.1)
+    counts = write_labels(path, collection, SCORED, above=0.9, below=0.1)
     assert counts == {"queries": 2, "left_out": 1, "positives": 3, "negatives": 3}
     assert lines(path) == [
         {"query_id": "q3", "positive_ids": ["p4"], "negative_ids": ["p9", "p7"]},

@@ -11,9 +11,9 @@ from forked import peak_memory
 from simulated_processes import in_parts
 
 from condensery.retrieval import negatives
-from condensery.retrieval.bm25 import build_bm25
-from condensery.retrieval.collection_retriever import CollectionRetriever
-from condensery.retrieval.index import open_index
+from condensery.retrieval.indexes.bm25 import build_bm25
+from condensery.retrieval.indexes.interface import CollectionRetriever
+from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives, read_negatives
 from condensery.retrieval.ranking import Ranking
@@ -101,8 +101,8 @@ def test_an_interrupted_folder_keeps_its_whole_shards_and_ends_with_the_same_byt
     mine(retriever, collection, "train", 7, tmp_path / "whole", size=5)
     with pytest.raises(KeyboardInterrupt):
         mine(Searches(retriever, alive), collection, "train", 7, tmp_path / "n", size=5)
-    (tmp_path / "n" / "shards").mkdir(parents=True, exist_ok=True)
-    (tmp_path / "n" / "shards" / ".00002.npz.1.tmp").write_bytes(b"torn")
+    (tmp_path / "n" / "queries.parts").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "n" / "queries.parts" / ".00002.1.tmp").write_bytes(b"torn")
     again = Searches(retriever)
     mine(again, collection, "train", 7, tmp_path / "n", size=5)
     assert again.searched == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]][alive:]

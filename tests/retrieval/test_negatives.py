@@ -9,16 +9,14 @@ import pytest
 from damage import refused_as_a_pipe
 
 from condensery.errors import UserError
-from condensery.retrieval import negatives
+from condensery.retrieval import negatives, published_negatives
 from condensery.retrieval.negatives import (
-    Distinct,
     Negatives,
-    from_collection,
-    from_triples,
     open_negatives,
     read_negatives,
     save_negatives,
 )
+from condensery.retrieval.published_negatives import Distinct, from_collection, from_triples
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
@@ -90,7 +88,7 @@ TRIPLES = "q1\tp1\tp9\nq0\tp0\tp4\nq1\tp3\tp9\nq1\tp1\tp3\nq1\tp1\tp8\nq1\tp1\tp
 def test_triples_become_the_first_distinct_negatives_of_each_query(
     tmp_path: Path, collection: Collection, monkeypatch: pytest.MonkeyPatch, compressed: bool, compared: int
 ) -> None:
-    monkeypatch.setattr(negatives, "COMPARED", compared)
+    monkeypatch.setattr(published_negatives, "COMPARED", compared)
     path = tmp_path / ("triples.tsv.gz" if compressed else "triples.tsv")
     path.write_bytes(gzip.compress(TRIPLES.encode()) if compressed else TRIPLES.encode())
     read, counts = from_triples(path, collection, depth=2)
@@ -108,7 +106,7 @@ def test_any_cut_of_the_stream_keeps_the_same_first_negatives(monkeypatch: pytes
         passages = dict.fromkeys((stream[stream >> 32 == query] & 0xFFFFFFFF).tolist())
         expected.append(list(passages)[:depth])
     for piece in (1, 7, 400):
-        monkeypatch.setattr(negatives, "COMPARED", 60)
+        monkeypatch.setattr(published_negatives, "COMPARED", 60)
         distinct = Distinct(7, depth)  # the last one has none
         for first in range(0, 400, piece):
             distinct.add(stream[first : first + piece])

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from condensery.retrieval import bm25
-from condensery.retrieval.bm25 import BM25Index, index_texts
+from condensery.retrieval.indexes import bm25
+from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
 from condensery.retrieval.neighbours import BM25, dense_neighbours, lexical_neighbours
 
 WORDS = [*"abcdefghijkl"]

@@ -9,11 +9,9 @@ from in_row_order import InRowOrder
 
 from condensery import BM25
 from condensery.errors import UserError
-from condensery.retrieval.mining import mine
-from condensery.retrieval.negatives import from_collection, from_triples
+from condensery.retrieval.mining import mine, mined
 from condensery.retrieval.no_negatives import NoNegatives, left_out_by_text
-from condensery.retrieval.searcher_index import mined
-from condensery.retrieval.system_negatives import from_systems
+from condensery.retrieval.published_negatives import from_collection, from_systems, from_triples
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter

@@ -8,12 +8,12 @@ import pytest
 from in_row_order import InRowOrder
 
 from condensery import BM25, evaluate
-from condensery.retrieval.bm25 import build_bm25
-from condensery.retrieval.fusion import FusedIndex, measure_grid, weight_grid
-from condensery.retrieval.index import open_index
-from condensery.retrieval.own_passages import WithoutOwn, own_passages, own_passages_left_out
-from condensery.retrieval.reranking import search_candidates
-from condensery.retrieval.sampling import SampledCandidates
+from condensery.retrieval.cross_encoders import search_candidates
+from condensery.retrieval.indexes.bm25 import build_bm25
+from condensery.retrieval.indexes.fused import FusedIndex, measure_grid, weight_grid
+from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.indexes.own_passages import WithoutOwn, own_passages, own_passages_left_out
+from condensery.retrieval.indexes.sampled import SampledCandidates
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query

@@ -14,7 +14,6 @@ from condensery.retrieval.pair_scores import (
     FILE,
     PairScores,
     TeacherScores,
-    open_pair_scores,
     read_pair_scores,
     save_pair_scores,
 )
@@ -118,7 +117,7 @@ def test_what_is_written_reads_back_to_the_last_bit(tmp_path: Path, collection: 
     scores = np.array([[1 / 3, np.nan, 1e-30], [np.nan, 7.0, np.nan]], np.float32)
     pairs = PairScores(np.array([2, 5]), np.array([[4, 8, 6], [-1, 3, -1]], np.int32), scores)
     save_pair_scores(tmp_path, pairs, collection)
-    opened = open_pair_scores(tmp_path)
+    opened = PairScores.mapped(tmp_path)
     assert isinstance(opened.scores, np.memmap)
     again = pickle.loads(pickle.dumps(opened))
     assert isinstance(again.scores, np.memmap)

@@ -11,10 +11,10 @@ from simulated_processes import in_parts
 from test_encoding import VOCABULARY, Store, contents
 
 from condensery.errors import UserError
-from condensery.retrieval.dense import DenseIndex, search_array
-from condensery.retrieval.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
-from condensery.retrieval.quantiser import Quantiser
-from condensery.retrieval.quantising import share_found
+from condensery.retrieval.indexes.dense import DenseIndex, search_array
+from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.retrieval.indexes.quantisation_loss import share_found
+from condensery.retrieval.indexes.quantiser import Quantiser
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.tokens.batches import Chunk
 
@@ -26,8 +26,8 @@ class Words:
     """The sum of a random vector for each token; one dimension is far larger than the others."""
 
     def __init__(self) -> None:
-        torch.manual_seed(0)
-        self.words = torch.randn(50, DIM)
+        # a generator of its own: two parts make theirs at the same time
+        self.words = torch.randn(50, DIM, generator=torch.Generator().manual_seed(0))
         self.words[:, 3] *= 30
         self.calls, self.fail_after = 0, 10**9
 

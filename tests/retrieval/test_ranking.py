@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from condensery.retrieval.dense import pack_tensor
+from condensery.retrieval.indexes.dense import pack_tensor
 from condensery.retrieval.ranking import EMPTY, pack, strictly_falling, top, unpack
 
 EXTREMES = np.array([-3e38, -1.5, -1e-40, -0.0, 0.0, 1e-40, 0.5, 2.0, 3e38, np.inf], np.float32)

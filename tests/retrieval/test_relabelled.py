@@ -9,8 +9,10 @@ import pytest
 
 from condensery.errors import UserError
 from condensery.retrieval.labelling import write_denoised
-from condensery.retrieval.negatives import from_triples, open_relabelled
+from condensery.retrieval.negatives import open_relabelled
+from condensery.retrieval.published_negatives import from_triples
 from condensery.retrieval.relabelled import NOTHING, read_relabelled
+from condensery.retrieval.runs import Run
 from condensery.text.collection import Collection
 
 HEAD = ["query id", "passage id", "relevant"]
@@ -102,7 +104,7 @@ def test_given_negatives_are_relabelled_too(tmp_path: Path, collection: Collecti
 def test_denoising_keeps_what_is_no_for_certain(tmp_path: Path, collection: Collection) -> None:
     candidates = np.array([[9, 10, 11], [9, 12, -1]], np.int32)
     scores = np.where(candidates < 0, -np.inf, 5.0).astype(np.float32)
-    how = (collection, np.array([3, 4]), candidates, scores, 0.5)
+    how = (collection, Run(np.array([3, 4]), candidates, scores), 0.5)
     counts = write_denoised(tmp_path / "n.jsonl", *how, kept=np.array(pairs((3, 10), (4, 12))))
     assert (counts["negatives"], counts["left_out"], counts["queries_without"]) == (2, 3, 0)
     found = [json.loads(line)["negative_ids"] for line in (tmp_path / "n.jsonl").read_text().splitlines()]

@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +10,12 @@ import torch
 from simulated_processes import in_parts
 
 from condensery.errors import UserError
-from condensery.retrieval import reranking
-from condensery.retrieval.bm25 import BM25Index, build_bm25
-from condensery.retrieval.index import open_index
-from condensery.retrieval.reranking import PairScorer, score_candidates, search_candidates, write_reranked
-from condensery.retrieval.shards import rank_in_shards
+from condensery.retrieval import cross_encoders
+from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards, search_candidates
+from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
+from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.indexes.reranked import write_reranked
+from condensery.retrieval.shards import compute_in_shards
 from condensery.sharing import ProcessGroup
 from condensery.text.collection import Collection
 from condensery.tokens.batches import Chunk
@@ -61,6 +63,13 @@ class Model:
         return self.scale * torch.sin(query * 31.0 + passage * 7.0 * self.scale)
 
 
+def score_candidates(
+    scorers: list[PairScorer], queries: np.ndarray, candidates: np.ndarray, path: Path, *, budget: int, **how: Any
+) -> np.ndarray:
+    """The candidates' mean scores, kept in shards as the stages keep them."""
+    return score_in_shards(logits(scorers, budget, "x"), queries, candidates, path, **how)
+
+
 def naive(*models: Model) -> np.ndarray:
     scores = np.full(CANDIDATES.shape, -np.inf, np.float32)
     for row, column in zip(*np.nonzero(CANDIDATES >= 0), strict=True):
@@ -93,7 +102,7 @@ def test_what_was_scored_is_kept_when_it_is_interrupted(reader: PairReader, at: 
     with pytest.raises(KeyboardInterrupt):
         score_candidates([PairScorer(reader, stopped)], QUERIES, CANDIDATES, path, **settings)
     assert not path.exists()
-    kept = sorted((tmp_path / "scores.parts").rglob("0*.npy"))
+    kept = sorted((tmp_path / "scores.parts").glob("0*"))
     done = int((CANDIDATES[: 2 * len(kept)] >= 0).sum())
     again = Model()
     scores = score_candidates([PairScorer(reader, again)], QUERIES, CANDIDATES, path, **settings)
@@ -115,7 +124,7 @@ def test_several_processes_share_the_shards_and_end_with_the_same_bits(
     stopped.last = at
     with pytest.raises(KeyboardInterrupt):
         score_candidates([PairScorer(reader, stopped)], QUERIES, CANDIDATES, path, **settings)
-    kept = len(list((tmp_path / "scores.parts").rglob("0*.npy")))
+    kept = len(list((tmp_path / "scores.parts").glob("0*")))
     models = [Model(), Model()]
 
     def score(part: ProcessGroup) -> np.ndarray:
@@ -187,7 +196,7 @@ def test_candidates_are_the_same_whoever_searches_them(
 ) -> None:
     build_bm25(collection, tmp_path / "bm25", 0.9, 0.4)
     search_candidates(BM25Index(tmp_path / "bm25", collection), np.arange(12), 10, tmp_path / "one.npy", "x")
-    monkeypatch.setattr(reranking, "rank_in_shards", partial(rank_in_shards, size=5))
+    monkeypatch.setattr(cross_encoders, "compute_in_shards", partial(compute_in_shards, size=5))
 
     def search(part: ProcessGroup) -> np.ndarray:
         index = BM25Index(tmp_path / "bm25", collection)

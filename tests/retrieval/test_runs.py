@@ -126,6 +126,12 @@ def test_a_run_that_is_cut_short_is_named(tmp_path: Path, collection: Collection
         rankings_of(tmp_path / "none.gz", ["q0"])
 
 
+def test_an_empty_file_is_no_run(tmp_path: Path, collection: Collection) -> None:
+    (tmp_path / "run.trec").write_text("\n")
+    with pytest.raises(UserError, match=r"run\.trec: no scores, the file is empty"):
+        read_run(tmp_path / "run.trec", collection)
+
+
 def test_blank_lines_end_a_run_and_are_a_fault_within_it(tmp_path: Path, collection: Collection) -> None:
     path = tmp_path / "run.txt"
     path.write_text("q1 Q0 p3 1 2 x\n\n \n")

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from condensery.retrieval.bm25 import BM25Index, build_bm25
-from condensery.retrieval.dense import DenseIndex
-from condensery.retrieval.sampling import SampledCandidates
+from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
+from condensery.retrieval.indexes.dense import DenseIndex
+from condensery.retrieval.indexes.sampled import SampledCandidates
 from condensery.text.collection import Collection
 
 ROWS = np.arange(12)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from condensery.errors import UserError
-from condensery.retrieval.bm25_searcher import BM25
+from condensery.retrieval.searchers.bm25 import BM25
 
 PASSAGES = {
     "river": {"title": "Rivers", "text": "A river carries stones to the sea, and the stones roll in the river."},

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from condensery import BM25, UserError
-from condensery.retrieval.bm25 import BM25Index, build_bm25
-from condensery.retrieval.fusion import RECIPROCAL_RANK, FusedIndex
-from condensery.retrieval.index import open_index
+from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
+from condensery.retrieval.indexes.fused import RECIPROCAL_RANK, FusedIndex
+from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.indexes.reranked import RerankedIndex, write_reranked
 from condensery.retrieval.negatives import Negatives
 from condensery.retrieval.pair_scores import PairScores
-from condensery.retrieval.reranking import RerankedIndex, write_reranked
-from condensery.retrieval.teachers import by_retriever, by_texts, counts, pool_to_score, taught_by, together
+from condensery.retrieval.searchers.reranked import by_texts
+from condensery.retrieval.teachers import by_retriever, counts, pool_to_score, taught_by, together
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
 
@@ -37,6 +38,11 @@ def bm25(tmp_path: Path, collection: Collection) -> BM25Index:
 def dense(write_dense: Any, collection: Collection) -> Any:
     random = np.random.default_rng(2)
     return open_index(write_dense(random.normal(size=(60, 6)), random.normal(size=(12, 6)), 25), collection)
+
+
+def texts_of(collection: Collection) -> tuple[Any, Any]:
+    """The functions that give the texts of queries and of passages."""
+    return collection.queries.column("text").take, collection.passages.full_texts
 
 
 def scored(score: Any, queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
@@ -98,7 +104,7 @@ def test_a_function_reads_queries_and_titled_passages(collection: Collection) ->
         read.extend(pairs)
         return [float(len(passage)) for _, passage in pairs]
 
-    found = scored(by_texts(predict, collection, "teacher"), QUERIES[:1], np.array([[1, -1, 2]]))
+    found = scored(by_texts(predict, *texts_of(collection), "teacher"), QUERIES[:1], np.array([[1, -1, 2]]))
     texts = collection.passages.column("text")
     assert read == [(collection.queries.column("text")[0], passage) for passage in (f"Title {texts[1]}", texts[2])]
     np.testing.assert_array_equal(found, np.array([[len(texts[1]) + 6, np.nan, len(texts[2])]], np.float32))
@@ -114,7 +120,7 @@ def test_a_function_reads_queries_and_titled_passages(collection: Collection) ->
 )
 def test_what_a_function_gives_is_checked(gives: Any, said: str, collection: Collection) -> None:
     with pytest.raises(UserError) as failed:
-        scored(by_texts(gives, collection, "teacher"), QUERIES[:1], np.array([[1, 2]]))
+        scored(by_texts(gives, *texts_of(collection), "teacher"), QUERIES[:1], np.array([[1, 2]]))
     assert said in str(failed.value)
 
 

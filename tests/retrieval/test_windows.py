@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_encoding import VOCABULARY, Encoder, Store, expected, stored
 
-from condensery.retrieval.dense import DenseIndex, numpy_search
-from condensery.retrieval.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.retrieval.indexes.dense import DenseIndex, numpy_search
+from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.retrieval.indexes.windows import best_of_windows, cut
 from condensery.retrieval.ranking import unpack
-from condensery.retrieval.windows import best_of_windows, cut
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), min_size=1, max_size=12), st.integers(1, 8))

@@ -15,8 +15,8 @@ from small_runs import Done, Text, metrics_of, run_command, some_text, write_bei
 from condensery import BM25, Fused, QueryTowerModule, RankingDataModule, UserError, evaluate
 from condensery.models.blending import same_weights
 from condensery.models.checkpoints.saving import load_retriever
-from condensery.retrieval.dense import DenseIndex
-from condensery.retrieval.dense_searcher import Retriever
+from condensery.retrieval.indexes.dense import DenseIndex
+from condensery.retrieval.searchers.retriever import Retriever
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries

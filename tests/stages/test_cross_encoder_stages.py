@@ -12,11 +12,11 @@ import pytest
 from small_runs import CONF, PROJECT, Done, artifact_files, half_written, metrics_of, run_command
 
 from condensery.errors import DiskError, UserError
-from condensery.retrieval import reranking
 from condensery.retrieval.labelling import probabilities
 from condensery.retrieval.negatives import read_negatives
 from condensery.retrieval.runs import read_run
 from condensery.stages.base import Artifact
+from condensery.stages.retrieval import scoring
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
 
@@ -117,19 +117,22 @@ def test_augmentation_labels_the_queries_whose_judgements_were_set_aside(done: D
 def test_a_rerank_that_was_interrupted_goes_on_and_ends_with_the_same_bits(
     done: Done, recipe: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root, score, shards = tmp_path / "out", reranking.mean_scores, 0
+    root, real, shards = tmp_path / "out", scoring.logits, 0
     shutil.copytree(done.folder.parents[1], root, symlinks=True)
     for kind in ("rerank", "denoise", "pseudo_label"):
         shutil.rmtree(root / "artifacts" / kind)
 
-    def stopping(*arguments: Any) -> Any:
-        nonlocal shards
-        shards += 1
-        if shards in (2, 5):
-            raise DiskError("stopped")  # what ends a run at once
-        return score(*arguments)
+    def stopping(*scorers: Any) -> Any:
+        def score(*pairs: Any) -> Any:
+            nonlocal shards
+            shards += 1
+            if shards in (2, 5):
+                raise DiskError("stopped")  # what ends a run at once
+            return real(*scorers)(*pairs)
 
-    monkeypatch.setattr(reranking, "mean_scores", stopping)
+        return score
+
+    monkeypatch.setattr(scoring, "logits", stopping)
     arguments = [*recipe, f"output_root={root}"]
     for _ in range(2):
         assert run_command(*arguments).code != 0

@@ -18,8 +18,8 @@ import condensery
 from condensery import BM25, Retriever, UserError, evaluate
 from condensery.evaluation.metrics import evaluate as evaluate_run
 from condensery.retrieval import neighbours
-from condensery.retrieval.dense import DenseIndex
-from condensery.retrieval.index import open_index
+from condensery.retrieval.indexes.dense import DenseIndex
+from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.runs import Run
 from condensery.system.files import read_json
 from condensery.text.collection import Collection

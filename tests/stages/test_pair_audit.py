@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from small_runs import Done, run_command
 
-from condensery.evaluation.agreement import fleiss_kappa, wilson
-from condensery.evaluation.proxy import index_passages
-from condensery.retrieval.bm25 import BM25Index, index_texts
+from condensery.evaluation.pair_audit.bm25_ranks import index_passages
+from condensery.evaluation.pair_audit.votes import fleiss_kappa, wilson
+from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
 from condensery.stages.evaluation import audit_pairs
 from condensery.system.files import read_json
 from condensery.text.table import TextTable

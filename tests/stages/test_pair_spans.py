@@ -14,8 +14,8 @@ from small_runs import Done, run_command
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.spans import RandomWindows, SentencePacked
 from condensery.tokens.store import TokenStore
-from condensery.training.batches.sources import SpanPairs
-from condensery.training.datamodules import spans as data
+from condensery.training.data import spans as data
+from condensery.training.data.sources import SpanPairs
 
 BACKBONE: dict[str, Any] = {
     "name": None, "revision": None, "tokenizer": None, "vocab_size": 300, "family": "bert", "layers": 2, "hidden": 32,

@@ -43,7 +43,7 @@ def test_grouped_passages_hold_all_text_and_fit_with_their_titles(
         assert found.table.column("id")[rows] == [f"d{number}#{at}" for at in range(rows.stop - rows.start)]
         if titles:
             assert set(found.table.column("title")[rows]) == {TEXT.passages[number * 3][1]}
-    assert found.table.row_of("d3#1") == found.table.ids.index("d3#1")
+    assert found.table.rows_of(["d3#1"]) == [found.table.ids.index("d3#1")]
     spans = SentencePacked(found.store, 32, 0.0, 1, 4)  # the store serves passage pairs, too
     assert spans.documents == 8
 

@@ -10,7 +10,7 @@ from small_runs import MODEL, Done, half_written, run_command, some_text, write,
 from small_t5 import save_small_t5
 
 from condensery.tokens.artifacts import Passages, Queries
-from condensery.training.datamodules import passage_queries as data
+from condensery.training.data import passage_queries as data
 
 TEXT = some_text(documents=6)
 STAGES = [

@@ -12,10 +12,10 @@ from stage_defaults import defaults_of
 
 from condensery.errors import UserError
 from condensery.pipeline import graph
-from condensery.retrieval.bm25 import BM25Index
+from condensery.retrieval.indexes.bm25 import BM25Index
 from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives
-from condensery.retrieval.pair_scores import open_pair_scores
+from condensery.retrieval.pair_scores import PairScores
 from condensery.stages.base import Input, StageConfig
 from condensery.stages.finetuning.config import FinetuneConfig
 from condensery.stages.registry import registry
@@ -45,7 +45,7 @@ def score(folder: Path, made: dict[str, Path], **changes: Any) -> dict[str, Any]
 
 def test_positives_and_negatives_have_the_scores_of_the_retriever(tmp_path: Path, made: dict[str, Path]) -> None:
     found = score(tmp_path / "out", made, depth=3)
-    collection, pairs = Collection(made["corpus"]), open_pair_scores(tmp_path / "out")
+    collection, pairs = Collection(made["corpus"]), PairScores.mapped(tmp_path / "out")
     mined = open_negatives(made["negatives"], collection)
     positives = collection.qrels("train").positives()
     assert pairs.query_rows.tolist() == sorted(positives)
@@ -81,7 +81,7 @@ def test_a_kill_at_any_shard_ends_with_the_same_bytes(
         with pytest.raises(KeyboardInterrupt):
             score(tmp_path / "killed", made)
     score(tmp_path / "killed", made)
-    shards = -(-len(open_pair_scores(tmp_path / "whole").query_rows) // 3)
+    shards = -(-len(PairScores.mapped(tmp_path / "whole").query_rows) // 3)
     assert calls == shards + 2, "whole shards are kept"
     for name in SCORED:
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name

@@ -12,9 +12,9 @@ from small_runs import metrics_of, run_command, some_text, splits_of, write_beir
 
 from condensery.models.checkpoints.metadata import made_for_search
 from condensery.models.checkpoints.saving import load_retriever
-from condensery.retrieval.dense_searcher import Retriever
+from condensery.retrieval.searchers.retriever import Retriever
 from condensery.system.files import read_json
-from condensery.training.datamodules.triples import TripleDataModule
+from condensery.training.data.triples import TripleDataModule
 from condensery.training.modules.biencoder import BiEncoderModule
 
 TEXT = some_text(documents=20, seed=5)

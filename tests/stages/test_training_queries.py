@@ -20,7 +20,7 @@ from condensery.stages.base import Artifact, Context, Runtime, Wandb
 from condensery.stages.finetuning.config import FinetuneConfig
 from condensery.stages.finetuning.training_queries import training_queries
 from condensery.text.collection import Collection
-from condensery.training.batches.training_queries import TrainingQueries
+from condensery.training.data.training_queries import TrainingQueries
 
 SOURCES = {  # for every query the passages of these rows, best first
     "lexical": [1, 3, 5, 7],

@@ -6,7 +6,7 @@ import pytest
 from single_stage import inputs, run_stage
 from small_runs import Text
 
-from condensery.retrieval.collection_retriever import UNMATCHED
+from condensery.retrieval.indexes.interface import UNMATCHED
 
 
 def made(folder: Path, queries: list[str]) -> dict[str, Path]:

@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 from condensery.errors import UserError
 from condensery.text import read_collection
 from condensery.text.arrays import read_array
-from condensery.text.blank import is_blank
 from condensery.text.collection import Collection
 from condensery.text.formats.sts import read_sts
-from condensery.text.ids import SUFFIX, IdIndex, id_hash
+from condensery.text.hashes import id_hash
+from condensery.text.ids import SUFFIX, IdIndex
 from condensery.text.lines import read_lines
 from condensery.text.queries import QuerySorter, format_of, read_query_files
 from condensery.text.sections import read_articles
 from condensery.text.table import TableWriter, TextTable
+from condensery.text.words import is_blank
 
 from .conftest import Make, lines
 

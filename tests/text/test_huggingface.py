@@ -185,6 +185,38 @@ def test_a_broken_file_in_the_cache_is_refused(tmp_path: Path, config: Make, hub
     names(str(error.value), str(path), "digest", "remove")
 
 
+@pytest.mark.parametrize(
+    ("part", "ids", "said"),
+    [
+        ("corpus", [1, "1"], r"corpus/1\.jsonl:1: this id is already that of .*corpus/0\.jsonl:1 .*'1'"),
+        ("corpus", ["1", 1], r"corpus/1\.jsonl:1: this id is already that of .*corpus/0\.jsonl:1 .*'1'"),
+        ("queries", [1, "1"], r"queries/1\.jsonl:1: the number 1 and the text '1' are the same id"),
+        ("queries", ["1", 1], r"queries/1\.jsonl:1: the number 1 and the text '1' are the same id"),
+        ("queries", [1, "01"], ""),
+        *(
+            ("corpus", [wrong], "corpus/0\\.jsonl:1: an id must be a text or a whole number")
+            for wrong in (True, 1.5, [1])
+        ),
+    ],
+)
+def test_ids_of_two_kinds_that_are_written_alike_are_refused(
+    tmp_path: Path, config: Make, write: Write, part: str, ids: list[object], said: str
+) -> None:
+    files: dict[str, str | bytes] = {
+        "corpus/9.jsonl": jsonl(PASSAGES),
+        "queries/9.jsonl": jsonl(QUERIES),
+        "qrels/test.jsonl": jsonl(QRELS["test"]),
+    }
+    files |= {f"{part}/{at}.jsonl": jsonl([{"_id": name, "text": f"text {at}"}]) for at, name in enumerate(ids)}
+    source = config("huggingface", name=str(write(files)), splits={"train": None, "dev": None, "test": "test"})
+    if not said:
+        assert len(read_collection(source, tmp_path / "out").queries) == 1
+        return
+    with pytest.raises(UserError, match=said) as error:
+        read_collection(source, tmp_path / "out")
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("offline", [True, False])
 def test_without_a_network_one_line_says_so(
     tmp_path: Path, config: Make, hub: Place, monkeypatch: pytest.MonkeyPatch, offline: bool

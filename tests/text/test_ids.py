@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from condensery.errors import UserError
-from condensery.retrieval.bm25_searcher import BM25
+from condensery.retrieval.searchers.bm25 import BM25
 from condensery.text import read_collection
-from condensery.text.ids import OneKind, check_distinct, look_alike
+from condensery.text.ids import check_distinct, look_alike
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
 
@@ -98,18 +98,6 @@ def test_ids_that_become_the_same_text_are_refused(one: object, other: object) -
     with pytest.raises(UserError, match="are the same id"):
         BM25().index({one: "a text", other: "another text"})  # type: ignore[dict-item]
     check_distinct([1, "01", 2, "3", "1.0"], "index")
-
-
-def test_a_table_with_a_number_and_a_text_as_one_id_is_refused() -> None:
-    ids = OneKind()
-    assert [ids.taken(one, "a:1") for one in (1, 2, "a", "01", "3", 1)] == ["1", "2", "a", "01", "3", "1"]
-    with pytest.raises(UserError, match=r"^a:2: the number 2 and the text '2' are the same id"):
-        ids.taken("2", "a:2")
-    with pytest.raises(UserError, match=r"^a:3: the number 3 and the text '3' are the same id"):
-        ids.taken(3, "a:3")
-    for wrong in (True, 1.0, [1]):
-        with pytest.raises(UserError, match=r"^a:4: an id must be a text or a whole number, not"):
-            ids.taken(wrong, "a:4")
 
 
 @pytest.mark.parametrize("half", ["\ud800", "a \udcff b"])

@@ -113,6 +113,12 @@ def test_the_identity_follows_versions_and_sizes_but_not_workers(config: Make, p
     assert config("pydocs", packages=["toy"], workers=1).fingerprint() != first
 
 
+def test_nothing_is_fetched_for_it(config: Make, package: Path) -> None:
+    source = config("pydocs", packages=["toy"])
+    assert source.wanted() == []
+    source.fetch()
+
+
 def test_tests_and_generated_copies_are_not_read(package: Path) -> None:
     assert [file.module for file in source_files("toy")] == ["toy", "toy.copies", "toy.quoting", "toy.same"]
 

@@ -7,7 +7,8 @@ import pytest
 from small_runs import write
 
 from condensery.errors import UserError
-from condensery.text.ids import SUFFIX, IdIndex, id_hash
+from condensery.text.hashes import id_hash
+from condensery.text.ids import SUFFIX, IdIndex
 from condensery.text.queries import QuerySorter, distinct, format_of, query_files, read_query_files
 from condensery.text.salience import Salience
 from condensery.text.table import TableWriter, TextTable

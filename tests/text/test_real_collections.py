@@ -22,7 +22,7 @@ def test_squad(tmp_path: Path, config: Make, shared: Path) -> None:
         "dev": 8_544,
         "test": 10_570,
     }
-    row = collection.passages.row_of("2008_Sichuan_earthquake#1")
+    (row,) = collection.passages.rows_of(["2008_Sichuan_earthquake#1"])
     assert "Wenchuan" in collection.passages.column("text")[row]
 
 

@@ -25,9 +25,9 @@ from condensery.tokens.batches import chunks, text_rows
 from condensery.training.adaptive.callback import AdaptiveBatches
 from condensery.training.adaptive.order import AdaptiveOrder
 from condensery.training.adaptive.search import Scheduler
-from condensery.training.batches.training_queries import drawn_positives
-from condensery.training.batches.triples import TripleBatches
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.data_module import StepDataModule
+from condensery.training.data.training_queries import drawn_positives
+from condensery.training.data.triple_batches import TripleBatches
 from condensery.training.loop import fit
 from condensery.training.modules.biencoder import BiEncoderModule
 

@@ -12,7 +12,7 @@ import torch
 import trainings
 
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.spans import ContextMasking, SpanBatch, SpanBatches
+from condensery.training.data.span_batches import ContextMasking, SpanBatch, SpanBatches
 
 Make = Callable[..., SpanBatches]
 SPECIAL = range(5)

@@ -11,8 +11,8 @@ from pytorch_lightning.loggers import CSVLogger
 
 from condensery.models.cross_encoder import new_cross_encoder
 from condensery.tokens.pairs import PairReader
-from condensery.training.batches.lists import ListBatches
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.data_module import StepDataModule
+from condensery.training.data.list_batches import ListBatches
 from condensery.training.loop import fit, last_checkpoint
 from condensery.training.modules.cross_encoder import CrossEncoderModule
 from condensery.training.settings import LoopSettings

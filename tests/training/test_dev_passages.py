@@ -10,8 +10,8 @@ from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
 from condensery.tokens.artifacts import Tokens, tokenise_collection
 from condensery.tokens.tokenizer import train_wordpiece
-from condensery.training.batches.triples import TripleBatches
-from condensery.training.datamodules.triples import TripleDataModule
+from condensery.training.data.triple_batches import TripleBatches
+from condensery.training.data.triples import TripleDataModule
 from condensery.training.dev_passages import apart_from_dev
 from condensery.training.validation import sample_of
 

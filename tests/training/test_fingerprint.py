@@ -16,8 +16,8 @@ import trainings
 from condensery.errors import UserError
 from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.adaptive.order import AdaptiveOrder
-from condensery.training.batches.steps import items_in_sequence
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.data_module import StepDataModule
+from condensery.training.data.steps import items_in_sequence
 from condensery.training.fingerprint import described, hash_of, settings_of
 
 generator_words = generators.words

@@ -14,7 +14,7 @@ from condensery.losses.gradient_cache import backpropagate
 from condensery.models.generator import Generator, Sampling, load_generator, save_generator, small_generator
 from condensery.text.table import TableWriter, TextTable
 from condensery.tokens.tokenizer import train_wordpiece
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.data_module import StepDataModule
 from condensery.training.loop import fit
 from condensery.training.modules.generator import IGNORED, GeneratorBatches, GeneratorModule, PairBatch
 

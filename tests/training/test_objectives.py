@@ -21,7 +21,7 @@ from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import Kind, MaskedAutoEncoder, decoder_shape
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.spans import ContextMasking, SpanBatch, SpanBatches
+from condensery.training.data.span_batches import ContextMasking, SpanBatch, SpanBatches
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.modules.pretraining import (
     CoCondenserModule,

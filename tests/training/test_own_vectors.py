@@ -19,11 +19,11 @@ from condensery.models.vectors import VectorSettings
 from condensery.tokens.batches import chunks
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.tokenizer import train_wordpiece
-from condensery.training.batches.sources import prefixed
-from condensery.training.datamodules.passage_queries import PassageQueryDataModule
-from condensery.training.layer_decay import layer_shares
+from condensery.training.data.passage_queries import PassageQueryDataModule
+from condensery.training.data.sources import prefixed
 from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.contrastive import COLDEST, ContrastiveModule
+from condensery.training.modules.optimisation import layer_shares
 from condensery.training.modules.query_tower import QueryTowerModule
 
 
@@ -124,7 +124,7 @@ def test_passages_in_the_place_of_queries_have_no_prefix_of_queries() -> None:
 
 
 def test_masked_texts_are_refused(tmp_path: Path) -> None:
-    from condensery.training.datamodules.spans import SpanPairDataModule
+    from condensery.training.data.spans import SpanPairDataModule
 
     words = "a text of several words that is long enough. And a second sentence of it, which is longer."
     train_wordpiece([words], 60, tmp_path / "tokenizer")

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sparse
 
 from condensery.randomness import generator
-from condensery.training.adaptive.search import Scheduler, hardness
+from condensery.training.adaptive.search import Scheduler
 
 NONE = np.empty(0, np.int64)
 SEED, EPOCH, N = 3, 2, 4
@@ -106,7 +106,7 @@ def test_no_swap_makes_a_batch_less_hard_and_a_beam_sees_no_worse_swap(
     assert len(seen) == len(batches), "hardness fell inside a batch"
     for values, batch in zip(seen, batches, strict=True):
         assert values == sorted(set(values))
-        assert values[-1] == hardness(sparse.csr_matrix(similarity), np.arange(40), batch) == h(similarity, [*batch])
+        assert values[-1] == h(similarity, [*batch])
     assert sum(map(len, seen)) > 2 * len(batches), "hardly a swap was made"
 
 
@@ -136,12 +136,6 @@ def test_a_passage_comes_once_a_batch_where_that_is_possible() -> None:
     twice = [len(batch) - len(np.unique(passage[batch])) for batch in made]
     assert sum(twice[:8]) == 0
     assert sorted(np.concatenate(made)) == list(range(48))
-
-
-def test_hardness_counts_the_other_pairs_passages_of_a_rectangular_matrix() -> None:
-    similarity = np.array([[9.0, 1.0, 2.0], [3.0, 9.0, 4.0], [5.0, 6.0, 9.0], [7.0, 8.0, 0.5]])
-    passage = np.array([0, 1, 2, 0])
-    assert hardness(sparse.csr_matrix(similarity), passage, np.array([1, 3])) == 3.0 + 8.0
 
 
 def test_scheduled_batches_are_harder_than_random_ones() -> None:

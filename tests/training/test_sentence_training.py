@@ -14,7 +14,7 @@ from condensery.losses.gradient_cache import backpropagate
 from condensery.models.biencoder import BiEncoder
 from condensery.models.encoder import Encoder
 from condensery.tokens.batches import chunks, text_rows
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.data_module import StepDataModule
 from condensery.training.loop import fit
 from condensery.training.modules.sentence_encoder import SentenceBatches, SentenceModule
 
@@ -94,7 +94,7 @@ def test_the_cache_gives_the_gradient_of_the_written_out_loss(task: str, folder:
 
 
 def _chosen(batches: SentenceBatches) -> np.ndarray:
-    from condensery.training.batches.steps import items_of_step
+    from condensery.training.data.steps import items_of_step
 
     return items_of_step(0, 3, len(batches.rows), 5)[1]
 

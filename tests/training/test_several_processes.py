@@ -21,8 +21,8 @@ from torch import Tensor, distributed
 from condensery.errors import UserError
 from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.adaptive.callback import AdaptiveBatches
-from condensery.training.batches.steps import Share
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.data_module import StepDataModule
+from condensery.training.data.steps import Share
 from condensery.training.loop import fit
 from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.generator import GeneratorModule

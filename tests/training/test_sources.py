@@ -12,7 +12,7 @@ import trainings
 from condensery.errors import UserError
 from condensery.tokens.spans import RandomWindows, SentencePacked, SpanSet
 from condensery.tokens.vocabulary import with_special
-from condensery.training.batches.sources import (
+from condensery.training.data.sources import (
     MixedPairs,
     PassageQueries,
     Rows,

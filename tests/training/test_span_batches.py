@@ -11,9 +11,9 @@ import trainings
 
 from condensery.tokens.spans import RandomWindows
 from condensery.tokens.store import TokenStore
-from condensery.training.batches.sources import SpanPairs
-from condensery.training.batches.spans import SpanBatch
-from condensery.training.batches.steps import StepSampler, steps_of_epochs, steps_of_tokens
+from condensery.training.data.sources import SpanPairs
+from condensery.training.data.span_batches import SpanBatch
+from condensery.training.data.steps import StepSampler, steps_of_epochs, steps_of_tokens
 
 
 def _same(one: SpanBatch, other: SpanBatch) -> bool:
@@ -120,7 +120,7 @@ def test_a_worker_process_draws_pairs_within_the_same_texts(single_texts: bool, 
 
 
 def test_steps_follow_from_epochs_and_from_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("condensery.training.batches.steps._COUNTED", 20_000)
+    monkeypatch.setattr("condensery.training.data.steps._COUNTED", 20_000)
     batches = trainings.span_batches(tmp_path, batch_size=4)
     assert steps_of_epochs(batches, 2.5) == round(2.5 * batches.steps_an_epoch())
     assert steps_of_epochs(batches, 1e-6) == steps_of_tokens(batches, 1) == 1

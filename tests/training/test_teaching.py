@@ -10,9 +10,9 @@ import trainings
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.text.same_texts import SameTexts
-from condensery.training.batches.steps import Share
-from condensery.training.batches.teaching import coverage, taught
-from condensery.training.batches.training_queries import TrainingQueries
+from condensery.training.data.steps import Share
+from condensery.training.data.teaching import coverage, taught
+from condensery.training.data.training_queries import TrainingQueries
 from condensery.training.fingerprint import described
 
 

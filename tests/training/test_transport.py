@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from condensery.tokens.batches import Chunk, DecoderInput, chunks
-from condensery.training.batches.spans import SpanBatch
-from condensery.training.batches.steps import Batch
-from condensery.training.batches.triples import TripleBatch
+from condensery.training.data.span_batches import SpanBatch
+from condensery.training.data.steps import Batch
+from condensery.training.data.triple_batches import TripleBatch
 
 
 def made(kind: str) -> Batch:

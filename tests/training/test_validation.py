@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from condensery.retrieval.bm25_searcher import BM25
+from condensery.retrieval.searchers.bm25 import BM25
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter

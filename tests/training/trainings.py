@@ -15,14 +15,15 @@ from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
 from condensery.models.vectors import VectorSettings
+from condensery.retrieval.negative_pool import NegativePool
 from condensery.retrieval.negatives import Negatives
-from condensery.retrieval.pool import NegativePool
 from condensery.system.files import write_json
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.spans import RandomWindows
 from condensery.tokens.store import TokenStore
-from condensery.training.batches.rankings import RankingBatches
-from condensery.training.batches.sources import (
+from condensery.training.data.data_module import StepDataModule
+from condensery.training.data.ranking_batches import RankingBatches
+from condensery.training.data.sources import (
     MixedPairs,
     PassageQueries,
     PassagesAndQueries,
@@ -31,11 +32,9 @@ from condensery.training.batches.sources import (
     SingleSpans,
     SpanPairs,
 )
-from condensery.training.batches.spans import ContextMasking, SpanBatches
-from condensery.training.batches.text_queries import TextQueries
-from condensery.training.batches.training_queries import TrainingQueries
-from condensery.training.batches.triples import TripleBatches
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.span_batches import ContextMasking, SpanBatches
+from condensery.training.data.training_queries import TextQueries, TrainingQueries
+from condensery.training.data.triple_batches import TripleBatches
 from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.contrastive import ContrastiveModule
 from condensery.training.modules.optimisation import TrainingModule

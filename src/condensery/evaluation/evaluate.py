@@ -5,10 +5,9 @@ from pathlib import Path
 
 from condensery.evaluation.metrics import evaluate as evaluate_run
 from condensery.evaluation.names import split_metric
-from condensery.retrieval.own_passages import WithoutOwn, own_passages_left_out
+from condensery.retrieval.indexes.own_passages import WithoutOwn, own_passages_left_out
 from condensery.retrieval.runs import Run
-from condensery.retrieval.searcher import Searcher
-from condensery.retrieval.searcher_index import SearcherIndex
+from condensery.retrieval.searchers.base import Searcher, SearcherIndex
 from condensery.text.collection import Collection
 from condensery.text.to_collection import collection_of
 
@@ -41,13 +40,9 @@ def evaluate(
         split_metric(name)
     splits = {"train": None, "dev": None, "test": None, split: split}
     collection = data if isinstance(data, Collection) else collection_of(data, splits)
-    return _measured(retriever, collection, list(metrics), split)
-
-
-def _measured(retriever: Searcher, collection: Collection, metrics: list[str], split: str) -> dict[str, float]:
-
-    index, queries = WithoutOwn(SearcherIndex(retriever, collection), collection), collection.questions(split)
+    index, queries = WithoutOwn(SearcherIndex.of(retriever, collection), collection), collection.questions(split)
     index.warn(queries)
-    scores, rows = index.search(queries, min(len(index), max(split_metric(name)[1] or DEPTH for name in metrics)))
+    depth = max(split_metric(name)[1] or DEPTH for name in metrics)
+    scores, rows = index.search(queries, min(len(index), depth))
     own_passages_left_out(collection, queries, "evaluate")
-    return evaluate_run(Run(queries, rows, scores), collection, split, metrics).metrics
+    return evaluate_run(Run(queries, rows, scores), collection, split, list(metrics)).metrics

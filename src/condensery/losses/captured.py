@@ -1,9 +1,10 @@
 """The modules and tensors that functions read besides their arguments, and that are trained with them."""
 
 import functools
+import inspect
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,10 +31,12 @@ class Captured:
 
     def weights(self) -> dict[str, Tensor]:
         """All parameters of the modules and all leaf tensors that require a gradient, each once under its first name."""
-        found = {f"{name}.{part}": weight for name, module in self.modules.items() for part, weight in _named(module)}
-        found.update((name, tensor) for name, tensor in self.tensors.items() if tensor.requires_grad and tensor.is_leaf)
-        once = {id(weight): name for name, weight in reversed(found.items())}
-        return {name: weight for name, weight in found.items() if once[id(weight)] == name}
+        found: dict[str, Tensor] = {}
+        for name, module in self.modules.items():
+            found |= {f"{name}.{part}": weight for part, weight in module.named_parameters(remove_duplicate=False)}
+        found |= {name: tensor for name, tensor in self.tensors.items() if tensor.requires_grad and tensor.is_leaf}
+        first = {id(weight): name for name, weight in reversed(found.items())}
+        return {name: weight for name, weight in found.items() if first[id(weight)] == name}
 
     def values(self) -> Iterator[Tensor]:
         """All parameters, buffers and leaf tensors."""
@@ -55,10 +58,6 @@ class Captured:
             self._walk(part, inner, depth - 1)
 
 
-def _named(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    return module.named_parameters(remove_duplicate=False)
-
-
 def _parts_of(name: str, value: Any) -> list[tuple[str, Any]]:
     """The parts of an object, each with a name."""
     if isinstance(value, Mapping):
@@ -72,26 +71,22 @@ def _parts_of(name: str, value: Any) -> list[tuple[str, Any]]:
     if (getattr(value, "__module__", None) or "builtins").partition(".")[0] in _LIBRARIES:
         return []
     if isinstance(value, types.FunctionType):
-        return _of_function(value)
+        read = [(word, value.__globals__[word]) for word in _words_of(value.__code__) if word in value.__globals__]
+        defaults = {str(number): default for number, default in enumerate(value.__defaults__ or ())}
+        return [
+            *inspect.getclosurevars(value).nonlocals.items(),
+            *read,
+            *defaults.items(),
+            *(value.__kwdefaults__ or {}).items(),
+        ]
     own = getattr(value, "__dict__", {})
     return [(f"{name}.{key}", inner) for key, inner in own.items() if not key.startswith("_")]
 
 
-def _of_function(function: types.FunctionType) -> list[tuple[str, Any]]:
-    code, found = function.__code__, []
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            found.append((name, cell.cell_contents))
-        except ValueError:  # not filled yet
-            continue
-    names, waiting = set(code.co_names), [code]
-    while waiting:  # inner functions
-        inner = [constant for constant in waiting.pop().co_consts if isinstance(constant, types.CodeType)]
-        waiting += inner
-        names.update(name for one in inner for name in one.co_names)
-    found += [(name, function.__globals__[name]) for name in sorted(names) if name in function.__globals__]
-    defaults = {str(number): value for number, value in enumerate(function.__defaults__ or ())}
-    return found + list({**defaults, **(function.__kwdefaults__ or {})}.items())
+def _words_of(code: types.CodeType) -> list[str]:
+    """The names of globals and attributes that a function and the functions inside of it read, sorted."""
+    inner = (_words_of(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return sorted({*code.co_names}.union(*inner))
 
 
 @contextmanager
@@ -104,22 +99,22 @@ def copies(tensors: Iterable[Tensor], double: bool) -> Iterator[None]:
     each = {id(tensor): tensor for tensor in tensors}
     before = [(tensor, tensor.data, tensor.grad) for tensor in each.values()]
     default = torch.get_default_dtype()
-    with ExitStack() as stack:
-        stack.callback(torch.set_default_dtype, default)
-        for tensor, data, gradient in before:
-            stack.callback(_put, tensor, data, gradient)
-            wanted = torch.float64 if double and data.is_floating_point() else data.dtype
-            _put(tensor, data.to(wanted, copy=True), None)
-        if double:
-            torch.set_default_dtype(torch.float64)
-        stack.enter_context(torch.random.fork_rng())
-        yield
+    with torch.random.fork_rng():
+        try:
+            for tensor, data, _ in before:
+                _put(tensor, data.to(torch.float64 if double and data.is_floating_point() else data.dtype, copy=True))
+            torch.set_default_dtype(torch.float64 if double else default)
+            yield
+        finally:
+            torch.set_default_dtype(default)
+            for tensor, data, gradient in before:
+                _put(tensor, data)
+                tensor.grad = gradient
 
 
-def _put(tensor: Tensor, data: Tensor, gradient: Tensor | None) -> None:
-    tensor.grad = None
+def _put(tensor: Tensor, data: Tensor) -> None:
+    tensor.grad = None  # a gradient must have the dtype of the data
     tensor.data = data
-    tensor.grad = gradient
 
 
 @contextmanager

@@ -114,24 +114,17 @@ class GradientReport:
             raise UserError(f"check_gradients: {first}; probably: {self.causes[0]}")
 
 
-def compare(
-    expected: Mapping[str, Tensor | None], found: Mapping[str, Tensor | None], tolerance: float
-) -> tuple[Difference, ...]:
+def compare(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], tolerance: float) -> tuple[Difference, ...]:
     """The weights whose gradients differ by more than ``tolerance`` of the right gradient's largest entry.
 
-    None stands for a gradient of zeros. If the largest entry is below 1e-6 of the largest of all weights, which may be
+    If the largest entry is below 1e-6 of the largest of all weights, which may be
     rounding, the difference is measured against that bound instead.
     """
-    sizes = {name: 0.0 if value is None else float(value.abs().max()) for name, value in expected.items()}
+    sizes = {name: float(value.abs().max()) for name, value in expected.items()}
     floor = _SMALL * max(size for name, size in [*sizes.items(), ("", 0.0)] if name != LOSS) or 1e-300
     differences = []
     for name, size in sizes.items():
-        right, other = expected[name], found[name]
-        if right is None and other is None:
-            continue
-        right = other.new_zeros(other.shape) if right is None and other is not None else right
-        assert right is not None
-        other = right.new_zeros(right.shape) if other is None else other.to(right)
+        right, other = expected[name], found[name].to(expected[name])
         error = float((other - right).abs().max()) / max(size, floor)
         if not error <= tolerance:
             missing = size > floor and not other.any()

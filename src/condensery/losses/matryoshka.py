@@ -36,6 +36,8 @@ class Matryoshka(RetrievalLoss):
         UserError: sizes or weights are not valid, or there is no such loss.
     """
 
+    losses: Any  # a ModuleList of ``RetrievalLoss``
+
     def __init__(
         self,
         dims: Sequence[int],
@@ -59,7 +61,7 @@ class Matryoshka(RetrievalLoss):
         """
         if max(self.dims) > hidden_size:
             raise UserError(f"loss: matryoshka: dims has {max(self.dims)}; vectors have {hidden_size} numbers")
-        for size, loss in zip(self.dims, self._each(), strict=True):
+        for size, loss in zip(self.dims, self.losses, strict=True):
             loss.normalised = self.normalised
             loss.prepare(size, seed)
         if self._own_features:
@@ -83,21 +85,16 @@ class Matryoshka(RetrievalLoss):
             UserError: there is a teacher, but L takes no teacher's scores.
         """
         taught = {} if teacher is None else {"teacher": teacher}
-        if taught and not takes_teacher(self._each()[0]):
-            raise UserError(f"loss: matryoshka: {type(self._each()[0]).__name__} takes no teacher's scores")
+        if taught and not takes_teacher(self.losses[0]):
+            raise UserError(f"loss: matryoshka: {type(self.losses[0]).__name__} takes no teacher's scores")
         total = queries.new_zeros(())
-        for size, (weight, loss) in enumerate(zip(self.weights, self._each(), strict=True)):
+        for size, (weight, loss) in enumerate(zip(self.weights, self.losses, strict=True)):
             of_size: Tensor = loss(self._part(queries, size), self._part(passages, size), positive, known, **taught)
             total = total + weight * of_size
         return total
 
-    def _each(self) -> list[Any]:
-        return list(self.losses)
-
     def _features(self, vectors: Tensor, tower: int) -> list[Tensor]:
-        return [
-            loss.features(self._cut(vectors, dim), tower) for dim, loss in zip(self.dims, self._each(), strict=True)
-        ]
+        return [loss.features(self._cut(vectors, dim), tower) for dim, loss in zip(self.dims, self.losses, strict=True)]
 
     def _part(self, features: Tensor, size: int) -> Tensor:
         """The part of the features that the loss of size number ``size`` reads."""

@@ -1,21 +1,15 @@
 """The losses of a cross-encoder: which passage of a query's list is relevant (listwise), or whether each is (pointwise)."""
 
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from condensery.losses.gradient_cache import wide
+from condensery.models.cross_encoder import CrossEncoder
 from condensery.tokens.batches import Chunk
 
 Loss = Literal["pointwise", "listwise"]
-
-
-class PairScorer(Protocol):
-    """A model that scores pairs."""
-
-    def scores(self, chunk: Chunk) -> Tensor:
-        """The logits (b,) of a chunk of pairs."""
 
 
 def pointwise(scores: Tensor) -> Tensor:
@@ -51,7 +45,7 @@ class RelevanceOfLists:
         loss: pointwise = a mean over pairs, listwise = a mean over lists.
     """
 
-    def __init__(self, model: PairScorer, lists: float, size: int, loss: Loss) -> None:
+    def __init__(self, model: CrossEncoder, lists: float, size: int, loss: Loss) -> None:
         self.model, self.size = model, size
         self.name, self.loss = loss, pointwise if loss == "pointwise" else listwise
         self.count = lists * size if loss == "pointwise" else lists

@@ -10,12 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    BertForSequenceClassification,
-    PreTrainedModel,
-    RobertaForSequenceClassification,
-    XLMRobertaForSequenceClassification,
-)
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import DECODERS, checkpoint_config, config_name
@@ -27,11 +22,7 @@ from condensery.system.files import write_json
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
 
-FAMILIES: dict[str, Any] = {
-    "bert": BertForSequenceClassification,
-    "roberta": RobertaForSequenceClassification,
-    "xlm-roberta": XLMRobertaForSequenceClassification,
-}
+FAMILIES = ("bert", "roberta", "xlm-roberta")
 # BERT's pooler belongs to its head; RoBERTa's head has no pooler, and the backbone's is not used
 _NEW = {"classifier": "the head for one score", "bert.pooler": "the pooler before it"}
 _UNUSED = ("cls.predictions", "lm_head", "cls.seq_relationship", "qa_outputs", *DECODERS)
@@ -51,8 +42,7 @@ class CrossEncoder(nn.Module):
 
     def __init__(self, classifier: PreTrainedModel) -> None:
         super().__init__()
-        backbone: Any = classifier.base_model
-        self.encoder = Encoder(backbone)
+        self.encoder = Encoder(classifier.base_model)
         self.classifier = classifier
 
     def scores(self, chunk: Chunk) -> Tensor:
@@ -89,7 +79,7 @@ def new_cross_encoder(language_model: PreTrainedModel, seed: int) -> CrossEncode
     _check_family(language_model.config, "backbone.family")
     language_model.config.num_labels = 1
     torch.manual_seed(seed)
-    classifier = FAMILIES[language_model.config.model_type](language_model.config)
+    classifier = AutoModelForSequenceClassification.from_config(language_model.config)
     classifier.base_model.load_state_dict(language_model.base_model.state_dict(), strict=False)  # it has no pooler
     return CrossEncoder(classifier)
 
@@ -128,7 +118,7 @@ def load_cross_encoder(
         config.num_labels = 1
         unused = _UNUSED if config.model_type == "bert" else (*_UNUSED, "pooler")
         classifier = load_weights(
-            FAMILIES[config.model_type],
+            AutoModelForSequenceClassification,
             folder,
             config,
             Allowed(_NEW if new_head else {}, unused),

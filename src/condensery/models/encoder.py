@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,6 @@ from condensery.models.pooling import dimensions, pool
 from condensery.models.varlen import kernel_of
 from condensery.models.vectors import VectorSettings
 from condensery.tokens.batches import Chunk
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _LONG = 1024  # keys of a row; with more keys the attention weights of plain matrix products take too much memory
 
@@ -118,8 +115,7 @@ def compiled(backend: str = "inductor") -> Iterator[None]:
     def rest(layer: Any, context: Tensor, states: Tensor) -> Tensor:
         # torch would compile anew for each kind of view among the inputs; ``_unsafe_view`` hides that they are views
         own = (torch.ops.aten._unsafe_view(part, part.shape) for part in (context, states))
-        output: Tensor = compiled_rest(layer, *own)
-        return output
+        return compiled_rest(layer, *own)
 
     token = _REST.set(rest)
     try:
@@ -187,12 +183,12 @@ def _queries(hidden: Tensor, visible: Tensor | None, part: LayerStates) -> tuple
 
 
 def transformer_layers(
-    layers: Sequence[Any] | nn.ModuleList, hidden: Tensor, tokens: Packing, visible: Tensor | None, read: LayerStates
+    layers: Sequence[Any] | nn.ModuleList, hidden: Tensor, tokens: Packing, visible: Tensor | None, *read: LayerStates
 ) -> Tensor:
     """Compute a stack of layers as ``transformer_layer`` does, the last one only at the k tokens that are read: (k, d)."""
     for index, layer in enumerate(layers):
         last = index + 1 == len(layers)
-        hidden = transformer_layer(layer, hidden, tokens, visible, *((read,) if last else ()))
+        hidden = transformer_layer(layer, hidden, tokens, visible, *(read if last else ()))
     return hidden
 
 
@@ -208,7 +204,7 @@ class Encoder(nn.Module):
     model: Any  # its parts are reached by name
 
     def __init__(
-        self, model: "PreTrainedModel", settings: VectorSettings | None = None, head: nn.Sequential | None = None
+        self, model: nn.Module, settings: VectorSettings | None = None, head: nn.Sequential | None = None
     ) -> None:
         super().__init__()
         self.model = model
@@ -248,15 +244,11 @@ class Encoder(nn.Module):
         Raises:
             UserError: the rows are longer than the backbone has positions.
         """
-        hidden = self.embed(layout)  # (n, d)
-        early = hidden if skip == 0 else None
-        layers = self.layers
-        for index, layer in enumerate(layers):
-            last = index + 1 == len(layers)
-            hidden = transformer_layer(layer, hidden, layout.tokens, None, *(read if last else ()))
-            if index + 1 == skip:
-                early = hidden
-        return self.finish(hidden), early
+        hidden, layers, early = self.embed(layout), self.layers, None  # (n, d)
+        if skip is not None:
+            early = hidden = transformer_layers(layers[:skip], hidden, layout.tokens, None)
+            layers = layers[skip:]
+        return self.finish(transformer_layers(layers, hidden, layout.tokens, None, *read)), early
 
     def finish(self, states: Tensor) -> Tensor:
         """Apply the final normalisation of a pre-norm backbone to states (k, d) after the last layer; the same shape."""

@@ -12,14 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    BertForMaskedLM,
-    DistilBertForMaskedLM,
-    ModernBertForMaskedLM,
-    PreTrainedModel,
-    RobertaForMaskedLM,
-    XLMRobertaForMaskedLM,
-)
 from transformers.models.distilbert.modeling_distilbert import TransformerBlock
 from transformers.models.modernbert.modeling_modernbert import ModernBertEncoderLayer
 
@@ -30,7 +22,6 @@ class Bert:
     """BERT, and RoBERTa, whose parts have the same names. The base class of the other families.
 
     Attributes:
-        language_model: the library's class with an MLM head.
         lm_head: prefixes of the names of the MLM head's tensors.
         options: arguments of the library's ``AutoModel`` for a backbone without further parts.
         dropouts: the config entries that are dropout probabilities.
@@ -41,8 +32,8 @@ class Bert:
     options: dict[str, Any] = {"add_pooling_layer": False}  # noqa: RUF012
     dropouts: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
-    def __init__(self, language_model: type[PreTrainedModel], counts_from_padding: bool = False) -> None:
-        self.language_model, self.counts_from_padding = language_model, counts_from_padding
+    def __init__(self, counts_from_padding: bool = False) -> None:
+        self.counts_from_padding = counts_from_padding
 
     def offset(self, config: Any) -> int:
         """The row of the first position in the table of position embeddings."""
@@ -50,26 +41,22 @@ class Bert:
 
     def layers(self, model: Any) -> nn.ModuleList:
         """The layers of a backbone, in the order in which they run."""
-        layers: nn.ModuleList = model.encoder.layer
-        return layers
+        return model.encoder.layer
 
     def new_layer(self, layers: nn.ModuleList, config: Any) -> nn.Module:
         """A new layer with full attention: every token sees all tokens of its row."""
-        layer: nn.Module = type(layers[0])(config)
-        return layer
+        return type(layers[0])(config)
 
     def embed(self, model: Any, ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
         """The input (n, d) of the first layer, from ids, positions and types (n,)."""
         if types is not None:
             types = types[None] if model.config.type_vocab_size > 1 else None  # RoBERTa has a single type
         at = positions[None] + self.offset(model.config)
-        embedded: Tensor = model.embeddings(input_ids=ids[None], position_ids=at, token_type_ids=types)[0]
-        return embedded
+        return model.embeddings(input_ids=ids[None], position_ids=at, token_type_ids=types)[0]
 
     def position_vectors(self, model: Any, positions: Tensor) -> Tensor:
         """The embeddings (k, d) of positions (k,)."""
-        vectors: Tensor = model.embeddings.position_embeddings(positions + self.offset(model.config))
-        return vectors
+        return model.embeddings.position_embeddings(positions + self.offset(model.config))
 
     def finish(self, model: Any, states: Tensor) -> Tensor:
         """The states (k, d) after the last layer with the final normalisation, if the family has one."""
@@ -78,10 +65,8 @@ class Bert:
     def transform(self, model: Any, states: Tensor) -> Tensor:
         """The transform (k, d) -> (k, d) of the LM head before its projection onto the vocabulary."""
         if hasattr(model, "cls"):
-            changed: Tensor = model.cls.predictions.transform(states)
-        else:
-            changed = model.lm_head.layer_norm(nn.functional.gelu(model.lm_head.dense(states)))
-        return changed
+            return model.cls.predictions.transform(states)
+        return model.lm_head.layer_norm(nn.functional.gelu(model.lm_head.dense(states)))
 
     def heads(self, layer: Any) -> int:
         """The number h of attention heads of a layer."""
@@ -97,8 +82,7 @@ class Bert:
 
     def query(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
         """The queries (k, d) of states (k, d) at positions (k,) of their rows."""
-        queries: Tensor = layer.attention.self.query(states)
-        return queries
+        return layer.attention.self.query(states)
 
     def key_and_value(self, layer: Any, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values, (n, d) each, of states (n, d) at positions (n,) of their rows."""
@@ -108,8 +92,7 @@ class Bert:
         """The part of a layer after attention: from attention's result ``context`` (k, d) and the layer's input ``states``
         (k, d) to the layer's output (k, d)."""
         attended = layer.attention.output(context, states)
-        output: Tensor = layer.output(layer.intermediate(attended), attended)
-        return output
+        return layer.output(layer.intermediate(attended), attended)
 
 
 class DistilBert(Bert):
@@ -120,16 +103,13 @@ class DistilBert(Bert):
     dropouts = ("dropout", "attention_dropout")
 
     def layers(self, model: Any) -> nn.ModuleList:
-        layers: nn.ModuleList = model.transformer.layer
-        return layers
+        return model.transformer.layer
 
     def embed(self, model: Any, ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
-        embedded: Tensor = model.embeddings(input_ids=ids[None], position_ids=positions[None])[0]
-        return embedded
+        return model.embeddings(input_ids=ids[None], position_ids=positions[None])[0]
 
     def transform(self, model: Any, states: Tensor) -> Tensor:
-        changed: Tensor = model.vocab_layer_norm(model.activation(model.vocab_transform(states)))
-        return changed
+        return model.vocab_layer_norm(model.activation(model.vocab_transform(states)))
 
     def heads(self, layer: Any) -> int:
         return int(layer.attention.n_heads)
@@ -138,16 +118,14 @@ class DistilBert(Bert):
         return float(layer.attention.dropout.p)
 
     def query(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
-        queries: Tensor = layer.attention.q_lin(states)
-        return queries
+        return layer.attention.q_lin(states)
 
     def key_and_value(self, layer: Any, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         return layer.attention.k_lin(states), layer.attention.v_lin(states)
 
     def rest(self, layer: Any, context: Tensor, states: Tensor) -> Tensor:
         attended = layer.sa_layer_norm(layer.attention.out_lin(context) + states)
-        output: Tensor = layer.output_layer_norm(layer.ffn(attended) + attended)
-        return output
+        return layer.output_layer_norm(layer.ffn(attended) + attended)
 
 
 class ModernBert(Bert):
@@ -158,8 +136,7 @@ class ModernBert(Bert):
     dropouts = ("attention_dropout", "mlp_dropout", "embedding_dropout")
 
     def layers(self, model: Any) -> nn.ModuleList:
-        layers: nn.ModuleList = model.layers
-        return layers
+        return model.layers
 
     def new_layer(self, layers: nn.ModuleList, config: Any) -> nn.Module:
         other = copy.deepcopy(config)
@@ -167,20 +144,17 @@ class ModernBert(Bert):
         return ModernBertEncoderLayer(other, 1)  # layer 1, since layer 0 of a model does not normalise its input
 
     def embed(self, model: Any, ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
-        embedded: Tensor = model.embeddings(input_ids=ids[None])[0]
-        return embedded
+        return model.embeddings(input_ids=ids[None])[0]
 
     def position_vectors(self, model: Any, positions: Tensor) -> Tensor:
         """Zeros (k, d), because positions rotate queries and keys instead."""
         return model.final_norm.weight.new_zeros(len(positions), model.config.hidden_size)
 
     def finish(self, model: Any, states: Tensor) -> Tensor:
-        normalised: Tensor = model.final_norm(states)
-        return normalised
+        return model.final_norm(states)
 
     def transform(self, model: Any, states: Tensor) -> Tensor:
-        changed: Tensor = model.head(states)
-        return changed
+        return model.head(states)
 
     def heads(self, layer: Any) -> int:
         return int(layer.config.num_attention_heads)
@@ -201,8 +175,7 @@ class ModernBert(Bert):
 
     def rest(self, layer: Any, context: Tensor, states: Tensor) -> Tensor:
         attended = states + layer.attn.out_drop(layer.attn.Wo(context))
-        output: Tensor = attended + layer.mlp(layer.mlp_norm(attended))
-        return output
+        return attended + layer.mlp(layer.mlp_norm(attended))
 
     def _projected(self, layer: Any, states: Tensor, first: int, stop: int) -> tuple[Tensor, ...]:
         """Some of queries (0), keys (1) and values (2), from ``first`` up to ``stop``: (k, d) each.
@@ -230,15 +203,11 @@ class ModernBert(Bert):
         return turned.flatten(1).to(states.dtype)
 
 
-_BERT, _DISTILBERT, _MODERNBERT = (
-    Bert(BertForMaskedLM),
-    DistilBert(DistilBertForMaskedLM),
-    ModernBert(ModernBertForMaskedLM),
-)
+_BERT, _DISTILBERT, _MODERNBERT = Bert(), DistilBert(), ModernBert()
 FAMILIES: dict[str, Bert] = {  # by the library's model_type
     "bert": _BERT,
-    "roberta": Bert(RobertaForMaskedLM, counts_from_padding=True),
-    "xlm-roberta": Bert(XLMRobertaForMaskedLM, counts_from_padding=True),
+    "roberta": Bert(counts_from_padding=True),
+    "xlm-roberta": Bert(counts_from_padding=True),
     "distilbert": _DISTILBERT,
     "modernbert": _MODERNBERT,
 }

@@ -47,8 +47,7 @@ class Dense(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """(b, inputs) -> (b, outputs)."""
-        activated: Tensor = self.activation(self.linear(vectors))
-        return activated
+        return self.activation(self.linear(vectors))
 
 
 class Normalise(nn.Module):

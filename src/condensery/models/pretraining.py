@@ -27,10 +27,9 @@ class PretrainingModel(nn.Module):
     def __init__(self, language_model: PreTrainedModel) -> None:
         """Wrap one of the library's masked language models, of one of ``FAMILIES``."""
         super().__init__()
-        backbone: Any = language_model.base_model
-        self.encoder = Encoder(backbone)
+        self.encoder = Encoder(language_model.base_model)
         self.language_model = language_model
-        words = backbone.get_input_embeddings()
+        words: Any = language_model.get_input_embeddings()
         # With tied weights the projection's gradient is dense. A sparse gradient of the input adds its few rows in place.
         words.sparse = language_model.get_output_embeddings().weight is words.weight
 

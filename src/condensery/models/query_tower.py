@@ -61,8 +61,7 @@ def _by_library(folder: Path) -> Encode:
         row = np.asarray(ids)
         (chunk,) = chunks(row, [0, len(row)], budget=len(row), pad_id=0)  # a single row has no padding
         with torch.no_grad():
-            vector: Vector = encoder.vectors(chunk)[0].float().numpy()
-            return vector
+            return encoder.vectors(chunk)[0].float().numpy()
 
     return encode
 

@@ -23,8 +23,7 @@ from condensery.pipeline.graph import Graph
 from condensery.pipeline.store import Store
 from condensery.reporting.ask import ask, show
 from condensery.reporting.results import Row, read_results
-from condensery.retrieval.free_texts import Encode, Search, searcher
-from condensery.retrieval.index import open_index
+from condensery.retrieval.indexes.opening import Encode, Search, open_index, search_of_texts
 from condensery.stages.base import Artifact
 from condensery.system.files import content_hash, read_json, write_json
 from condensery.text.collection import Collection
@@ -73,7 +72,7 @@ def _search(index: Artifact, collection: Collection, store: Store) -> Search:
         encode = query_encoder(encoder.path)
         return lambda texts: np.stack([encode(text) for text in texts])
 
-    return searcher(open_index(index.path, collection, device="cpu"), encoder_of)
+    return search_of_texts(open_index(index.path, collection, device="cpu"), encoder_of)
 
 
 def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifact]:
@@ -81,9 +80,8 @@ def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifa
     if graph.rows:
         best = best_row(rows)
         return best, store.artifact(graph.nodes[graph.rows[best]])
-    from condensery.pipeline.reports.made import (
-        unmeasured,
-    )  # with the metrics, which an answer of a table's row need not have
+    # not at the head of the file: it imports the metrics, which an answer of a table's row need not have
+    from condensery.pipeline.reports.row_origins import unmeasured
 
     if told := unmeasured(graph, store):
         return told.row, store.artifact(graph.nodes[graph.unmeasured[told.row]])
@@ -127,10 +125,9 @@ def searched(artifact: Artifact, name: str) -> tuple[Artifact, Artifact]:
 
 def _indexes(index: Artifact) -> list[Artifact]:
     """Return an index and the indexes that it is made from, all of which a search reads."""
-    made_from = (parent for field in index.manifest["inputs"] for parent in index.inputs(field))
     return [
         index,
-        *(other for parent in made_from if parent.manifest["makes"] == "index" for other in _indexes(parent)),
+        *(other for parent in index.parents() if parent.manifest["makes"] == "index" for other in _indexes(parent)),
     ]
 
 

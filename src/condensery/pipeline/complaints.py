@@ -105,4 +105,6 @@ def _of_hydra(error: BaseException) -> str:
 
         return f"{option[1]}={option[2]}: there is no such option{close_to(option[2], option[3].split())}"
     text = text.partition("Config search path:")[0]
+    if "'study/" in text:
+        text += " (the folder study is now called base)"
     return " ".join(text.split())

@@ -1,15 +1,16 @@
 """The root of the composed config: the keys of ``conf/config.yaml``, as closed pydantic models."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from condensery.errors import close_to
+from condensery.errors import UserError, close_to
 from condensery.pipeline.figure_config import Figures
 from condensery.pipeline.gpus import GPUS
-from condensery.reporting.layout import AS_TEXT, TableLayout, Text
+from condensery.reporting.table_layout import AS_TEXT, TableLayout, Text
 from condensery.stages.base import LeaveOut, Name, Wandb, no_bool_as_number
 from condensery.stages.checks import Split
 from condensery.stages.launcher import Launcher
@@ -17,6 +18,8 @@ from condensery.stages.trainer_options import Callbacks, TrainerFlags
 from condensery.system.files import expanded
 
 STUDY = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # names of runs and sweeps, which become names of folders
+# a key of logger -> one of these modules must be there
+LIBRARIES = {"tensorboard": ("tensorboard", "tensorboardX"), "trackio": ("trackio",)}
 StudyName = Annotated[str, Field(pattern=STUDY, max_length=100), AS_TEXT]
 
 
@@ -64,9 +67,23 @@ class WandbConfig(_Closed):
 
 
 class LoggerConfig(_Closed):
-    """The destinations of training curves besides the CSV, which is always written."""
+    """The destinations of training curves besides the CSV, which is always written.
+
+    Attributes:
+        wandb: Weights & Biases.
+        tensorboard: whether TensorBoard's files are written into ``logs/tensorboard`` of the artifact.
+        trackio: the project in Trackio; None = none.
+    """
 
     wandb: WandbConfig
+    tensorboard: bool
+    trackio: Text | None
+
+    def check_installed(self) -> None:
+        """Raise ``UserError`` about a library that is asked for and not there."""
+        for key, modules in LIBRARIES.items():
+            if getattr(self, key) and not any(map(find_spec, modules)):
+                raise UserError(f"logger.{key}: {key} is not installed; pip install {key}, or condensery[{key}]")
 
 
 class TableConfig(TableLayout):

@@ -5,8 +5,7 @@ When a stage fails, the stages that depend on it are skipped, and all others go 
 
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable
 
 from condensery.errors import DiskError
 from condensery.pipeline.graph import Graph, Node
@@ -15,7 +14,6 @@ from condensery.pipeline.store import Store
 from condensery.pipeline.workers import Failure, Worker, attempt
 from condensery.reporting.plain import one_line
 from condensery.stages.base import Runtime
-from condensery.stages.registry import registry
 from condensery.system.progress import clock
 from condensery.system.signals import deaf_to_ctrl_c, leave_if_asked
 
@@ -29,15 +27,15 @@ def execute(graph: Graph, store: Store, runtime: Runtime) -> dict[str, Failure]:
     Raises:
         DiskError: at once, since a full disk would also hit the next stages.
     """
-    states = store.states(graph)
-    reused = sum(state == "hit" for state in states.values())
-    print(f"{len(states)} stages, {reused} of them reused from {store.folder}", flush=True)
-    warn(graph, store, [name for name, state in states.items() if state == "hit"])
+    reused = [name for name, state in store.states(graph).items() if state == "hit"]
+    print(f"{len(graph.nodes)} stages, {len(reused)} of them reused from {store.folder}", flush=True)
+    warn(graph, store, reused)
+    run = _Run(graph, store, runtime, reused)
     if graph.root.jobs == 1:
-        return _in_this_process(graph, store, runtime)
-    if reused < len(states):
-        return _Pool(graph, store, runtime, min(graph.root.jobs, len(states) - reused)).run()
-    return {}
+        run.in_this_process()
+    elif run.left():
+        run.in_workers()
+    return run.failures
 
 
 def warn(graph: Graph, store: Store, names: Iterable[str] | None = None) -> None:
@@ -58,121 +56,99 @@ def causes(graph: Graph, failed: Collection[str]) -> dict[str, str]:
     return cause_of
 
 
-def _in_this_process(graph: Graph, store: Store, runtime: Runtime) -> dict[str, Failure]:
-    limit_threads(runtime.threads)
-    failures: dict[str, Failure] = {}
-    waiting = [n for n in graph.nodes.values() if n.name in graph.root.force or not store.has(n)]
-    while waiting:
-        leave_if_asked()
-        node, *waiting = waiting
-        print(f"[{node.name}] starts", flush=True)
-        started = time.monotonic()
-        result = attempt(store, runtime, node, node.name in graph.root.force)
-        if isinstance(result, Failure):
-            failures[node.name] = result
-            lost = causes(graph, failures)
-            waiting = [node for node in waiting if node.name not in lost]
-        report(node, result, time.monotonic() - started, bool(waiting))
-        if not isinstance(result, Failure):
-            warn(graph, store, [node.name])
-    return failures
-
-
-def report(node: Node, result: bool | Failure, seconds: float, others: bool) -> None:
-    """Print one line about a stage that is done or has failed.
-
-    A failure that ends the run is not printed here, because the run's last line reports it.
-
-    Args:
-        node: the stage.
-        result: whether this process computed it, or the failure.
-        seconds: the duration.
-        others: whether further stages are left.
-
-    Raises:
-        DiskError: the disk made the stage fail.
-    """
-    if not isinstance(result, Failure):
-        print(
-            f"[{node.name}] " + (f"done in {clock(seconds)}" if result else "computed by another process"), flush=True
-        )
-    elif isinstance(result.error, DiskError):
-        raise result.error
-    elif others:
-        print(f"[{node.name}] failed: {result.reason}; stages that do not need it go on", flush=True)
-
-
-def priorities(graph: Graph) -> dict[str, float]:
-    """Return, for each node, the cost of the longest chain that starts with it; the largest is begun first."""
-    longest: dict[str, float] = dict.fromkeys(graph.nodes, 0.0)  # cost of the longest chain after the node
-    total: dict[str, float] = {}
-    for name, node in reversed(list(graph.nodes.items())):
-        cost = registry()[node.kind].cost
-        total[name] = longest[name] + (cost(node.config) if callable(cost) else cost)
+def chain_lengths(graph: Graph) -> dict[str, int]:
+    """Return, for each node, the number of stages in the longest chain that begins with it; the longest is begun first."""
+    lengths = dict.fromkeys(graph.nodes, 1)
+    for node in reversed(list(graph.nodes.values())):
         for parent in node.parents:
-            longest[parent] = max(longest[parent], total[name])
-    return total
+            lengths[parent] = max(lengths[parent], 1 + lengths[node.name])
+    return lengths
 
 
-class _Pool:
-    """Workers that live as long as the run, so that each imports the heavy libraries once."""
+class _Run:
+    """A run through the graph: the stages that are done, that were started, and that failed."""
 
-    def __init__(self, graph: Graph, store: Store, runtime: Runtime, size: int) -> None:
-        self.graph, self.store, self.runtime, self.size = graph, store, runtime, size
-        self.priority = priorities(graph)
-        self.done = {n for n, node in graph.nodes.items() if n not in graph.root.force and store.has(node)}
+    def __init__(self, graph: Graph, store: Store, runtime: Runtime, reused: Iterable[str]) -> None:
+        self.graph, self.store, self.runtime = graph, store, runtime
+        self.done = set(reused)
         self.started: dict[str, float] = dict.fromkeys(self.done, 0.0)
         self.failures: dict[str, Failure] = {}
 
-    def run(self) -> dict[str, Failure]:
+    def left(self) -> set[str]:
+        """Return the stages that are not done and can still be made."""
+        return self.graph.nodes.keys() - self.done - causes(self.graph, self.failures).keys()
+
+    def ready(self) -> list[Node]:
+        """Return the stages that can be started, in the order of the graph."""
+        nodes = self.graph.nodes.values()
+        return [node for node in nodes if node.name not in self.started and self.done.issuperset(node.parents)]
+
+    def forced(self, node: Node) -> bool:
+        """Whether a stage is to be computed even if its artifact is there."""
+        return node.name in self.graph.root.force
+
+    def start(self, node: Node) -> None:
+        """Note that a stage starts, and print it."""
+        self.started[node.name] = time.monotonic()
+        print(f"[{node.name}] starts", flush=True)
+
+    def finish(self, node: Node, result: bool | Failure) -> None:
+        """Note that a stage is done or has failed, and print one line about it.
+
+        A failure that ends the run is not printed here, because the run's last line reports it.
+
+        Args:
+            node: the stage.
+            result: whether this process computed it, or the failure.
+
+        Raises:
+            DiskError: the disk made the stage fail.
+        """
+        if isinstance(result, Failure):
+            self.failures[node.name] = result
+            if isinstance(result.error, DiskError):
+                raise result.error
+            if self.left():
+                print(f"[{node.name}] failed: {result.reason}; stages that do not need it go on", flush=True)
+            return
+        self.done.add(node.name)
+        seconds = time.monotonic() - self.started[node.name]
+        said = f"done in {clock(seconds)}" if result else "computed by another process"
+        print(f"[{node.name}] {said}", flush=True)
+        warn(self.graph, self.store, [node.name])
+
+    def in_this_process(self) -> None:
+        """Compute one stage after the other in this process."""
+        limit_threads(self.runtime.threads)
+        while ready := self.ready():
+            leave_if_asked()
+            self.start(ready[0])
+            self.finish(ready[0], attempt(self.store, self.runtime, ready[0], self.forced(ready[0])))
+
+    def in_workers(self) -> None:
+        """Compute stages in workers that live as long as the run, so that each imports the heavy libraries once."""
         environment = {variable: str(self.runtime.threads) for variable in THREADS}
         if os.environ.get("CONDENSERY_PROGRESS") != "off":
             environment["CONDENSERY_PROGRESS"] = "lines"  # several bars on one terminal would overwrite each other
-        root: Path = self.store.folder.parent
+        size = min(self.graph.root.jobs, len(self.left()))
+        chains = chain_lengths(self.graph)
         workers: list[Worker] = []
         try:
-            while len(workers) < self.size:
-                with deaf_to_ctrl_c():
-                    workers.append(Worker(root, self.runtime, environment))
-            while len(self.done) < len(self.graph.nodes):
+            while self.left():
                 leave_if_asked()
-                self._start(workers)
-                running = [worker for worker in workers if worker.node]
-                if not running:
-                    break  # all remaining stages need a stage that failed
-                for worker in Worker.wait(running):
-                    self._finish(worker)
-                for place, worker in enumerate(workers):
-                    if worker.process.exitcode is not None and not worker.node:  # the worker died in its stage
-                        worker.stop()
-                        with deaf_to_ctrl_c():
-                            workers[place] = Worker(root, self.runtime, environment)
+                while len(workers) < size:
+                    with deaf_to_ctrl_c():
+                        workers.append(Worker(self.store.folder.parent, self.runtime, environment))
+                idle = [worker for worker in workers if worker.node is None]
+                first = sorted(self.ready(), key=lambda node: -chains[node.name])
+                for worker, node in zip(idle, first, strict=False):
+                    self.start(node)
+                    worker.begin(node, self.forced(node))
+                for worker in Worker.wait([worker for worker in workers if worker.node]):
+                    self.finish(*worker.end())
+                for dead in [worker for worker in workers if worker.process.exitcode is not None and not worker.node]:
+                    dead.stop()
+                    workers.remove(dead)
         finally:
             for worker in workers:
                 worker.stop()
-        return self.failures
-
-    def _start(self, workers: list[Worker]) -> None:
-        for worker in workers:
-            ready = self._ready()
-            if worker.node is None and ready:
-                node = ready[0]
-                self.started[node.name] = time.monotonic()
-                print(f"[{node.name}] starts", flush=True)
-                worker.begin(node, node.name in self.graph.root.force)
-
-    def _ready(self) -> list[Node]:
-        nodes: Mapping[str, Node] = self.graph.nodes
-        names = [n for n in nodes if n not in self.started and self.done.issuperset(nodes[n].parents)]
-        return [nodes[name] for name in sorted(names, key=lambda name: -self.priority[name])]
-
-    def _finish(self, worker: Worker) -> None:
-        node, result = worker.end()
-        if isinstance(result, Failure):
-            self.failures[node.name] = result
-        else:
-            self.done.add(node.name)
-        others = self.graph.nodes.keys() - self.done - causes(self.graph, self.failures).keys()
-        report(node, result, time.monotonic() - self.started[node.name], bool(others))
-        if not isinstance(result, Failure):
-            warn(self.graph, self.store, [node.name])

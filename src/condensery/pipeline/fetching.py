@@ -7,9 +7,11 @@ from condensery.pipeline.graph import Graph
 from condensery.stages.corpus.config import CorpusConfig
 from condensery.stages.retrieval.config import BYTES, EncodeConfig
 from condensery.system.downloads import as_bytes
+from condensery.system.files import existing
+from condensery.text.sizes import UNPACKED
 from condensery.text.source import DataConfig, WantedFile
 
-PACKED, UNPACKED = {".gz", ".zip", ".parquet"}, 3.0  # endings of packed files, and bytes of text in one packed byte
+PACKED = {".gz", ".zip", ".parquet"}  # endings of packed files
 TEXT, TOKENS = 1.15, 0.45  # bytes of a collection and of its tokens per byte of text
 
 
@@ -50,6 +52,6 @@ def _print_disk(graph: Graph, data: DataConfig, files: Sequence[WantedFile]) -> 
         parts.append(f"{len(each)} indexes {as_bytes(sum(each))}")
         if "float32" in dtypes:
             parts[-1] += " (stage.encode.dtype=float16 halves them)"
-    folder = next(one for one in (graph.root.output_root, *graph.root.output_root.parents) if one.exists())
+    folder = existing(graph.root.output_root)
     parts.append(f"free in {folder}: {as_bytes(shutil.disk_usage(folder).free)}")
     print(f"  {'; '.join(parts)}", flush=True)

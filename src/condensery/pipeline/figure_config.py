@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from condensery.errors import UserError, close_to
-from condensery.reporting.layout import Text
+from condensery.reporting.table_layout import Text
 from condensery.stages.base import LeaveOut, Name, no_bool_as_number
 
 Stages = Annotated[dict[Text, Text], Field(min_length=1)]  # label in the figure -> a stage
@@ -22,10 +22,6 @@ class _Figure(BaseModel):
     def named_stages(self) -> dict[str, list[str]]:
         """Return the stages that the figure reads, by the key that names them."""
         return {}
-
-    def named_rows(self) -> list[str]:
-        """Return the rows of the table that the figure names."""
-        return []
 
 
 class AttentionEntropyFigure(_Figure):
@@ -55,9 +51,6 @@ class _ScoreFigure(_Figure):
 
     rows: Annotated[list[Text], Field(min_length=1)] | None = None
     metric: Text | None = None
-
-    def named_rows(self) -> list[str]:
-        return list(self.rows or [])
 
 
 class DifferencesFigure(_ScoreFigure):
@@ -161,9 +154,10 @@ def check(name: str, figure: FigureConfig, kinds: dict[str, str], rows: Iterable
                 raise UserError(f"figures.{name}.{key}: no stage is named {stage!r}{close_to(stage, kinds)}")
     if isinstance(figure, AttentionEntropyFigure) and kinds[figure.stage] != "attention_entropy":
         raise UserError(f"figures.{name}.stage: {figure.stage!r} is not of kind attention_entropy")
-    for row in figure.named_rows():
-        if row not in rows:
-            raise UserError(f"figures.{name}.rows: {row!r} is not a row of the table{close_to(row, rows)}")
-    metric = getattr(figure, "metric", None)
-    if metric is not None and metric not in metrics:
-        raise UserError(f"figures.{name}.metric: {metric!r} is not in table.metrics{close_to(metric, metrics)}")
+    if isinstance(figure, _ScoreFigure):
+        for row in figure.rows or ():
+            if row not in rows:
+                raise UserError(f"figures.{name}.rows: {row!r} is not a row of the table{close_to(row, rows)}")
+        if figure.metric is not None and figure.metric not in metrics:
+            near = close_to(figure.metric, metrics)
+            raise UserError(f"figures.{name}.metric: {figure.metric!r} is not in table.metrics{near}")

@@ -1,4 +1,6 @@
-"""The rates of GPUs in large matrix products, as their makers publish them."""
+"""The rates of GPUs in large matrix products, as their makers publish them, and how long work takes at such a rate."""
+
+from condensery.stages.workload import Work
 
 TERA = 1e12
 # Operations per second of dense products with bf16 inputs (V100, T4, RTX 2080 Ti: fp16) and fp32 sums; NVIDIA's data sheets
@@ -18,3 +20,13 @@ GPUS = {
     "rtx2080ti": 54 * TERA,
 }
 FP32 = 1 / 8  # share of that rate in a search, whose products are in fp32
+
+
+def seconds_on_gpu(work: Work, gpu: str, share: float) -> float | None:
+    """Return the seconds of the work on a GPU, at a share of its published rate; None where the work is not known.
+
+    The seconds of work that is no matrix product are added as they are.
+    """
+    if not work.known:
+        return None
+    return (work.seconds or 0.0) + (work.step_flops + (work.products or 0.0) / FP32) / (share * GPUS[gpu])

@@ -17,10 +17,12 @@ from condensery.pipeline.config import RootConfig
 from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
 from condensery.pipeline.launch.hardware import quick_precision
+from condensery.pipeline.shown import BY_THEMSELVES
 from condensery.stages.base import StageConfig, operational, references
 from condensery.stages.checks import missing_split
 from condensery.stages.registry import Stage, registry
 from condensery.stages.trainer_options import idle_callback
+from condensery.training.settings import RUN_LENGTHS
 
 OWN_STAGES = "; for one of your own set CONDENSERY_STAGES to the module that defines it"
 
@@ -110,7 +112,10 @@ class _Builder:
         resolved = {key: self._resolved(key) if key not in ("stage", "stages") else self.raw[key] for key in self.raw}
         root = checked(RootConfig, resolved, lambda place: follow(self.raw, (), place))
         self._check_defaults(root)
-        self.overrides = {name: dict(settings) for name, settings in root.stages.items()}
+        self.overrides = {
+            name: {"stage": name, **settings} if name in BY_THEMSELVES else dict(settings)
+            for name, settings in root.stages.items()
+        }
         for name in list(self.overrides):
             self._add(name, ())
         if idle := idle_callback(node.config for node in self.nodes.values()):
@@ -127,6 +132,7 @@ class _Builder:
         for name in root.force:
             if name not in self.nodes:
                 raise UserError(f"force: no stage is named {name!r}{close_to(name, self.nodes)}")
+        self._begin_with_added(root)
         known, missing = self._identify(bool(root.dry_run))
         return Graph(root, known, rows, answers, missing, unmeasured)
 
@@ -193,6 +199,14 @@ class _Builder:
                 raise UserError(f"{self._written(name, error[:1])}: {error[1]}")
             self.nodes[name] = Node(name, kind, config, inputs, {}, "")
 
+    def _begin_with_added(self, root: RootConfig) -> None:
+        """Put the stages of ``BY_THEMSELVES`` that were added first, as where a recipe names them."""
+        first: dict[str, Node] = {}
+        for name in BY_THEMSELVES:
+            if name in self.nodes and name not in root.stages and first.keys() >= set(self.nodes[name].parents):
+                first[name] = self.nodes[name]
+        self.nodes = first | self.nodes
+
     def _identify(self, dry: bool) -> tuple[dict[str, Node], str]:
         """Return the nodes with their ids, and ``Graph.missing``.
 
@@ -246,7 +260,9 @@ class _Builder:
     def _config(self, name: str, kind: str) -> StageConfig:
         """Return the config of a node: the defaults of the kind, then the node's settings, with references resolved."""
         settings = {key: value for key, value in self.overrides[name].items() if key != "stage"}
-        defaults = self.raw["stage"].get(kind) or {}
+        defaults = dict(self.raw["stage"].get(kind) or {})
+        if any(settings.get(key) is not None for key in RUN_LENGTHS):
+            defaults |= {key: None for key in RUN_LENGTHS if key in defaults}
         merged = {key: value for key, value in settings.items() if _needs_merging(value, defaults.get(key))}
         self.cfg.stages[name] = {**defaults, **{key: settings[key] for key in settings if key not in merged}}
         for key, value in merged.items():  # in the tree: ${backbone} + {layers: 2}
@@ -290,6 +306,8 @@ class _Builder:
         Raises:
             UserError: there is no such stage, or no kind of stage makes ``wanted`` from its product.
         """
+        if name in BY_THEMSELVES and name not in self.raw["stages"]:
+            self.overrides.setdefault(name, {"stage": name})
         if name not in self.overrides:
             own = [n for n, settings in self.overrides.items() if "stage" in settings]
             raise UserError(f"{key}: no stage is named {name!r}{close_to(name, own)}")

@@ -1,4 +1,4 @@
-"""Limits on the settings of a recipe, which may come from somebody else.
+"""Composes a recipe, and limits what its files may set, since they may come from somebody else.
 
 A recipe must not run anything, nor write anywhere unless the user asked for it. The limits hold for every YAML file: recipes,
 options of groups, a folder of ``--config-dir``. Two exceptions belong to the user: ``conf/config.yaml``, and
@@ -12,20 +12,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hydra.core.plugins
-import hydra.utils
-from hydra._internal import config_loader_impl
+import hydra._internal.hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
-from hydra.core.object_type import ObjectType
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.default_element import GroupDefault, InputDefault
 from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
+from hydra.types import RunMode
 from omegaconf import Container, DictConfig, Node, OmegaConf
 
 from condensery.errors import UserError
+from condensery.pipeline.lengths import items, lengths, release, typed
 from condensery.pipeline.recipe_files import check_file, environment
+from condensery.pipeline.shown import leave_used_kinds
 from condensery.pipeline.sweep import JoinedTable
 from condensery.recipes import RECIPES
 
@@ -41,11 +43,6 @@ LAUNCHER = ("kind", "cluster", "nodes", "hours", "cpus_per_process", "memory")
 
 CALLED = {f"{one.__module__}.{one.__qualname__}": one for one in (JoinedTable,)}  # classes that a config may name
 
-_load_file = ConfigRepository.load_config
-_load_part = ConfigLoaderImpl._load_single_config
-_list_parts = config_loader_impl.create_defaults_list
-_compose = ConfigLoaderImpl._compose_config_from_defaults_list
-_call = hydra.utils.instantiate
 _follow = Container.resolve_parse_tree
 
 NAME = 255  # most characters of a file's name in `defaults`
@@ -54,80 +51,127 @@ TEXT = 1 << 20  # most characters of the value of one reference
 _followed = [0]  # number of references that were followed since the config was composed
 
 
-def install() -> None:
-    """Let Hydra check each file, each part of the config and each call before it uses it; a second call changes nothing."""
-    ConfigRepository.load_config = _checked_file  # type: ignore[method-assign]
-    ConfigLoaderImpl._load_single_config = _checked_part  # type: ignore[method-assign]
-    config_loader_impl.create_defaults_list = _checked_list
-    hydra.utils.instantiate = hydra.core.plugins.instantiate = _checked_call
-    ConfigLoaderImpl._compose_config_from_defaults_list = _checked_composition  # type: ignore[method-assign]
+def install(shows: bool = False) -> None:
+    """Let Hydra compose with ``RecipeLoader``, and count the references that are followed; a second call changes nothing.
+
+    Args:
+        shows: whether the command prints the config (``--cfg``) instead of running it.
+    """
+    RecipeLoader.shows = shows
+    hydra._internal.hydra.ConfigLoaderImpl = RecipeLoader  # type: ignore[misc]
     OmegaConf.register_new_resolver("oc.env", environment, replace=True)
     Container.resolve_parse_tree = _counted_reference  # type: ignore[method-assign]
+
+
+class RecipeLoader(ConfigLoaderImpl):
+    """Hydra's composition of a config, with a check of each file, of what it sets, and of what Hydra would call."""
+
+    shows = False
+
+    def __init__(self, config_search_path: ConfigSearchPath) -> None:
+        super().__init__(config_search_path)
+        self.repository = _Files(config_search_path)
+        self.lengths: dict[
+            str, set[str]
+        ] = {}  # a stage or kind -> by what the last file with a length says how long it trains
+
+    def load_configuration(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        """Compose the config of a command.
+
+        Raises:
+            UserError: the files include each other in a circle, or name a class that may not be called.
+        """
+        _followed[0] = 0
+        try:
+            config = super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
+        except RecursionError:
+            raise UserError(
+                "experiment: the files that it is made of name each other in a circle in `defaults`"
+            ) from None
+        release(config, lengths(typed(overrides)))
+        for called in ("callbacks", "launcher", "sweeper") if run_mode == RunMode.MULTIRUN else ("callbacks",):
+            refuse_foreign_targets(config.hydra.get(called))
+        if self.shows:
+            leave_used_kinds(config)
+        return config
+
+    def _load_single_config(self, default: Any, repo: Any) -> Any:
+        part = super()._load_single_config(default, repo)
+        if part.path.startswith("file://"):
+            folder = part.path.removeprefix("file://")
+            if not (_own(folder) and default.config_path == ROOT):
+                path = Path(folder, f"{default.config_path.removesuffix('.yaml')}.yaml")
+                check_content(path, part.config, _own(folder) and default.config_path.startswith("launcher/"))
+                if default.config_path.startswith("experiment/") and part.header.get("package") != "_global_":
+                    raise UserError(f"{path}: the first line of a recipe must be `# @package _global_`")
+                self.lengths |= lengths(part.config)
+        return part
+
+    def _compose_config_from_defaults_list(self, defaults: Any, repo: Any) -> DictConfig:
+        self.lengths = {}
+        try:
+            config = super()._compose_config_from_defaults_list(defaults, repo)
+        except ConfigCompositionException:
+            self._refuse_other_kinds(defaults, repo)
+            raise
+        release(config, self.lengths)
+        return config
+
+    def _refuse_other_kinds(self, defaults: Any, repo: Any) -> None:
+        """Raise ``UserError`` about the first key that is a list in one file and a mapping in another."""
+        kinds: dict[str, bool] = {}  # key -> whether it is a list
+        for default in defaults:
+            for key, is_list in _collections(self._load_single_config(default, repo).config):
+                if kinds.setdefault(key, is_list) != is_list:
+                    kind, other = ("a list", "a mapping") if is_list else ("a mapping", "a list")
+                    raise UserError(f"{default.config_path}.yaml: {key}: is {kind} where {other} is needed") from None
+
+
+class _Files(ConfigRepository):
+    """The files of a composition; each is checked before Hydra reads it."""
+
+    def load_config(self, config_path: str) -> Any:
+        """Return the content of a file.
+
+        Raises:
+            UserError: the file is not valid, or chooses an option of Hydra's own groups, which only the user may choose.
+        """
+        if "\0" in config_path or len(config_path) > NAME:
+            raise UserError(f"defaults: {config_path[:40]!r}: no file can be called so")
+        source = next((one for one in self.get_sources() if one.is_config(config_path)), None)
+        if source is None or source.scheme() != "file":
+            return super().load_config(config_path)
+        name = source._normalize_file_name(config_path)
+        path, own = Path(source.path, name), _own(source.path) and name == f"{ROOT}.yaml"
+        check_file(path, own)
+        try:
+            loaded = super().load_config(config_path)
+        except (ValueError, AssertionError, AttributeError) as error:  # Hydra's, about a heading or list of defaults
+            raise UserError(f"{path}: {' '.join(str(error).split())}") from None
+        if loaded is not None and not own:
+            _check_choices(path, loaded.defaults_list or [])
+        return loaded
+
+
+def _check_choices(path: Path, defaults: list[InputDefault]) -> None:
+    """Refuse options of Hydra's own groups in the list ``defaults`` of a file."""
+    for default in defaults:
+        group = str(default.group if isinstance(default, GroupDefault) else default.get_name()).removeprefix("/")
+        if group.startswith("hydra/"):
+            raise UserError(f"{path}: {group}: not for a recipe to choose; write {group}=... on the command line")
 
 
 def _own(folder: str) -> bool:
     """Whether a folder is ``conf`` beside ``run.py``, or the folder of recipes in the installed package."""
     own = (Path(os.environ.get("CONDENSERY_HOME", ".")) / "conf", RECIPES)
     return os.path.realpath(folder) in map(os.path.realpath, own)
-
-
-def _checked_file(self: ConfigRepository, config_path: str) -> Any:
-    if "\0" in config_path or len(config_path) > NAME:
-        raise UserError(f"defaults: {config_path[:40]!r}: no file can be called so")
-    source = self._find_object_source(config_path, ObjectType.CONFIG)
-    if source is None or source.scheme() != "file":
-        return _load_file(self, config_path)
-    name = source._normalize_file_name(config_path)
-    path = Path(source.path, name)
-    check_file(path, own=_own(source.path) and name == f"{ROOT}.yaml")
-    try:
-        return _load_file(self, config_path)
-    except (ValueError, AssertionError, AttributeError) as error:  # Hydra's, about a heading or list of defaults
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
-
-
-def _checked_part(self: ConfigLoaderImpl, default: Any, repo: Any) -> Any:
-    part = _load_part(self, default, repo)
-    if part.path.startswith("file://"):
-        folder = part.path.removeprefix("file://")
-        if not (_own(folder) and default.config_path == ROOT):
-            path = Path(folder, f"{default.config_path.removesuffix('.yaml')}.yaml")
-            check_content(path, part.config, _own(folder) and default.config_path.startswith("launcher/"))
-            if default.config_path.startswith("experiment/") and part.header.get("package") != "_global_":
-                raise UserError(f"{path}: the first line of a recipe must be `# @package _global_`")
-    return part
-
-
-def _checked_list(*args: Any, **kwargs: Any) -> Any:
-    """Refuse options of Hydra's own groups that a recipe has chosen; only the user may choose them."""
-    try:
-        defaults_list = _list_parts(*args, **kwargs)
-    except RecursionError:
-        raise UserError("experiment: the files that it is made of name each other in a circle in `defaults`") from None
-    for group, about in defaults_list.overrides.override_metadata.items():
-        by = about.containing_config_path
-        if group.startswith("hydra") and not about.external_override and by != ROOT:
-            raise UserError(f"{by}: {group}: not for a recipe to choose; write {group}=... on the command line")
-    for default in defaults_list.defaults:
-        by = default.parent or ROOT
-        if str(default.config_path).startswith("hydra/") and by not in (ROOT, "<root>") and not by.startswith("hydra/"):
-            raise UserError(f"{by}: {default.config_path}: not for a recipe to choose")
-    return defaults_list
-
-
-def _checked_composition(self: ConfigLoaderImpl, defaults: Any, repo: Any) -> Any:
-    _followed[0] = 0
-    try:
-        return _compose(self, defaults, repo)
-    except ConfigCompositionException:
-        kinds: dict[str, bool] = {}  # key -> whether it is a list
-        for default in defaults:
-            part = _load_part(self, default, repo).config
-            for key, is_list in _collections(part):
-                if kinds.setdefault(key, is_list) != is_list:
-                    kind, other = ("a list", "a mapping") if is_list else ("a mapping", "a list")
-                    raise UserError(f"{default.config_path}.yaml: {key}: is {kind} where {other} is needed") from None
-        raise
 
 
 def _counted_reference(self: Container, *args: Any, **kwargs: Any) -> Any:
@@ -142,7 +186,7 @@ def _counted_reference(self: Container, *args: Any, **kwargs: Any) -> Any:
 
 def _collections(config: Any, key: str = "") -> Iterator[tuple[str, bool]]:
     """Yield the keys of the lists and mappings in a config, each with whether it is a list."""
-    for name, value in _items(config):
+    for name, value in items(config):
         if OmegaConf.is_config(value) and not value._is_none():
             yield f"{key}{name}", OmegaConf.is_list(value)
             yield from _collections(value, f"{key}{name}.")
@@ -159,7 +203,7 @@ def check_content(place: Path | str, config: Any, machine: bool = False) -> None
     Raises:
         UserError: the file sets a key that only the user may set, or a group that is no mapping.
     """
-    for key, value in _items(config):
+    for key, value in items(config):
         if key == "hydra":
             _check_node(place, key, value, HYDRA)
             check_sweep(place, OmegaConf.select(config, "hydra.sweeper.params"))
@@ -177,7 +221,7 @@ EXAMPLES = {"stages": ", such as {corpus: {stage: corpus}}", "figures": ", such 
 
 def check_sweep(place: Path | str, params: Any) -> None:
     """Raise ``UserError`` where a recipe sweeps over a key that it may not set; Hydra takes such values as if typed."""
-    for key, value in _items(params):
+    for key, value in items(params):
         first = re.split(r"[^A-Za-z_]", key.lstrip("+"))[0]
         if first not in {*KEYS, "experiment"} - set(TYPED):
             raise UserError(f"{place}: hydra.sweeper.params.{key}: not for a recipe to sweep over")
@@ -196,17 +240,10 @@ def _check_node(place: Path | str, key: str, value: Any, allowed: tuple[str, ...
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
     """Yield the keys and values in a node as they are written; an empty mapping or list yields none."""
     if OmegaConf.is_dict(value) and not OmegaConf.is_interpolation(value):
-        for name, inner in _items(value):
+        for name, inner in items(value):
             yield from _leaves(inner, f"{key}.{name}")
     elif not (OmegaConf.is_list(value) and not OmegaConf.is_interpolation(value) and len(value) == 0):
         yield key, value
-
-
-def _items(config: Any) -> list[tuple[str, Any]]:
-    """Return the keys of a mapping with their values as they are written; an empty list for anything else."""
-    if not isinstance(config, DictConfig) or config._is_none() or config._is_missing() or config._is_interpolation():
-        return []
-    return [(str(key), value) for key, value in config.items_ex(resolve=False)]
 
 
 def _is_mapping(value: Any) -> bool:
@@ -214,17 +251,12 @@ def _is_mapping(value: Any) -> bool:
     return value is None or OmegaConf.is_dict(value) or (isinstance(value, str) and (value == "???" or "${" in value))
 
 
-def _checked_call(config: Any, *args: Any, **kwargs: Any) -> Any:
-    refuse_foreign_targets(config)
-    return _call(config, *args, **kwargs)
-
-
 def refuse_foreign_targets(config: Any) -> None:
     """Raise ``UserError`` for a ``_target_`` anywhere in ``config`` that may not be called."""
     if OmegaConf.is_dict(config) and "_target_" in config and not may_be_called(str(config["_target_"])):
         key = config._get_full_key("_target_")
         raise UserError(
-            f"{key}: {config['_target_']} is not called: only {', '.join(CALLED)} and launchers and sweepers that are"
+            f"{key}: {config['_target_']!r} is not called: only {', '.join(CALLED)} and launchers and sweepers that are"
             " installed as plugins of Hydra are"
         )
     if OmegaConf.is_config(config):

@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,9 +97,11 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     graph, to_choose = starts.graph(store), starts.chosen(store) is None
     root = graph.root
     if not graph.nodes and (root.table.columns or root.table.studies):
-        from condensery.pipeline.reports import tables  # not at the head of the file: a dry run shows no table
+        from condensery.pipeline.reports import (
+            table_of_studies,  # not at the head of the file: a dry run shows no table
+        )
 
-        tables.write(root)
+        table_of_studies.write(root)
         return Finished(None, [])
     if not graph.nodes:
         raise UserError(
@@ -118,6 +120,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         return Finished(None, [], faults=[graph.missing] if graph.missing else [], costs=costs)
     if root.launcher.kind == "local":
         check_devices(root.trainer.accelerator, root.trainer.devices)
+    root.logger.check_installed()
     if to_choose:
         announce(graph, store)
         if failures := execute(starts.before(), store, _runtime(graph, root.name, {})):
@@ -137,7 +140,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     if root.ask is not None and not job:
         print("ask: this run is not there as a whole; what is missing is computed first", flush=True)
     from condensery.pipeline.reports import report  # not at the head: an answer needs no table
-    from condensery.pipeline.reports.page import write_study
+    from condensery.pipeline.reports.page_content import write_study
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / asking.FINISHED).unlink(missing_ok=True)
@@ -178,6 +181,8 @@ def _runtime(graph: Graph, group: str, labels: Mapping[str, str]) -> Runtime:
         threads=threads_of_a_stage(trainer.threads, graph.root.jobs),
         workers=trainer.workers,
         wandb=graph.root.logger.wandb.settings(),
+        tensorboard=graph.root.logger.tensorboard,
+        trackio=graph.root.logger.trackio,
         group=group,
         output_root=graph.root.output_root,
         labels=labels,
@@ -217,7 +222,7 @@ def run_job(cfg: DictConfig) -> None:
     try:
         finished = run_all(cfg, study.Job(Path(os.environ[FOLDER]).name, overrides))
         record["folder"] = str(finished.folder) if finished.folder else None
-        record["costs"] = asdict(finished.costs) if finished.costs else None
+        record["costs"] = finished.costs
         if finished.error:
             raise finished.error
     except Exception as error:

@@ -116,7 +116,7 @@ class Store:
             if not parents:
                 continue
             self._sound.add(artifact.path)
-            left += [parent for field in artifact.manifest["inputs"] for parent in artifact.inputs(field)]
+            left += artifact.parents()
 
     def states(self, graph: Graph) -> dict[str, State]:
         """Return the state of each node: whether a run would reuse it, compute it, or compute it after an input.
@@ -335,28 +335,21 @@ def _revision() -> str | None:
     project = Path(__file__).parents[3]
     if not (project / ".git").exists():  # installed as a package, perhaps inside a checkout of something else
         return None
-    nothing_run = ["-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
-    command = [
+    git = [
         "git",
         "-C",
         str(project),
-        *nothing_run,
-        "describe",
-        "--always",
-        "--abbrev=40",
-        "--dirty=+",
-        "--exclude=*",
-    ]
+        "-c",
+        "core.fsmonitor=false",
+        "-c",
+        f"core.hooksPath={os.devnull}",
+    ]  # runs no command
+    describe = ["describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # these can name commands
+    own["GIT_OPTIONAL_LOCKS"] = "0"
     try:
         completed = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-            env={**own, "GIT_OPTIONAL_LOCKS": "0"},
-            stdin=subprocess.DEVNULL,
+            [*git, *describe], capture_output=True, text=True, check=True, timeout=10, env=own, stdin=subprocess.DEVNULL
         )
         return completed.stdout.strip() or None
     except (OSError, subprocess.SubprocessError):

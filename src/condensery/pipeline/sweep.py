@@ -43,10 +43,10 @@ class JoinedTable(Callback):
         """Write ``results.json``, the table, the figures and the page over all jobs, and print the table."""
         folder = Path(os.environ[FOLDER])
         records = [read_json(path) for path in sorted((folder / "jobs").glob("*.json"))]
-        if planned := [record["costs"] for record in records if record.get("costs")]:
-            from condensery.pipeline.projection.show import Costs, project_sweep
+        if planned := [record["costs"] for record in records if record.get("costs") is not None]:
+            from condensery.pipeline.projection.show import project_sweep
 
-            project_sweep([Costs(**costs) for costs in planned])
+            project_sweep(planned)
         if not any(record["folder"] or record["error"] for record in records):  # a dry run leaves nothing
             shutil.rmtree(folder / "jobs", ignore_errors=True)
             with suppress(OSError):  # fails where files of an earlier sweep or of other recipes lie there
@@ -55,6 +55,6 @@ class JoinedTable(Callback):
                 folder.rmdir()
                 folder.parent.rmdir()
             return
-        from condensery.pipeline.reports.swept import report_of_sweep  # a slow import: tables and figures
+        from condensery.pipeline.reports.sweep_report import report_of_sweep  # a slow import: tables and figures
 
         failed.extend(report_of_sweep(folder, records, config))

@@ -6,7 +6,7 @@ Each worker leads its own process group, so that a stage's helpers end with the 
 import os
 import signal
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -16,7 +16,7 @@ from condensery.errors import DiskError, UserError, of_the_disk
 from condensery.pipeline.graph import Node
 from condensery.pipeline.store import Store
 from condensery.stages.base import Runtime
-from condensery.system.children import Parent
+from condensery.system.children import Parent, manner_of_death
 from condensery.system.signals import leave_if_asked, leave_upon
 from condensery.system.spawning import spawning
 
@@ -101,9 +101,8 @@ class Worker:
                 result: bool | Failure = self.connection.recv()
                 return node, result
         self.process.join(PATIENCE)
-        code = self.process.exitcode
-        _kill_group(self.process.pid, signal.SIGKILL)  # helpers that the worker left behind
-        why = f"killed by signal {-code}, perhaps for want of memory" if code and code < 0 else f"exit code {code}"
+        _kill_group(self.process.pid)  # helpers that the worker left behind
+        why = manner_of_death(self.process.exitcode)
         text = f"stage {node.name}: its process died ({why}); run the same command to go on"
         return node, Failure(UserError(text), text)
 
@@ -115,16 +114,16 @@ class Worker:
             else:
                 self.process.terminate()
         self.process.join(PATIENCE)
-        _kill_group(self.process.pid, signal.SIGKILL)
+        _kill_group(self.process.pid)
         self.process.kill()  # a process that is still starting leads no group yet
         self.process.join()
         self.connection.close()
 
 
-def _kill_group(leader: int | None, number: int) -> None:
+def _kill_group(leader: int | None) -> None:
     with suppress(ProcessLookupError, PermissionError):
         if leader:
-            os.killpg(leader, number)
+            os.killpg(leader, signal.SIGKILL)
 
 
 def _serve(
@@ -137,11 +136,6 @@ def _serve(
     leave_upon([signal.SIGTERM, signal.SIGUSR1], lambda number: SystemExit(128 + number))
     os.environ.update(environment)  # before torch is imported
     store = Store(root)
-    for node, force in _messages(connection):
-        connection.send(attempt(store, runtime, node, force))
-
-
-def _messages(connection: Connection) -> Iterator[tuple[Node, bool]]:
     with suppress(EOFError):  # the executor has ended
-        while (message := connection.recv()) is not None:
-            yield message
+        for node, force in iter(connection.recv, None):
+            connection.send(attempt(store, runtime, node, force))

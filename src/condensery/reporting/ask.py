@@ -1,19 +1,24 @@
 """Asks a retriever: finds the best passages for any text and prints them."""
 
-import unicodedata
-
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
 from condensery.errors import UserError
-from condensery.retrieval.free_texts import Search
-from condensery.retrieval.searcher import Hit
+from condensery.reporting.plain import DROPPED, SPACES
+from condensery.retrieval.indexes.opening import Search
+from condensery.retrieval.searchers.base import Hit
 from condensery.text.collection import Collection
 from condensery.text.words import between_letters
 
 CHARACTERS = 600  # shown characters of a passage
-TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # turn the direction of the text behind them
+VISIBLE = {  # code of a character -> what is shown in its place
+    **dict.fromkeys([*DROPPED, *SPACES], "\ufffd"),
+    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
+    0x7F: "␡",
+}
+for mark in "\u061c\u200e\u200f":  # marks that turn no text behind them stay
+    del VISIBLE[ord(mark)]
 
 
 def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[Hit]:
@@ -52,15 +57,4 @@ def printable(text: str) -> str:
     Other characters that a terminal acts on or cannot show become \ufffd: C1 controls, marks of direction, and lone
     surrogates.
     """
-    return "".join(map(_visible, text.replace("\r\n", "\n")))
-
-
-def _visible(character: str) -> str:
-    code = ord(character)
-    if character in "\n\t":
-        return character
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if code == 0x7F:
-        return "␡"
-    return "\ufffd" if unicodedata.category(character) in ("Cc", "Cs") or character in TURNS else character
+    return text.replace("\r\n", "\n").translate(VISIBLE)

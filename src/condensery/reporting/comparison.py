@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 
-from condensery.reporting.layout import ColumnLayout, OwnRow, TableLayout, Value, published_rows
 from condensery.reporting.published import PublishedRow, find
 from condensery.reporting.results import AVERAGE, Row, averages, wholes
 from condensery.reporting.table import (
@@ -21,6 +20,7 @@ from condensery.reporting.table import (
     mark_significant,
     warnings,
 )
+from condensery.reporting.table_layout import ColumnLayout, OwnRow, TableLayout, as_typed, published_rows
 
 
 def comparison(
@@ -177,13 +177,8 @@ def _fits(row: Row, column: ColumnLayout, columns: Sequence[ColumnLayout], colle
         and _ending(row, columns) == column.ending
         and row.split == (column.split or split)
         and row.collection == (column.collection or collection)
-        and all(_word(value) in row.settings.get(key, ()) for key, value in column.where.items())
+        and all(as_typed(value) in row.settings.get(key, ()) for key, value in column.where.items())
     )
-
-
-def _word(value: Value) -> str:
-    """A value in the notation of the command line."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _name(row: Row, columns: Sequence[ColumnLayout]) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from condensery.evaluation.metrics import Evaluation
-from condensery.evaluation.significance import PERMUTATIONS, Test, compare, holm
+from condensery.evaluation.significance import Test, compare, holm
 from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Measured, over_seeds
-from condensery.retrieval.collection_retriever import UNMATCHED
+from condensery.retrieval.indexes.interface import UNMATCHED
 
 BM25, NOT_DENSE = "bm25", ("bm25", "fuse", "rerank")  # kinds of stages that make an index
 
@@ -49,7 +49,6 @@ def conclusion(
     tested: Sequence[Comparison] = (),
     test: Test = "randomisation",
     level: float = 0.01,
-    permutations: int = PERMUTATIONS,
 ) -> str:
     """A sentence on the best row by the first metric, and a sentence on the best dense row where it is another row.
 
@@ -67,7 +66,6 @@ def conclusion(
         tested: the table's comparisons with its baseline.
         test: the significance test over queries.
         level: the level of significance.
-        permutations: of the randomisation test.
 
     Returns:
         The sentences; empty where there is nothing to compare. That is the case for fewer than two rows, for rows of
@@ -85,7 +83,7 @@ def conclusion(
     if baseline is not None and measured.baseline_of(against, baseline) == reference:
         p = next((one.p for one in tested if (one.name, one.column) == (systems[against].name, metric)), None)
     if p is None:
-        p = p_values(systems, reference, metric, test, permutations)[against]
+        p = p_values(systems, reference, metric, test)[against]
     queries = len(systems[best].evaluation.query_ids)
     return (
         _on_the_best(systems[best], systems[other], reference == best, metric, p, level, queries)
@@ -95,15 +93,28 @@ def conclusion(
 
 
 def lines_of(rows: Sequence[Row], kinds: Mapping[str, str]) -> Lines:
-    """The measured rows that can be compared, by name. ``kinds`` as in ``conclusion``."""
+    """The measured rows that can be compared, as the table arranges them: rows of one name with different seeds are one line.
+
+    ``kinds`` as in ``conclusion``.
+    """
     rows = [row for row in rows if not row.failed]
     metric = next((name for row in rows for name in row.metrics), "")
     if not _comparable(rows, kinds, metric):
         return Lines(metric, Measured([], [metric], []), [])
     unmatched = dict.fromkeys(row.name for row in rows if _is_unmatched(row, kinds))
     left_out = "".join(f" {name} is held against nothing: most queries {UNMATCHED}." for name in unmatched)
-    measured = _measured([row for row in rows if row.name not in unmatched], metric)
-    return Lines(metric, measured, _systems(measured, metric, kinds), left_out)
+    named: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.name not in unmatched:
+            named.setdefault(row.name, []).append(row)
+    measured = Measured(list(named), [metric], [[seeds] for seeds in named.values()])
+    systems = []
+    for name, seeds in named.items():
+        evaluation = over_seeds(seeds, metric)
+        assert evaluation is not None, "`_comparable` saw to it"
+        mean = float(np.mean([row.metrics[metric] for row in seeds]))
+        systems.append(SummaryRow(name, kinds[seeds[0].artifact], mean, evaluation))
+    return Lines(metric, measured, systems, left_out)
 
 
 def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> bool:
@@ -117,24 +128,6 @@ def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> b
 def _is_unmatched(row: Row, kinds: Mapping[str, str]) -> bool:
     """Whether the row is BM25's and found nothing for most queries. A lead over such a row means nothing."""
     return kinds[row.artifact] == BM25 and any(UNMATCHED in text for text in row.warnings)
-
-
-def _measured(rows: Sequence[Row], metric: str) -> Measured:
-    """The rows as the table arranges them: rows of one name with different seeds are one line."""
-    named: dict[str, list[Row]] = {}
-    for row in rows:
-        named.setdefault(row.name, []).append(row)
-    return Measured(list(named), [metric], [[seeds] for seeds in named.values()])
-
-
-def _systems(measured: Measured, metric: str, kinds: Mapping[str, str]) -> list[SummaryRow]:
-    systems = []
-    for name, (seeds,) in zip(measured.names, measured.seeds, strict=True):
-        evaluation = over_seeds(seeds, metric)
-        assert evaluation is not None, "`_comparable` saw to it"
-        mean = float(np.mean([row.metrics[metric] for row in seeds]))
-        systems.append(SummaryRow(name, kinds[seeds[0].artifact], mean, evaluation))
-    return systems
 
 
 def _best(systems: Sequence[SummaryRow], among: Sequence[int] | None = None, but: Sequence[int] = ()) -> int:
@@ -151,13 +144,11 @@ def _reference(systems: Sequence[SummaryRow], best: int, measured: Measured, bas
     return 0 if known is None else known
 
 
-def p_values(
-    systems: Sequence[SummaryRow], reference: int, metric: str, test: Test, permutations: int
-) -> dict[int, float]:
+def p_values(systems: Sequence[SummaryRow], reference: int, metric: str, test: Test) -> dict[int, float]:
     """Place of each other system -> p against the reference, after Holm's correction over these tests."""
     others = [i for i in range(len(systems)) if i != reference]
     against = systems[reference].evaluation
-    found = [compare(systems[i].evaluation, against, metric, test, permutations)[1] for i in others]
+    found = [compare(systems[i].evaluation, against, metric, test)[1] for i in others]
     return dict(zip(others, holm(found), strict=True))
 
 

@@ -114,9 +114,7 @@ def _draw_stage(panel: "Axes", name: str, curves: dict[str, Curve], percent: flo
     panel.set_title(name)
     panel.set_xlabel("optimisation step")
     panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    losses = [column for column in LOSSES if column in curves]
-    if len(losses) == 2 and losses[0] == LOSS:  # the total and its only part are the same line
-        losses = losses[:1]
+    losses = losses_of(curves)
     for column in losses:
         curve, (label, style) = curves[column], LOSSES[column]
         look: dict[str, Any] = {"linestyle": style.dashes, "linewidth": style.width, "color": style.colour}
@@ -158,6 +156,12 @@ def _limits(lines: list[NDArray[np.float64]]) -> tuple[float, float]:
     low = 0.0 if low >= 0 and low < 0.5 * high else low
     room = 0.06 * (high - low) or 1.0
     return (low if low == 0 else low - room), high + room
+
+
+def losses_of(curves: Mapping[str, Curve]) -> list[str]:
+    """The columns of a stage's losses, the total first; alone where it has one part, which is the same line."""
+    losses = [column for column in LOSSES if column in curves]
+    return losses[:1] if len(losses) == 2 and losses[0] == LOSS else losses
 
 
 def smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ A picture is about 12 cm wide, so its text is still readable where a phone shows
 and markers, and in colours that colour-blind readers can distinguish too.
 """
 
+import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -138,16 +139,10 @@ def separate_ticks(axes: "Axes", places: Sequence[float], write: Callable[[float
     low, high = min(places), max(places)
     kept: list[float] = []
     for place in sorted(set(places), reverse=True):
-        if not kept or high == low or _log(kept[-1] / place) > 0.14 * _log(high / low):
+        if not kept or high == low or math.log(kept[-1] / place) > 0.14 * math.log(high / low):
             kept.append(place)
     axes.set_xticks(kept, [write(place) for place in kept])
     axes.minorticks_off()
-
-
-def _log(ratio: float) -> float:
-    from math import log
-
-    return log(ratio)
 
 
 def compact(number: float) -> str:

@@ -17,6 +17,7 @@ from condensery.errors import UserError
 from condensery.reporting.curves import Curve, smoothed
 from condensery.reporting.drawing import STYLES, WIDTH, Figure, canvas, compact, legend, save, separate_ticks
 from condensery.reporting.plain import one_line
+from condensery.reporting.table_formats import grid
 from condensery.system.files import atomic
 from condensery.system.spreadsheets import harmless
 
@@ -323,7 +324,4 @@ def _numbers(panels: Mapping[str, Sequence[Line]], heading: str) -> str:
             cells = [f"{mean:.2f}" + (f" ± {sd:.2f}" if line.runs > 1 else "") for mean, sd in values.values()]
             known = dict(zip(values, cells, strict=True))
             rows.append([f"{panel}, {line.label}", *(known.get(place, "–") for place in places)])
-    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
-    rows.insert(1, ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])])
-    padded = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
-    return "".join(f"| {' | '.join(row)} |\n" for row in padded)
+    return "\n".join(grid(rows)) + "\n"

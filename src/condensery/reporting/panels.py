@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from condensery.reporting.curves import LOSS, LOSSES, SCORE, VALIDATION, Curve, smoothed
+from condensery.reporting.curves import LOSSES, SCORE, VALIDATION, Curve, losses_of, smoothed
 from condensery.reporting.html import macros
 
 DASHES = dict(zip(LOSSES, (("", 2.2), ("7 3", 1.6), ("2 2.5", 2.0), ("9 3 2 3", 1.6)), strict=True))  # and width
@@ -28,9 +28,7 @@ def panel(name: str, curves: Mapping[str, Curve], place: str = "") -> Markup:
         curves: column of metrics.csv -> curve.
         place: the id of the figure in the page; empty: none.
     """
-    losses = [column for column in LOSSES if column in curves]
-    if len(losses) == 2 and losses[0] == LOSS:  # the total and its only part are the same line
-        losses = losses[:1]
+    losses = losses_of(curves)
     shown = [curves[column] for column in [*losses, *([SCORE] if SCORE in curves else [])]]
     if not shown:
         nothing: Markup = macros("panel.html").empty(name, place)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from condensery.evaluation.significance import PERMUTATIONS, Test, interval
+from condensery.evaluation.significance import Test, interval
 from condensery.reporting.choice import HELD_OUT, Kept, choice
 from condensery.reporting.conclusion import BM25, Lines, lines_of, p_values
 from condensery.reporting.results import Row
@@ -44,7 +44,6 @@ def recommendation(
     tested: Sequence[Comparison] = (),
     test: Test = "randomisation",
     level: float = 0.01,
-    permutations: int = PERMUTATIONS,
 ) -> Recommendation | None:
     """Recommend the simplest row that the test cannot tell from the row with the highest mean.
 
@@ -55,7 +54,7 @@ def recommendation(
     Intervals are those of the table (``significance.interval``), at 95 %.
 
     Args:
-        rows, kinds, baseline, tested, test, level, permutations: as ``conclusion`` takes them.
+        rows, kinds, baseline, tested, test, level: as ``conclusion`` takes them.
         made: artifact of a row -> how it was made.
 
     Returns:
@@ -64,7 +63,7 @@ def recommendation(
     lines = lines_of(rows, kinds)
     if len(lines.systems) < 2:
         return None
-    words = _Words(lines, made, level, permutations, test)
+    words = _Words(lines, made, level, test)
     order = sorted(range(len(lines.systems)), key=words.simplicity)
     highest = max(order, key=words.mean)  # of equal means the simplest
     p_of = words.p_values(highest)
@@ -78,8 +77,8 @@ def recommendation(
 class _Words:
     """Makes the sentences on the lines of a table. A line is given by its place (``at``)."""
 
-    def __init__(self, lines: Lines, made: Mapping[str, Made], level: float, permutations: int, test: Test) -> None:
-        self.lines, self.level, self.permutations, self.test = lines, level, permutations, test
+    def __init__(self, lines: Lines, made: Mapping[str, Made], level: float, test: Test) -> None:
+        self.lines, self.level, self.test = lines, level, test
         self.queries = len(lines.systems[0].evaluation.query_ids)
         self.made = [made[seeds[0][0].artifact] for seeds in lines.measured.seeds]
 
@@ -97,7 +96,7 @@ class _Words:
 
     def p_values(self, reference: int) -> dict[int, float]:
         """The p-value of each other line against the line ``reference``."""
-        return p_values(self.lines.systems, reference, self.lines.metric, self.test, self.permutations)
+        return p_values(self.lines.systems, reference, self.lines.metric, self.test)
 
     def on_training(self, at: int, baseline: str | None, tested: Sequence[Comparison]) -> str:
         """A sentence on the gain of training; empty for lines whose encoder was not chosen, or is joined with others."""

@@ -1,13 +1,13 @@
 """Shows suspected false negatives: as a sheet to be filled in, as a table, and on a study's page."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from condensery.reporting.examples import beginning
-from condensery.reporting.formats import show
 from condensery.reporting.table import MISSING, Cell, Table
+from condensery.reporting.table_formats import show
 from condensery.retrieval.relabelled import PASSAGE, PASSAGE_TEXT, QUERY, QUERY_TEXT, RELEVANT, named
 from condensery.retrieval.suspects import Suspects
 from condensery.system.files import read_json
@@ -22,12 +22,9 @@ SHOWN, PRINTED = 30, 10  # suspects on a page, and in a terminal
 
 def sheet_lines(suspects: Suspects, collection: Collection, rows: int) -> list[list[object]]:
     """The lines of a sheet with ``COLUMNS``: at most ``rows`` suspects, the most suspicious first."""
-    lines: list[list[object]] = []
-    for at in range(min(rows, len(suspects.queries))):
-        texts = [cell(text) for text in _texts(suspects, collection, at)]
-        ids = named(collection, int(suspects.queries[at]), int(suspects.passages[at]))
-        lines.append(["", *texts, *_numbers(suspects, at), *ids])
-    return lines
+    return [
+        ["", *map(cell, texts), *numbers, *ids] for ids, texts, numbers in _most_suspicious(suspects, collection, rows)
+    ]
 
 
 def shown(suspects: Suspects, collection: Collection, left_out: bool) -> dict[str, Any]:
@@ -36,18 +33,9 @@ def shown(suspects: Suspects, collection: Collection, left_out: bool) -> dict[st
     ``left_out``: whether mining left the suspects out.
     """
     items = []
-    for at in range(min(SHOWN, len(suspects.queries))):
-        query, passage, positive = (beginning(text) for text in _texts(suspects, collection, at))
-        ids = named(collection, int(suspects.queries[at]), int(suspects.passages[at]))
-        items.append(
-            {
-                "ids": list(ids),
-                "numbers": _numbers(suspects, at),
-                "query": query,
-                "passage": passage,
-                "positive": positive,
-            }
-        )
+    for ids, texts, numbers in _most_suspicious(suspects, collection, SHOWN):
+        shown_texts = zip(("query", "passage", "positive"), map(beginning, texts), strict=True)
+        items.append({"ids": list(ids), "numbers": numbers, **dict(shown_texts)})
     return {"suspects": len(suspects.queries), "left_out": left_out, "items": items}
 
 
@@ -82,16 +70,21 @@ def show_suspects(folder: Path) -> None:
     show(Table("Suspected false negatives: query · passage", header, names, cells, notes=[about(found)]))
 
 
-def _texts(suspects: Suspects, collection: Collection, at: int) -> Sequence[str]:
+def _most_suspicious(
+    suspects: Suspects, collection: Collection, most: int
+) -> Iterator[tuple[Sequence[str], Sequence[str], list[str]]]:
+    """Yield ids, texts and numbers of at most ``most`` suspects, the most suspicious first.
+
+    The texts are the query, the passage, and the positive. The numbers are the score of the suspect, the score of the
+    positive, and their ratio, as texts; empty for NaN.
+    """
     queries, passages = collection.queries.column("text"), collection.passages.column("text")
-    query, passage, positive = (int(rows[at]) for rows in (suspects.queries, suspects.passages, suspects.positives))
-    return queries[query], passages[passage], passages[positive] if positive >= 0 else ""
-
-
-def _numbers(suspects: Suspects, at: int) -> list[str]:
-    """The score of the suspect, the score of the positive, and their ratio, as texts; empty for NaN."""
-    values = (suspects.scores[at], suspects.positive_scores[at], suspects.ratios[at])
-    return ["" if math.isnan(value) else f"{float(value):.4g}" for value in values]
+    for at in range(min(most, len(suspects.queries))):
+        query, passage, positive = (int(of[at]) for of in (suspects.queries, suspects.passages, suspects.positives))
+        values = (suspects.scores[at], suspects.positive_scores[at], suspects.ratios[at])
+        numbers = ["" if math.isnan(value) else f"{float(value):.4g}" for value in values]
+        texts = queries[query], passages[passage], passages[positive] if positive >= 0 else ""
+        yield named(collection, query, passage), texts, numbers
 
 
 def _ratio(item: dict[str, Any]) -> str:

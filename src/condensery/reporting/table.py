@@ -4,8 +4,8 @@ Rows of one name with different seeds become one line: mean and standard deviati
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,7 @@ class Significance:
 
     baseline: str
     test: Test = "randomisation"
-    permutations: int = PERMUTATIONS
     level: float = 0.01
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -130,37 +128,6 @@ class Table:
         for block in self.blocks or [Block("", size)]:
             yield block, range(start, start + block.size)
             start += block.size
-
-    def data(self) -> dict[str, Any]:
-        """The table as plain lists and dictionaries, not turned.
-
-        ``{title, columns: [label], blocks: [{heading, published, rows: [{name, source, cells: [{text, best, marked,
-        published, number, p}]}]}], notes, comparisons: [{name, column, difference, p, interval:
-        {low, high, p}, baseline}], turned, conclusion}``.
-        ``turned`` tells that the table has too many columns to be shown side by side.
-        """
-        upright = self.turn() if self.turned else self
-        sources = self.sources or [""] * len(upright.names)
-        blocks = [
-            {
-                "heading": block.heading,
-                "published": block.published,
-                "rows": [
-                    {"name": upright.names[i], "source": sources[i], "cells": [asdict(one) for one in upright.cells[i]]}
-                    for i in places
-                ],
-            }
-            for block, places in upright.by_block()
-        ]
-        return {
-            "title": self.title,
-            "columns": upright.header,
-            "blocks": blocks,
-            "notes": self.notes,
-            "comparisons": [asdict(one) for one in self.comparisons],
-            "turned": self.turned,
-            "conclusion": self.conclusion,
-        }
 
 
 def build_table(
@@ -310,7 +277,7 @@ def mark_significant(
     Raises:
         UserError: the queries of two seeds or of two systems differ.
     """
-    tested: list[tuple[Cell, str, str, Interval, str, float, float]] = []
+    tested: list[tuple[Cell, Comparison]] = []
     swept = False
     for cells, measured in blocks:
         for place, (name, line, seeds) in enumerate(zip(measured.names, cells, measured.seeds, strict=True)):
@@ -320,19 +287,18 @@ def mark_significant(
             swept |= measured.names[against] != how.baseline
             for at, (metric, cell) in enumerate(zip(measured.metrics, line, strict=True)):
                 pair = seeds[at], measured.seeds[against][at]
-                sides = [over_seeds(rows, metric) for rows in pair]
-                if sides[0] and sides[1]:
-                    result = compare(sides[0], sides[1], metric, how.test, how.permutations, how.seed)
-                    reach = interval(*(of_each_seed(rows, metric, sides[0].query_ids) for rows in pair))
+                system, baseline = (over_seeds(rows, metric) for rows in pair)
+                if system and baseline:
+                    difference, p = compare(system, baseline, metric, how.test)
+                    reach = interval(*(of_each_seed(rows, metric, system.query_ids) for rows in pair))
                     full = f"{name} ({measured.where})" if measured.where else name
-                    tested.append((cell, full, table.header[at], reach, measured.names[against], *result))
-    for (cell, name, label, reach, against_name, difference, _), p in zip(
-        tested, holm([one[-1] for one in tested]), strict=True
-    ):
+                    one = Comparison(full, table.header[at], difference, p, reach, measured.names[against])
+                    tested.append((cell, one))
+    for (cell, one), p in zip(tested, holm([one.p for _, one in tested]), strict=True):
         cell.marked, cell.p = p < how.level, p
-        table.comparisons.append(Comparison(name, label, difference, p, reach, against_name))
+        table.comparisons.append(replace(one, p=p))
     if tested:
-        times = f", {how.permutations:,} permutations" if how.test == "randomisation" else ""
+        times = f", {PERMUTATIONS:,} permutations" if how.test == "randomisation" else ""
         table.notes.append(
             f"{MARK} differs from {how.baseline}{' of the same settings' * swept}: "
             f"{TESTS[how.test]} over queries, two-sided{times}, "

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.retrieval.negatives import format_line
+from condensery.retrieval.negatives import DIGITS, Negatives
 from condensery.retrieval.no_negatives import packed
+from condensery.retrieval.passage_lists import PassageLists, write_lists
 from condensery.system.files import atomic
 from condensery.text.collection import Collection
 
@@ -28,30 +29,8 @@ def probabilities(scores: Scores) -> Scores:
     return (0.5 * (1.0 + np.tanh(0.5 * wide))).astype(np.float32)
 
 
-def _by_query(
-    collection: Collection, query_rows: Rows, candidates: Rows, scores: Scores
-) -> Iterator[tuple[str, NDArray[np.object_], NDArray[np.float32]]]:
-    """The id of each query, the ids of its candidates in their order, and the probability of each candidate."""
-    for first in range(0, len(query_rows), BLOCK):
-        part = slice(first, first + BLOCK)
-        rows, likely = np.asarray(candidates[part], np.int64), probabilities(np.asarray(scores[part]))
-        present = rows >= 0
-        names = np.full(rows.shape, "", np.object_)
-        names[present] = collection.passages.ids_at(rows[present])
-        for query, there, own, values in zip(
-            collection.queries.ids_at(query_rows[part]), present, names, likely, strict=True
-        ):
-            yield query, own[there], values[there]
-
-
 def write_denoised(
-    path: Path,
-    collection: Collection,
-    query_rows: Rows,
-    candidates: Rows,
-    scores: Scores,
-    below: float,
-    kept: Rows = NONE,
+    path: Path, collection: Collection, scored: PassageLists, below: float, kept: Rows = NONE
 ) -> dict[str, Any]:
     """Write the negatives whose probability is lower than ``below`` (RocketQA, Qu et al. 2021, §4.3), in their order.
 
@@ -60,9 +39,7 @@ def write_denoised(
     Args:
         path: the file.
         collection: of queries and passages.
-        query_rows: (n,).
-        candidates: (n, k) the negatives of each query, padded with -1.
-        scores: (n, k) logits of the cross-encoder.
+        scored: the negatives of n queries with the logits of the cross-encoder.
         below: limit of the probability.
         kept: (m,) (query << 32) + passage of known negatives, which are written whatever their probability.
 
@@ -70,25 +47,28 @@ def write_denoised(
         Counts for the manifest.
     """
     read = written = without = 0
-    with atomic(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
-        lines = _by_query(collection, query_rows, candidates, scores)
-        for (query, names, likely), row, passages in zip(lines, query_rows, candidates, strict=True):
-            keep = likely < below
-            if len(kept):
-                keep |= np.isin(packed(row, passages[passages >= 0]), kept)
-            read, written, without = read + len(names), written + int(keep.sum()), without + int(not keep.any())
-            stream.write(format_line(query, names[keep].tolist(), likely[keep]))
-    return {"queries": len(query_rows), "negatives": written, "left_out": read - written, "queries_without": without}
+
+    def blocks() -> Iterator[Negatives]:
+        nonlocal read, written, without
+        for block in scored.blocks(BLOCK):
+            rows, likely = block.passage_rows, probabilities(np.asarray(block.scores))
+            there = block.filled
+            keep = there & ((likely < below) | np.isin(packed(block.query_rows[:, None], rows), kept))
+            read, written = read + int(there.sum()), written + int(keep.sum())
+            without += int((~keep.any(axis=1)).sum())
+            yield Negatives(block.query_rows, np.where(keep, rows, -1), likely)
+
+    write_lists(path, blocks(), collection, "negative_ids", DIGITS)
+    return {
+        "queries": len(scored.query_rows),
+        "negatives": written,
+        "left_out": read - written,
+        "queries_without": without,
+    }
 
 
 def write_labels(
-    path: Path,
-    collection: Collection,
-    query_rows: Rows,
-    candidates: Rows,
-    scores: Scores,
-    above: float,
-    below: float,
+    path: Path, collection: Collection, scored: PassageLists, above: float, below: float
 ) -> dict[str, Any]:
     """Label the candidates of unlabelled queries (RocketQA §4.4): positive above one probability, negative below another.
 
@@ -98,9 +78,7 @@ def write_labels(
     Args:
         path: the file.
         collection: of queries and passages.
-        query_rows: (n,).
-        candidates: (n, k) passages of each query, padded with -1.
-        scores: (n, k) logits of the cross-encoder.
+        scored: passages of n queries with the logits of the cross-encoder.
         above: a candidate is positive above this probability.
         below: a candidate is negative below this probability.
 
@@ -109,11 +87,15 @@ def write_labels(
     """
     labelled = positives = negatives = 0
     with atomic(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
-        for query, names, likely in _by_query(collection, query_rows, candidates, scores):
-            good, bad = names[likely > above].tolist(), names[likely < below].tolist()
-            if good:
-                labelled, positives, negatives = labelled + 1, positives + len(good), negatives + len(bad)
-                line = {"query_id": query, "positive_ids": good, "negative_ids": bad}
-                stream.write(json.dumps(line, ensure_ascii=False) + "\n")
-    counts = {"queries": labelled, "left_out": len(query_rows) - labelled}
+        for block in scored.blocks(BLOCK):
+            likely = probabilities(np.asarray(block.scores))
+            good, bad = block.filled & (likely > above), block.filled & (likely < below)
+            positives, negatives = positives + int(good.sum()), negatives + int(bad[good.any(axis=1)].sum())
+            for at, query in enumerate(collection.queries.ids_at(block.query_rows)):
+                if good[at].any():
+                    labelled += 1
+                    names = [collection.passages.ids_at(block.passage_rows[at][chosen[at]]) for chosen in (good, bad)]
+                    line = {"query_id": query, "positive_ids": names[0], "negative_ids": names[1]}
+                    stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+    counts = {"queries": labelled, "left_out": len(scored.query_rows) - labelled}
     return {**counts, "positives": positives, "negatives": negatives}

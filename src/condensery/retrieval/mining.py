@@ -10,16 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.retrieval.collection_retriever import CollectionRetriever
-from condensery.retrieval.negatives import Negatives, save_negatives
+from condensery.retrieval.indexes.interface import CollectionRetriever
+from condensery.retrieval.negatives import Negatives, open_negatives, save_negatives
 from condensery.retrieval.no_negatives import NoNegatives, left_out_by_text, packed
 from condensery.retrieval.positive_aware import ARRAYS, Below, Judge, Scorer, counted
 from condensery.retrieval.relabelled import NOTHING, Relabelled
-from condensery.retrieval.shards import SHARD, open_ranking, padded, rank_in_shards
+from condensery.retrieval.searchers.base import Searcher, SearcherIndex
+from condensery.retrieval.shards import SHARD, padded, rank_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
+from condensery.system.cache import cached
 from condensery.system.progress import ProgressTask
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
+
+RULE = "without texts that are known"  # how negatives are chosen; part of the cache's key, so another rule mines again
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
@@ -100,17 +104,47 @@ def mine(
         return (*ranking, *_left_out(rows, found), *measured_by) if below else ranking
 
     further = ARRAYS if below else ()
-    rank_in_shards(rank, query_rows, depth, folder, f"mine {split}", size, group, further)
+    rank_in_shards(rank, query_rows, folder, f"mine {split}", size, group, further)
     group.leave_unless_rank_zero()
-    run = open_ranking(folder)
     about: dict[str, Any] = {"queries": len(query_rows), "depth": depth, "split": split, "made_by": made_by}
     about |= left_out_by_text(known.by_text(positives), f"mine {split}")
-    negatives = Negatives(run.query_rows, run.passage_rows, run.scores)
+    negatives = Negatives.mapped(folder)
     if below:
         about |= counted(folder, below, int((negatives.counts == 0).sum()), f"mine {split}")
     about |= relabelled.saved(folder, collection, f"mine {split}")
     save_negatives(folder, negatives, collection, about)
     return about
+
+
+def mined(
+    searcher: Searcher,
+    collection: Collection,
+    split: str,
+    depth: int,
+    below: Below = Below(),  # noqa: B008
+    relabelled: Relabelled = NOTHING,
+) -> Negatives:
+    """The ``depth`` best negatives of each judged query of ``split``, mined with a searcher and kept in the cache.
+
+    A negative is not relevant to the query, does not have the text of a relevant passage or of the query, and does not
+    score too high for ``below``. ``condensery.system.cache`` keeps the negatives.
+
+    Raises:
+        UserError: the collection has no such split, or no query has a positive.
+    """
+    content = f"{collection.content_hash} {split} {depth} {searcher.identity()} {RULE}"
+    if below:
+        content += f" {below}"
+    if relabelled is not NOTHING:
+        content += f" relabelled {relabelled.yes.tolist()} {relabelled.no.tolist()}"
+
+    def make(target: Path) -> None:
+        index = SearcherIndex.of(searcher, collection)
+        index.warn(np.array(sorted(collection.qrels(split).positives()), np.int64))
+        mine(index, collection, split, depth, target, below=below, relabelled=relabelled)
+
+    folder = cached("negatives", content, make)
+    return open_negatives(folder, collection)
 
 
 class _Found(NamedTuple):

@@ -8,19 +8,18 @@ one size harder by the same number. A similarity below the usual one is 0 as wel
 Shapes: t queries, u passages, k neighbours, d dimensions.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
 
-from condensery.retrieval.bm25 import BM25Index, index_texts
-from condensery.retrieval.dense import device_of_search, faiss_search, torch_search
-from condensery.retrieval.ranking import Ranking, unpack
+from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
+from condensery.retrieval.indexes.dense import device_of_search, search_array
+from condensery.retrieval.ranking import Ranking
 from condensery.text.languages import guess
 
-BLOCK = 65_536  # vectors searched at a time, at most
 BM25 = {"k1": 0.9, "b": 0.4, "stopwords": "english", "stemmer": "porter"}  # Anserini's, as in conf/stage/bm25.yaml
 
 Vectors = NDArray[np.float32]
@@ -47,21 +46,10 @@ def dense_neighbours(
     The search is exact and runs on ``device_of_search(device)``.
     """
     mean = queries.mean(axis=0, dtype=np.float64) @ passages.mean(axis=0, dtype=np.float64)
-    rankings = _nearest(queries, passages, k, threads, device), _nearest(passages, queries, k, threads, device)
-    return _joined(*rankings, usual=float(mean))
-
-
-def _nearest(queries: Vectors, searched: Vectors, k: int, threads: int, device: str | None) -> Ranking:
-
-    k = min(k, len(searched))
     device = device_of_search(device)
-    if device == "cpu":
-        return unpack(faiss_search(queries, _blocks(searched), k, threads))
-    return unpack(torch_search(queries, _blocks(searched), k, device))
-
-
-def _blocks(vectors: Vectors) -> Iterator[tuple[int, Vectors]]:
-    return ((first, vectors[first : first + BLOCK]) for first in range(0, len(vectors), BLOCK))
+    of_queries = search_array(queries, passages, min(k, len(passages)), device, threads)
+    of_passages = search_array(passages, queries, min(k, len(queries)), device, threads)
+    return _joined(of_queries, of_passages, usual=float(mean))
 
 
 def _joined(passages: Ranking, queries: Ranking, usual: float) -> sparse.csr_matrix:

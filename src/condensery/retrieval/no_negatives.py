@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.retrieval.own_passages import own_passages
+from condensery.retrieval.indexes.own_passages import own_passages
 from condensery.text.collection import Collection
 from condensery.text.ids import IdIndex
 from condensery.text.same_texts import SameTexts, text_hashes

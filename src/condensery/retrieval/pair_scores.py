@@ -7,7 +7,6 @@ as a run file of TREC (``retrieval.runs``), are checked line by line.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,21 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
-from condensery.retrieval.lookup import rows_of
-from condensery.retrieval.pool import places_of
+from condensery.retrieval.lookup import first_repeated, known_rows, query_and_ids
+from condensery.retrieval.negative_pool import places_of
+from condensery.retrieval.passage_lists import WRITTEN, PassageLists, write_lists
 from condensery.retrieval.runs import HIGHEST, read_run
-from condensery.system.files import atomic, load_array
 from condensery.text.collection import Collection
 from condensery.text.lines import field, read_objects
-from condensery.text.table import TextTable
 
 Ids = NDArray[np.int64]
 FILE = "pair_scores.jsonl"
-WRITTEN = 256  # lines written at a time
 
 
 @dataclass(frozen=True)
-class PairScores:
+class PairScores(PassageLists):
     """A teacher's scores of passages, at most k for each of q queries (distillation, Hofstätter et al. 2020).
 
     ``of`` makes it from ids, and raises ``UserError`` for unknown ids.
@@ -40,8 +37,6 @@ class PairScores:
         scores: float32 (q, k), NaN where the pair has no score.
     """
 
-    query_rows: NDArray[np.int64]
-    passage_rows: NDArray[np.integer]
     scores: NDArray[np.float32]
 
     @classmethod
@@ -57,16 +52,10 @@ class PairScores:
         ]
         return _of_lists(found, collection, "the teacher's scores")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Let another process map the files itself instead of copying the arrays."""
-        if isinstance(self.scores, np.memmap) and self.scores.filename:
-            return open_pair_scores, (Path(self.scores.filename).parent,)
-        return PairScores, (self.query_rows, self.passage_rows, self.scores)
-
     @property
     def filled(self) -> NDArray[np.bool_]:
         """(q, k) True where a pair has a score."""
-        return (np.asarray(self.passage_rows) >= 0) & ~np.isnan(self.scores)
+        return super().filled & ~np.isnan(self.scores)
 
     def of_queries(self, query_rows: Ids) -> "PairScores":
         """The scores of the queries ``query_rows`` (n,) alone, in this order; queries without scores are left out."""
@@ -121,28 +110,8 @@ def save_pair_scores(folder: Path, pairs: PairScores, collection: Collection) ->
 
     Scores are written to the last bit. Arrays that are mapped from ``folder`` are there already and are not written again.
     """
-    arrays = {"queries": pairs.query_rows, "passages": pairs.passage_rows, "scores": pairs.scores}
-    for name, array in arrays.items():
-        if not isinstance(array, np.memmap):
-            with atomic(folder / f"{name}.npy") as temporary, open(temporary, "wb") as stream:
-                np.save(stream, array)
-    with atomic(folder / FILE) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
-        for first in range(0, len(pairs.query_rows), WRITTEN):
-            part = slice(first, first + WRITTEN)
-            own = PairScores(pairs.query_rows[part], np.asarray(pairs.passage_rows[part]), pairs.scores[part])
-            passages = iter(collection.passages.ids_at(own.passage_rows[own.filled]))
-            queries = collection.queries.ids_at(own.query_rows)
-            for query, filled, scores in zip(queries, own.filled, own.scores, strict=True):
-                # astype(str) of a float32 gives the shortest text that reads back as the same number
-                values = [float(text) for text in scores[filled].astype("U32")]
-                line = {"query_id": query, "passage_ids": list(islice(passages, len(values))), "scores": values}
-                stream.write(json.dumps(line, ensure_ascii=False) + "\n")
-
-
-def open_pair_scores(folder: Path) -> PairScores:
-    """Open the artifact that ``save_pair_scores`` wrote, memory-mapped."""
-    passages, scores = (load_array(folder / f"{name}.npy", mapped=True) for name in ("passages", "scores"))
-    return PairScores(load_array(folder / "queries.npy"), passages, scores)
+    pairs.save_arrays(folder)
+    write_lists(folder / FILE, pairs.blocks(WRITTEN), collection, "passage_ids")
 
 
 def read_pair_scores(path: Path, collection: Collection) -> PairScores:
@@ -155,8 +124,6 @@ def read_pair_scores(path: Path, collection: Collection) -> PairScores:
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         return _of_lists([_parsed(*line) for line in read_objects(path)], collection, str(path))
     run = read_run(path, collection)
-    if not len(run.query_rows):
-        raise UserError(f"{path}: no scores, the file is empty")
     return PairScores(run.query_rows, run.passage_rows, np.where(run.passage_rows >= 0, run.scores, np.float32(np.nan)))
 
 
@@ -164,13 +131,8 @@ Line = tuple[str, str, list[str], list[Any]]  # place of the line, the query, it
 
 
 def _parsed(place: str, record: dict[str, Any]) -> Line:
-    query, ids, scores = (
-        field(record, "query_id", place, str),
-        field(record, "passage_ids", place, list),
-        field(record, "scores", place, list),
-    )
-    if not all(isinstance(one, str) for one in ids):
-        raise UserError(f"{place}: passage_ids must be a list of strings")
+    query, ids = query_and_ids(record, "passage_ids", place)
+    scores = field(record, "scores", place, list)
     if len(ids) != len(scores):
         raise UserError(f"{place}: {len(ids)} passage_ids, but {len(scores)} scores; each passage has one")
     return place, query, ids, scores
@@ -182,13 +144,11 @@ def _of_lists(lines: Sequence[Line], collection: Collection, where: str) -> Pair
         raise UserError(f"{where}: no scores, there is no pair")
     counts = np.array([len(ids) for _, _, ids, _ in lines], np.int64)
     of_line = np.repeat(np.arange(len(lines)), counts)
-    queries = rows_of(collection.queries, [query for _, query, _, _ in lines])
-    passages = rows_of(collection.passages, flat)
-    _check_ids(collection.queries, queries, [query for _, query, _, _ in lines], [line[0] for line in lines], "query")
-    _check_ids(collection.passages, passages, flat, [lines[at][0] for at in of_line.tolist()], "passage")
-    for at in _again(queries):
+    queries = known_rows(collection, "query", [query for _, query, _, _ in lines], lambda at: lines[at][0])
+    passages = known_rows(collection, "passage", flat, lambda at: lines[int(of_line[at])][0])
+    if (at := first_repeated(queries)) is not None:
         raise UserError(f"{lines[at][0]}: query {shown(lines[at][1])!r} has a line already")
-    for at in _again((of_line << 32) + passages):
+    if (at := first_repeated((of_line << 32) + passages)) is not None:
         raise UserError(f"{lines[int(of_line[at])][0]}: passage {shown(flat[at])!r} is there twice for its query")
     values = [_score(score, place) for place, _, _, scores in lines for score in scores]
     order = np.argsort(queries, kind="stable")
@@ -196,18 +156,6 @@ def _of_lists(lines: Sequence[Line], collection: Collection, where: str) -> Pair
     rows, table = np.full(filled.shape, -1, np.int64), np.full(filled.shape, np.nan, np.float32)
     rows[filled], table[filled] = passages, values
     return PairScores(queries[order], rows[order], table[order])
-
-
-def _check_ids(table: TextTable, rows: Ids, ids: Sequence[str], places: Sequence[str], kind: str) -> None:
-    for at in np.flatnonzero(rows < 0).tolist():
-        raise UserError(f"{places[at]}: {kind} {shown(ids[at])!r} is unknown{table.unlike(ids[at])}")
-
-
-def _again(values: Ids) -> list[int]:
-    """The first place of a value that occurred before, as a list; empty where no value repeats."""
-    order = np.argsort(values, kind="stable")
-    repeated = order[1:][values[order][1:] == values[order][:-1]]
-    return [int(repeated.min())] if len(repeated) else []
 
 
 def _score(value: Any, place: str) -> float:

@@ -6,6 +6,8 @@ largest keys. No two keys are equal, so any selection algorithm gives the same r
 Shapes: n queries, m candidates, k results.
 """
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +19,7 @@ FEW = 8  # up to FEW times the wanted keys, sorting all candidates is faster tha
 
 Keys = NDArray[np.int64]
 Ranking = tuple[NDArray[np.float32], NDArray[np.int64]]
+Row = TypeVar("Row", bound=np.integer)
 
 
 def pack(scores: NDArray[np.float32], rows: NDArray[np.integer]) -> Keys:
@@ -53,6 +56,11 @@ def top(keys: Keys, k: int) -> Keys:
     return np.pad(keys, [(0, 0)] * (keys.ndim - 1) + [(0, missing)], constant_values=EMPTY) if missing else keys
 
 
+def ordered(scores: NDArray[np.float32], rows: NDArray[np.integer], k: int) -> Ranking:
+    """The k best of passages (n, m), row -1 = none, by their scores (n, m); padded with -inf and -1."""
+    return unpack(top(np.where(rows >= 0, pack(scores, rows), EMPTY), k))
+
+
 def strictly_falling(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     """Lower scores (..., k), best first, so that no two are equal and sorting by them alone gives the same order.
 
@@ -83,3 +91,12 @@ def scores_in(ranking: Ranking, passages: NDArray[np.integer], otherwise: float)
         at = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
         found = np.where(known[at] == wanted, values[at], np.float32(otherwise))
     return np.where(passages < 0, np.float32(np.nan), found)
+
+
+def without_repeats(rows: NDArray[Row]) -> NDArray[Row]:
+    """The passages (n, m) with each at most once in a row: a later occurrence becomes -1."""
+    order = np.argsort(rows, axis=1, kind="stable")
+    ascending = np.take_along_axis(rows, order, axis=1)
+    repeated = np.zeros(rows.shape, dtype=bool)
+    np.put_along_axis(repeated, order[:, 1:], ascending[:, 1:] == ascending[:, :-1], axis=1)
+    return np.where(repeated, rows.dtype.type(-1), rows)

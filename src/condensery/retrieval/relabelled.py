@@ -77,13 +77,15 @@ NOTHING = Relabelled(np.empty(0, np.int64), np.empty(0, np.int64))
 def read_relabelled(paths: Sequence[Path], collection: Collection, split: str) -> Relabelled:
     """Read filled sheets with the columns ``query id``, ``passage id`` and ``relevant``.
 
-    ``relevant`` is yes, no, or empty where nobody judged.
+    ``relevant`` is yes, no, or empty where nobody judged. Without sheets nothing is read, and ``NOTHING`` is returned.
 
     Raises:
         UserError: with file, line and column, for another word, an id that is not in the collection, a query of another
             split, a text that is not that of its id, and a pair with two different judgements, here or in the collection.
             Also where nothing is judged.
     """
+    if not paths:
+        return NOTHING
     positives = collection.qrels(split).positives()
     said: dict[int, tuple[bool, str]] = {}
     for path in paths:

@@ -5,6 +5,7 @@ An evaluator such as trec_eval does not read the rank. It sorts by score, and eq
 
 import gzip
 import io
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,13 +18,13 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.retrieval.finite import check_scores
-from condensery.retrieval.lookup import rows_of
+from condensery.retrieval.lookup import known_rows
+from condensery.retrieval.passage_lists import PassageLists
 from condensery.retrieval.ranking import strictly_falling
 from condensery.system.files import atomic
 from condensery.system.inputs import readable
 from condensery.text.collection import Collection
 from condensery.text.lines import decimal, integer, read_lines
-from condensery.text.table import TextTable
 
 QUERIES = 256  # queries written at a time
 HIGHEST = float(np.finfo(np.float32).max)
@@ -31,17 +32,9 @@ BLOCK = 1 << 20  # bytes searched at a time
 
 
 @dataclass(frozen=True)
-class Run:
-    """The k best passages of n queries, as rows of the collection; the arrays may be mapped from files.
+class Run(PassageLists):
+    """The k best passages of queries, best first, padded with -1 and with scores of -inf at the end."""
 
-    Attributes:
-        query_rows: int64 (n,).
-        passage_rows: int64 or int32 (n, k), best first, padded with -1.
-        scores: float32 (n, k), -inf for padding.
-    """
-
-    query_rows: NDArray[np.int64]
-    passage_rows: NDArray[np.integer]
     scores: NDArray[np.float32]
 
 
@@ -93,12 +86,14 @@ def read_run(path: Path, collection: Collection) -> Run:
     trec_eval does not read this column: it orders equal scores by their ids.
 
     Raises:
-        UserError: with the line number: wrong column count, a score or rank that is no number, an unknown id, a passage
-            twice for one query.
+        UserError: the file is empty; with the line number: wrong column count, a score or rank that is no number, an
+            unknown id, a passage twice for one query.
     """
     queries, passages, ranks, scores = _columns(path)
-    query_rows = _known(collection.queries, queries, path, "query")
-    passage_rows = _known(collection.passages, passages, path, "passage")
+    if not queries:
+        raise UserError(f"{path}: no scores, the file is empty")
+    query_rows = known_rows(collection, "query", queries, lambda at: f"{path}:{at + 1}")
+    passage_rows = known_rows(collection, "passage", passages, lambda at: f"{path}:{at + 1}")
     order = np.lexsort((passage_rows, query_rows))
     twice = (np.diff(query_rows[order]) == 0) & (np.diff(passage_rows[order]) == 0)
     if twice.any():
@@ -119,34 +114,21 @@ def read_run(path: Path, collection: Collection) -> Run:
 def rankings_of(path: Path, query_ids: Sequence[str]) -> dict[str, list[str]]:
     """The ids of the passages of a few queries, best first, in a compressed run that ``write_run`` wrote.
 
-    The file is searched in blocks for the beginnings of the wanted lines, several times as fast as line by line. A query's
-    lines stand together, so the search for a query ends behind them. A query without lines has an empty list.
+    The file is searched in blocks, which is faster than line by line. A query without lines has an empty list.
 
     Raises:
         UserError: the file is missing or broken.
     """
     rankings: dict[str, list[str]] = {query: [] for query in query_ids}
-    waiting = set(rankings)
+    wanted = b"|".join(re.escape(query.encode()) for query in rankings)
+    passages = re.compile(rb"^(%s) Q0 (\S+)" % wanted, re.MULTILINE)
     with readable(path), gzip.open(path) as stream:
-        rest = b"\n"  # so that the first line, too, follows a line end
-        while waiting and (block := stream.read(BLOCK)):
+        rest = b""
+        while block := stream.read(BLOCK):
             lines, _, rest = (rest + block).rpartition(b"\n")
-            rest = b"\n" + rest
-            for query in list(waiting) if lines else ():
-                here = list(_passages(lines, f"\n{query} Q0 ".encode()))
-                if rankings[query] and not here:
-                    waiting.remove(query)
-                rankings[query] += here
+            for query, passage in passages.findall(lines):
+                rankings[query.decode()].append(passage.decode(errors="replace"))
     return rankings
-
-
-def _passages(lines: bytes, beginning: bytes) -> Iterator[str]:
-    """The word behind each ``beginning``."""
-    at = lines.find(beginning)
-    while at >= 0:
-        at += len(beginning)
-        yield lines[at : lines.find(b" ", at)].decode(errors="replace")
-        at = lines.find(beginning, at)
 
 
 def _columns(path: Path) -> tuple[list[str], list[str], NDArray[np.int64], NDArray[np.float64]]:
@@ -170,11 +152,3 @@ def _columns(path: Path) -> tuple[list[str], list[str], NDArray[np.int64], NDArr
         queries.append(fields[0])
         passages.append(fields[2])
     return queries, passages, np.array(ranks, np.int64), np.array(scores, np.float64)
-
-
-def _known(table: TextTable, ids: list[str], path: Path, kind: str) -> NDArray[np.int64]:
-    rows = rows_of(table, ids)
-    if len(rows) and rows.min() < 0:
-        line = int(np.argmax(rows < 0))
-        raise UserError(f"{path}:{line + 1}: {kind} {shown(ids[line])!r} is unknown{table.unlike(ids[line])}")
-    return rows

@@ -1,4 +1,4 @@
-"""Rank any number of queries shard by shard on disk. A restart keeps complete shards, and memory holds one shard.
+"""Compute arrays of any number of rows shard by shard on disk. A restart keeps complete shards, and memory holds one shard.
 
 Several processes may share the shards (``condensery.sharing``).
 """
@@ -13,22 +13,89 @@ from numpy.typing import NDArray
 
 from condensery.retrieval.finite import check_scores
 from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.runs import Run
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
-from condensery.system.files import atomic, load_array, load_arrays, new_array
+from condensery.system.files import atomic, load_array, new_array, read_json, write_json
 from condensery.system.progress import ProgressTask, progress
 
 SHARD = 16_384  # queries ranked at a time; changes the last bits of scores (a matrix product rounds by its shape)
-PARTS, QUERIES = "shards", "queries.npy"  # the folder of finished shards; the file that is written last
 
+# rows of a shard -> arrays by name; it advances the task
+Work = Callable[[slice, ProgressTask], dict[str, NDArray[Any]]]
 # query rows (b,) -> scores (b, depth) and passage rows (b, depth), and any further arrays; it advances the task
 Rank = Callable[[NDArray[np.int64], ProgressTask], tuple[NDArray[Any], ...]]
+
+
+def compute_in_shards(
+    work: Work,
+    number: int,
+    path: Path,
+    label: str,
+    *,
+    size: int = SHARD,
+    group: ProcessGroup = SINGLE_PROCESS,
+    unit: str = "queries",
+    amount: Callable[[slice], int] | None = None,
+) -> None:
+    """Compute arrays of ``number`` rows, or continue an interrupted attempt, and write each as a file beside ``path``.
+
+    Where ``path`` exists, all is done. Shards of another size are computed again.
+
+    Args:
+        work: computes the arrays of a shard by their names, one of which is the name of ``path``.
+        number: rows of all shards.
+        path: the file that is written last.
+        label: shown with the progress.
+        size: rows of a shard.
+        group: the processes that share the shards.
+        unit: what the progress counts.
+        amount: the number of units of a shard; None = its rows.
+    """
+    parts = path.with_suffix(".parts")
+    layout = {"rows": number, "size": size}
+    plan = [slice(first, min(first + size, number)) for first in range(0, max(number, 1), size)]
+    shards = [parts / f"{shard:05d}" for shard in range(len(plan))]
+
+    def left() -> list[int]:
+        if path.exists():
+            return []
+        if not (parts / "layout.json").exists() or read_json(parts / "layout.json") != layout:
+            shutil.rmtree(parts, ignore_errors=True)
+            write_json(parts / "layout.json", layout)
+        return [shard for shard in range(len(plan)) if not shards[shard].exists()]
+
+    def join() -> None:
+        if not path.exists():
+            names = {file.name for file in shards[0].iterdir()} - {path.name}
+            for name in [*sorted(names), path.name]:
+                _join([shard / name for shard in shards], path.with_name(name))
+        shutil.rmtree(parts, ignore_errors=True)
+
+    with group.shards(left) as mine:
+        total = sum(amount(plan[shard]) if amount else plan[shard].stop - plan[shard].start for shard in mine)
+        with progress(label, total, unit) as task:
+            for shard in mine:
+                arrays = work(plan[shard], task)
+                with atomic(shards[shard]) as temporary:
+                    temporary.mkdir()
+                    for name, array in arrays.items():
+                        np.save(temporary / f"{name}.npy", array)
+    group.from_rank_zero(join)
+
+
+def _join(parts: Sequence[Path], path: Path) -> None:
+    """Concatenate the arrays of files, with one at a time in memory."""
+    first, rows = load_array(parts[0], mapped=True), [len(load_array(part, mapped=True)) for part in parts]
+    with atomic(path) as temporary:
+        joined = new_array(temporary, first.dtype, (sum(rows), *first.shape[1:]))
+        for part, stop in zip(parts, np.cumsum(rows), strict=True):
+            array = load_array(part)
+            joined[stop - len(array) : stop] = array
+        joined.flush()
 
 
 def rank_in_shards(
     rank: Rank,
     query_rows: NDArray[np.int64],
-    depth: int,
     folder: Path,
     label: str,
     size: int = SHARD,
@@ -38,12 +105,11 @@ def rank_in_shards(
     """Rank all queries (n,) into ``folder``, or continue an interrupted attempt there.
 
     It writes ``queries.npy`` (n,), ``passages.npy`` (n, depth) int32 and ``scores.npy`` (n, depth) float32, which
-    ``open_ranking`` opens, and a file for each further array.
+    ``Run.mapped`` opens, and a file for each further array.
 
     Args:
         rank: ranks some queries.
         query_rows: (n,).
-        depth: passages of each ranking.
         folder: gets the arrays.
         label: shown with the progress and in errors.
         size: queries of a shard.
@@ -53,68 +119,15 @@ def rank_in_shards(
     Raises:
         UserError: a score is not finite.
     """
-    starts = range(0, len(query_rows), size)
 
-    def path(number: int) -> Path:
-        return folder / PARTS / f"{number:05d}.npz"
+    def ranked(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
+        rows = query_rows[part]
+        scores, passages, *others = rank(rows, task)
+        check_scores(scores, passages, f"{label}: a score of query row", rows)
+        named = dict(zip(further, others, strict=True))
+        return {"passages": passages.astype(np.int32), "scores": scores, **named, "queries": rows}
 
-    def left() -> list[int]:
-        joined = (folder / QUERIES).exists()  # written last, so all else is complete
-        return [number for number in range(len(starts)) if not joined and not path(number).exists()]
-
-    with group.shards(left) as mine:
-        rows = {number: query_rows[starts[number] : starts[number] + size] for number in mine}
-        with progress(label, sum(map(len, rows.values())), "queries") as task:
-            for number in mine:
-                scores, passages, *others = rank(rows[number], task)
-                check_scores(scores, passages, f"{label}: a score of query row", rows[number])
-                with atomic(path(number)) as temporary, open(temporary, "wb") as stream:
-                    named: dict[str, Any] = dict(zip(further, others, strict=True))
-                    np.savez(stream, scores=scores, passages=passages.astype(np.int32), **named)
-
-    def join() -> None:
-        if not (folder / QUERIES).exists():
-            _join([path(number) for number in range(len(starts))], query_rows, depth, folder, further)
-        shutil.rmtree(folder / PARTS, ignore_errors=True)
-
-    group.from_rank_zero(join)
-
-
-def _join(
-    shards: Sequence[Path], query_rows: NDArray[np.int64], depth: int, folder: Path, further: Sequence[str]
-) -> None:
-    """Concatenate the shards, with one at a time in memory."""
-    for name, kind in (("passages", np.int32), ("scores", np.float32)):
-        with atomic(folder / f"{name}.npy") as temporary:
-            joined = new_array(temporary, kind, (len(query_rows), depth))
-            first = 0
-            for shard in shards:
-                part = load_arrays(shard)[name]
-                joined[first : first + len(part)] = part
-                first += len(part)
-            joined.flush()
-    for name in further:
-        with atomic(folder / f"{name}.npy") as temporary, open(temporary, "wb") as stream:
-            np.save(stream, np.concatenate([load_arrays(shard)[name] for shard in shards]))
-    with atomic(folder / QUERIES) as temporary, open(temporary, "wb") as stream:
-        np.save(stream, query_rows)
-
-
-def open_ranking(folder: Path) -> Run:
-    """Open the ranking that ``rank_in_shards`` wrote, memory-mapped."""
-    passages, scores = (load_array(folder / f"{name}.npy", mapped=True) for name in ("passages", "scores"))
-    return Run(load_array(folder / QUERIES), passages, scores)
-
-
-def without(
-    ranking: Ranking, passages: Sequence[NDArray[np.integer]]
-) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-    """Each query's ranking without padding and without the query's list in ``passages``: (scores, rows) for each query."""
-    kept = []
-    for scores, rows, left_out in zip(*ranking, passages, strict=True):
-        keep = (rows >= 0) & ~np.isin(rows, left_out)
-        kept.append((scores[keep], rows[keep]))
-    return kept
+    compute_in_shards(ranked, len(query_rows), folder / "queries.npy", label, size=size, group=group)
 
 
 def padded(rankings: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]], depth: int) -> Ranking:

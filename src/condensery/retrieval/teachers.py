@@ -3,23 +3,24 @@
 Shapes: n queries, k passages of each.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.errors import UserError, shown
-from condensery.retrieval.collection_retriever import CollectionRetriever
-from condensery.retrieval.fusion import min_max
+from condensery.errors import UserError
+from condensery.retrieval.cross_encoders import Score
+from condensery.retrieval.indexes.fused import min_max
+from condensery.retrieval.indexes.interface import CollectionRetriever
+from condensery.retrieval.negative_pool import NegativePool
 from condensery.retrieval.negatives import Negatives
-from condensery.retrieval.pair_scores import PairScores, open_pair_scores, read_pair_scores, save_pair_scores
-from condensery.retrieval.pool import NegativePool, without_repeats
-from condensery.retrieval.reranking import Score
-from condensery.retrieval.searcher import Searcher
-from condensery.retrieval.searcher_index import SearcherIndex
+from condensery.retrieval.pair_scores import PairScores, read_pair_scores, save_pair_scores
+from condensery.retrieval.ranking import without_repeats
+from condensery.retrieval.searchers.base import Searcher, SearcherIndex
+from condensery.retrieval.searchers.reranked import by_texts, predicting
 from condensery.system.cache import cached
 from condensery.system.progress import ProgressTask, progress
 from condensery.text.collection import Collection
@@ -28,15 +29,6 @@ Rows = NDArray[np.integer]
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
 Scaling = Literal["none", "min_max"]
-Predict = Callable[[list[tuple[str, str]]], Any]  # pairs of a query and a passage -> a number for each
-PAIRS = 65_536  # pairs of texts that a function is given at a time
-
-
-class Predicting(Protocol):
-    """An object that scores pairs of texts, such as ``CrossEncoder`` of sentence-transformers."""
-
-    def predict(self, pairs: list[tuple[str, str]], /) -> Any:
-        """A number for each pair of a query and a passage."""
 
 
 def pool_to_score(
@@ -66,57 +58,6 @@ def by_retriever(retriever: CollectionRetriever) -> Score:
         return retriever.score(query_rows, candidates)
 
     return score
-
-
-def by_texts(predict: Predict, collection: Collection, label: str) -> Score:
-    """The function that scores passages with ``predict``, such as ``CrossEncoder.predict`` of sentence-transformers.
-
-    ``predict`` reads a passage as its title and its text, as BM25 does. Scoring raises ``UserError`` where ``predict`` does
-    not give a finite number for each pair.
-    """
-    return by_read_texts(predict, collection.queries.column("text").take, collection.passages.full_texts, label)
-
-
-def by_read_texts(
-    predict: Predict, queries: Callable[[Rows], Sequence[str]], passages: Callable[[Rows], Sequence[str]], label: str
-) -> Score:
-    """The function that scores passages with ``predict``; ``queries`` and ``passages`` give the texts of rows (n,)."""
-
-    def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
-        place, at = np.nonzero(candidates >= 0)
-        scores = np.full(candidates.shape, np.nan, np.float32)
-        for first in range(0, len(place), PAIRS):
-            part = slice(first, first + PAIRS)
-            read = passages(candidates[place[part], at[part]])
-            pairs = list(zip(queries(query_rows[place[part]]), read, strict=True))
-            scores[place[part], at[part]] = _numbers(predict(pairs), len(pairs), label)
-            task.advance(len(pairs))
-        return scores
-
-    return score
-
-
-def predicting(given: Any) -> Predict | None:
-    """The function of an object that scores pairs of texts, or the function itself; None where it is neither."""
-    predict = getattr(given, "predict", None if hasattr(given, "parameters") else given)
-    return predict if callable(predict) and not isinstance(given, type) else None
-
-
-def _numbers(given: Any, pairs: int, label: str) -> Scores:
-    """The scores (pairs,) that a function gave. Raises ``UserError`` where these are not a finite number for each pair."""
-    given = given.detach().float().cpu().numpy() if hasattr(given, "detach") else given
-    try:
-        found = np.asarray(given, np.float32)
-    except (TypeError, ValueError):
-        raise UserError(f"{label}: it must give a number for each pair, not {shown(repr(given))}") from None
-    if found.shape not in ((pairs,), (pairs, 1)):
-        raise UserError(
-            f"{label}: of {pairs} pairs it gives numbers of shape {found.shape}; one for each pair is expected"
-        )
-    if not np.isfinite(found).all():
-        at = int(np.flatnonzero(~np.isfinite(found.reshape(-1)))[0])
-        raise UserError(f"{label}: the score of pair {at} is not finite")
-    return found.reshape(-1)
 
 
 def together(scorers: Sequence[Score], weights: Sequence[float] | None = None, scaling: Scaling = "none") -> Score:
@@ -169,7 +110,7 @@ def taught_by(
         return PairScores.of(teacher, collection)
     if isinstance(teacher, str | Path):
         path = Path(teacher)
-        return open_pair_scores(path) if path.is_dir() else read_pair_scores(path, collection)
+        return PairScores.mapped(path) if path.is_dir() else read_pair_scores(path, collection)
     queries, candidates = pool_to_score(positives, negatives)
     teacher = teacher() if isinstance(teacher, type) else teacher
     if isinstance(teacher, Searcher):
@@ -180,8 +121,9 @@ def taught_by(
             "teacher: BM25 or a Retriever, an object with predict(pairs of texts), a function of these, a file, scores by"
             f" id, or PairScores is expected, not a {type(teacher).__name__}"
         )
+    texts = collection.queries.column("text").take, collection.passages.full_texts
     with progress("teacher", int((candidates >= 0).sum()), "pairs") as task:
-        scores = together([by_texts(predict, collection, "teacher")])(queries, candidates, task)
+        scores = together([by_texts(predict, *texts, "teacher")])(queries, candidates, task)
     return PairScores(queries, candidates, scores)
 
 
@@ -189,12 +131,12 @@ def _by_searcher(searcher: Searcher, collection: Collection, queries: Ids, candi
     asked = blake2b(queries.tobytes() + candidates.tobytes(), digest_size=16).hexdigest()
 
     def make(folder: Path) -> None:
-        index = SearcherIndex(searcher, collection)
+        index = SearcherIndex.of(searcher, collection)
         with progress("teacher", int((candidates >= 0).sum()), "pairs") as task:
             scores = together([by_retriever(index)])(queries, candidates, task)
         save_pair_scores(folder, PairScores(queries, candidates, scores), collection)
 
-    return open_pair_scores(cached("pair_scores", f"{collection.content_hash} {searcher.identity()} {asked}", make))
+    return PairScores.mapped(cached("pair_scores", f"{collection.content_hash} {searcher.identity()} {asked}", make))
 
 
 def counts(pairs: PairScores, positives: Mapping[int, Rows]) -> dict[str, int]:

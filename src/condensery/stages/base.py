@@ -1,7 +1,7 @@
 """Shared types of all stages: the base of the configs, the artifacts, and the settings of this machine."""
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -187,15 +187,7 @@ class Artifact:
 
     def all_warnings(self) -> list[str]:
         """Return the warnings of this artifact and of all artifacts that it was made from, each warning once."""
-        texts, left, seen = dict[str, None](), [self], {self.path}
-        while left:
-            artifact = left.pop(0)
-            texts |= dict.fromkeys(artifact.warnings)
-            parents = [parent for field in artifact.manifest["inputs"] for parent in artifact.inputs(field)]
-            new = [parent for parent in dict.fromkeys(parents) if parent.path not in seen]
-            seen |= {parent.path for parent in new}
-            left += new
-        return list(texts)
+        return list(dict.fromkeys(text for artifact in self.behind() for text in artifact.warnings))
 
     def inputs(self, field: str) -> list["Artifact"]:
         """Return the artifacts that the field ``field`` of the stage's config named."""
@@ -208,18 +200,20 @@ class Artifact:
 
     def ancestor(self, product: str) -> "Artifact | None":
         """Return the nearest artifact that makes ``product``, breadth first from this one through its inputs; or None."""
-        level = [self]
-        while level:
-            for artifact in level:
-                if artifact.manifest["makes"] == product:
-                    return artifact
-            level = [
-                parent
-                for artifact in level
-                for field in artifact.manifest["inputs"]
-                for parent in artifact.inputs(field)
-            ]
-        return None
+        return next((artifact for artifact in self.behind() if artifact.manifest["makes"] == product), None)
+
+    def parents(self) -> list["Artifact"]:
+        """Return the artifacts that this one was made from."""
+        return [parent for field in self.manifest["inputs"] for parent in self.inputs(field)]
+
+    def behind(self) -> Iterator["Artifact"]:
+        """Yield this artifact and all that it was made from, each once, breadth first."""
+        found = [self]
+        for artifact in found:  # the list grows during the loop
+            yield artifact
+            for parent in artifact.parents():
+                if parent not in found:
+                    found.append(parent)
 
 
 def retriever_name(index: Artifact) -> str:
@@ -231,8 +225,7 @@ def retriever_name(index: Artifact) -> str:
     named, below = index, [index]
     while len(below) == 1:
         named = below[0]
-        parents = [parent for field in named.manifest["inputs"] for parent in named.inputs(field)]
-        below = [parent for parent in parents if parent.manifest["makes"] == "index"]
+        below = [parent for parent in named.parents() if parent.manifest["makes"] == "index"]
     named = named if below else index.ancestor("encoder") or index
     return f"{named.kind}/{named.id}"
 
@@ -285,6 +278,8 @@ class Runtime:
     distributed: DistributedProcess | None = None  # set in a process that was started for the stage
     compile: bool = False  # whether layers that train are compiled by torch
     flags: Mapping[str, Any] = field(default_factory=dict)  # of Lightning's Trainer, besides the loop's own
+    tensorboard: bool = False  # whether TensorBoard gets the curves too
+    trackio: str | None = None  # the project in Trackio that gets the curves too
 
     @property
     def search_device(self) -> str | None:

@@ -8,7 +8,7 @@ import torch
 
 from condensery.errors import UserError
 from condensery.models.cross_encoder import CrossEncoder, load_reranker
-from condensery.retrieval.reranking import PairScorer
+from condensery.retrieval.cross_encoders import PairScorer
 from condensery.stages.base import Artifact, Context
 from condensery.stages.devices import autocast, torch_device
 from condensery.text.collection import Collection

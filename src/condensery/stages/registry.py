@@ -34,7 +34,6 @@ from condensery.stages.base import Context, StageConfig
 PLUGINS = "CONDENSERY_STAGES"  # environment variable: comma-separated modules with further stages, losses and formats
 FAMILIES = ("corpus", "pretraining", "finetuning", "retrieval", "evaluation")  # packages beside this file
 
-Cost = float | Callable[[Any], float]
 Function = Callable[[Any, Context], Mapping[str, Any] | None]
 Decorated = TypeVar("Decorated", bound=type[StageConfig] | Function)
 
@@ -46,7 +45,7 @@ class Stage:
     Attributes:
         kind: name of the kind.
         place: the function that runs the stage, as ``module:function``.
-        version, makes, cost, adapts, together: as ``stage`` takes them.
+        version, makes, adapts, together: as ``stage`` takes them.
         decorated: the config class, or the function, that ``stage`` has decorated.
     """
 
@@ -54,7 +53,6 @@ class Stage:
     place: str
     version: int
     makes: str
-    cost: Cost
     adapts: str | None
     together: bool | str
     decorated: type[StageConfig] | Function
@@ -90,7 +88,6 @@ def stage(
     *,
     version: int,
     makes: str,
-    cost: Cost = 1.0,
     adapts: str | None = None,
     together: bool | str = False,
 ) -> Callable[[Decorated], Decorated]:
@@ -101,8 +98,6 @@ def stage(
         function: ``module:function`` for a decorated class, in a module beside that of the class.
         version: a number that is raised when a change of the code changes the stage's product.
         makes: the product, as in ``Input(product)`` of the stages that read it: ``encoder``, ``index``, ...
-        cost: a guess at the stage's duration, a number or a function of the config. With ``jobs`` > 1 long chains start
-            first.
         adapts: a field of the config. A recipe may name, where ``makes`` is wanted, a stage that makes the product which
             this field reads. Then a stage of this kind is added between the two, called ``<named>.<makes>``.
         together: whether several processes call the function at once with ``trainer.devices`` > 1, each in
@@ -119,7 +114,7 @@ def stage(
         place = f"{package}.{function}" if function else f"{decorated.__module__}:{decorated.__qualname__}"
         if kind in _STAGES and _STAGES[kind].place != place:
             raise ValueError(f"two stages are called {kind!r}: {_STAGES[kind].place} and {place}")
-        _STAGES[kind] = Stage(kind, place, version, makes, cost, adapts, together, decorated)
+        _STAGES[kind] = Stage(kind, place, version, makes, adapts, together, decorated)
         return decorated
 
     return register

@@ -25,11 +25,11 @@ from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.steps import Batches, steps_of_epochs, steps_of_tokens
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.data_module import StepDataModule
+from condensery.training.data.steps import Batches, steps_of_epochs, steps_of_tokens
 from condensery.training.equipment import check_precision, equipment
 from condensery.training.fitting import chunk_that_fits
-from condensery.training.logs import wandb_logger
+from condensery.training.logs import other_loggers, wandb_logger
 from condensery.training.loop import first_step, fit
 from condensery.training.modules.encoders import EncoderModule
 from condensery.training.modules.optimisation import TrainingModule
@@ -103,8 +103,10 @@ def run_training(
         print(f"[{context.stage_name}] Warning: {warning}", flush=True)
     if first:
         print(f"[{context.stage_name}] goes on from step {first:,} of {settings.steps:,}", flush=True)
-    with wandb_logger(_tracked(config, context), context.folder, first) as loggers:
-        values = train(loggers=loggers)
+    tracked = _tracked(config, context)
+    others = other_loggers(tracked, context.folder, first, context.runtime.tensorboard, context.runtime.trackio)
+    with wandb_logger(tracked, context.folder, first) as loggers:
+        values = train(loggers=[*loggers, *others])
     if module.global_step < settings.steps:
         print(
             f"[{context.stage_name}] a callback ended it at step {module.global_step:,} of {settings.steps:,}",

@@ -11,11 +11,9 @@ from condensery.stages.base import FromRecipe, Input, Operational, Precision, Se
 from condensery.stages.checks import check_checkpoint, check_length
 from condensery.stages.trainer_options import Callbacks, identity
 from condensery.stages.workload import Sizes, Work, checkpoint_bytes, product
-from condensery.training.settings import Optimiser
+from condensery.training.settings import RUN_LENGTHS, Optimiser
 
 SMALLEST = 2048  # padded tokens of the first chunk that chunk_tokens=auto tries
-
-RUN_LENGTHS = ("steps", "epochs", "token_budget")  # fields that say how long training runs
 
 LENGTHS = ("length", "query_length", "passage_length")  # fields that say how long inputs are, in tokens
 

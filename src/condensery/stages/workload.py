@@ -4,6 +4,7 @@
 sizes. A number that cannot be known beforehand is None and is shown as unknown.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -82,22 +83,14 @@ def known(read: Read, *names: str) -> Sizes:
 
 def product(*numbers: float | None) -> float | None:
     """Return the product of the numbers; None where a number is not known."""
-    result = 1.0
-    for number in numbers:
-        if number is None:
-            return None
-        result *= number
-    return result
+    given = [number for number in numbers if number is not None]
+    return math.prod(given, start=1.0) if len(given) == len(numbers) else None
 
 
-def total(numbers: Iterable[float | None]) -> float | None:
+def total(numbers: Sequence[float | None]) -> float | None:
     """Return the sum of the numbers; None where a number is not known."""
-    result = 0.0
-    for number in numbers:
-        if number is None:
-            return None
-        result += number
-    return result
+    given = [number for number in numbers if number is not None]
+    return sum(given, 0.0) if len(given) == len(numbers) else None
 
 
 @dataclass(frozen=True)
@@ -131,24 +124,23 @@ class Work:
         return None if self.step is None else product(self.steps, self.step.tokens)
 
     @property
+    def step_flops(self) -> float:
+        """Operations of all steps; 0 where there are none, or they are not known."""
+        return self.step.flops * (self.steps or 0.0) if self.step else 0.0
+
+    @property
     def flops(self) -> float | None:
         """Operations of all matrix products."""
-        if not self.known:
-            return None
-        return (self.products or 0.0) + (self.step.flops * (self.steps or 0.0) if self.step else 0.0)
+        return (self.products or 0.0) + self.step_flops if self.known else None
 
 
 def encoder_size(backbone: BackboneConfig, vocabulary: int | None) -> EncoderSize:
     """Return the sizes of a backbone: from the config.json of its folder, otherwise from the recipe's config."""
-    shape = {name: getattr(backbone, name) for name in ("layers", "hidden", "intermediate", "heads")}
-    words = vocabulary or backbone.vocab_size
-    path = expanded(backbone.name) / "config.json" if backbone.name else Path()
-    if path.is_file():
-        about = read_json(path)
-        theirs = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
-        shape = {name: int(about.get(key, shape[name])) for name, key in zip(shape, theirs, strict=True)}
-        words = int(about.get("vocab_size", words))
-    return EncoderSize(**shape, vocabulary=words, dropout=0.1 if backbone.dropout is None else backbone.dropout)
+    size = released_size(backbone.name) if backbone.name else None
+    if size is None:
+        words = vocabulary or backbone.vocab_size
+        size = EncoderSize(backbone.layers, backbone.hidden, backbone.intermediate, backbone.heads, words)
+    return size if backbone.dropout is None else replace(size, dropout=backbone.dropout)
 
 
 def released_size(folder: str | Path) -> EncoderSize | None:
@@ -158,10 +150,7 @@ def released_size(folder: str | Path) -> EncoderSize | None:
     names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
     if not all(isinstance(about.get(name), int) for name in names):
         return None
-    layers, hidden, intermediate, heads, words = (about[name] for name in names)
-    return EncoderSize(
-        layers=layers, hidden=hidden, intermediate=intermediate, heads=heads, vocabulary=words, dropout=0.1
-    )
+    return EncoderSize(*(about[name] for name in names))
 
 
 def with_encoder(sizes: Sizes, backbone: BackboneConfig, passage_length: int | None = None) -> Sizes:

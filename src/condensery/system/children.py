@@ -83,6 +83,11 @@ def alive(process: int) -> bool:
     return True
 
 
+def manner_of_death(code: int | None) -> str:
+    """How a process died, in words, by its exit code; a negative code is the number of a signal."""
+    return f"killed by signal {-code}, perhaps for want of memory" if code and code < 0 else f"exit code {code}"
+
+
 def end_group() -> NoReturn:
     """Kill this process, and the whole process group where this process leads one."""
     if os.getpgrp() == os.getpid():
@@ -94,7 +99,7 @@ def end_group() -> NoReturn:
 def guarded(command: Sequence[str]) -> list[str]:
     """The command line that runs ``command`` and ends it when this process ends.
 
-    To be started with ``Popen`` and ``start_new_session``.
+    It must be started with ``start_new_session``, since it ends the process group that it leads.
     """
     return [sys.executable, "-m", "condensery.system.children", str(os.getpid()), *command]
 
@@ -125,8 +130,6 @@ def _guard(parent: Parent, command: Sequence[str]) -> int:
 
 def main(parent: int, command: Sequence[str]) -> int:
     """Run ``command`` as a child of ``parent`` would; return its exit code, or end by the signal that ended it."""
-    if os.getpgrp() != os.getpid():
-        os.setpgid(0, 0)
     code = _guard(Parent(parent, main_thread=False), command)
     if code < 0:
         with suppress(OSError):  # SIGKILL has no handler

@@ -6,11 +6,12 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from filelock import FileLock
 
 from condensery.errors import UserError
+from condensery.system.files import existing
 from condensery.system.inputs import MEGABYTE
 from condensery.system.progress import progress
 
@@ -93,7 +94,11 @@ def check_digest(path: Path, md5: str) -> None:
 
 def file_md5(path: Path) -> str:
     """The MD5 of a file, 32 hexadecimal digits."""
-    digest = hashlib.md5(usedforsecurity=False)
+    return file_digest(path, hashlib.md5(usedforsecurity=False))
+
+
+def file_digest(path: Path, digest: Any) -> str:
+    """The digest of a file in hexadecimal digits; ``digest`` is a hash object of ``hashlib``, which takes the bytes."""
     with open(path, "rb") as file, progress(f"checking {path.name}", _size(path) // MEGABYTE, "MB") as task:
         while block := file.read(MEGABYTE):
             digest.update(block)
@@ -105,7 +110,7 @@ def check_space(downloads: Iterable[Download], key: str) -> None:
     """Raise ``UserError`` where a disk has no room for the bytes that are still to be fetched."""
     wanted: dict[Path, int] = {}
     for download in downloads:
-        folder = _standing(download.path.parent)
+        folder = existing(download.path.parent)
         wanted[folder] = wanted.get(folder, 0) + download.missing
     for folder, size in wanted.items():
         check_room(folder, size, key)
@@ -113,14 +118,9 @@ def check_space(downloads: Iterable[Download], key: str) -> None:
 
 def check_room(folder: Path, size: int, key: str) -> None:
     """Raise ``UserError`` where the disk of ``folder`` has no room for ``size`` bytes."""
-    folder = _standing(folder)
+    folder = existing(folder)
     if size > (free := shutil.disk_usage(folder).free):
         raise UserError(f"{key}: {as_bytes(size)} are to be fetched, and {folder} has room for {as_bytes(free)}")
-
-
-def _standing(folder: Path) -> Path:
-    """The folder, or the nearest parent folder that exists."""
-    return next(one for one in (folder, *folder.parents) if one.exists())
 
 
 def as_bytes(size: float) -> str:

@@ -52,8 +52,6 @@ def read_json(path: Path) -> Any:
     check_file(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
         raise UserError(f"{path}: not valid JSON ({error})") from None
 
@@ -65,15 +63,8 @@ def load_array(path: Path, mapped: bool = False) -> "NDArray[Any]":
     """
     import numpy as np
 
-    check_file(path)
-    try:
+    with _readable(path, "not a readable array"):
         array: NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except MemoryError:
-        raise
-    except Exception as error:  # a broken header is evaluated as Python, which may raise anything
-        raise UserError(f"{path}: not a readable array ({_first_line(error)}); {RECOMPUTE}") from None
     if not isinstance(array, np.ndarray):
         raise UserError(f"{path}: not one array, but an archive; {RECOMPUTE}")
     return array
@@ -83,15 +74,21 @@ def load_arrays(path: Path) -> "dict[str, NDArray[Any]]":
     """Read the arrays of an .npz file by name. Raises ``UserError`` where the file is missing or not readable."""
     import numpy as np
 
+    with _readable(path, "not readable arrays"), np.load(path, allow_pickle=False) as stored:
+        return dict(stored)
+
+
+@contextmanager
+def _readable(path: Path, complaint: str) -> Iterator[None]:
+    """Turn whatever goes wrong while arrays are read into a ``UserError`` with this complaint."""
+    check_file(path)
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return dict(stored)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
+        yield
     except MemoryError:
         raise
-    except Exception as error:
-        raise UserError(f"{path}: not readable arrays ({_first_line(error)}); {RECOMPUTE}") from None
+    except Exception as error:  # a broken header is evaluated as Python, which may raise anything
+        reason = [*str(error).splitlines(), type(error).__name__][0]
+        raise UserError(f"{path}: {complaint} ({reason}); {RECOMPUTE}") from None
 
 
 def new_array(path: Path, dtype: "DTypeLike", shape: tuple[int, ...]) -> "np.memmap[Any, Any]":
@@ -109,13 +106,14 @@ def new_array(path: Path, dtype: "DTypeLike", shape: tuple[int, ...]) -> "np.mem
     return array
 
 
-def _first_line(error: Exception) -> str:
-    return [*str(error).splitlines(), type(error).__name__][0]
-
-
 def expanded(path: str | Path) -> Path:
     """The path with ``~`` replaced by the home folder; unchanged where there is no such user."""
     return Path(os.path.expanduser(path))
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest folder above it that exists."""
+    return next(one for one in (folder, *folder.parents) if one.exists())
 
 
 def is_hub_name(text: str) -> bool:
@@ -142,15 +140,9 @@ def inside(folder: Path, name: Any, where: str | Path) -> Path:
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
     """Open a UTF-8 text file, plain or gzip (by its ending). Raises ``UserError`` for a missing file."""
-    try:
-        stream: TextIO = (
-            gzip.open(path, "rt", encoding="utf-8", newline="\n")  # noqa: SIM115  (closed by the caller's block)
-            if path.suffix == ".gz"
-            else open(path, encoding="utf-8", newline="\n")  # noqa: SIM115
-        )
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    with stream:
+    check_file(path)
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8", newline="\n") as stream:
         yield stream
 
 

@@ -11,14 +11,13 @@ if TYPE_CHECKING:
 def read_collection(config: "DataConfig", folder: Path) -> "Collection":
     """Read the input that ``config`` describes into ``folder`` and open it. Raises ``UserError`` for bad input."""
     from condensery.text.collection import Collection
-    from condensery.text.formats.readers import READERS
-    from condensery.text.formats.registry import ADDED
+    from condensery.text.config import FORMATS
     from condensery.text.writer import CollectionWriter
 
     config.check()
     source = getattr(config, "root", config.name)
     settings = (config.empty_passages, config.dev_queries, config.unlabelled_queries)
     with CollectionWriter(folder, config.called, source, *settings) as writer:
-        read = READERS[config.format] if config.format in READERS else ADDED[config.format][1]
+        _, read = FORMATS[config.format]
         read(config, writer)
     return Collection(folder)

@@ -8,8 +8,7 @@ from typing import Any
 
 from condensery.errors import UserError
 from condensery.system.inputs import MEGABYTE, opened
-from condensery.system.progress import progress
-from condensery.text.lines import LONGEST, SHOW_FROM, json_fault
+from condensery.text.lines import LONGEST, in_megabytes, json_fault
 
 BLOCK = MEGABYTE  # characters read at a time
 NEAR = 16  # characters; the longest literal or escape that the end of a block can split
@@ -26,15 +25,8 @@ def read_array(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         UserError: the file is no array of objects (with the line); also as ``read_lines``.
     """
     with opened(path) as (raw, file):
-        size = path.stat().st_size
         entries = _Entries(path, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="\n"))
-        with progress(f"reading {path.name}", size // MEGABYTE if size >= SHOW_FROM else 0, "MB") as task:
-            shown = 0
-            for entry in entries:
-                if (at := file.tell() // MEGABYTE) > shown:
-                    task.advance(at - shown)
-                    shown = at
-                yield entry
+        yield from in_megabytes(iter(entries), path, file, each=1)
 
 
 class _Entries:

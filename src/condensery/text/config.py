@@ -1,37 +1,41 @@
-"""The description of an input in any format: the type of the configs that ``conf/data/`` composes."""
+"""All formats of an input, and its description in any of them: the type of the configs that ``conf/data/`` composes."""
 
 from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
-from condensery.text.formats.beir import BeirSource
-from condensery.text.formats.documents import DocumentsSource
-from condensery.text.formats.dpr import DprSource
-from condensery.text.formats.huggingface import HuggingfaceDocumentsSource, HuggingfaceSource, HuggingfaceTriplesSource
-from condensery.text.formats.ir_datasets import IrDatasetsSource
-from condensery.text.formats.msmarco import MarcoDocumentsSource, MarcoSource
-from condensery.text.formats.plain_text import TextSource
-from condensery.text.formats.pydocs import PydocsSource
-from condensery.text.formats.registry import ADDED
-from condensery.text.formats.tevatron import TevatronSource
+from condensery.text.formats import (
+    ADDED,
+    Format,
+    beir,
+    documents,
+    dpr,
+    huggingface,
+    ir_datasets,
+    msmarco,
+    plain_text,
+    pydocs,
+    tevatron,
+)
 from condensery.text.source import DataConfig
 
-_OURS = (
-    BeirSource,
-    MarcoSource,
-    MarcoDocumentsSource,
-    DprSource,
-    TevatronSource,
-    DocumentsSource,
-    TextSource,
-    PydocsSource,
-    IrDatasetsSource,
-    HuggingfaceSource,
-    HuggingfaceTriplesSource,
-    HuggingfaceDocumentsSource,
-)
+FORMATS: dict[str, Format] = {
+    "beir": (beir.BeirSource, beir.read),
+    "msmarco": (msmarco.MarcoSource, msmarco.read),
+    "msmarco_documents": (msmarco.MarcoDocumentsSource, msmarco.read_as_corpus),
+    "dpr": (dpr.DprSource, dpr.read),
+    "tevatron": (tevatron.TevatronSource, tevatron.read),
+    "documents": (documents.DocumentsSource, documents.read),
+    "text": (plain_text.TextSource, plain_text.read),
+    "pydocs": (pydocs.PydocsSource, pydocs.read),
+    "ir_datasets": (ir_datasets.IrDatasetsSource, ir_datasets.read),
+    "huggingface": (huggingface.HuggingfaceSource, huggingface.read),
+    "huggingface_triples": (huggingface.HuggingfaceTriplesSource, huggingface.read_triples),
+    "huggingface_documents": (huggingface.HuggingfaceDocumentsSource, huggingface.read_documents),
+    **ADDED,
+}
 if TYPE_CHECKING:
     DataConfig = DataConfig
 else:
-    _ALL = (*_OURS, *(source for source, _ in ADDED.values()))
+    _ALL = tuple(source for source, _ in FORMATS.values())
     DataConfig = Annotated[Union[_ALL], Field(discriminator="format")]  # noqa: UP007  (their number is not fixed)

@@ -1,15 +1,21 @@
-"""Content hashes of input files. They are remembered, so that an input of gigabytes is hashed only once."""
+"""Hashes of ids, and of the content of input files, which are remembered: gigabytes are hashed only once."""
 
+import hashlib
 import os
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from condensery.system.cache import cache_folder
 from condensery.system.files import content_hash
 
 SETTLED = 2.0  # seconds; a file changed more recently may change again within the resolution of its time stamp
+
+
+def id_hash(identifier: str) -> int:
+    """The 64-bit hash of an id (BLAKE2b, read as a little-endian number)."""
+    return int.from_bytes(hashlib.blake2b(identifier.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
 
 
 def content_hashes(paths: list[Path]) -> list[str]:
@@ -21,16 +27,11 @@ def content_hashes(paths: list[Path]) -> list[str]:
     """
     keys = [_key(path) for path in paths]
     known = _recall(keys)
-    hashes = [known.get(key) or content_hash(path) for key, path in zip(keys, paths, strict=True)]
-    now = time.time_ns()
-    fresh = [
-        (key, digest)
-        for key, digest in zip(keys, hashes, strict=True)
-        if key not in known and now - int(key.rpartition("|")[2]) > SETTLED * 1e9
-    ]
-    if fresh:
-        _remember(fresh)
-    return hashes
+    fresh = {key: content_hash(path) for key, path in zip(keys, paths, strict=True) if key not in known}
+    settled = time.time_ns() - SETTLED * 1e9
+    _remember([(key, digest) for key, digest in fresh.items() if int(key.rpartition("|")[2]) < settled])
+    hashes = known | fresh
+    return [hashes[key] for key in keys]
 
 
 def _key(path: Path) -> str:
@@ -48,17 +49,13 @@ def _open() -> sqlite3.Connection:
 
 
 def _recall(keys: list[str]) -> dict[str, str]:
-    try:
-        with closing(_open()) as connection:
-            rows = (connection.execute("SELECT hash FROM hashes WHERE file = ?", (key,)).fetchone() for key in keys)
-            return {key: row[0] for key, row in zip(keys, rows, strict=True) if row}
-    except (sqlite3.Error, OSError):
-        return {}
+    with suppress(sqlite3.Error, OSError), closing(_open()) as connection:
+        rows = (connection.execute("SELECT * FROM hashes WHERE file = ?", (key,)).fetchone() for key in keys)
+        return dict(row for row in rows if row)
+    return {}
 
 
 def _remember(entries: list[tuple[str, str]]) -> None:
-    try:
-        with closing(_open()) as connection, connection:
+    if entries:
+        with suppress(sqlite3.Error, OSError), closing(_open()) as connection, connection:
             connection.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?)", entries)
-    except (sqlite3.Error, OSError):
-        return

@@ -4,8 +4,6 @@ Two ids count as the same when their hashes are equal. Among 8.8 million ids the
 share a hash is 2e-6. Such a collision shows as a "duplicate id" error, never as a silent mistake.
 """
 
-import hashlib
-import re
 import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator
@@ -16,15 +14,10 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.system.files import load_array
+from condensery.text.hashes import id_hash
 
 SUFFIX = ".rows.npy"
 MOST = 255  # bytes of an id that are kept for messages
-NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)  # the written form of a whole number
-
-
-def id_hash(identifier: str) -> int:
-    """The 64-bit hash of an id (BLAKE2b, read as a little-endian number)."""
-    return int.from_bytes(hashlib.blake2b(identifier.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
 
 
 def alike(identifier: str) -> str:
@@ -72,43 +65,8 @@ def check_distinct(ids: Iterable[object], where: str) -> None:
             )
 
 
-class OneKind:
-    """Takes the ids of one table, texts or whole numbers; refuses a number and a text that are written alike."""
-
-    def __init__(self) -> None:
-        self._taken: dict[type, array[int]] = {int: array("Q"), str: array("Q")}  # 8 bytes an id, only ids like numbers
-        self._sets: dict[type, set[int]] = {}  # the same hashes as sets, made once both kinds occur
-
-    def taken(self, identifier: object, place: str) -> str:
-        """The id as a text.
-
-        Raises:
-            UserError: the id is neither a text nor a whole number, or an id of the other kind is written alike.
-        """
-        if isinstance(identifier, bool) or not isinstance(identifier, int | str):
-            raise UserError(f"{place}: an id must be a text or a whole number, not {shown(repr(identifier))}")
-        if isinstance(identifier, str) and not NUMBER.fullmatch(identifier):
-            return identifier  # not the written form of a number
-        own, other = (int, str) if isinstance(identifier, int) else (str, int)
-        number = id_hash(str(identifier))
-        self._taken[own].append(number)
-        if self._taken[other]:
-            self._sets = self._sets or {kind: set(numbers) for kind, numbers in self._taken.items()}
-            self._sets[own].add(number)
-            if number in self._sets[other]:
-                one = f"the number {identifier} and the text {str(identifier)!r}"
-                raise UserError(f"{place}: {one} are the same id; give one of them another")
-        return str(identifier)
-
-
 def _called(identifier: object) -> str:
-    what = (
-        "a text"
-        if isinstance(identifier, str)
-        else "a number"
-        if isinstance(identifier, int | float)
-        else type(identifier).__name__
-    )
+    what = {str: "a text", int: "a number", float: "a number"}.get(type(identifier), type(identifier).__name__)
     return f"{shown(repr(identifier))} ({what})"
 
 

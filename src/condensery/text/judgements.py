@@ -7,16 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.text.ids import IdIndex, KeptIds, id_hash
-from condensery.text.line_numbers import Places
+from condensery.text.hashes import id_hash
+from condensery.text.ids import IdIndex, KeptIds
+from condensery.text.lines import Places
 
 Rows = NDArray[np.int32]
 Hint = Callable[[str], str]  # unknown id -> hint at a known id that looks the same
-
-
-def no_hint(identifier: str) -> str:
-    """The empty hint."""
-    return ""
 
 
 class Judgements:
@@ -41,8 +37,8 @@ class Judgements:
         queries: IdIndex,
         passages: IdIndex,
         dropped: set[int],
-        like_query: Hint = no_hint,
-        like_passage: Hint = no_hint,
+        like_query: Hint,
+        like_passage: Hint,
     ) -> tuple[Rows, int]:
         """Turn the judgements into rows of the collection.
 
@@ -89,8 +85,7 @@ class Judgements:
     def _check_positives(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> None:
         positive = rows[:, 2] > 0
         if not positive.any():
-            where = self.places.path(0) if len(self.places) else f"split {self.split}"
-            raise UserError(f"{where}: no judgement of the split {self.split} has a grade above 0")
+            raise UserError(f"{self.places.path(0)}: no judgement of the split {self.split} has a grade above 0")
         without = ~np.isin(rows[:, 0], rows[positive, 0])
         if without.any():
             count = len(np.unique(rows[without, 0]))
@@ -117,7 +112,7 @@ class GivenNegatives:
         self.counts.append(len(passage_ids))
         self.places.add(where)
 
-    def resolve(self, queries: IdIndex, passages: IdIndex, dropped: set[int], like_passage: Hint = no_hint) -> Rows:
+    def resolve(self, queries: IdIndex, passages: IdIndex, dropped: set[int], like_passage: Hint) -> Rows:
         """Turn the negatives into rows of the collection.
 
         Negatives of queries that were left out, and passages whose hash is in ``dropped``, are left out.

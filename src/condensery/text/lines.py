@@ -5,11 +5,12 @@ import io
 import json
 import math
 import re
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from condensery.errors import UserError, shown
 from condensery.system.inputs import MEGABYTE, opened
@@ -22,6 +23,7 @@ SHOW_FROM = 32 * MEGABYTE  # progress is shown for files of this size and larger
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
+Item = TypeVar("Item")
 Kind = TypeVar("Kind")
 
 
@@ -53,21 +55,33 @@ def read_lines(path: Path, show: bool = True) -> Iterator[tuple[str, str]]:
 
 def _raw_lines(path: Path, show: bool) -> Iterator[bytes]:
     with opened(path) as (stream, file):
-        size = path.stat().st_size
         lines = iter(partial(stream.readline, LONGEST), b"")
         first = next(lines, b"")
         _check_line_ends(first, stream, path)
         lines = chain([first] if first else [], lines)
-        if size < SHOW_FROM or not show:
-            yield from lines
-            return
-        with progress(f"reading {path.name}", size // MEGABYTE, "MB") as task:
-            shown = 0
-            for number, line in enumerate(lines):
-                if number % 1024 == 0 and (at := file.tell() // MEGABYTE) > shown:
-                    task.advance(at - shown)
-                    shown = at
-                yield line
+        yield from in_megabytes(lines, path, file, each=1024) if show else lines
+
+
+def in_megabytes(items: Iterable[Item], path: Path, file: IO[bytes], each: int) -> Iterator[Item]:
+    """Pass on the items that are read from ``file``, and show how much of it is read where it is large.
+
+    Args:
+        items: the items.
+        path: of the file.
+        file: the file on disk, open; its position tells how much is read.
+        each: the number of items after which the position is looked at.
+    """
+    size = path.stat().st_size
+    if size < SHOW_FROM:
+        yield from items
+        return
+    with progress(f"reading {path.name}", size // MEGABYTE, "MB") as task:
+        shown = 0
+        for number, item in enumerate(items):
+            if number % each == 0 and (at := file.tell() // MEGABYTE) > shown:
+                task.advance(at - shown)
+                shown = at
+            yield item
 
 
 def _check_line_ends(first: bytes, stream: io.BufferedReader, path: Path) -> None:
@@ -88,26 +102,68 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield place, value
 
 
-def read_columns(path: Path, names: Sequence[str], separator: str | None = "\t") -> Iterator[tuple[str, list[str]]]:
+def at_least_one(items: Iterable[Item], path: Path, none: str) -> Iterator[Item]:
+    """Pass on the items that are read from ``path``. Raises ``UserError`` with the text ``none`` where there are none."""
+    number = 0
+    for number, item in enumerate(items, start=1):  # noqa: B007  (it counts)
+        yield item
+    if not number:
+        raise UserError(f"{path}: {none}")
+
+
+def read_columns(
+    path: Path, names: Sequence[str], separator: str | None = "\t", quoted: bool = False
+) -> Iterator[tuple[str, list[str]]]:
     """Yield (place, fields) for every line of a file with the columns ``names``.
 
-    ``separator=None`` splits at any run of white space. Raises ``UserError`` where the number of columns is wrong.
+    Args:
+        path: the file.
+        names: of all columns.
+        separator: what stands between two columns; None = any run of white space.
+        quoted: whether fields between tabs may be "quoted". A quote inside a quoted field is doubled, and no field holds a
+            line end.
+
+    Raises:
+        UserError: the number of columns is wrong.
     """
     for place, line in read_lines(path):
         if not line:
             continue
-        fields = line.split(separator)
+        fields = _unquoted(line, place) if quoted else line.split(separator)
         if len(fields) != len(names):
             apart = "white space" if separator is None else "tabs"
             expected = f"{len(names)} columns separated by {apart} are expected ({', '.join(names)})"
-            raise UserError(f"{place}: {expected}, not {len(fields)}")
+            quote = "; a quote that is opened is not closed" if quoted and line.count('"') % 2 else ""
+            raise UserError(f"{place}: {expected}, not {len(fields)}{quote}")
         yield place, fields
 
 
-def csv_rows(lines: Iterable[str], **how: Any) -> Any:
+def _unquoted(line: str, place: str) -> list[str]:
+    try:
+        return next(_csv_reader([line], delimiter="\t"))
+    except csv.Error as error:
+        raise UserError(f"{place}: not columns between tabs ({error})") from None
+
+
+def _csv_reader(lines: Iterable[str], **how: Any) -> Any:
     """A ``csv.reader`` whose fields may have up to ``LONGEST`` characters; ``how`` goes to ``csv.reader``."""
     csv.field_size_limit(LONGEST)  # holds for the whole process, so it is set only here; the default is 131,072
     return csv.reader(lines, **how)
+
+
+def csv_rows(lines: Iterable[str], path: Path, hint: str = "", separator: str = ",") -> Iterator[tuple[str, list[str]]]:
+    """Yield (place, fields) for every row of the ``lines`` of a CSV file. A quoted field may hold line ends.
+
+    Raises ``UserError`` where a line is not valid CSV; ``hint`` ends the message.
+    """
+    begin = 1
+    rows = _csv_reader(lines, delimiter=separator, strict=True)
+    try:
+        for row in rows:
+            place, begin = f"{path}:{begin}", rows.line_num + 1
+            yield place, row
+    except csv.Error as error:
+        raise UserError(f"{path}:{begin}: not valid CSV ({error}){hint}") from None
 
 
 def read_csv(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
@@ -115,35 +171,9 @@ def read_csv(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
 
     Raises ``UserError`` where the file is not valid CSV; the message says with ``expected`` what the file must be.
     """
-    begin = 1
-    rows = csv_rows((line + "\n" for _, line in read_lines(path)), strict=True)
-    try:
-        for row in rows:
-            place, begin = f"{path}:{begin}", rows.line_num + 1
-            if row:
-                yield place, row
-    except csv.Error as error:
-        raise UserError(f"{path}:{begin}: not valid CSV ({error}); the file is {expected}") from None
-
-
-def read_quoted(path: Path, names: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, fields) for every line of a file with tabs between the columns ``names``; fields may be "quoted".
-
-    A quote inside a quoted field is doubled, and no field holds a line end. Raises ``UserError`` where the number of
-    columns is wrong.
-    """
-    for place, line in read_lines(path):
-        if not line:
-            continue
-        try:
-            fields = next(csv_rows([line], delimiter="\t"))
-        except csv.Error as error:
-            raise UserError(f"{place}: not columns between tabs ({error})") from None
-        if len(fields) != len(names):
-            expected = f"{len(names)} columns separated by tabs are expected ({', '.join(names)})"
-            quote = "; a quote that is opened is not closed" if line.count('"') % 2 else ""
-            raise UserError(f"{place}: {expected}, not {len(fields)}{quote}")
-        yield place, fields
+    lines = (line + "\n" for _, line in read_lines(path))
+    rows = csv_rows(lines, path, f"; the file is {expected}")
+    return ((place, row) for place, row in rows if row)
 
 
 def fields_of(record: dict[str, Any]) -> str:
@@ -211,3 +241,27 @@ def _called(value: Any) -> str:
     if isinstance(value, bool):
         return "true or false"
     return _NAMES.get(type(value), "null" if value is None else "a number")
+
+
+class Places:
+    """A list of places ``path:line`` (or ``path:line:column``) that keeps each path once; 8 bytes a place."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, int] = {}
+        self._path, self._line = array("I"), array("I")
+
+    def add(self, where: str) -> None:
+        """Append ``where`` (``path:line``, or any text without a line)."""
+        path, _, line = where.rpartition(":")
+        if not line.isdecimal():
+            path, line = where, "0"
+        self._path.append(self._paths.setdefault(path, len(self._paths)))
+        self._line.append(int(line))
+
+    def path(self, row: int) -> str:
+        """The file of a place."""
+        return re.sub(r":\d+$", "", list(self._paths)[self._path[row]])  # of path:line:column the path keeps the line
+
+    def __getitem__(self, row: int) -> str:
+        path = list(self._paths)[self._path[row]]
+        return f"{path}:{self._line[row]}" if self._line[row] else path

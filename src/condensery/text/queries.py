@@ -3,7 +3,7 @@
 import glob
 from array import array
 from collections.abc import Iterable, Iterator
-from itertools import pairwise, zip_longest
+from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 from unicodedata import category
@@ -77,16 +77,17 @@ def read_query_files(files: list[Path], kind: Format, passages: TextTable) -> It
     """
     if kind == "lines":
         yield from _by_line(files, len(passages))
-    for file in files if kind != "lines" else []:
-        for place, identifier, queries in _objects(file) if kind == "jsonl" else _columns(file):
-            row = int(passages.rows_of([identifier])[0])
-            if row < 0:
-                raise UserError(
-                    f"{place}: no passage has the id {shown(identifier)!r}; the ids are those of passages.arrow"
-                    f"{passages.unlike(identifier)}"
-                )
-            for query in queries:
-                yield row, query
+        return
+    read = _objects if kind == "jsonl" else _columns
+    for place, identifier, queries in chain.from_iterable(map(read, files)):
+        row = int(passages.rows_of([identifier])[0])
+        if row < 0:
+            raise UserError(
+                f"{place}: no passage has the id {shown(identifier)!r}; the ids are those of passages.arrow"
+                f"{passages.unlike(identifier)}"
+            )
+        for query in queries:
+            yield row, query
 
 
 def _columns(file: Path) -> Iterator[tuple[str, str, list[str]]]:

@@ -14,7 +14,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.text.ids import IdIndex, id_hash
+from condensery.text.hashes import id_hash
+from condensery.text.ids import IdIndex
 from condensery.text.table import TextTable
 
 Ids = NDArray[np.int64]

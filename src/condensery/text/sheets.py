@@ -14,7 +14,7 @@ from condensery.errors import UserError
 from condensery.system.files import atomic, expanded
 from condensery.system.inputs import fault
 from condensery.system.spreadsheets import FORMULA
-from condensery.text.lines import csv_rows
+from condensery.text.lines import at_least_one, csv_rows
 
 SEPARATORS = ",;\t"
 CELL = 30_000  # characters; spreadsheet programs cut a cell at 32,767
@@ -79,24 +79,16 @@ def sheet_rows(path: Path, columns: Sequence[str], others: Sequence[str] = ()) -
     text = _decoded(path)
     heading = next((line for line in text.splitlines() if line.strip()), "")
     separator = max(SEPARATORS, key=heading.count)  # the names of the columns hold none of them
-    reader = csv_rows(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    places: list[int] = []
-    while True:
-        place = f"{path}:{reader.line_num + 1}"
-        try:
-            row = next(reader, None)
-        except csv.Error as error:
-            raise UserError(f"{place}: not valid CSV ({error})") from None
-        if row is None:
-            break
-        if not any(one.strip() for one in row):
-            continue
-        if not places:
-            places = _places(row, columns, others, place)
-            continue
+    rows = csv_rows(io.StringIO(text, newline=""), path, separator=separator)
+    filled = at_least_one(
+        ((place, row) for place, row in rows if any(one.strip() for one in row)),
+        path,
+        f"empty; a sheet begins with the columns {', '.join(columns)}",
+    )
+    place, names = next(filled)
+    places = _places(names, columns, others, place)
+    for place, row in filled:
         yield place, [row[at] if at < len(row) else "" for at in places]
-    if not places:
-        raise UserError(f"{path}: empty; a sheet begins with the columns {', '.join(columns)}")
 
 
 def _places(row: list[str], columns: Sequence[str], others: Sequence[str], place: str) -> list[int]:

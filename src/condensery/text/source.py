@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,7 +16,6 @@ from condensery.text.hashes import content_hashes
 from condensery.text.input_file import InputFile
 from condensery.text.sizes import PARAGRAPH, CollectionSizes, counted
 
-Item = TypeVar("Item")
 AUTO = "auto"  # value of a split: its file where there is one
 
 
@@ -48,24 +47,14 @@ def missing_files(files: Iterable[InputFile]) -> list[str]:
     ]
 
 
-def at_least_one(
-    items: Iterable[Item], file: InputFile, what: str = "passages", hint: str | None = None
-) -> Iterator[Item]:
-    """Pass on the items that are read from ``file``. Raises ``UserError`` that names the file where there are none.
-
-    ``what`` names the items in the message, and ``hint`` replaces the hint of the file.
-    """
-    number = 0
-    for number, item in enumerate(items, start=1):  # noqa: B007  (it counts)
-        yield item
-    if not number:
-        raise UserError(f"{file.open_path()}: holds no {what}{file.hint if hint is None else hint}")
-
-
-class Splits(BaseModel):
-    """For each split the file stem of its judgements in ``qrels/``; ``None`` when the split is not wanted."""
+class Keys(BaseModel):
+    """The base of all keys below ``data``: unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Splits(Keys):
+    """For each split the file stem of its judgements in ``qrels/``; ``None`` when the split is not wanted."""
 
     train: str | None
     dev: str | None
@@ -76,10 +65,9 @@ class Splits(BaseModel):
         return {split: stem for split, stem in self.model_dump().items() if stem}
 
 
-class DataConfig(BaseModel):
+class DataConfig(Keys):
     """The keys that all formats share. The files of ``conf/data/`` explain each key."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     # keys that do not enter the fingerprint: they say where the input lies or how it is read
     outside_identity: ClassVar[set[str]] = {"root"}
 
@@ -95,8 +83,8 @@ class DataConfig(BaseModel):
         return self.name
 
     def input_files(self) -> list[InputFile]:
-        """Every file that ``read`` will open, in a fixed order."""
-        raise NotImplementedError
+        """Every file that ``read`` will open, in a fixed order; none where the input is known by its name."""
+        return []
 
     def judged_splits(self) -> set[str] | None:
         """The splits that will have judgements; ``None`` where only reading tells (the embedded collection has all)."""
@@ -133,14 +121,10 @@ class DataConfig(BaseModel):
 
     def sizes(self) -> CollectionSizes:
         """The size of the collection, as far as it can be told without reading it."""
-        sizes, known = counted(self.input_files()), self.expected()
-        if sizes.passages is not None or not known.get("passages"):
-            return sizes
-        documents = known.get("documents") or None
-        tokens = PARAGRAPH, documents and 10 * PARAGRAPH  # tokens of a passage, and of a document (a web page)
-        return replace(
-            sizes, passages=known["passages"], passage_tokens=tokens[0], documents=documents, document_tokens=tokens[1]
-        )
+        sizes, passages = counted(self.input_files()), self.expected().get("passages")
+        if sizes.passages is None and passages:
+            return replace(sizes, passages=passages, passage_tokens=PARAGRAPH)
+        return sizes
 
     def check(self) -> None:
         """Raise one ``UserError`` that names every missing file. No file is opened, so it is quick enough for the start."""
@@ -193,6 +177,10 @@ class FolderSource(DataConfig):
             found = set()
         there = {split: (split if split in found else None) if stem == AUTO else stem for split, stem in splits.items()}
         return {**values, "splits": there}
+
+    def input_files(self) -> list[InputFile]:
+        """Every file of the folder that ``read`` will open, in a fixed order."""
+        raise NotImplementedError
 
     @property
     def folder(self) -> Path:

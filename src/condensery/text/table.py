@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
@@ -58,9 +57,7 @@ class TableWriter:
     def __enter__(self) -> "TableWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -130,11 +127,6 @@ class TextTable:
         """The bytes of the whole table as a memory map, under the name ``rows``."""
         return {"rows": np.memmap(self.path, np.uint8, mode="r")}
 
-    @property
-    def columns(self) -> list[str]:
-        """Names of the columns."""
-        return list(self._table.column_names)
-
     def column(self, name: str) -> Column[Any]:
         """The column ``name``. Raises ``KeyError`` when there is no such column."""
         return Column(self._table.column(name))
@@ -150,22 +142,11 @@ class TextTable:
 
     def ids_at(self, rows: ArrayLike) -> list[str]:
         """The ids of ``rows`` (any integers, any order), read from disk."""
-        return self._ids.take(rows)
-
-    @cached_property
-    def _ids(self) -> Column[str]:
-        return self.column("id")
+        return self.column("id").take(rows)
 
     @cached_property
     def _index(self) -> IdIndex:
         return IdIndex.load(self.path.with_suffix(SUFFIX))
-
-    def row_of(self, identifier: str) -> int:
-        """The row of an id. Raises ``KeyError`` for an unknown id."""
-        row = int(self.rows_of([identifier])[0])
-        if row < 0:
-            raise KeyError(identifier)
-        return row
 
     def rows_of(self, ids: Sequence[str]) -> np.ndarray:
         """The row of each id, int64 (n,); -1 for an unknown id."""
@@ -173,7 +154,7 @@ class TextTable:
 
     def unlike(self, identifier: str) -> str:
         """A hint for an unknown id: the id of the table that looks the same; empty where there is none."""
-        return look_alike(identifier, self._ids)
+        return look_alike(identifier, self.column("id"))
 
     def full_texts(self, rows: ArrayLike, titles: bool = True) -> list[str]:
         """The texts of ``rows`` of a table of passages.

@@ -1,4 +1,4 @@
-"""The words of a text, for all code that counts or compares words. Imports nothing but the standard library.
+"""The words of a text, for all code that counts or compares words; which texts are blank.
 
 A word is a run of letters, marks, digits and ``_``. Typographic variants do not count: composed and decomposed accents,
 fullwidth and plain letters, ligatures, digits of any script and invisible characters (soft hyphens, joiners, marks of
@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from functools import cache
 from itertools import pairwise
 from unicodedata import category, decimal, decomposition, normalize
+
+import regex
 
 # Scripts that are written without blanks between words.
 THAI, LAO, KHMER = "\u0e00-\u0e7f", "\u0e80-\u0eff", "\u1780-\u17ff\u19e0-\u19ff"
@@ -31,6 +33,9 @@ _INVISIBLE = re.compile(  # Default_Ignorable_Code_Point without the zero width 
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+# Any character except white space, control characters, the empty Braille pattern, and the characters that Unicode lets a
+# program leave out (zero-width spaces and joiners, soft hyphens, fillers, selectors).
+_SEEN = regex.compile(r"[^\s\p{Cc}\p{Default_Ignorable_Code_Point}\u2800]")
 _BREAK = "\u200b"  # the zero width space, which may separate words of scripts without blanks
 _TATWEEL = "\u0640"  # stretches an Arabic word
 _MEANT = ("<super", "<fraction")  # forms that carry meaning: ten squared is not 102, one half is not two numbers
@@ -127,6 +132,11 @@ def first_words(text: str, number: int) -> str:
         kept.append(piece)
         left -= size
     return " ".join(kept)
+
+
+def is_blank(text: str) -> bool:
+    """Whether ``text`` holds no visible character."""
+    return _SEEN.search(text) is None
 
 
 def between_letters(text: str, at: int) -> int:

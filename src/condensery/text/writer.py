@@ -5,7 +5,6 @@ import re
 from array import array
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,15 @@ from numpy.typing import NDArray
 from condensery.errors import UserError, shown
 from condensery.randomness import hash64
 from condensery.system.files import write_json
-from condensery.text.blank import is_blank
 from condensery.text.collection import DESCRIPTION, SPLITS
-from condensery.text.ids import SUFFIX, IdIndex, KeptIds, id_hash, look_alike
+from condensery.text.hashes import id_hash
+from condensery.text.ids import SUFFIX, IdIndex, KeptIds, look_alike
 from condensery.text.judgements import GivenNegatives, Judgements
-from condensery.text.line_numbers import Places
-from condensery.text.lines import check_whole
+from condensery.text.lines import Places, check_whole
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import HELD_OUT_SHARE
 from condensery.text.table import TableWriter, TextTable
+from condensery.text.words import is_blank
 
 UNJUDGED = "unjudged"  # the setting that keeps the queries that no split judges
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -95,7 +94,7 @@ class CollectionWriter:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         of_splits = (f"{what}-{split}.npy" for what in ("qrels", "questions") for split in SPLITS)
-        for stale in [DESCRIPTION, "documents.arrow", "answers.arrow", "negatives.npy", *of_splits]:
+        for stale in [DESCRIPTION, "documents.arrow", "negatives.npy", *of_splits]:
             (folder / stale).unlink(missing_ok=True)
         self.folder, self.name, self.source = folder, name, source or name
         self.empty_passages, self.dev_queries = empty_passages, dev_queries
@@ -105,7 +104,8 @@ class CollectionWriter:
         self.regex_answers = False
         self.broken_answers: list[tuple[str, str]] = []
         self.relevant_from: dict[str, int] = {}
-        self._answers: TableWriter | None = None
+        self._answers = TableWriter(folder / "answers.arrow", ("answers",), lists=("answers",))  # a row for each query
+        self._answered = False  # whether any query has answers
         self._questions: dict[str, array[int]] = {}
         self._negatives = GivenNegatives()
         self._passages = _Rows(folder, "passages", ("id", "title", "text", "document"))
@@ -122,9 +122,7 @@ class CollectionWriter:
     def __enter__(self) -> "CollectionWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
 
@@ -180,17 +178,9 @@ class CollectionWriter:
         self._digest("query", where, query.id, query.text, *answers)
         if split is not None:
             self._questions.setdefault(split, array("q")).append(self._queries.table.count)
-        self._add_answers(answers)
+        self._answers.add((answers,), sum(map(len, answers)))
+        self._answered |= bool(answers)
         self._queries.add((query.id, query.text), len(query.text), where)
-
-    def _add_answers(self, answers: list[str]) -> None:
-        """Append a row to the table of answers. The table is made at the first query that has answers."""
-        if answers and self._answers is None:
-            self._answers = TableWriter(self.folder / "answers.arrow", ("answers",), lists=("answers",))
-            for _ in range(self._queries.table.count):
-                self._answers.add(([],), 0)
-        if self._answers is not None:
-            self._answers.add((answers,), sum(map(len, answers)))
 
     def add_document(self, document: Document, where: str = "") -> None:
         """Append a document for pre-training. Empty passages are left out, and documents without any passage too."""
@@ -229,8 +219,9 @@ class CollectionWriter:
         passages, queries = self._passages.close(), self._queries.close()
         if self._documents is not None:
             self._documents.close()
-        if self._answers is not None:
-            self._answers.close()
+        self._answers.close()
+        if not self._answered:
+            (self.folder / "answers.arrow").unlink()
         if not len(passages.rows):
             raise UserError(f"{self.source}: no passages; the collection would be empty")
         self._check_documents()
@@ -239,12 +230,18 @@ class CollectionWriter:
         qrels = self._resolve(queries, passages)
         self._hold_out(qrels)
         self._set_aside(qrels)
-        self._write_qrels(qrels)
-        self._write_questions(qrels)
+        for split in SPLITS:
+            if split in qrels:
+                self._save(f"qrels-{split}", qrels[split], split)
+        for split, row_numbers in sorted(self._questions.items()):
+            if split in qrels:
+                raise ValueError(f"the split {split} has judged queries and queries with answers alone")
+            self._save(f"questions-{split}", np.array(row_numbers, np.int64), split)
+        for split, grade in sorted(self.relevant_from.items()):
+            self._hash.update(f"{split} is relevant from {grade}".encode())
         negatives = self._negatives.resolve(queries, passages, self._dropped_passages, self._passages.unlike)
         if len(negatives):
-            np.save(self.folder / "negatives.npy", negatives)
-            self._hash.update(b"negatives" + np.ascontiguousarray(negatives, "<i4").tobytes())
+            self._save("negatives", negatives, "negatives")
         self._describe(qrels, len(negatives))
 
     def _check_documents(self) -> None:
@@ -304,21 +301,10 @@ class CollectionWriter:
         order = sorted(range(len(queries)), key=lambda at: hash64(what, int(hashes[at])))
         return np.isin(train[:, 0], queries[order[: min(number, len(queries) // share)]])
 
-    def _write_qrels(self, qrels: dict[str, NDArray[np.int32]]) -> None:
-        for split in SPLITS:
-            if split in qrels:
-                np.save(self.folder / f"qrels-{split}.npy", qrels[split])
-                self._hash.update(split.encode() + np.ascontiguousarray(qrels[split], "<i4").tobytes())
-
-    def _write_questions(self, qrels: dict[str, NDArray[np.int32]]) -> None:
-        for split, row_numbers in sorted(self._questions.items()):
-            if split in qrels:
-                raise ValueError(f"the split {split} has judged queries and queries with answers alone")
-            rows = np.array(row_numbers, np.int64)
-            np.save(self.folder / f"questions-{split}.npy", rows)
-            self._hash.update(split.encode() + np.ascontiguousarray(rows, "<i8").tobytes())
-        for split, grade in sorted(self.relevant_from.items()):
-            self._hash.update(f"{split} is relevant from {grade}".encode())
+    def _save(self, name: str, rows: NDArray[np.signedinteger], label: str) -> None:
+        """Write an array of rows. Its numbers enter the content hash behind ``label``."""
+        np.save(self.folder / f"{name}.npy", rows)
+        self._hash.update(label.encode() + rows.astype(rows.dtype.newbyteorder("<")).tobytes())
 
     def _describe(self, qrels: dict[str, NDArray[np.int32]], negatives: int) -> None:
         if self.broken_answers:
@@ -340,7 +326,7 @@ class CollectionWriter:
             "dropped": dict(sorted((key, count) for key, count in self.dropped.items() if count)),
             "warnings": self.warnings,
         }
-        if self._answers is not None:
+        if self._answered:
             description["answers"] = "regex" if self.regex_answers else "string"
         if negatives:
             description["negatives"] = negatives

@@ -7,6 +7,7 @@ rows of a batch.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -61,22 +62,14 @@ class Chunk:
     def __len__(self) -> int:
         return self.input_ids.shape[0]
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Chunk":
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same chunk on ``device``."""
-
-        def move(tensor: torch.Tensor | None) -> torch.Tensor | None:
-            return None if tensor is None else tensor.to(device, non_blocking=non_blocking)
-
-        return replace(
-            self,
-            input_ids=self.input_ids.to(device, non_blocking=non_blocking),
-            lengths=self.lengths.to(device, non_blocking=non_blocking),
-            rows=self.rows.to(device, non_blocking=non_blocking),
-            masked=move(self.masked),
-            targets=move(self.targets),
-            context=None if self.context is None else self.context.to(device, non_blocking),
-            second=move(self.second),
-        )
+        parts: dict[str, Any] = {
+            name: value.to(device, non_blocking=non_blocking)
+            for name, value in vars(self).items()
+            if isinstance(value, torch.Tensor | Chunk)
+        }
+        return replace(self, **parts)
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,7 @@ def _ids(tokenizer: "PreTrainedTokenizerFast", key: str, prefix: str, length_key
     """The ids of a prefix. They and the ids of a text are together the ids of the text with its prefix."""
 
     def read(text: str) -> list[int]:
-        token_ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return token_ids
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
 
     for form in (prefix, prefix.rstrip()):  # some tokenizers make a token of the space at the end
         ids = read(form)

@@ -140,7 +140,7 @@ def tokenised(
     batches: Iterable[Sequence[str]], folder: Path, dtype: str, sentences: bool, workers: int
 ) -> Iterator[Piece]:
     """One ``Piece`` for each batch, in the order of the batches, made by ``workers`` processes (1 = this process)."""
-    return in_order(partial(_encode, dtype=dtype, sentences=sentences), batches, folder, workers)
+    return in_order(partial(encode, dtype=dtype, sentences=sentences), batches, folder, workers)
 
 
 def in_order(
@@ -184,7 +184,3 @@ def _start(parent: Parent, folder: Path) -> None:
 def _work(work: Callable[[Tokenizer, Batch], Result], batch: Batch) -> Result:
     assert _tokenizer is not None
     return work(_tokenizer, batch)
-
-
-def _encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bool) -> Piece:
-    return encode(tokenizer, texts, dtype, sentences)

@@ -17,7 +17,7 @@ from condensery.distributed import from_rank_zero
 from condensery.errors import UserError, close_to
 from condensery.system.progress import progress
 from condensery.system.signals import hear_again, leave_if_asked
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.data_module import StepDataModule
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.validation import PairSample, ValidationSample
 

@@ -8,7 +8,7 @@ from condensery.models.varlen import best_kernel
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Precision
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:
@@ -50,7 +50,7 @@ def _attention(module: TrainingModule, precision: Precision, device: torch.devic
     if encoder is None:
         return []
     config = encoder.model.config
-    kernel = best_kernel(device, _DTYPES[precision], config.hidden_size // config.num_attention_heads)
+    kernel = best_kernel(device, DTYPES[precision], config.hidden_size // config.num_attention_heads)
     return [f"{kernel} without padding" if kernel else "padded attention"]
 
 

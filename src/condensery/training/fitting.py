@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from condensery.distributed import from_rank_zero, rank, replicated
+from condensery.training.equipment import DTYPES
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Precision
 
 ROOM = 0.8  # share of the free memory for a chunk; the rest is for other tensors of a step, and for fragmentation
 LARGEST = 1 << 17  # padded tokens; larger chunks are no faster
 HELD = 3  # further tensors of each weight in training: its gradient and AdamW's two moments
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def chunk_that_fits(

@@ -1,7 +1,7 @@
 """``check_gradients``: does the gradient from chunks and processes equal the gradient of the whole batch?"""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -10,17 +10,16 @@ import torch
 from torch import Tensor
 
 from condensery.errors import UserError
-from condensery.losses.cached import cached_backward
+from condensery.losses.cached_backward import cached_backward
 from condensery.losses.captured import copies, evaluated
 from condensery.losses.gradient_cache import leaves
 from condensery.losses.gradient_report import LOSS, GradientReport, Outcome, causes_of, compare
-from condensery.training.batches.steps import ALL, Share
-from condensery.training.gradient_cuts import Cut
+from condensery.training.data.steps import ALL, Share
 from condensery.training.gradient_processes import ProcessError, in_processes, one_line
-from condensery.training.gradient_trials import EVERY_PART, Replayed, Trial, TrialOfModule, TrialOfParts
+from condensery.training.gradient_trials import EVERY_PART, Cut, Replayed, TrialOfModule, TrialOfParts
 from condensery.training.modules.optimisation import TrainingModule
 
-Gradients = dict[str, Tensor | None]
+Gradients = dict[str, Tensor]  # of each weight by name, and the loss if it is known
 
 CUTS: dict[Cut, str] = {
     "whole": "in one chunk",
@@ -72,7 +71,7 @@ def check_gradients(
     """
     if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
         raise UserError(f"check_gradients: processes must be a whole number >= 1, not {processes!r}")
-    trial: Trial
+    trial: TrialOfModule | TrialOfParts
     if isinstance(loss, TrainingModule):
         if len(parts) != 1 or cached is not cached_backward:
             raise UserError("check_gradients: with a module give one data module or batch, and nothing else")
@@ -106,7 +105,7 @@ class _Setting:
 class _Check:
     """Tries all settings of one trial."""
 
-    def __init__(self, trial: Trial, processes: int, frozen: bool) -> None:
+    def __init__(self, trial: TrialOfModule | TrialOfParts, processes: int, frozen: bool) -> None:
         self.trial, self.processes, self.freezes = trial, processes, frozen
         self.weights: dict[str, Tensor] = {}
         self.notes: list[str] = []
@@ -116,11 +115,12 @@ class _Check:
         """Try all settings, and report the results."""
         self.weights = self._find_weights()
         tolerance = EXACT
-        if fault := self._fault(double=True):
-            if other := self._fault(double=False):
-                raise UserError(f"check_gradients: the plain gradient cannot be computed: {other}")
-            tolerance = ROUNDED
-            self.notes.append(f"compared in the precision of the weights, for in float64: {fault}")
+        with self._copies(double=True):
+            try:
+                self._plain("as given", Replayed(SEED)).backward()
+            except (RuntimeError, TypeError, ValueError) as error:
+                tolerance = ROUNDED
+                self.notes.append(f"compared in the precision of the weights, for in float64: {one_line(error)}")
         with self._copies(double=tolerance == EXACT):
             self.drawn = self._draws(training=True)
             tried = [self._outcome(setting, tolerance) for setting in self._settings()]
@@ -132,7 +132,10 @@ class _Check:
         """By name: those of the modules that were found, and what else the plain loss was computed from."""
         with self._copies(double=False):
             try:
-                read = list(leaves(self._plain("as given", Replayed(SEED))))
+                loss = self._plain("as given", Replayed(SEED))
+                read = list(leaves(loss))
+                if read:
+                    torch.autograd.grad(loss, read)
             except UserError:
                 raise
             except Exception as error:
@@ -144,19 +147,8 @@ class _Check:
         others = [weight for weight in read if id(weight) not in known]
         return named | {f"a weight {tuple(weight.shape)}, no. {n}": weight for n, weight in enumerate(others, 1)}
 
-    @contextmanager
-    def _copies(self, double: bool) -> Iterator[None]:
-        with copies([*self.trial.captured.values(), *self.weights.values()], double):
-            yield
-
-    def _fault(self, double: bool) -> str | None:
-        """Return the reason why the plain gradient cannot be computed; None = it can."""
-        with self._copies(double):
-            try:
-                self._plain("as given", Replayed(SEED)).backward()
-            except (RuntimeError, TypeError, ValueError) as error:
-                return one_line(error)
-        return None
+    def _copies(self, double: bool) -> AbstractContextManager[None]:
+        return copies([*self.trial.captured.values(), *self.weights.values()], double)
 
     def _settings(self) -> Iterator[_Setting]:
         names: list[Cut] = ["whole", "one row", "uneven", "as given"]
@@ -214,12 +206,11 @@ class _Check:
             except Exception as error:
                 return replace(outcome, failure=one_line(error))
         for name in sorted(expected, key=lambda name: name != LOSS):
-            value = expected[name]
-            if value is not None and not value.isfinite().all():
+            if not expected[name].isfinite().all():
                 what = name if name == LOSS else f"the gradient of {name}"
                 raise UserError(f"check_gradients: {what} is not finite, computed plainly {outcome.setting}")
-        if found[LOSS] is None:  # the checked function may return no loss
-            expected[LOSS] = None
+        if LOSS not in found:  # the checked function may return no loss
+            del expected[LOSS]
         return replace(outcome, differences=compare(expected, found, tolerance), replayed=replayed)
 
     def _chunks(self, setting: _Setting, share: Share) -> list[Any]:
@@ -234,19 +225,19 @@ class _Check:
         for weight in self.weights.values():
             weight.grad = None
         loss = run()
-        gradients: Gradients = {name: weight.grad for name, weight in self.weights.items()}
-        for weight in self.weights.values():
+        gradients: Gradients = {}
+        for name, weight in self.weights.items():
+            gradients[name] = torch.zeros_like(weight) if weight.grad is None else weight.grad
             weight.grad = None
-        is_number = isinstance(loss, float | Tensor)
-        return gradients | {LOSS: torch.as_tensor(loss).detach().reshape(1) if is_number else None}
+        if isinstance(loss, float | Tensor):
+            gradients[LOSS] = torch.as_tensor(loss).detach().reshape(1)
+        return gradients
 
     def _plain(self, cut: Cut, random: Replayed) -> Tensor:
         return self.trial.plain(self.trial.chunks(cut, ALL), random)
 
-    @contextmanager
-    def _mode(self, random: bool) -> Iterator[None]:
-        with nullcontext() if random else evaluated(self.trial.captured.modules.values()):
-            yield
+    def _mode(self, random: bool) -> AbstractContextManager[None]:
+        return nullcontext() if random else evaluated(self.trial.captured.modules.values())
 
     def _draws(self, training: bool) -> bool:
         """Return whether the loss depends on random numbers."""
@@ -270,10 +261,8 @@ class _Check:
         if any(weight.device.type != "cpu" for weight in self.weights.values()):
             raise UserError("check_gradients: processes=2 computes on the CPU; move the model there")
         found = in_processes(setting.processes, partial(self.share, setting))
-        means: Gradients = {}
-        for name in [*self.weights, LOSS]:
-            given = [gradients[name] for gradients, _ in found if gradients[name] is not None]
-            means[name] = torch.stack(given).sum(dim=0) / len(found) if given else None
+        names = found[0][0].keys()
+        means = {name: torch.stack([gradients[name] for gradients, _ in found]).mean(dim=0) for name in names}
         return means, all(replayed for _, replayed in found)
 
     def share(self, setting: _Setting, share: Share) -> tuple[Gradients, bool]:

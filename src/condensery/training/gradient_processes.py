@@ -5,7 +5,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import distributed, multiprocessing
 
 from condensery.errors import UserError
-from condensery.training.batches.steps import Share
+from condensery.training.data.steps import Share
 
 _PATIENCE = timedelta(minutes=10)
 
@@ -40,8 +39,6 @@ def in_processes(number: int, work: Callable[[Share], Any]) -> list[Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         arguments = (work, number, torch.get_default_dtype(), folder)
-        if not forked:
-            check_pickled(arguments)
         try:
             multiprocessing.start_processes(
                 _begin, arguments, nprocs=number, start_method="fork" if forked else "spawn"
@@ -50,6 +47,11 @@ def in_processes(number: int, work: Callable[[Share], Any]) -> list[Any]:
             said = [path.read_text() for path in sorted(folder.glob("*.failed"))]
             hint = "" if forked else '; in a script call it under `if __name__ == "__main__":`'
             raise ProcessError(said[0] if said else f"a process ended{hint}: {one_line(error)}") from None
+        except (pickle.PicklingError, AttributeError, TypeError) as error:  # a process that is spawned gets a copy
+            raise UserError(
+                f"check_gradients: processes=2 sends the loss and the encoders to other processes, and: {one_line(error)};"
+                " define them at the head of a module"
+            ) from None
         return [torch.load(folder / f"{rank}.pt") for rank in range(number)]
 
 
@@ -67,17 +69,6 @@ def _begin(rank: int, work: Callable[[Share], Any], number: int, dtype: torch.dt
     except BaseException as error:
         (folder / f"{rank}.failed").write_text(one_line(error))
         sys.exit(1)
-
-
-def check_pickled(work: Any) -> None:
-    """Raise ``UserError`` where ``work`` cannot be pickled for a spawned process."""
-    try:
-        ForkingPickler.dumps(work)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise UserError(
-            f"check_gradients: processes=2 sends the loss and the encoders to other processes, and: {one_line(error)};"
-            " define them at the head of a module"
-        ) from None
 
 
 def one_line(error: BaseException) -> str:

@@ -4,28 +4,27 @@ Each can cut its batch into chunks of any sizes. It can compute the gradient pla
 in the way that training computes it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
+from dataclasses import fields, is_dataclass, replace
 from itertools import accumulate, count, pairwise
-from typing import Any, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from condensery.distributed import gathered
 from condensery.errors import UserError
-from condensery.losses.cached import PieceChunk, cached_backward, chunks_of
+from condensery.losses.cached_backward import PieceChunk, cached_backward, chunks_of
 from condensery.losses.captured import Captured
 from condensery.losses.gradient_cache import backpropagate, wide
 from condensery.randomness import hash64
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.steps import ALL, Batch, Share
-from condensery.training.gradient_cuts import Cut, borders, in_default_dtype, rows_of, rows_of_chunk
+from condensery.training.data.steps import ALL, Batch, Share
 from condensery.training.modules.optimisation import TrainingModule
 
 EVERY_PART = "every part"
+Cut = Literal["as given", "one row", "uneven", "whole"]
 WHOLE = 1 << 40  # padded tokens of a chunk that holds any batch
 
 
@@ -58,30 +57,13 @@ class Replayed:
         return found
 
 
-class Trial(Protocol):
-    """A loss whose gradient can be computed in two ways."""
-
-    captured: Captured
-    by_rows: bool  # random numbers depend on the rows of a chunk alone, so they are the same in several processes
-
-    def freezable(self) -> list[str]:
-        """Return the names of the parts that can be frozen."""
-
-    def frozen(self, part: str | None) -> Any:
-        """Return a context in which the part is frozen; None = no part is."""
-
-    def chunks(self, cut: Cut, share: Share) -> list[Any]:
-        """Return the chunks of one process."""
-
-    def plain(self, chunks: Sequence[Any], random: Replayed) -> Tensor:
-        """Return the loss of the whole batch, with its graph."""
-
-    def cached(self, chunks: Sequence[Any], random: Replayed) -> Tensor | None:
-        """Add the gradient of this process's share to ``.grad``, as training does; return the loss, or None."""
-
-
 class TrialOfParts:
-    """The trial of a loss, and of encoders with their chunks, as ``cached_backward`` takes them."""
+    """The trial of a loss, and of encoders with their chunks, as ``cached_backward`` takes them.
+
+    Attributes:
+        captured: what the loss and the encoders read.
+        by_rows: random numbers depend on the rows of a chunk alone, so they are the same in several processes.
+    """
 
     by_rows = True
 
@@ -98,17 +80,20 @@ class TrialOfParts:
         self._fixed: str | None = None
 
     def freezable(self) -> list[str]:
+        """Return the names of the parts that can be frozen."""
         return [f"part {number}" for number in range(len(self.encoders))]
 
     @contextmanager
     def frozen(self, part: str | None) -> Iterator[None]:
+        """Freeze a part for the block; None = no part."""
         self._fixed = part
         try:
             yield
         finally:
             self._fixed = None
 
-    def chunks(self, cut: Cut, share: Share) -> list[PieceChunk]:
+    def chunks(self, cut: Cut, share: Share) -> list[Any]:
+        """Return the chunks of one process."""
         sizes = [sum(map(len, own)) for own in self.given]
         shares = [-(-sizes[0] // share.processes) * number for number in range(share.processes)] + [sizes[0]]
         found = []
@@ -120,12 +105,14 @@ class TrialOfParts:
         return [replace(chunk, piece=in_default_dtype(chunk.piece)) for chunk in found]
 
     def plain(self, chunks: Sequence[PieceChunk], random: Replayed) -> Tensor:
+        """Return the loss of the whole batch, with its graph."""
         towers: list[list[Tensor]] = [[] for _ in self.encoders]
         for chunk in chunks:
             towers[chunk.tower].append(wide(self._encoder(chunk.tower, chunks, random)(chunk.piece)))
         return random.call("loss", self.loss, *map(torch.cat, towers))
 
     def cached(self, chunks: Sequence[PieceChunk], random: Replayed) -> Tensor | None:
+        """Add the gradient of this process's share to ``.grad``, as training does; return the loss, or None."""
         parts = []
         for tower in range(len(self.encoders)):
             pieces = [chunk.piece for chunk in chunks if chunk.tower == tower]
@@ -135,26 +122,26 @@ class TrialOfParts:
             shared = self.way is cached_backward  # another function gathers the vectors by itself
             return random.call("loss", self.loss, *(map(gathered, vectors) if shared else vectors))
 
-        found: Tensor | None = self.way(loss, *parts)
-        return found
+        return self.way(loss, *parts)
 
     def _encoder(self, tower: int, chunks: Sequence[PieceChunk], random: Replayed) -> Callable[[Any], Tensor]:
         """Return the encoder of a part, with random numbers that depend on the rows of the chunk."""
         rows = {id(chunk.piece): chunk.rows.tolist() for chunk in chunks}
         fixed = self._fixed in (f"part {tower}", EVERY_PART)
 
-        def encode(piece: Any) -> Tensor:
+        def encode(piece: Any) -> Any:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
-                known = id(piece) in rows  # False = the checked function has copied the chunk
-                call = partial(random.call, ("rows", tower, rows[id(piece)])) if known else _call
-                vectors: Tensor = call(self.encoders[tower], piece)
+                if id(piece) in rows:
+                    vectors = random.call(("rows", tower, rows[id(piece)]), self.encoders[tower], piece)
+                else:  # the checked function has copied the chunk
+                    vectors = self.encoders[tower](piece)
             return vectors.detach() if fixed else vectors
 
         return encode
 
 
 class TrialOfModule:
-    """The trial of a training module of ours, with a data module, an object that makes batches, or a batch."""
+    """The same of a training module of ours, with a data module, an object that makes batches, or a batch."""
 
     by_rows = False
 
@@ -184,7 +171,7 @@ class TrialOfModule:
             for weight in learning:
                 weight.requires_grad_(True)
 
-    def chunks(self, cut: Cut, share: Share) -> list[Chunk]:
+    def chunks(self, cut: Cut, share: Share) -> list[Any]:
         self.share = share
         batch = self._batch(share, whole=cut != "as given")
         together = getattr(batch, "size", 1)  # number of rows of one list, in batches of the cross-encoder
@@ -235,15 +222,80 @@ class _Repeated:
         self.encoder, self.random = encoder, random
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        found: Tensor = self.random.call(("rows", chunk.rows.tolist()), self.encoder.vectors, chunk)
-        return found
+        return self.random.call(("rows", chunk.rows.tolist()), self.encoder.vectors, chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        found: tuple[Tensor, dict[str, Tensor]] = self.random.call(
-            ("rows", chunk.rows.tolist()), self.encoder.encode, chunk
-        )
-        return found
+        return self.random.call(("rows", chunk.rows.tolist()), self.encoder.encode, chunk)
 
 
-def _call(function: Callable[[Any], Any], argument: Any) -> Any:
-    return function(argument)
+def borders(cut: Cut, rows: int, first: int = 0) -> list[int]:
+    """Return the rows at which chunks begin, and the row at which the last chunk ends."""
+    if cut == "one row":
+        return list(range(first, first + rows + 1))
+    inside = accumulate(range(1, rows + 1)) if cut == "uneven" else []  # 1, 2, 3 ... rows
+    return [first, *(first + border for border in inside if border < rows), first + rows]
+
+
+def rows_of(given: Sequence[PieceChunk], first: int, last: int) -> list[PieceChunk]:
+    """Return the rows ``first`` to ``last`` - 1 of a part: one chunk, or several where given chunks cannot be joined."""
+    start, found = int(given[0].rows[0]), []
+    for chunk in given:
+        begin = int(chunk.rows[0]) - start
+        low, high = max(first - begin, 0), min(last - begin, len(chunk))
+        if low < high:
+            found.append(replace(chunk, piece=_slice(chunk.piece, low, high, len(chunk)), rows=chunk.rows[low:high]))
+    joined = found[0].piece if len(found) == 1 else _joined([chunk.piece for chunk in found])
+    return found if joined is None else [PieceChunk(joined, found[0].tower, torch.cat([one.rows for one in found]))]
+
+
+def _slice(piece: Any, first: int, last: int, rows: int) -> Any:
+    if not hasattr(piece, "keys"):
+        return piece[first:last]
+    cut = {
+        key: value[first:last] if hasattr(value, "__len__") and len(value) == rows else value
+        for key, value in piece.items()
+    }
+    return cut if isinstance(piece, dict) else type(piece)(cut)
+
+
+def _joined(pieces: Sequence[Any]) -> Any:
+    """Return the chunks joined into one; None where they cannot be joined, such as tensors of different widths."""
+    first = pieces[0]
+    if isinstance(first, Tensor):
+        alike = all(isinstance(piece, Tensor) and piece.shape[1:] == first.shape[1:] for piece in pieces)
+        return torch.cat(list(pieces)) if alike else None
+    if isinstance(first, list | tuple) and all(type(piece) is type(first) for piece in pieces):
+        return type(first)(entry for piece in pieces for entry in piece)
+    if hasattr(first, "keys") and all(piece.keys() == first.keys() for piece in pieces):
+        values = {key: _joined([piece[key] for piece in pieces]) for key in first.keys()}  # noqa: SIM118
+        if all(value is not None or first[key] is None for key, value in values.items()):
+            return values if isinstance(first, dict) else type(first)(values)
+    return None
+
+
+def in_default_dtype(piece: Any) -> Any:
+    """Return a chunk with its floats in the default dtype, which is float64 while gradients are compared."""
+    if isinstance(piece, Tensor) and piece.is_floating_point():
+        return piece.detach().to(torch.get_default_dtype())
+    if isinstance(piece, Mapping):
+        made = {key: in_default_dtype(value) for key, value in piece.items()}
+        return made if any(made[key] is not value for key, value in piece.items()) else piece
+    return piece
+
+
+def rows_of_chunk(chunk: Any, first: int, last: int) -> Any:
+    """Return the rows ``first`` to ``last`` - 1 of a chunk of ours.
+
+    Each tensor of the chunk has b rows, except ``masked``, positions in (b * t), and ``targets``, the ids at these positions.
+    """
+    width, changes = chunk.input_ids.shape[1], {}
+    for one in fields(chunk):
+        value = getattr(chunk, one.name)
+        if is_dataclass(value):
+            changes[one.name] = rows_of_chunk(value, first, last)
+        elif isinstance(value, Tensor) and one.name not in ("masked", "targets"):
+            changes[one.name] = value[first:last]
+    if chunk.masked is not None:
+        inside = (chunk.masked >= first * width) & (chunk.masked < last * width)
+        changes |= {"masked": chunk.masked[inside] - first * width, "targets": chunk.targets[inside]}
+    return replace(chunk, **changes)

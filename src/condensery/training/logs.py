@@ -1,4 +1,4 @@
-"""Writes the curves of a training: always to a CSV, and to Weights & Biases where it is switched on."""
+"""Writes the curves of a training: always to a CSV; to W&B, TensorBoard and Trackio where they are switched on."""
 
 import csv
 import math
@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytorch_lightning.loggers import CSVLogger, Logger, WandbLogger
+from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
 from condensery.system.files import atomic
 from condensery.training.tracking import Tracked, close, start
+from condensery.training.trackio_logger import TrackioLogger
 
 LOGS, CURVES = "logs", "metrics.csv"
 _PART = "from-step-"
@@ -96,3 +97,23 @@ def wandb_logger(tracked: Tracked, folder: Path, first_step: int) -> Iterator[li
         done = True
     finally:
         close(failed=not done)
+
+
+def other_loggers(
+    tracked: Tracked, folder: Path, first_step: int, tensorboard: bool, trackio: str | None
+) -> list[Logger]:
+    """Return the loggers besides W&B's and the CSV's.
+
+    Args:
+        tracked: the names of the run.
+        folder: of the stage, with its logs.
+        first_step: the step with which this part of the run begins; TensorBoard drops later ones.
+        tensorboard: whether TensorBoard's files are written.
+        trackio: the project in Trackio; None = none.
+    """
+    loggers: list[Logger] = []
+    if tensorboard:
+        loggers.append(TensorBoardLogger(folder / LOGS, name="", version="tensorboard", purge_step=first_step))
+    if trackio:
+        loggers.append(TrackioLogger(trackio, tracked))
+    return loggers

@@ -28,7 +28,7 @@ from condensery.training.callbacks import (
     Validation,
     Waiting,
 )
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.data_module import StepDataModule
 from condensery.training.equipment import check_precision
 from condensery.training.logs import LOGS, csv_logger, last_values, merge_parts
 from condensery.training.modules.optimisation import TrainingModule

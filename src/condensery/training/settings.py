@@ -8,6 +8,7 @@ from condensery.ranges import Positive, PositiveShare, Share, Weight
 
 Precision = Literal["fp32", "bf16", "fp16"]
 TRAINER_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true")  # of Lightning's, those for training
+RUN_LENGTHS = ("steps", "epochs", "token_budget")  # keys of which one says how long a stage trains
 
 
 class Optimiser(TypedDict, total=False):

@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerBase
 
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.randomness import generator
-from condensery.retrieval.bm25_searcher import BM25
 from condensery.retrieval.finite import check_finite
-from condensery.retrieval.own_passages import own_passages
+from condensery.retrieval.indexes.own_passages import own_passages
+from condensery.retrieval.searchers.bm25 import BM25
 from condensery.text.collection import Collection
 from condensery.text.languages import guess
 from condensery.tokens.artifacts import Tokens

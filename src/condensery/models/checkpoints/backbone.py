@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 
 from condensery.errors import UserError
 from condensery.models.checkpoints.config import BackboneConfig
@@ -53,7 +53,7 @@ def load_masked_language_model(
     with readable(folder):
         config = checkpoint_config(folder, dropout)
         model = load_weights(
-            FAMILIES[config.model_type].language_model,
+            AutoModelForMaskedLM,
             folder,
             config,
             Allowed(new=dict.fromkeys(FAMILIES[config.model_type].lm_head, LM_HEAD), unused=(*OTHER_HEADS, *DECODERS)),
@@ -126,8 +126,8 @@ def _from_scratch(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> 
         sizes = dict(zip(("dim", "n_layers", "n_heads", "hidden_dim"), sizes.values(), strict=True))
     else:
         own = {"cls_token_id": vocabulary.cls, "sep_token_id": vocabulary.sep}
-    config_class: Any = family.language_model.config_class
-    model_config = config_class(
+    model_config = AutoConfig.for_model(
+        config.family,
         vocab_size=vocabulary.size,
         # RoBERTa counts positions from pad_token_id + 1
         max_position_embeddings=config.max_positions + (vocabulary.pad + 1 if family.counts_from_padding else 0),
@@ -139,4 +139,4 @@ def _from_scratch(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> 
         **dropouts(config.family, 0.1 if config.dropout is None else config.dropout),
     )
     torch.manual_seed(seed)
-    return family.language_model(model_config)
+    return AutoModelForMaskedLM.from_config(model_config)

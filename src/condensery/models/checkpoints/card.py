@@ -5,13 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Template
+
 from condensery.models.vectors import POOLED, VectorSettings
 from condensery.system.files import atomic
 
 CARD = "README.md"
 _LIBRARY = "condensery"
 _UNKNOWN = "unknown"  # the hub's name of a licence that is not known
-_UNNAMED = "Nobody has named one: it depends on those of the data and of the checkpoint that it began with."
+TEMPLATE = Path(__file__).with_name("card.md")
 
 
 @dataclass(frozen=True)
@@ -55,18 +57,9 @@ class Card:
             settings: by which the model makes vectors.
             lengths: longest query and passage in tokens.
         """
-        parts = [
-            f"---\n{self._front(name)}\n---",
-            f"# {name}",
-            f"A dense retriever: texts to vectors that are compared by inner product. {self.method}, with Condensery.",
-            _use(name, settings, lengths),
-            _list("Data", [f"`{one}`" for one in self.data]),
-            _list("Recipe", [f"`{key}`: {_shown(value)}" for key, value in self.recipe.items()]),
-            _list("At the last step", [f"`{key}`: {value:.4f}" for key, value in self.training.items()]),
-            self._numbers(),
-            f"## Licence\n\n{self.licence or _UNNAMED}",
-        ]
-        return "\n\n".join(part for part in parts if part) + "\n"
+        template = Template(TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True)
+        given = {"card": self, "name": name, "settings": settings, "lengths": lengths, "shown": _shown, "repr": repr}
+        return template.render(given, front=self._front(name), pooled=POOLED[settings.pooling]) + "\n"
 
     def _front(self, name: str) -> str:
         from huggingface_hub import EvalResult, ModelCardData
@@ -87,42 +80,11 @@ class Card:
         )
         return front.to_yaml()
 
-    def _numbers(self) -> str:
-        lines = [
-            f"| {one.collection} | {one.split} | {metric} | {100 * value:.1f} |"
-            for one in self.measured
-            for metric, value in one.metrics.items()
-        ]
-        head = ["## Numbers\n", "| collection | split | metric | % |", "|---|---|---|---:|"]
-        return "\n".join([*head, *lines]) if lines else ""
-
 
 def write_card(folder: Path, text: str) -> None:
     """Write the text of a card into the folder of a checkpoint."""
     with atomic(folder / CARD) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def _use(name: str, settings: VectorSettings, lengths: tuple[int, int]) -> str:
-    cut = f", cut to its first {settings.truncate_dim} numbers" if settings.truncate_dim else ""
-    length = ", divided by its length" if settings.normalise else ""
-    said = [f"A vector is {POOLED[settings.pooling]} after the last layer{cut}{length}."]
-    if settings.query_prefix or settings.passage_prefix:
-        said.append(f"Put {settings.query_prefix!r} before a query and {settings.passage_prefix!r} before a passage.")
-    said.append(f"It was trained with queries of {lengths[0]} tokens and passages of {lengths[1]}.")
-    code = [
-        "from sentence_transformers import SentenceTransformer",
-        "",
-        f'model = SentenceTransformer("{name}")',
-        'queries = model.encode_query(["what is a retriever?"])',
-        'passages = model.encode_document(["A retriever finds passages."])',
-        "print(model.similarity(queries, passages))",
-    ]
-    return "\n".join([*said, "", "```python", *code, "```"])
-
-
-def _list(title: str, lines: Sequence[str]) -> str:
-    return "\n".join([f"## {title}\n", *(f"- {line}" for line in lines)]) if lines else ""
 
 
 def _shown(value: Any) -> str:

@@ -3,16 +3,14 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import save_file
+from torch import nn
 
 from condensery.errors import UserError
-from condensery.models.checkpoints.loading import readable
+from condensery.models.checkpoints.loading import read_tensors
 from condensery.models.checkpoints.sentence_transformers import SavedDense, dense_weights
 from condensery.models.encoder import Encoder
 from condensery.models.pooling import Dense, head_of
-from condensery.system.files import check_file
 
 
 def load_head(saved: Sequence[SavedDense | None], size: int) -> nn.Sequential:
@@ -39,19 +37,11 @@ def _load(layer: nn.Module, saved: SavedDense, size: int) -> None:
         raise UserError(
             f"{where}: in_features is {saved.shape.inputs}, but the vectors that it gets have {size} numbers"
         )
-    weights = _weights(dense_weights(saved.folder))
+    weights = read_tensors(dense_weights(saved.folder))
     wanted = {name: tuple(value.shape) for name, value in layer.state_dict().items()}
     if (found := {name: tuple(value.shape) for name, value in weights.items()}) != wanted:
         raise UserError(f"{dense_weights(saved.folder)}: tensors {found}; {where.name} beside it describes {wanted}")
     layer.load_state_dict({name: value.float() for name, value in weights.items()})
-
-
-def _weights(file: Path) -> dict[str, Tensor]:
-    check_file(file)
-    with readable(file):
-        if file.suffix == ".safetensors":
-            return load_file(file)
-        return dict(torch.load(file, map_location="cpu", weights_only=True))
 
 
 def save_head(head: Iterable[nn.Module], folders: Sequence[Path]) -> None:

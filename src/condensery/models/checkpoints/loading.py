@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from condensery.errors import UserError
+from condensery.system.files import check_file
 
 NAMED = 3  # tensors of each kind that a message names
 _WEIGHTS = {".safetensors", ".bin"}
@@ -71,6 +74,26 @@ def readable(source: str | Path) -> Iterator[None]:
             f"backbone.name: cannot load {source!r} ({reason(error)}); give a folder with a checkpoint, a hub name that"
             " this machine can reach, or backbone.name=null to start from scratch"
         ) from None
+
+
+def read_tensors(file: Path, beginning: str = "") -> dict[str, Tensor]:
+    """The tensors of a file whose names begin with ``beginning``, by the rest of their names.
+
+    Args:
+        file: in safetensors' format, or tensors that torch pickled (``.bin``, ``.pt``).
+        beginning: of the names.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    check_file(file)
+    with readable(file):
+        if file.suffix == ".safetensors":
+            with safe_open(file, "pt") as stored:
+                held = {name: stored.get_tensor(name) for name in stored.keys() if name.startswith(beginning)}  # noqa: SIM118
+        else:
+            held = dict(torch.load(file, map_location="cpu", weights_only=True))
+    return {name.removeprefix(beginning): value for name, value in held.items() if name.startswith(beginning)}
 
 
 def reason(error: Exception) -> str:

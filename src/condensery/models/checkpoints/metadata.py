@@ -7,10 +7,12 @@ from typing import Any
 
 from condensery.errors import UserError
 from condensery.models.checkpoints.sentence_transformers import (
+    COUNT,
     MODULES,
     Route,
     SavedDense,
     longest_input,
+    must_be,
     read_modules,
     routed,
 )
@@ -20,13 +22,14 @@ from condensery.system.files import read_json
 ABOUT = "condensery.json"
 QUERY_ENCODER = "query_encoder"  # the folder of the query encoder, if the towers are separate
 _LONGEST = 1 << 20  # tokens; far more than any model reads
-_TOWERS = ("shared", "separate")
-_SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {  # name -> test of a value, and its words in messages
+_KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # name -> test of a value, and its words in messages
     "pooling": (lambda value: value in tuple(POOLED), f"one of {', '.join(POOLED)}"),
     "normalise": (lambda value: isinstance(value, bool), "true or false"),
     "query_prefix": (lambda value: isinstance(value, str), "a text"),
     "passage_prefix": (lambda value: isinstance(value, str), "a text"),
-    "truncate_dim": (lambda value: type(value) is int and value >= 1, "a whole number of 1 or more"),
+    "truncate_dim": (lambda value: type(value) is int and value >= 1, COUNT),
+    "towers": (lambda value: value in ("shared", "separate"), "shared or separate"),
+    "shape": (lambda value: isinstance(value, dict), "an object"),
 }
 
 
@@ -46,18 +49,10 @@ def read_about(folder: Path, *numbers: str) -> dict[str, Any]:
     if not isinstance(about, dict):
         raise UserError(f"{path}: a list or a bare value; it must be an object as this project writes it")
     for name in numbers:
-        value = about.get(name)
-        if type(value) is not int or not 1 <= value <= _LONGEST:
-            said = f"is {str(value)[:40]!r}" if name in about else "is missing"
-            raise UserError(f"{path}: {name} {said}; it must be a whole number of 1 or more")
-    if about.get("towers", "shared") not in _TOWERS:
-        raise UserError(f"{path}: towers is {str(about['towers'])[:40]!r}; it must be shared or separate")
-    for name in NAMES:
-        may_be, needed = _SETTINGS[name]
-        if name in about and not may_be(about[name]):
-            raise UserError(f"{path}: {name} is {str(about[name])[:40]!r}; it must be {needed}")
-    if not isinstance(about.get("shape", {}), dict):
-        raise UserError(f"{path}: shape is {str(about['shape'])[:40]!r}; it must be an object")
+        value = about.get(name, "missing")
+        must_be(COUNT, type(value) is int and 1 <= value <= _LONGEST, f"{path}: {name}", value)
+    for name, (may_be, needed) in _KEYS.items():
+        must_be(needed, name not in about or may_be(about[name]), f"{path}: {name}", about.get(name))
     return about
 
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
@@ -35,7 +34,7 @@ from condensery.models.checkpoints.backbone import (
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.checkpoints.head import check_cut, load_head, save_head
 from condensery.models.checkpoints.hub import checkpoint_folder
-from condensery.models.checkpoints.loading import Allowed, load_weights, quiet, readable
+from condensery.models.checkpoints.loading import Allowed, load_weights, quiet, read_tensors, readable
 from condensery.models.checkpoints.metadata import (
     ABOUT,
     QUERY_ENCODER,
@@ -52,7 +51,7 @@ from condensery.models.families import FAMILIES
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
 from condensery.models.pooling import shapes_of
 from condensery.models.vectors import VectorOptions, VectorSettings
-from condensery.system.files import check_file, write_json
+from condensery.system.files import write_json
 from condensery.system.inputs import standing
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
@@ -148,9 +147,11 @@ def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | st
     """Save a retriever. Separate towers are saved as the passage encoder in ``folder`` and ``query_encoder/`` below it."""
     model = retriever.model
     settings = model.settings
-    _save_encoder(model.passage, folder, tokenizer, retriever.passage_length)
+    passage, query = model.passage, model.query
+    _save_model(passage.model, folder, tokenizer, retriever.passage_length, settings, passage.head)
     if not model.shared:
-        _save_encoder(model.query, folder / QUERY_ENCODER, tokenizer, retriever.query_length)
+        place = folder / QUERY_ENCODER
+        _save_model(query.model, place, tokenizer, retriever.query_length, query.settings, query.head)
         write_router(folder, QUERY_ENCODER)
     about = {
         "towers": "shared" if model.shared else "separate",
@@ -222,12 +223,12 @@ def _check_tokenizers(passages: Path, queries: Path) -> None:
 
 
 def load_any_retriever(
-    source: Path | str, options: VectorOptions | None = None, revision: str | None = None
+    source: Path | str, options: VectorOptions | None = None
 ) -> tuple[BiEncoder, tuple[int | None, int | None]]:
     """Load a retriever that was trained here or elsewhere, with the longest query and passage that its folder names.
 
     Args:
-        source, options, revision: as in ``load_biencoder``.
+        source, options: as in ``load_biencoder``.
 
     Returns:
         the retriever, and the longest query and passage in tokens; None, None if the folder does not name them.
@@ -236,7 +237,7 @@ def load_any_retriever(
         UserError: no checkpoint can be loaded, or sentence-transformers would make its vectors in a way that this project
             does not support.
     """
-    folder = checkpoint_folder(source, revision)
+    folder = checkpoint_folder(source)
     return load_biencoder(folder, options=options), longest_inputs(folder) or (None, None)
 
 
@@ -261,7 +262,6 @@ def backbone_towers(config: BackboneConfig, vocabulary: Vocabulary, seed: int, s
 def load_encoder(
     source: Path | str,
     dropout: float | None = None,
-    revision: str | None = None,
     settings: VectorSettings | None = None,
 ) -> Encoder:
     """Load the backbone of a checkpoint in fp32, without a pooling layer or the layers after it.
@@ -269,13 +269,12 @@ def load_encoder(
     Args:
         source: folder or hub name.
         dropout: of hidden states and attention; None = as the checkpoint says.
-        revision: commit, tag or branch on the hub.
         settings: by which the encoder makes vectors; None = the defaults.
 
     Raises:
         UserError: no checkpoint can be loaded, or its tensors are not those of its config.
     """
-    folder = checkpoint_folder(source, revision)
+    folder = checkpoint_folder(source)
     with readable(folder):
         config = checkpoint_config(folder, dropout)
         family = FAMILIES[config.model_type]
@@ -335,17 +334,16 @@ def _load_layers(
     if not standing(file):
         if shape.get(layers):
             raise UserError(f"{file}: no such file, but {ABOUT} beside it tells of a {what} ({shape})")
-        held = {file.parent / name: _released_layers(file.parent / name) for name in released}
-        file, weights = next(((file, stored) for file, stored in held.items() if stored), (file, {}))
+        there = [file.parent / name for name in released if standing(file.parent / name)]
+        held = [(one, read_tensors(one, _C_HEAD)) for one in there]
+        file, weights = next(((one, stored) for one, stored in held if stored), (file, {}))
         if not weights:
             print(f"{source}: new, with random weights: a {what} of {len(new)} layers", flush=True)
             return
         print(f"{source}: goes on with the {what} of {_depth(weights)} layers in {file.name}", flush=True)
         shape = needed
     else:
-        check_file(file)
-        with readable(file):
-            weights = load_file(file)
+        weights = read_tensors(file)
     try:
         if not needed.items() <= shape.items():
             raise RuntimeError
@@ -355,27 +353,9 @@ def _load_layers(
         raise UserError(f"{file}: a {what} of another shape; {advice} as {where}") from None
 
 
-def _released_layers(file: Path) -> dict[str, Tensor]:
-    """The tensors of such layers in a file of the papers' code; empty if the file does not exist or holds none."""
-    if not standing(file):
-        return {}
-    check_file(file)
-    with readable(file):
-        if file.suffix == ".safetensors":
-            with safe_open(file, "pt") as tensors:
-                held = {name: tensors.get_tensor(name) for name in tensors.keys() if name.startswith(_C_HEAD)}  # noqa: SIM118
-        else:
-            held = dict(torch.load(file, map_location="cpu", weights_only=True))
-    return {name.removeprefix(_C_HEAD): value for name, value in held.items() if name.startswith(_C_HEAD)}
-
-
 def _depth(weights: Mapping[str, Tensor]) -> int:
     """The number of layers that these tensors belong to, by their names."""
     return len({name.partition(".")[0] for name in weights})
-
-
-def _save_encoder(encoder: Encoder, folder: Path, tokenizer: Path | str, max_length: int) -> None:
-    _save_model(encoder.model, folder, tokenizer, max_length, encoder.settings, encoder.head)
 
 
 def _save_model(

@@ -32,6 +32,7 @@ _POOLINGS: dict[str, Pooling] = {
     "weightedmean": "weighted_mean",
     **{theirs: ours for ours, theirs in _FLAGS.items()},
 }
+COUNT = "a whole number of 1 or more"
 _COSINE = ("cosine", "cos_sim")
 # names of prompts; the first that is not empty counts, because the library may write an empty "document" beside others
 _QUERY_PROMPTS, _PASSAGE_PROMPTS = ("query",), ("document", "passage", "corpus")
@@ -249,11 +250,9 @@ def _dense(file: Path) -> DenseShape:
     about = _expected(file, dict)
     inputs, outputs = (about.get(key) for key in ("in_features", "out_features"))
     for key, value in (("in_features", inputs), ("out_features", outputs)):
-        if type(value) is not int or value < 1:
-            raise UserError(f"{file}: {key} is {str(value)[:40]!r}; it must be a whole number of 1 or more")
+        must_be(COUNT, type(value) is int and value >= 1, f"{file}: {key}", value)
     bias, named = about.get("bias", True), about.get("activation_function", "torch.nn.modules.activation.Tanh")
-    if not isinstance(bias, bool):
-        raise UserError(f"{file}: bias is {str(bias)[:40]!r}; it must be true or false")
+    must_be("true or false", isinstance(bias, bool), f"{file}: bias", bias)
     place, _, activation = str(named or "torch.nn.modules.linear.Identity").rpartition(".")
     if activation not in ACTIVATIONS or place not in ("torch.nn", ACTIVATIONS[activation]):
         raise _other(file, f"activation_function is {shown(str(named))!r}, none of {', '.join(ACTIVATIONS)}")
@@ -274,20 +273,23 @@ def _by_cosine(about: dict[str, Any], file: Path) -> bool:
 
 def _cut(about: dict[str, Any], file: Path) -> int | None:
     cut = about.get("truncate_dim")
-    if cut is not None and (type(cut) is not int or cut < 1):
-        raise UserError(f"{file}: truncate_dim is {str(cut)[:40]!r}; it must be a whole number of 1 or more")
+    must_be(COUNT, cut is None or (type(cut) is int and cut >= 1), f"{file}: truncate_dim", cut)
     return cut
 
 
 def _prompt(about: dict[str, Any], names: tuple[str, ...], file: Path) -> str:
     """The prompt for queries or for passages: the first of the prompts called ``names`` that is not empty."""
     prompts = about.get("prompts") or {}
-    if not isinstance(prompts, dict):
-        raise UserError(f"{file}: prompts is {str(prompts)[:40]!r}; it must be an object of texts by name")
+    must_be("an object of texts by name", isinstance(prompts, dict), f"{file}: prompts", prompts)
     prompt = next((prompts[name] for name in names if prompts.get(name)), "")
-    if not isinstance(prompt, str):
-        raise UserError(f"{file}: a prompt is {str(prompt)[:40]!r}; it must be a text")
+    must_be("a text", isinstance(prompt, str), f"{file}: a prompt", prompt)
     return prompt
+
+
+def must_be(needed: str, right: bool, what: str, value: Any) -> None:
+    """Raise ``UserError`` unless ``right``: one line with the file and the key (``what``), its value and what is needed."""
+    if not right:
+        raise UserError(f"{what} is {str(value)[:40]!r}; it must be {needed}")
 
 
 def _expected(file: Path, kind: type) -> Any:

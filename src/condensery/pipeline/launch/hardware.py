@@ -38,11 +38,7 @@ def check_devices(accelerator: str, devices: int | str) -> None:
         UserError: there are too few GPUs, or too many processes are asked for on a CPU.
     """
     wanted = devices if isinstance(devices, int) else 1
-    if accelerator == "cpu" or (accelerator == "auto" and wanted == 1):
-        there = 0
-    else:
-        there = _gpus_in_sight() or _gpus_of_torch()
-        there = there if there >= wanted else _gpus_of_torch()
+    there = 0 if accelerator == "cpu" or (accelerator == "auto" and wanted == 1) else _gpus_of_torch()
     if accelerator == "gpu" and not there:
         raise UserError("trainer.accelerator: gpu was asked for, but torch sees none; use cpu or auto")
     if there and wanted > there:
@@ -51,16 +47,6 @@ def check_devices(accelerator: str, devices: int | str) -> None:
     if not there and wanted > PROCESSES * number:
         most = f"at most {PROCESSES * number} are started on {number} {'core' if number == 1 else 'cores'}"
         raise UserError(f"trainer.devices: {wanted} processes are asked for, but {most}")
-
-
-def _gpus_in_sight() -> int:
-    """Return the number of GPUs that the system shows without torch; 0 where it cannot be told."""
-    there = len([*Path("/dev").glob("nvidia[0-9]*")])
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return there
-    named = visible.split(",")
-    return len(named) if all(one.isdecimal() and int(one) < there for one in named) else 0
 
 
 def _gpus_of_torch() -> int:
@@ -88,12 +74,7 @@ def _oldest_gpu() -> tuple[int, int] | None:
 @cache
 def _cpu_is_quick_at_bf16() -> bool:
     """Whether the CPU multiplies bf16 faster than fp32."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return False
-    flags = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
-    return _quick_at_bf16(set(flags))
+    return _quick_at_bf16({*_of_the_processor("flags").split(), *_of_the_processor("Features").split()})
 
 
 def _quick_at_bf16(flags: set[str]) -> bool:
@@ -111,7 +92,7 @@ def _quick_at_bf16(flags: set[str]) -> bool:
 def machine() -> dict[str, str]:
     """Return a description of this machine for people to read; it holds no name of a user or host."""
     description = {
-        "processor": _processor() or platform.processor() or platform.machine(),
+        "processor": _of_the_processor("model name") or platform.processor() or platform.machine(),
         "cores": str(cores()),
         "system": f"{platform.system()} {platform.machine()}",
     }
@@ -129,9 +110,11 @@ def gpus() -> str:
     return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
 
-def _processor() -> str:
+@cache
+def _of_the_processor(entry: str) -> str:
+    """Return an entry of /proc/cpuinfo for the first core; empty where there is none."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(entry)), "")

@@ -11,26 +11,16 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from condensery.errors import UserError
 from condensery.stages.launcher import Launcher, SlurmLauncher, TorchrunLauncher
-from condensery.system.children import guarded
+from condensery.system.children import guarded, manner_of_death
 
 STAGE_PROCESS = "condensery.pipeline.launch.stage_process"
 
 
-class Started(Protocol):
-    """Processes that were started."""
-
-    def exit_reason(self) -> str | None:
-        """Return None while they run, an empty text when all ended well, otherwise the reason why one ended."""
-
-    def end(self, patience: float) -> None:
-        """Wait up to ``patience`` seconds for their end, and then kill them."""
-
-
-def start(launcher: Launcher, folder: Path, name: str, number: int, gpus: bool) -> Started:
+def start(launcher: Launcher, folder: Path, name: str, number: int, gpus: bool) -> "Commands | Job":
     """Start the processes that compute a stage together.
 
     Args:
@@ -44,15 +34,15 @@ def start(launcher: Launcher, folder: Path, name: str, number: int, gpus: bool) 
         UserError: the processes cannot be started.
     """
     if isinstance(launcher, SlurmLauncher):
-        return _Job(launcher, folder, name, number, gpus)
+        return Job(launcher, folder, name, number, gpus)
     if isinstance(launcher, TorchrunLauncher):
         command = _torchrun(launcher, folder, number)
         if launcher.nodes > 1 and not launcher.before:
             print(f"[{name}] waits for {launcher.nodes - 1} more nodes; on each: {shlex.join(command)}", flush=True)
         if not shutil.which(command[0]):
             raise UserError(f"launcher.before: {command[0]}: no such command")
-        return _Commands([(guarded(command), {})])
-    return _Commands([([sys.executable, "-m", STAGE_PROCESS, str(folder)], part) for part in _environments(number)])
+        return Commands([(guarded(command), {})])
+    return Commands([([sys.executable, "-m", STAGE_PROCESS, str(folder)], part) for part in _environments(number)])
 
 
 def _environments(number: int) -> list[dict[str, str]]:
@@ -72,42 +62,31 @@ def _torchrun(launcher: TorchrunLauncher, folder: Path, number: int) -> list[str
     if launcher.endpoint:
         meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={launcher.endpoint}", f"--rdzv-id={folder.name}"]
     nodes = [f"--nnodes={launcher.nodes}", f"--nproc-per-node={number}", "--max-restarts=0"]
-    return [
-        *launcher.before,
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        *nodes,
-        *meeting,
-        "-m",
-        STAGE_PROCESS,
-        str(folder),
-    ]
+    torchrun = [*launcher.before, sys.executable, "-m", "torch.distributed.run"]
+    return [*torchrun, *nodes, *meeting, "-m", STAGE_PROCESS, str(folder)]
 
 
-class _Commands:
+class Commands:
     """Processes of this machine, each in a session of its own, so that Ctrl-C reaches only the pipeline."""
 
     def __init__(self, commands: Sequence[tuple[list[str], dict[str, str]]]) -> None:
         self.running: list[subprocess.Popen[bytes]] = []
-        shared = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        }  # modules come from the same folders as here
+        modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # from the same folders as here
         for command, environment in commands:
-            whole = {**shared, **environment}
+            whole = {**os.environ, **modules, **environment}
             self.running.append(subprocess.Popen(command, env=whole, start_new_session=True))
 
     def exit_reason(self) -> str | None:
+        """Return None while they run, an empty text when all ended well, otherwise the reason why one ended."""
         codes = [process.poll() for process in self.running]
         for rank, code in enumerate(codes):
             if code:
-                why = f"killed by signal {-code}, perhaps for want of memory" if code < 0 else f"exit code {code}"
                 which = f"process {rank} of {len(codes)}" if len(codes) > 1 else "torchrun"
-                return f"{which} died ({why})"
+                return f"{which} died ({manner_of_death(code)})"
         return None if None in codes else ""
 
     def end(self, patience: float) -> None:
+        """Wait up to ``patience`` seconds for their end, and then kill them."""
         until = time.monotonic() + patience
         for process in self.running:
             with suppress(subprocess.TimeoutExpired):
@@ -118,8 +97,8 @@ class _Commands:
             process.wait()
 
 
-class _Job:
-    """A job that submitit has handed to SLURM."""
+class Job:
+    """A job that submitit has handed to SLURM; its methods are those of ``Commands``."""
 
     def __init__(self, launcher: SlurmLauncher, folder: Path, name: str, number: int, gpus: bool) -> None:
         try:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import DiskError, UserError
-from condensery.pipeline.launch.launchers import Started, start
+from condensery.pipeline.launch.launchers import Commands, Job, start
 from condensery.pipeline.launch.stage_call import DONE, FAILED, PATIENCE, STOP, StageCall, about_machine
 from condensery.stages.base import Context, Runtime, StageConfig
 from condensery.stages.launcher import SlurmLauncher
@@ -96,14 +96,16 @@ def _in_processes(
     """
     while True:
         before = _checkpoints(context.folder)
-        outcome = _attempt(stage, config, context, number)
-        if isinstance(outcome, tuple):
+        try:
+            result = _attempt(stage, config, context, number)
+        except _EndedError as ended:
+            further = isinstance(context.runtime.launcher, SlurmLauncher) and _checkpoints(context.folder) - before
+            if not further:
+                raise
+            print(f"[{context.stage_name}] {ended.exit_reason}; it got further, so another job goes on", flush=True)
+        else:
             _clear(context.folder)
-            return outcome
-        further = isinstance(context.runtime.launcher, SlurmLauncher) and _checkpoints(context.folder) - before
-        if not (isinstance(outcome, _EndedError) and further):
-            raise outcome
-        print(f"[{context.stage_name}] {outcome.exit_reason}; it got further, so another job goes on", flush=True)
+            return result
 
 
 def _clear(folder: Path) -> None:
@@ -119,10 +121,11 @@ def _checkpoints(folder: Path) -> set[str]:
 
 def _attempt(
     stage: Stage, config: StageConfig, context: Context, number: int
-) -> tuple[Mapping[str, Any], dict[str, str]] | Exception:
-    """Compute a stage once in ``number`` processes per node; return the result and the machine, or the error."""
+) -> tuple[Mapping[str, Any], dict[str, str]]:
+    """Compute a stage once in ``number`` processes per node; return the result and the machine."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=context.folder))
-    StageCall(stage.kind, config, context, socket.gethostname(), Parent.here()).write(folder)
+    settings = config.model_dump(mode="json")
+    StageCall(stage.kind, settings, context, socket.gethostname(), Parent.here()).write(folder)
     gpus = context.runtime.accelerator != "cpu"
     started = start(context.runtime.launcher, folder, context.stage_name, number, gpus)
     try:
@@ -132,7 +135,7 @@ def _attempt(
         started.end(PATIENCE)
     failures = [failure for _, failure in sorted((path.name, read_json(path)) for path in _failures(folder))]
     if error := _error(failures, exit_reason, context.stage_name):
-        return error
+        raise error
     done = read_json(folder / DONE)
     return done["summary"], {**done["machine"], "processes": str(done["processes"])}
 
@@ -141,7 +144,7 @@ def _failures(folder: Path) -> list[Path]:
     return list(folder.glob(FAILED.format("*")))
 
 
-def _wait(started: Started, folder: Path) -> str:
+def _wait(started: Commands | Job, folder: Path) -> str:
     """Wait until all processes have ended or one has failed; return how one died, or an empty text."""
     while (exit_reason := started.exit_reason()) is None and not _failures(folder):
         time.sleep(_PAUSE)

@@ -1,7 +1,8 @@
 """The task of processes that compute a stage together, and the names of the files that they exchange in a folder."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -21,32 +22,31 @@ class StageCall:
 
     Attributes:
         kind: kind of the stage.
-        config: of the stage.
+        settings: the config of the stage, as JSON holds it.
         context: of the stage.
         host: the machine of the pipeline.
         pipeline: the process that waits for them.
     """
 
     kind: str
-    config: StageConfig
+    settings: dict[str, Any]
     context: Context
     host: str
     pipeline: Parent
 
+    @property
+    def config(self) -> StageConfig:
+        """The config of the stage."""
+        return registry()[self.kind].config.model_validate(self.settings)
+
     def write(self, folder: Path) -> None:
         """Write the task into ``folder``, as JSON."""
-        context = TypeAdapter(Context).dump_python(self.context, mode="json")
-        config = self.config.model_dump(mode="json")
-        task = {"kind": self.kind, "config": config, "context": context, "host": self.host}
-        write_json(folder / CALL, {**task, "pipeline": asdict(self.pipeline)})
+        write_json(folder / CALL, TypeAdapter(StageCall).dump_python(self, mode="json"))
 
     @classmethod
     def read(cls, folder: Path) -> "StageCall":
         """Read the task that ``write`` has written into ``folder``."""
-        task = read_json(folder / CALL)
-        config = registry()[task["kind"]].config.model_validate(task.pop("config"))
-        context, pipeline = TypeAdapter(Context).validate_python(task.pop("context")), Parent(**task.pop("pipeline"))
-        return cls(config=config, context=context, pipeline=pipeline, **task)
+        return TypeAdapter(cls).validate_python(read_json(folder / CALL))
 
 
 def about_machine(runtime: Runtime) -> dict[str, str]:

@@ -1,141 +1,113 @@
-"""The speed of this machine, measured by a few steps on random weights and tokens; for ``dry_run``."""
+"""The speed of this machine, measured by a few steps of a BERT with random weights and tokens; for ``dry_run``."""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
+from torch.utils.benchmark import Timer, timer
 from transformers import BertConfig, BertForMaskedLM
 
-from condensery.losses.contrast import span_contrast
-from condensery.losses.gradient_cache import backpropagate
-from condensery.losses.mlm import MaskedPrediction
-from condensery.models.biencoder import BiEncoder
-from condensery.models.condenser import Condenser, CondenserShape
-from condensery.models.encoder import Encoder
-from condensery.models.flops import EncoderSize, Step
-from condensery.tokens.batches import Chunk, chunks
+from condensery.models.flops import Step
+from condensery.stages.workload import Work
+from condensery.training.equipment import DTYPES
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-SPREAD = 0.3  # largest relative deviation of text lengths from their mean
-ENOUGH = 0.3  # seconds of measurement; shorter work is repeated, since the first repetitions are slow
-MOST = 12  # repetitions, at most
+REACHED = 0.87  # share of a plain BERT's rate that training and encoding reach here: 0.79 to 0.98, on a CPU
+ENOUGH = 0.3  # seconds of measurement; shorter work is repeated
+SAMPLE = {"cpu": 1.5e10, "cuda": 4e12}  # approximate operations of a measured step
 SQUARE = {"cpu": 768, "cuda": 8192}  # rows and columns of the multiplied matrices
 
 
 @dataclass(frozen=True)
-class Rate:
-    """The measured speed of a kind of step.
+class Here:
+    """This machine.
 
     Attributes:
-        flops: useful operations per second; on a CPU per second of one core.
-        parameters: weights that the optimiser updates in that time; infinite where nothing is trained.
+        device: the device that computes, ``cpu`` or ``cuda``.
+        cores: threads of a stage; 1 on a GPU. On a CPU one thread is measured, in its own CPU time. Threads that wait for
+            each other would count as work, and on a busy machine they wait long.
     """
 
-    flops: float
-    parameters: float = float("inf")
+    device: str
+    cores: int
 
-    def seconds(self, step: Step) -> float:
-        """Return the seconds of a step: its operations, and the update of the weights."""
-        further = step.head_layers * step.encoder.hidden * (4 * step.encoder.hidden + 2 * step.encoder.intermediate)
-        return step.flops / self.flops + (step.encoder.parameters + further) / self.parameters
+    def seconds(self, work: Work) -> float | None:
+        """Return the wall-clock seconds of the work on an otherwise idle machine; None where the work is not known."""
+        if not work.known:
+            return None
+        seconds = work.seconds or 0.0
+        if work.products:
+            seconds += work.products / product_rate(self.device) / self.cores
+        if work.step is not None:
+            seconds += work.step_flops / step_rate(work.step.sample(SAMPLE[self.device]), self.device) / self.cores
+        return seconds
 
 
-def rate_of(small: Step, device: torch.device) -> Rate:
-    """Measure the speed of a kind of step.
+def this_machine(accelerator: str, threads: int) -> Here:
+    """Return this machine: its GPU, where ``accelerator`` allows one and there is one, or ``threads`` of its cores."""
+    return Here("cuda", 1) if accelerator != "cpu" and torch.cuda.is_available() else Here("cpu", threads)
+
+
+@cache
+def step_rate(step: Step, device: str) -> float:
+    """Return the useful operations per second of a kind of step, on a CPU per second of one core.
+
+    It is ``REACHED`` of the rate of the encoder alone, on texts of one length. The update of the weights is left out: it
+    takes 1 % of a step or less.
 
     Args:
-        small: a step of this kind that takes seconds (``Step.sample``).
+        step: a step of this kind that takes seconds (``Step.sample``).
         device: the device that computes.
     """
-    torch.manual_seed(1)
-    model = _model(small).to(device).train(small.trained)
-    parts = [part.to(device) for part in _chunks(small)]
+    rows, length = int(step.rows), int(step.length)
+    predicted = round(step.predicted * length)
+    model = _model(step).to(device).train(step.trained)
+    ids = torch.randint(step.encoder.vocabulary, (rows, length), device=device)  # (rows, length)
 
     def read() -> None:
-        with torch.autocast(device.type, PRECISIONS[small.precision], enabled=small.precision != "fp32"):
-            _read(model, parts, small)
+        model.zero_grad()
+        precision = torch.autocast(device, DTYPES[step.precision], enabled=step.precision != "fp32")
+        with torch.set_grad_enabled(step.trained), precision:
+            states = model.bert(ids).last_hidden_state  # (rows, length, hidden)
+            scores = model.cls(states[:, :predicted])  # (rows, predicted, vocabulary)
+            loss = states[:, 0].float().sum() + scores.float().logsumexp(-1).sum()
+        if step.trained:
+            loss.backward()
 
-    rate = Rate(small.flops / _seconds(read, device))
-    if not small.trained:
-        return rate
-    optimiser = torch.optim.AdamW(model.parameters(), fused=True)
-    weights = sum(weight.numel() for weight in model.parameters())
-    return replace(rate, parameters=weights / _seconds(optimiser.step, device))
+    of_a_row = step.encoder.layers * step.encoder.layer(length, length) + step.encoder.projection(predicted)
+    return REACHED * rows * of_a_row * (3 if step.trained else 1) / _seconds(read, device)
 
 
-def product_rate(device: torch.device) -> float:
+@cache
+def product_rate(device: str) -> float:
     """Measure the operations per second of large products in fp32; on a CPU per second of one core."""
-    size = SQUARE[device.type]
+    size = SQUARE[device]
     left, right = torch.randn(2, size, size, device=device)
     return 2 * float(size) ** 3 / _seconds(lambda: left @ right, device)
 
 
-def _model(step: Step) -> Condenser | BiEncoder:
-    size: EncoderSize = step.encoder
+def _model(step: Step) -> Any:
+    size = step.encoder
     config: Any = BertConfig(  # type: ignore[call-arg]
         vocab_size=size.vocabulary,
         hidden_size=size.hidden,
         num_hidden_layers=size.layers,
         num_attention_heads=size.heads,
         intermediate_size=size.intermediate,
-        max_position_embeddings=max(512, int(2 * step.length)),
+        max_position_embeddings=max(512, int(step.length)),
         attn_implementation="eager",
         hidden_dropout_prob=size.dropout,
         attention_probs_dropout_prob=size.dropout,
     )
-    language_model: Any = BertForMaskedLM(config)
-    if not step.predicted:
-        return BiEncoder(Encoder(language_model.base_model))
-    late = step.losses > 1 or not step.head_layers
-    return Condenser(language_model, CondenserShape(step.head_layers, size.layers // 2, late))
+    return BertForMaskedLM(config)
 
 
-def _chunks(step: Step) -> list[Chunk]:
-    """Return random texts of about the mean length, with masked tokens where the step predicts some."""
-    random = np.random.default_rng(1)
-    rows = max(2, 2 * round(step.rows / 2))  # pairs, where there is a contrast
-    near = (step.length * (1 - SPREAD), step.length * (1 + SPREAD))
-    lengths = np.maximum(3, random.uniform(*near, rows)).astype(np.int64)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    ids = random.integers(5, step.encoder.vocabulary, int(starts[-1]))
-    masked = targets = None
-    if step.predicted:
-        masked = np.sort(random.choice(len(ids), max(1, round(step.predicted * len(ids))), replace=False))
-        targets = ids[masked]
-    return chunks(ids, starts, step.chunk_tokens, 0, masked=masked, targets=targets)
+def _seconds(work: Callable[[], object], device: str) -> float:
+    """Return the shortest of several measured times, after a first one that does not count.
 
-
-def _read(model: Condenser | BiEncoder, parts: list[Chunk], step: Step) -> None:
-    if not step.trained:
-        with torch.inference_mode():
-            for part in parts:
-                model.vectors(part)
-        return
-    model.zero_grad()
-    predicted = sum(len(part.masked) for part in parts if part.masked is not None)
-    encoder = MaskedPrediction(model, predicted) if isinstance(model, Condenser) else model
-    backpropagate(encoder, parts, None if isinstance(model, Condenser) else span_contrast)
-
-
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Return the shortest of several measured times, at least two."""
-    times = [_once(work, device), _once(work, device)]
-    while sum(times) < ENOUGH and len(times) < MOST:
-        times.append(_once(work, device))
-    return min(times)
-
-
-def _once(work: Callable[[], object], device: torch.device) -> float:
-    """Return the CPU seconds of the work, over all threads; on a GPU the seconds until the GPU has finished it."""
-    if device.type == "cpu":
-        begin = time.process_time()
-        work()
-        return time.process_time() - begin
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    work()
-    torch.cuda.synchronize()
-    return time.perf_counter() - begin
+    On a CPU these are the CPU seconds of one thread, on a GPU the seconds until the GPU has finished.
+    """
+    measuring = Timer("work()", globals={"work": work}, timer=time.process_time if device == "cpu" else timer)
+    return min(measuring.blocked_autorange(min_run_time=ENOUGH).times)

@@ -1,6 +1,6 @@
 """The work of each stage of a recipe, from the sizes of artifacts, which pass along the graph."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from condensery.pipeline.graph import Graph, Node
@@ -16,39 +16,29 @@ class Planned:
         node: the stage.
         state: whether the artifact is there, interrupted, or to be made.
         work: the estimate of the work.
-        waits: the stages that must come first.
+        waits: its missing inputs, without those that another missing input waits for itself.
     """
 
     node: Node
     state: State
     work: Work
-    waits: tuple[str, ...]
+    waits: Sequence[str]
 
 
 def plan(graph: Graph, store: Store) -> list[Planned]:
     """Return all stages in the order in which they are computed."""
     states = store.states(graph)
     sizes: dict[str, Sizes] = {}
+    above: dict[str, set[str]] = {}  # all stages that a stage is made from, directly or not
     planned = []
     for name, node in graph.nodes.items():
         work = node.config.work({field: [sizes[parent] for parent in names] for field, names in node.inputs.items()})
-        there = states[name] == "hit"
-        sizes[name] = _actual_sizes(store, node, work) if there else work.makes
-        planned.append(Planned(node, states[name], work, () if there else _waits(graph, node, states)))
+        sizes[name] = _actual_sizes(store, node, work) if states[name] == "hit" else work.makes
+        above[name] = set(node.parents).union(*(above[parent] for parent in node.parents))
+        missing = [parent for parent in dict.fromkeys(node.parents) if states[parent] != "hit"]
+        waits = [parent for parent in missing if not any(parent in above[other] for other in missing)]
+        planned.append(Planned(node, states[name], work, waits))
     return planned
-
-
-def _waits(graph: Graph, node: Node, states: Mapping[str, State]) -> tuple[str, ...]:
-    """Return the missing inputs of a stage, without those that another missing input waits for itself."""
-    missing = dict.fromkeys(parent for parent in node.parents if states[parent] != "hit")
-    before = {above for parent in missing for above in _above(graph, parent)}
-    return tuple(parent for parent in missing if parent not in before)
-
-
-def _above(graph: Graph, name: str) -> set[str]:
-    """Return the names of all stages that a stage is made from, directly or not."""
-    parents = graph.nodes[name].parents
-    return {*parents, *(above for parent in parents for above in _above(graph, parent))}
 
 
 def _actual_sizes(store: Store, node: Node, work: Work) -> Sizes:

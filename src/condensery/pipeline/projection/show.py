@@ -2,43 +2,30 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
+from condensery.pipeline.gpus import seconds_on_gpu
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.launch.hardware import machine
 from condensery.pipeline.launch.threads import threads_of_a_stage
 from condensery.pipeline.projection.plan import Planned, plan
-from condensery.pipeline.projection.rates import Here, seconds_on_gpu
 from condensery.pipeline.store import Store
-from condensery.stages.workload import total
+from condensery.system.files import existing
+
+if TYPE_CHECKING:
+    from condensery.pipeline.projection.measured import Here
 
 UNKNOWN = "?"
 WIDTH = 120  # characters of a line where there is no terminal
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-@dataclass(frozen=True)
-class Costs:
-    """The costs of the artifacts that are still to be made.
-
-    Attributes:
-        heads: names of the numbers: tokens, FLOPs, disk, here (``dry_run=true``), and the GPU.
-        by_artifact: artifact -> its numbers; None = cannot be known beforehand.
-    """
-
-    heads: Sequence[str] = ()
-    by_artifact: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-
-    def sums(self) -> list[str]:
-        """Return the sums of the numbers as they are shown; a ``+`` marks a sum without unknown numbers."""
-        columns = list(zip(*self.by_artifact.values(), strict=True))
-        shown = _row([total(value or 0.0 for value in column) for column in columns], False)
-        marks = ["", *("+" if None in column else "" for column in columns[1:])]
-        return [f"{cell}{mark}" for cell, mark in zip(shown, marks, strict=True)]
+# artifact that is still to be made -> its numbers by column: tokens, FLOPs, disk, here (``dry_run=true``), and the GPU;
+# None = cannot be known beforehand
+Costs = Mapping[str, Mapping[str, float | None]]
 
 
 def project(graph: Graph, store: Store) -> Costs:
@@ -51,10 +38,8 @@ def project(graph: Graph, store: Store) -> Costs:
     console.print(_states(graph, store, planned))
     left = [one for one in planned if one.state != "hit"]
     if not left:
-        return Costs()
-    here = None
-    if graph.root.dry_run is True:
-        here = _here(graph)
+        return {}
+    here = _here(graph) if graph.root.dry_run is True else None
     costs = _costs(graph, left, here)
     console.print(_shown(graph, left, costs))
     for line in _notes(graph, store, left, here):
@@ -69,19 +54,30 @@ def announce(graph: Graph, store: Store) -> None:
         return
     here = _here(graph)
     seconds = [here.seconds(one.work) for one in left.values()]
-    about = f"{'at least' if None in seconds else 'about'} {duration(total(one or 0.0 for one in seconds))}"
+    about = f"{'at least' if None in seconds else 'about'} {duration(sum(one or 0.0 for one in seconds))}"
     print(f"{len(left)} stages are to be made, in {about} on {_named(here)} (dry_run=true shows each)", flush=True)
 
 
 def project_sweep(jobs: Sequence[Costs]) -> None:
     """Print the costs of all jobs of a sweep together; an artifact that several jobs need counts once."""
-    heads = next((job.heads for job in jobs if job.heads), None)
-    if heads is None:
+    together = {artifact: numbers for job in jobs for artifact, numbers in job.items()}
+    if not together:
         return
-    together = Costs(heads, {artifact: numbers for job in jobs for artifact, numbers in job.by_artifact.items()})
-    table = Table(*heads, title=f"{len(jobs)} jobs, what they share made once", title_justify="left")
-    table.add_row(*together.sums())
+    table = Table(*_columns(together), title=f"{len(jobs)} jobs, what they share made once", title_justify="left")
+    table.add_row(*_sums(together))
     _console().print("", table)
+
+
+def _columns(costs: Costs) -> list[str]:
+    return list(next(iter(costs.values())))
+
+
+def _sums(costs: Costs) -> list[str]:
+    """Return the sums of the columns as they are shown; a ``+`` marks a sum without unknown numbers."""
+    columns = {name: [numbers[name] for numbers in costs.values()] for name in _columns(costs)}
+    shown = _row({name: sum(value or 0.0 for value in column) for name, column in columns.items()}, False)
+    marks = ["+" if None in column and name != "tokens" else "" for name, column in columns.items()]
+    return [f"{cell}{mark}" for cell, mark in zip(shown, marks, strict=True)]
 
 
 def _console() -> Console:
@@ -91,19 +87,15 @@ def _console() -> Console:
     return console
 
 
-def _here(graph: Graph) -> Here:
+def _here(graph: Graph) -> "Here":
+    from condensery.pipeline.projection.measured import this_machine  # imports torch
+
     trainer = graph.root.trainer
-    return _this_machine(trainer.accelerator, threads_of_a_stage(trainer.threads, graph.root.jobs))
+    return this_machine(trainer.accelerator, threads_of_a_stage(trainer.threads, graph.root.jobs))
 
 
-def _named(here: Here) -> str:
-    return "this GPU" if here.device.type == "cuda" else f"{machine()['processor']}, {here.cores} of its cores"
-
-
-@cache
-def _this_machine(accelerator: str, threads: int) -> Here:
-    """Return this machine, which is measured once for all jobs of a sweep."""
-    return Here(accelerator, threads)
+def _named(here: "Here") -> str:
+    return "this GPU" if here.device == "cuda" else f"{machine()['processor']}, {here.cores} of its cores"
 
 
 def _states(graph: Graph, store: Store, planned: Sequence[Planned]) -> Table:
@@ -115,19 +107,19 @@ def _states(graph: Graph, store: Store, planned: Sequence[Planned]) -> Table:
 
 
 def _said(one: Planned) -> str:
-    waits = f"waits for {', '.join(one.waits)}" if one.waits else ""
-    said = {"hit": "there", "interrupted": "begun, goes on", "forced": "to be made anew"}
-    return said.get(one.state, waits or "to be made")
+    waits = f"waits for {', '.join(one.waits)}" if one.waits else "to be made"
+    return {"hit": "there", "interrupted": "begun, goes on", "forced": "to be made anew"}.get(one.state, waits)
 
 
-def _costs(graph: Graph, left: Sequence[Planned], here: Here | None) -> Costs:
+def _costs(graph: Graph, left: Sequence[Planned], here: "Here | None") -> Costs:
     gpu, share = graph.root.dry_run_gpu, graph.root.dry_run_share
-    numbers: dict[str, list[float | None]] = {}
+    costs: dict[str, dict[str, float | None]] = {}
     for one in left:
-        work = one.work
-        times = [*([here.seconds(work)] if here else []), seconds_on_gpu(work, gpu, share)]
-        numbers[_key(graph, one)] = [work.tokens, work.flops, work.disk, *times]
-    return Costs(["tokens", "FLOPs", "disk", *(["here"] if here else []), gpu], numbers)
+        numbers = {"tokens": one.work.tokens, "FLOPs": one.work.flops, "disk": one.work.disk}
+        if here:
+            numbers["here"] = here.seconds(one.work)
+        costs[_key(graph, one)] = {**numbers, gpu: seconds_on_gpu(one.work, gpu, share)}
+    return costs
 
 
 def _key(graph: Graph, one: Planned) -> str:
@@ -138,20 +130,20 @@ def _key(graph: Graph, one: Planned) -> str:
 def _shown(graph: Graph, left: Sequence[Planned], costs: Costs) -> Table:
     table = Table(title="what is to be made", title_justify="left")
     table.add_column("stage")
-    for head in ("steps", *costs.heads):
+    for head in ("steps", *_columns(costs)):
         table.add_column(head, justify="right", no_wrap=True)
     for one in left:  # two stages may be one artifact
-        work, numbers = one.work, costs.by_artifact[_key(graph, one)]
+        work, numbers = one.work, costs[_key(graph, one)]
         trained = work.step is not None and work.step.trained
         steps = f"{work.steps:,.0f}" if trained and work.steps is not None else "" if work.known else UNKNOWN
         table.add_row(one.node.name, steps, *_row(numbers, work.step is None and work.known))
     table.add_section()
-    table.add_row("in all", "", *costs.sums())
+    table.add_row("in all", "", *_sums(costs))
     return table
 
 
-def _row(values: Sequence[float | None], without_encoder: bool) -> list[str]:
-    tokens, flops, disk, *times = values
+def _row(numbers: Mapping[str, float | None], without_encoder: bool) -> list[str]:
+    tokens, flops, disk, *times = numbers.values()
     first = ["" if without_encoder else number(tokens), "" if flops == 0 else number(flops)]
     return [*first, f"{number(disk)}B" if disk is not None else UNKNOWN, *map(duration, times)]
 
@@ -175,7 +167,7 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 360_000 else f"{seconds / 3600:,.0f} h"
 
 
-def _notes(graph: Graph, store: Store, left: Sequence[Planned], here: Here | None) -> list[str]:
+def _notes(graph: Graph, store: Store, left: Sequence[Planned], here: "Here | None") -> list[str]:
     root = graph.root
     lines = []
     if here:
@@ -186,7 +178,5 @@ def _notes(graph: Graph, store: Store, left: Sequence[Planned], here: Here | Non
         lines.append(f"{UNKNOWN}: nobody can know before; + is without these")
     if root.published_cost:
         lines.append(f"the paper: {root.published_cost}")
-    above = next((folder for folder in (store.folder, *store.folder.parents) if folder.exists()), None)
-    if above is not None:
-        lines.append(f"free disk: {number(shutil.disk_usage(above).free)}B at {above}")
-    return lines
+    above = existing(store.folder)
+    return [*lines, f"free disk: {number(shutil.disk_usage(above).free)}B at {above}"]

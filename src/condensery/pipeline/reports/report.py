@@ -12,26 +12,24 @@ from condensery.evaluation.metrics import Evaluation
 from condensery.pipeline.config import TableConfig
 from condensery.pipeline.executor import causes
 from condensery.pipeline.graph import Graph
-from condensery.pipeline.reports.figures import FigureJob, draw_figures
-from condensery.pipeline.reports.made import made_of, unmeasured
-from condensery.pipeline.reports.page import kinds_of_indexes, page_of_run
+from condensery.pipeline.reports.figure_data import FigureJob, draw_figures
+from condensery.pipeline.reports.page_content import kinds_of_indexes, page_of_run
+from condensery.pipeline.reports.row_origins import made_of, unmeasured
+from condensery.pipeline.reports.wandb_results import log_results
 from condensery.pipeline.store import Store
 from condensery.pipeline.workers import Failure
-from condensery.reporting.audit import show_audit
 from condensery.reporting.comparison import comparison
 from condensery.reporting.conclusion import conclusion
 from condensery.reporting.curves import draw_curves
-from condensery.reporting.drawing import Figure
-from condensery.reporting.formats import show, write_table
+from condensery.reporting.pair_audit import show_audit
 from condensery.reporting.recommendation import recommendation
 from condensery.reporting.results import Row, write_results
 from condensery.reporting.suspects import show_suspects
 from condensery.reporting.table import Significance, Table, build_table
-from condensery.reporting.tracked import log_results
-from condensery.stages.base import Artifact, Wandb
+from condensery.reporting.table_formats import show, write_table
+from condensery.stages.base import Artifact
 from condensery.stages.registry import registry
 from condensery.system.files import content_hash, read_json, write_json
-from condensery.training.tracking import Tracked
 
 
 def write(
@@ -66,10 +64,11 @@ def write(
     logs = {name: store.path(node) / "logs" / "metrics.csv" for name, node in graph.nodes.items()}
     logs = {name: path for name, path in logs.items() if path.exists()}
     draw_logs(logs, folder)
-    drawn, faults = ([], []) if swept else draw(graph, tables, folder)
+    figures = {} if swept else graph.root.figures
+    drawn, faults = draw_figures(figures, [FigureJob(folder)], tables, folder, swept=False)
     page_of_run(folder, graph.root.output_root, tables, drawn, words)
     if not swept:
-        track(graph.root.logger.wandb.settings(), graph.root.output_root, folder, tables, drawn, rows)
+        log_results(graph.root.logger.wandb.settings(), graph.root.output_root, folder, tables, drawn, rows)
     return rows, faults
 
 
@@ -80,29 +79,6 @@ def _in_words(graph: Graph, store: Store) -> str:
     if words:
         print(f"\n{words}", flush=True)
     return words
-
-
-def draw(graph: Graph, tables: Sequence[Table], folder: Path) -> tuple[list[Figure], list[str]]:
-    """Draw the figures of a run; return the drawn figures, and the reasons why others cannot be drawn."""
-    if not graph.root.figures:
-        return [], []
-
-    return draw_figures(graph.root.figures, [FigureJob(folder)], tables, folder, swept=False)
-
-
-def track(
-    settings: Wandb,
-    root: Path,
-    folder: Path,
-    tables: Sequence[Table],
-    figures: Sequence[Figure],
-    rows: Sequence[Row],
-) -> None:
-    """Log the results of a run or a sweep, which lie in ``folder``, to W&B, in the group of its stages."""
-    pictures = [path for path in (folder / "curves.png", *(figure.paths["png"] for figure in figures)) if path.exists()]
-    about = {"results": folder.name}
-    where = (settings.enabled, settings.project, settings.entity, folder.name)
-    log_results(Tracked(*where, "results", "results", "results", about, root), tables, pictures, rows)
 
 
 def lost(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> dict[str, dict[str, str]]:
@@ -148,15 +124,16 @@ def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> list
 
 def _show_audits(graph: Graph, store: Store) -> None:
     """Print the tables of each audit, computed or reused, and the place of its sheets."""
+    audits = {  # what a stage makes -> how it is shown, and what lies in its folder
+        "audit": (show_audit, "audit.md, pairs.jsonl and sheets in"),
+        "suspects": (show_suspects, "sheet.csv, to be filled in, is in"),
+    }
     for name, node in graph.nodes.items():
-        if registry()[node.kind].makes == "audit" and store.sound(node):
+        print_tables, files = audits.get(registry()[node.kind].makes, (None, ""))
+        if print_tables and store.sound(node):
             print(flush=True)
-            show_audit(store.path(node))
-            print(f"[{name}] audit.md, pairs.jsonl and sheets in {store.path(node)}", flush=True)
-        if registry()[node.kind].makes == "suspects" and store.sound(node):
-            print(flush=True)
-            show_suspects(store.path(node))
-            print(f"[{name}] sheet.csv, to be filled in, is in {store.path(node)}", flush=True)
+            print_tables(store.path(node))
+            print(f"[{name}] {files} {store.path(node)}", flush=True)
 
 
 def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:

@@ -6,6 +6,7 @@ adaptive_batch_scheduling). It holds the paper's tables, their columns and rows,
 condition, if any.
 """
 
+import re
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from condensery.errors import UserError, close_to
 
@@ -55,16 +56,6 @@ class PublishedTable(_Closed):
     columns: list[PublishedColumn]
     rows: dict[str, dict[str, list[Decimal | None]]]
     notes: list[str] = []
-
-    @field_validator("rows", mode="before")
-    @classmethod
-    def _null_is_none(cls, rows: Any) -> Any:
-        if not isinstance(rows, dict) or not all(isinstance(named, dict) for named in rows.values()):
-            return rows
-        return {
-            name: {row: [None if one == "null" else one for one in values] for row, values in named.items()}
-            for name, named in rows.items()
-        }
 
     @model_validator(mode="after")
     def _is_a_rectangle(self) -> Self:
@@ -108,11 +99,6 @@ class Paper(_Closed):
     venue: str
     tables: dict[str, PublishedTable]
 
-    @field_validator("year", mode="before")
-    @classmethod
-    def _null_is_none(cls, value: Any) -> Any:
-        return None if value == "null" else value
-
     @property
     def citation(self) -> str:
         """Authors, title, venue and year in one line."""
@@ -149,7 +135,7 @@ def read_paper(path: Path) -> Paper:
 
 
 class _Loader(yaml.BaseLoader):
-    """Reads scalars as text. A repeated key is an error; plain YAML would take the last value."""
+    """Reads scalars as text, but ``null`` as None. A repeated key is an error; plain YAML would take the last value."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -160,6 +146,11 @@ class _Loader(yaml.BaseLoader):
                 )
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
+
+
+NULL = "tag:yaml.org,2002:null"
+_Loader.add_implicit_resolver(NULL, re.compile("null"), ["n"])
+_Loader.add_constructor(NULL, lambda loader, node: None)
 
 
 @cache

@@ -115,14 +115,7 @@ class ExtractQueriesConfig(QueryStageConfig):
         return self
 
 
-@stage(
-    "generate_queries",
-    "generate_queries:generate_queries",
-    version=1,
-    makes="queries",
-    cost=lambda config: 10.0 * config.number,
-    together="several_shards",
-)
+@stage("generate_queries", "generate_queries:generate_queries", version=1, makes="queries", together="several_shards")
 class GenerateQueriesConfig(QueryStageConfig):
     """Generate queries for each passage with a sequence-to-sequence model, by top-k and nucleus sampling (doc2query)."""
 
@@ -229,7 +222,7 @@ class PassagesConfig(StageConfig):
         return over(expected, Sizes(CollectionSizes(metrics["passages"], tokens)))
 
 
-@stage("read_queries", "read_queries:read_queries", version=1, makes="queries")
+@stage("read_queries", "queries:read_queries", version=1, makes="queries")
 class ReadQueriesConfig(QueryStageConfig):
     """Read queries that others made for the passages, from files (plain or .gz)."""
 
@@ -309,7 +302,7 @@ class SentenceFilesConfig(SentenceStageConfig):
         return self.making(read, counted_examples(self.inputs_in(expanded(self.root)), self.each))
 
 
-@stage("read_sts", "read_sts:read_sts", version=1, makes="sentences")
+@stage("read_sts", "sentences:read_sts", version=1, makes="sentences")
 class ReadStsConfig(SentenceFilesConfig):
     """Read the pairs and scores of the STS benchmark.
 
@@ -323,7 +316,7 @@ class ReadStsConfig(SentenceFilesConfig):
         return sts_files(root)
 
 
-@stage("read_triplets", "read_triplets:read_triplets", version=1, makes="sentences")
+@stage("read_triplets", "sentences:read_triplets", version=1, makes="sentences")
 class ReadTripletsConfig(SentenceFilesConfig):
     """Read triplets of sentences as Ein Dor et al. (2018) published them, in place of the stage section_triplets.
 
@@ -337,7 +330,7 @@ class ReadTripletsConfig(SentenceFilesConfig):
         return triplet_files(root)
 
 
-@stage("section_triplets", "section_triplets:section_triplets", version=1, makes="sentences")
+@stage("section_triplets", "sentences:section_triplets", version=1, makes="sentences")
 class SectionTripletsConfig(SentenceStageConfig):
     """Draw triplets of sentences from articles: two sentences of one section, and one of another section."""
 

@@ -13,7 +13,8 @@ from condensery.stages.base import Context
 from condensery.stages.corpus.config import PassagesConfig
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
-from condensery.text.ids import SUFFIX, IdIndex, id_hash
+from condensery.text.hashes import id_hash
+from condensery.text.ids import SUFFIX, IdIndex
 from condensery.text.table import TableWriter
 from condensery.tokens.artifacts import Passages, pretraining_texts, unknown_words
 from condensery.tokens.grouping import DocumentTexts, group_documents
@@ -33,16 +34,13 @@ def passages(config: PassagesConfig, context: Context) -> dict[str, Any]:
     vocabulary.save(context.folder)
     starts, empty = _write(config, context, collection)
     written = Passages(context.folder)
-    plan: list[tuple[str, str, bool]] = [("texts", "text", True)]
-    if config.titles:
-        plan.append(("titles", "title", False))
     stores = {}
-    for name, column, sentences in plan:
+    for name, column in {"texts": "text", "titles": "title"}.items() if config.titles else [("texts", "text")]:
         stores[name] = tokenise(
             written.table.column(column),
             folder,
             context.folder / name,
-            sentences=sentences,
+            sentences=name == "texts",
             documents=starts,
             workers=config.workers,
             label=f"{context.stage_name}: {name}",

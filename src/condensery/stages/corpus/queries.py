@@ -1,4 +1,7 @@
-"""Writes the artifact of every stage that makes queries for passages."""
+"""Writes the artifact of every stage that makes queries for passages.
+
+The stage ``read_queries`` reads queries that others made for the passages (docTTTTTquery, doc2query, your own).
+"""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -7,17 +10,28 @@ from typing import Any
 import numpy as np
 
 from condensery.errors import UserError, shown
-from condensery.reporting.formats import escape_markdown
 from condensery.reporting.plain import one_line
+from condensery.reporting.table_formats import escape_markdown
 from condensery.stages.base import Context
-from condensery.text.queries import Pair, QuerySorter
+from condensery.stages.corpus.config import ReadQueriesConfig
+from condensery.text.queries import Pair, QuerySorter, format_of, read_query_files
 from condensery.text.table import TableWriter, TextTable
 from condensery.tokens.artifacts import Passages, Queries, unknown_words
-from condensery.tokens.store import TokenStore, tokenise
+from condensery.tokens.store import tokenise
 
 EXAMPLES = 10
 WORKERS = 2  # processes that tokenise the queries
 _READ = 4096
+
+
+def read_queries(config: ReadQueriesConfig, context: Context) -> dict[str, Any]:
+    """Read the queries and write them in the order of the passages."""
+    files = list(config.files())
+    kind = format_of(files) if config.format == "auto" else config.format
+    pairs = read_query_files(files, kind, Passages(context.input("passages")).table)
+    advice = f"add them to {config.path}, or leave the passages out: stages.{context.stage_name}.missing=skip"
+    counts = write_queries(pairs, context, advice if config.missing == "error" else None)
+    return {"files": len(files), "format": kind, **counts}
 
 
 def write_queries(
@@ -62,7 +76,8 @@ def write_queries(
     )
     _write_examples(context, passages, counts)
     unknown = unknown_words({"queries": store}, passages.vocabulary.unk)
-    return {"queries": total, "passages_without_query": len(without), **_lengths(store), **unknown}
+    lengths = {"mean_query_tokens": round(float(store.lengths.mean()), 2)}
+    return {"queries": total, "passages_without_query": len(without), **lengths, **unknown}
 
 
 def _write_texts(context: Context, passages: Passages, queries: Iterator[list[str]]) -> np.ndarray:
@@ -92,10 +107,6 @@ def _report(
     if missing:
         raise UserError(f"{said}; {missing}")
     print(f"[{context.stage_name}] {said}; training leaves them out", flush=True)
-
-
-def _lengths(store: TokenStore) -> dict[str, Any]:
-    return {"mean_query_tokens": round(float(store.lengths.mean()), 2)}
 
 
 def _write_examples(context: Context, passages: Passages, counts: np.ndarray) -> None:

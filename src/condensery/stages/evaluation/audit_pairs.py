@@ -9,12 +9,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.evaluation.agreement import Votes
-from condensery.evaluation.pairs import Pair, Pairs
-from condensery.evaluation.proxy import NOT_FOUND, index_passages, ranks, summary
-from condensery.evaluation.sheets import Item, items_of, read_sheets, write_sheets
-from condensery.reporting.audit import judged, write_tables
-from condensery.retrieval.bm25 import BM25Index
+from condensery.evaluation.pair_audit.bm25_ranks import NOT_FOUND, index_passages, ranks, summary
+from condensery.evaluation.pair_audit.pairs import Pair, Pairs
+from condensery.evaluation.pair_audit.sheets import Item, items_of, read_sheets, write_sheets
+from condensery.evaluation.pair_audit.votes import Votes, judged
+from condensery.reporting.pair_audit import write_tables
+from condensery.retrieval.indexes.bm25 import BM25Index
 from condensery.stages.base import Context
 from condensery.stages.evaluation.config import AuditPairsConfig
 from condensery.system.files import atomic, write_json

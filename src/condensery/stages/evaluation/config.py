@@ -22,13 +22,7 @@ from condensery.text.sheets import filled_sheets
 BACKBONE = "backbone"
 
 
-@stage(
-    "attention_entropy",
-    "attention_entropy:attention_entropy",
-    version=1,
-    makes="entropy",
-    cost=2.0,
-)
+@stage("attention_entropy", "attention_entropy:attention_entropy", version=1, makes="entropy")
 class AttentionEntropyConfig(StageConfig):
     """Measure how broadly the CLS token attends: the entropy of its attention in nats, by layer.
 

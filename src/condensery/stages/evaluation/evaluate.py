@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.evaluation.metrics import evaluate as evaluate_run
-from condensery.retrieval.collection_retriever import CollectionRetriever, recall_of, unmatched_queries
-from condensery.retrieval.index import open_index
-from condensery.retrieval.own_passages import own_passages_left_out
+from condensery.retrieval.indexes.interface import CollectionRetriever, recall_of, unmatched_queries
+from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.indexes.own_passages import own_passages_left_out
+from condensery.retrieval.indexes.sampled import SampledCandidates
 from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.runs import write_run
-from condensery.retrieval.sampling import SampledCandidates
-from condensery.retrieval.shards import open_ranking, rank_in_shards
+from condensery.retrieval.runs import Run, write_run
+from condensery.retrieval.shards import rank_in_shards
 from condensery.stages.base import Context, retriever_name
 from condensery.stages.evaluation.config import EvaluateConfig
 from condensery.stages.sharing import process_group, searched_together
@@ -45,9 +45,9 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     def rank(rows: NDArray[np.int64], task: ProgressTask) -> Ranking:
         return retriever.search(rows, depth, task)
 
-    rank_in_shards(rank, queries, depth, scratch, context.stage_name, group=group)
+    rank_in_shards(rank, queries, scratch, context.stage_name, group=group)
     group.leave_unless_rank_zero()
-    run = open_ranking(scratch)
+    run = Run.mapped(scratch)
     write_run(context.folder / "run.trec.gz", run, collection, retriever_name(context.artifact("index")))
     evaluation = evaluate_run(run, collection, config.split, config.metrics)
     evaluation.save(context.folder / "evaluation.npz")

@@ -11,7 +11,7 @@ from condensery.retrieval.neighbours import dense_neighbours, lexical_neighbours
 from condensery.text.collection import Collection
 from condensery.training.adaptive.order import AdaptiveOrder, Similarity
 from condensery.training.adaptive.search import Ids
-from condensery.training.batches.training_queries import TrainingQueries
+from condensery.training.data.training_queries import TrainingQueries
 
 
 @dataclass(frozen=True)

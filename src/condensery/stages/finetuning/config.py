@@ -81,7 +81,7 @@ class QueriesConfig(StageConfig):
         return missing_split(self.split, inputs["corpus"])
 
 
-@stage("finetune", "finetune:finetune", version=4, makes="encoder", cost=10.0, together=True)
+@stage("finetune", "finetune:finetune", version=4, makes="encoder", together=True)
 class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train a bi-encoder on judged queries.
 
@@ -172,14 +172,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return loss
 
 
-@stage(
-    "finetune_generator",
-    "finetune_generator:finetune_generator",
-    version=1,
-    makes="generator",
-    cost=20.0,
-    together=True,
-)
+@stage("finetune_generator", "finetune_generator:finetune_generator", version=1, makes="generator", together=True)
 class FinetuneGeneratorConfig(OptimisedStageConfig):
     """Train a model that writes queries for passages, on the collection's own judged pairs."""
 
@@ -275,14 +268,7 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
         )
 
 
-@stage(
-    "finetune_sentences",
-    "finetune_sentences:finetune_sentences",
-    version=1,
-    makes="encoder",
-    cost=5.0,
-    together=True,
-)
+@stage("finetune_sentences", "finetune_sentences:finetune_sentences", version=1, makes="encoder", together=True)
 class FinetuneSentencesConfig(EncoderStageConfig):
     """Train a bi-encoder on a sentence task: pairs by regression on the cosine, triplets by a margin between distances."""
 
@@ -350,7 +336,7 @@ class SampleConfig(CollectionConfig):
         return Work(sizes, times, step, seconds=AROUND, disk=checkpoint_bytes(sizes))
 
 
-@stage("keep_best", "keep_best:keep_best", version=3, makes="encoder", cost=2.0)
+@stage("keep_best", "keep_best:keep_best", version=3, makes="encoder")
 class KeepBestConfig(SampleConfig):
     """Keep the better of a start and the encoders trained from it, blended in several shares (WiSE-FT), by MRR@10.
 
@@ -400,7 +386,6 @@ class KeepBestConfig(SampleConfig):
     "train_cross_encoder:train_cross_encoder",
     version=2,
     makes="cross_encoder",
-    cost=10.0,
     together=True,
 )
 class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
@@ -443,7 +428,7 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
         return self
 
 
-@stage("validate", "validate:validate", version=1, makes="validation", cost=2.0)
+@stage("validate", "validate:validate", version=1, makes="validation")
 class ValidateConfig(SampleConfig):
     """Measure one retriever by MRR@10, on dev queries and on queries of passages that are held out.
 

@@ -9,7 +9,7 @@ import numpy as np
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.saving import load_retriever
-from condensery.retrieval.dense import DenseIndex
+from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
 from condensery.stages.card import card_of, name_of_data
@@ -22,11 +22,10 @@ from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries, Tokens
 from condensery.training.adaptive.callback import AdaptiveBatches
 from condensery.training.adaptive.order import AdaptiveOrder
-from condensery.training.batches.steps import Order, items_in_sequence
-from condensery.training.batches.text_queries import TextQueries
-from condensery.training.batches.training_queries import TrainingQueries
-from condensery.training.batches.triples import TripleBatches
-from condensery.training.datamodules.triples import TripleDataModule
+from condensery.training.data.steps import Order, items_in_sequence
+from condensery.training.data.training_queries import TextQueries, TrainingQueries
+from condensery.training.data.triple_batches import TripleBatches
+from condensery.training.data.triples import TripleDataModule
 from condensery.training.held_out import chosen_queries
 from condensery.training.modules.biencoder import BiEncoderModule
 

@@ -12,7 +12,7 @@ from condensery.stages.finetuning.config import SIZES, FinetuneGeneratorConfig
 from condensery.stages.pretraining.token_vectors import read_token_vectors
 from condensery.stages.training import loop_settings, run_training
 from condensery.text.collection import Collection
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.data_module import StepDataModule
 from condensery.training.modules.generator import GeneratorBatches, GeneratorModule
 
 

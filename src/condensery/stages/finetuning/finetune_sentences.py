@@ -8,7 +8,7 @@ from condensery.stages.card import card_of
 from condensery.stages.finetuning.config import FinetuneSentencesConfig
 from condensery.stages.training import initial_towers, loop_settings, run_training
 from condensery.tokens.artifacts import Sentences
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.data_module import StepDataModule
 from condensery.training.modules.sentence_encoder import SentenceBatches, SentenceModule
 
 

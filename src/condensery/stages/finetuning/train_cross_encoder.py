@@ -16,8 +16,8 @@ from condensery.stages.training import loop_settings, run_training
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.lists import ListBatches
-from condensery.training.datamodules.triples import TripleDataModule
+from condensery.training.data.list_batches import ListBatches
+from condensery.training.data.triples import TripleDataModule
 from condensery.training.modules.cross_encoder import CrossEncoderModule
 from condensery.training.validation import pair_sample
 

@@ -8,15 +8,15 @@ from typing import Protocol
 import numpy as np
 
 from condensery.errors import UserError
+from condensery.retrieval.negative_pool import NegativePool, NegativeWeights
 from condensery.retrieval.negatives import open_negatives, open_relabelled, read_negatives
 from condensery.retrieval.no_negatives import NoNegatives
-from condensery.retrieval.pair_scores import TeacherScores, open_pair_scores
-from condensery.retrieval.pool import NegativePool, NegativeWeights
+from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.stages.base import Context
 from condensery.stages.finetuning.config import QueriesConfig
 from condensery.text.collection import Collection
-from condensery.training.batches.teaching import coverage
-from condensery.training.batches.training_queries import TrainingQueries, judged_queries
+from condensery.training.data.teaching import coverage
+from condensery.training.data.training_queries import TrainingQueries, judged_queries
 from condensery.training.dev_passages import apart_from_dev
 
 
@@ -57,7 +57,7 @@ def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries
     folders = [artifact.path for artifact in context.made_from.get("teacher", ())]
     if not folders:
         return training
-    teacher = TeacherScores([open_pair_scores(folder) for folder in folders], training.rows)
+    teacher = TeacherScores([PairScores.mapped(folder) for folder in folders], training.rows)
     training = replace(training, teacher=teacher)
     scored, total = coverage(training)
     if not scored:

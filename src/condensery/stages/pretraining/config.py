@@ -198,7 +198,7 @@ class DecoderConfig(StageConfig):
         return {"head_layers": self.decoder_layers, "predicted": (encoder + decoder) / 2, "losses": 2}
 
 
-@stage("pretrain_mlm", "pretrain:pretrain_mlm", version=3, makes="encoder", cost=20.0, together=True)
+@stage("pretrain_mlm", "pretrain:pretrain_mlm", version=3, makes="encoder", together=True)
 class PretrainMlmConfig(MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train by masked language modelling on spans: the baseline."""
 
@@ -210,7 +210,7 @@ class PretrainMlmConfig(MaskingConfig, SpanConfig, ValidatedConfig, EncoderStage
         return {"predicted": self.mask_rate}
 
 
-@stage("pretrain_condenser", "pretrain:pretrain_condenser", version=3, makes="encoder", cost=30.0, together=True)
+@stage("pretrain_condenser", "pretrain:pretrain_condenser", version=3, makes="encoder", together=True)
 class PretrainCondenserConfig(HeadConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train a Condenser (Gao and Callan 2021a): MLM on spans through a head that needs the late CLS state."""
 
@@ -222,7 +222,7 @@ class PretrainCondenserConfig(HeadConfig, MaskingConfig, SpanConfig, ValidatedCo
         return {"predicted": self.mask_rate, **self.head()}
 
 
-@stage("pretrain_cocondenser", "pretrain:pretrain_cocondenser", version=4, makes="encoder", cost=30.0, together=True)
+@stage("pretrain_cocondenser", "pretrain:pretrain_cocondenser", version=4, makes="encoder", together=True)
 class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train a coCondenser (Gao and Callan 2021b): Condenser and the contrast of two spans of each document.
 
@@ -241,7 +241,7 @@ class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, Validated
         return {"predicted": self.mask_rate, **self.head(), "contrast": True}
 
 
-@stage("pretrain_cotmae", "pretrain:pretrain_cotmae", version=1, makes="encoder", cost=30.0, together=True)
+@stage("pretrain_cotmae", "pretrain:pretrain_cotmae", version=1, makes="encoder", together=True)
 class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train by CoT-MAE (Wu et al. 2022): a shallow decoder fills in one text of a pair from the other's vector.
 
@@ -268,7 +268,7 @@ class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedCo
         return self.decoding(self.mask_rate, self.decoder_mask_rate if self.decoder == "masked" else 1.0)
 
 
-@stage("pretrain_retromae", "pretrain:pretrain_retromae", version=1, makes="encoder", cost=25.0, together=True)
+@stage("pretrain_retromae", "pretrain:pretrain_retromae", version=1, makes="encoder", together=True)
 class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train by RetroMAE (Xiao et al. 2022): a one-layer decoder fills in the text itself from its vector."""
 
@@ -294,7 +294,7 @@ class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, Validated
         return self
 
 
-@stage("pretrain_ict", "pretrain:pretrain_ict", version=1, makes="encoder", cost=20.0, together=True)
+@stage("pretrain_ict", "pretrain:pretrain_ict", version=1, makes="encoder", together=True)
 class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train by the inverse cloze task (Lee et al. 2019): a sentence finds the passage that it was taken from."""
 
@@ -317,7 +317,7 @@ class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
         return Texts(items, 2, product(0.6, tokens))
 
 
-@stage("pretrain_contrastive", "pretrain:pretrain_contrastive", version=1, makes="encoder", cost=20.0, together=True)
+@stage("pretrain_contrastive", "pretrain:pretrain_contrastive", version=1, makes="encoder", together=True)
 class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train a released retriever by contrast, in the vectors that it is searched with.
 
@@ -344,13 +344,7 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
         return {"contrast": True}
 
 
-@stage(
-    "distil_ranking",
-    "distil_ranking:distil_ranking",
-    version=2,
-    makes="encoder",
-    cost=10.0,
-)
+@stage("distil_ranking", "distil_ranking:distil_ranking", version=2, makes="encoder")
 class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     """Train the tower of queries to rank as a better ranking does, such as its own joined with BM25.
 
@@ -413,14 +407,7 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
         return found
 
 
-@stage(
-    "token_vectors",
-    "token_vectors:token_vectors",
-    version=1,
-    makes="token_vectors",
-    cost=2.0,
-    adapts="tokens",
-)
+@stage("token_vectors", "token_vectors:token_vectors", version=1, makes="token_vectors", adapts="tokens")
 class TokenVectorsConfig(StageConfig):
     """Compute token vectors by truncated SVD of the positive pointwise mutual information (PMI) of tokens.
 
@@ -442,7 +429,7 @@ class TokenVectorsConfig(StageConfig):
         return Work(sizes, seconds=product(6.6e-6, sizes.tokens), disk=product(4.0 * self.dim, sizes.vocabulary))
 
 
-@stage("warm_start", "warm_start:warm_start", version=1, makes="encoder", cost=2.0)
+@stage("warm_start", "warm_start:warm_start", version=1, makes="encoder")
 class WarmStartConfig(StageConfig):
     """Make an encoder from the co-occurrences of a collection's tokens, without training.
 

@@ -9,11 +9,10 @@ import numpy as np
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.saving import load_retriever
-from condensery.retrieval.dense_searcher import Retriever
-from condensery.retrieval.free_texts import Encode, ranked, searcher
-from condensery.retrieval.index import open_index
-from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.reranking import PairScorer, logits, ordered, score_in_shards
+from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards
+from condensery.retrieval.indexes.opening import Encode, open_index, ranked, search_of_texts
+from condensery.retrieval.ranking import Ranking, ordered
+from condensery.retrieval.searchers.retriever import Retriever
 from condensery.stages.base import Artifact, Context
 from condensery.stages.card import card_of, name_of_data
 from condensery.stages.frozen_passages import vectors_of
@@ -24,8 +23,8 @@ from condensery.system.files import atomic, load_array
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries, Tokens
 from condensery.tokens.prefixes import Prefixes
-from condensery.training.batches.rankings import RankingBatches
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.data_module import StepDataModule
+from condensery.training.data.ranking_batches import RankingBatches
 from condensery.training.held_out import chosen_queries
 from condensery.training.modules.query_tower import QueryTowerModule
 
@@ -83,7 +82,7 @@ def _ranked(
     files = [context.folder / f"teacher-{name}.npy" for name in ("scores", "passages")]
     if not all(file.exists() for file in files):
         teacher = open_index(context.input("teacher"), collection, context.runtime.threads)
-        ask = searcher(teacher, _encoder_of(context))
+        ask = search_of_texts(teacher, _encoder_of(context))
         depth, label = min(config.depth, len(teacher)), f"{context.stage_name}: teacher"
         found: list[np.ndarray] = [*ranked(ask, queries.texts_at(rows), depth, label)]
         for file, part in zip(files, found, strict=True):

@@ -37,11 +37,11 @@ from condensery.stages.training import (
 )
 from condensery.tokens.artifacts import Passages, Queries, Tokens
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.sources import PassagesAndQueries
-from condensery.training.batches.spans import ContextMasking, SpanBatches
-from condensery.training.datamodules.passage_queries import PassageQueryDataModule
-from condensery.training.datamodules.spans import SpanPairDataModule
-from condensery.training.datamodules.steps import TokenDataModule
+from condensery.training.data.data_module import TokenDataModule
+from condensery.training.data.passage_queries import PassageQueryDataModule
+from condensery.training.data.sources import PassagesAndQueries
+from condensery.training.data.span_batches import ContextMasking, SpanBatches
+from condensery.training.data.spans import SpanPairDataModule
 from condensery.training.modules.contrastive import ContrastiveModule
 from condensery.training.modules.encoders import EncoderModule
 from condensery.training.modules.pretraining import (
@@ -55,7 +55,7 @@ from condensery.training.modules.pretraining import (
 
 def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
     """Pre-train by plain masked language modelling: the baseline."""
-    return _pretrain_condenser(config, context, _spans(config, context), 0, CondenserModule)
+    return _pretrain_condenser(config, context, _spans(config, context), CondenserModule)
 
 
 def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dic
 
     With another stage's weights and a low learning rate this is continued training (§5.4 of the paper's early version).
     """
-    return _pretrain_condenser(config, context, _spans(config, context), config.head_layers, CondenserModule)
+    return _pretrain_condenser(config, context, _spans(config, context), CondenserModule)
 
 
 def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) -> dict[str, Any]:
@@ -76,17 +76,13 @@ def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) ->
         temperature=config.temperature,
         contrast_weight=config.contrast_weight,
     )
-    return _pretrain_condenser(config, context, _pairs(config, context), config.head_layers, kind)
+    return _pretrain_condenser(config, context, _pairs(config, context), kind)
 
 
 def _pretrain_condenser(
-    config: CondenserConfig,
-    context: Context,
-    data: TokenDataModule,
-    head_layers: int,
-    kind: Callable[..., CondenserModule],
+    config: CondenserConfig, context: Context, data: TokenDataModule, kind: Callable[..., CondenserModule]
 ) -> dict[str, Any]:
-    model = _condenser(config, context, data.vocabulary, head_layers)
+    model = _condenser(config, context, data.vocabulary)
     return _fit(kind(model, mlm_weight=config.mlm_weight, **config.optimiser()), data, config, context)
 
 
@@ -105,7 +101,6 @@ def pretrain_retromae(config: PretrainRetromaeConfig, context: Context) -> dict[
 
 
 def _pretrain_autoencoder(config: AutoEncoderConfig, context: Context, data: TokenDataModule) -> dict[str, Any]:
-
     model = _autoencoder(config, context, data.vocabulary)
     module = MaskedAutoEncoderModule(model, mlm_weight=config.mlm_weight, **config.optimiser())
     return _fit(module, data, config, context)
@@ -214,10 +209,11 @@ def _fit(
     return {"items": source.items, "left_out": source.left_out, **values}
 
 
-def _condenser(config: CondenserConfig, context: Context, vocabulary: Vocabulary, head_layers: int) -> Condenser:
+def _condenser(config: CondenserConfig, context: Context, vocabulary: Vocabulary) -> Condenser:
     """Return the Condenser before the first step: from scratch, from a checkpoint, or from another stage's artifact."""
     torch.manual_seed(config.seed)  # seeds the weights that a checkpoint lacks: a new Condenser head
-    head = (head_layers, getattr(config, "skip_from", None), getattr(config, "late_mlm", True))
+    # the baseline has no head, and so no keys of one
+    head = (getattr(config, "head_layers", 0), getattr(config, "skip_from", None), getattr(config, "late_mlm", True))
     if source := _start(config, context):
         return load_condenser(source[0], vocabulary, *head, config.backbone.dropout, source[1])
     language_model = masked_language_model(config.backbone, vocabulary, config.seed)

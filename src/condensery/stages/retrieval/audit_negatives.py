@@ -3,7 +3,7 @@
 from typing import Any
 
 from condensery.reporting.suspects import COLUMNS, sheet_lines, shown
-from condensery.retrieval.index import open_index
+from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.negatives import open_negatives, open_relabelled
 from condensery.retrieval.positive_aware import LEFT_OUT
 from condensery.retrieval.suspects import Suspects, are_negatives, were_left_out

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from condensery.retrieval.bm25 import build_bm25
+from condensery.retrieval.indexes.bm25 import build_bm25
 from condensery.stages.base import Context
 from condensery.stages.retrieval.config import Bm25Config
 from condensery.text.collection import Collection

@@ -13,7 +13,7 @@ from condensery.models.checkpoints.metadata import longest_inputs, vector_settin
 from condensery.models.flops import Step
 from condensery.models.vectors import Pooling, VectorConfig
 from condensery.ranges import Count, CountOrZero, Finite, Positive, PositiveShare, Share, Weight, no_room
-from condensery.retrieval.analyser import check_stemmer, check_stopwords
+from condensery.retrieval.indexes.terms import check_stemmer, check_stopwords
 from condensery.stages.base import (
     FromRecipe,
     Input,
@@ -85,7 +85,7 @@ class ScoringStageConfig(StageConfig):
         return Work(replace(sizes, dimensions=0), 1, step, looked.products, looked.seconds, disk=8.0 * pairs)
 
 
-@stage("rerank", "rerank:rerank", version=2, makes="index", cost=5.0, together="several_shards")
+@stage("rerank", "rerank:rerank", version=2, makes="index", together="several_shards")
 class RerankConfig(ScoringStageConfig):
     """Put the best passages of a retriever into the order that cross-encoders give them.
 
@@ -109,14 +109,7 @@ class RerankConfig(ScoringStageConfig):
         return missing or not_encoded(self.split, "retriever", inputs["retriever"])
 
 
-@stage(
-    "score_pairs",
-    "score_pairs:score_pairs",
-    version=1,
-    makes="pair_scores",
-    cost=5.0,
-    together="several_shards",
-)
+@stage("score_pairs", "score_pairs:score_pairs", version=1, makes="pair_scores", together="several_shards")
 class ScorePairsConfig(ScoringStageConfig):
     """Score the passages of training queries as a teacher, for the losses ``margin_mse`` and ``kl`` of finetune.
 
@@ -294,7 +287,7 @@ class ApproximateConfig(StageConfig):
     @field_validator("factory")
     @classmethod
     def _known_to_faiss(cls, value: str) -> str:
-        from condensery.retrieval.factory import check_factory  # with FAISS, which takes .3 s
+        from condensery.retrieval.indexes.faiss_descriptions import check_factory  # with FAISS, which takes .3 s
 
         try:
             check_factory(value)
@@ -432,14 +425,7 @@ class CrossEncoderConfig(StageConfig):
         return content_of_checkpoint(self.folder, "stage.cross_encoder.folder", "a trained cross-encoder")
 
 
-@stage(
-    "denoise",
-    "denoise:denoise",
-    version=1,
-    makes="negatives",
-    cost=5.0,
-    together="several_shards",
-)
+@stage("denoise", "denoise:denoise", version=1, makes="negatives", together="several_shards")
 class DenoiseConfig(ScoringStageConfig):
     """Keep the hard negatives that cross-encoders judge irrelevant; the others are likely unjudged positives."""
 
@@ -670,14 +656,7 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
         return "without_answers", f"the split {self.split} of the collection {data.name} has no answers"
 
 
-@stage(
-    "pseudo_label",
-    "pseudo_label:pseudo_label",
-    version=2,
-    makes="labels",
-    cost=5.0,
-    together="several_shards",
-)
+@stage("pseudo_label", "pseudo_label:pseudo_label", version=2, makes="labels", together="several_shards")
 class AugmentConfig(ScoringStageConfig):
     """Label the queries that no split judges (data.unlabelled_queries), by the probabilities of cross-encoders."""
 

@@ -7,7 +7,6 @@ from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.cross_encoder import Reranker, load_cross_encoder, pair_separators, save_cross_encoder
 from condensery.stages.base import Context
 from condensery.stages.retrieval.config import CrossEncoderConfig
-from condensery.system.files import expanded
 from condensery.tokens.tokenizer import load_tokenizer
 
 
@@ -17,8 +16,8 @@ def cross_encoder(config: CrossEncoderConfig, context: Context) -> dict[str, Any
     Raises:
         UserError: the given tokenizer is not the checkpoint's, or ``length`` is longer than the model's positions.
     """
-    key, named = f"stages.{context.stage_name}", expanded(config.folder)
-    folder = checkpoint_folder(named if named.is_dir() else str(config.folder), config.revision)
+    key = f"stages.{context.stage_name}"
+    folder = checkpoint_folder(str(config.folder), config.revision)
     model = load_cross_encoder(folder, new_head=False)
     own, given = load_tokenizer(folder), load_tokenizer(context.input("tokenizer"))
     if own.get_vocab() != given.get_vocab():

@@ -1,5 +1,6 @@
 """Stage ``denoise``: drops hard negatives that a cross-encoder takes for relevant (RocketQA's third step)."""
 
+from dataclasses import replace
 from typing import Any
 
 from condensery.retrieval.labelling import write_denoised
@@ -24,8 +25,7 @@ def denoise(config: DenoiseConfig, context: Context) -> dict[str, Any]:
     scores = scored(config, context, negatives.query_rows, negatives.passage_rows, group)
     path = context.folder / "negatives.jsonl"
     relabelled = open_relabelled(context.input("negatives"), collection)
-    given = (negatives.query_rows, negatives.passage_rows)
-    counts = write_denoised(path, collection, *given, scores, config.below, kept=relabelled.no)
+    counts = write_denoised(path, collection, replace(negatives, scores=scores), config.below, relabelled.no)
     counts |= relabelled.saved(context.folder, collection, context.stage_name)
     print(
         f"[{context.stage_name}] {counts['negatives']:,} negatives are kept, {counts['left_out']:,} left out;"

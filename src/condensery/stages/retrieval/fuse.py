@@ -6,10 +6,10 @@ import numpy as np
 
 from condensery.evaluation.metrics import score, score_answers
 from condensery.evaluation.names import HIT, split_metric
-from condensery.retrieval.collection_retriever import recall_of, unmatched_queries
-from condensery.retrieval.fusion import FusedIndex, Measure, best_point, measure_grid, weight_grid, write_fused
-from condensery.retrieval.index import open_index
-from condensery.retrieval.own_passages import own_passages_left_out
+from condensery.retrieval.indexes.fused import FusedIndex, Measure, best_point, measure_grid, weight_grid, write_fused
+from condensery.retrieval.indexes.interface import recall_of, unmatched_queries
+from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.indexes.own_passages import own_passages_left_out
 from condensery.retrieval.runs import Run
 from condensery.stages.base import Context
 from condensery.stages.retrieval.config import FuseConfig

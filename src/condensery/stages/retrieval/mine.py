@@ -6,14 +6,14 @@ leave out passages that score nearly as high as the relevant ones.
 
 from typing import Any
 
-from condensery.retrieval.collection_retriever import recall_of, unmatched_queries
-from condensery.retrieval.index import open_index
+from condensery.retrieval.indexes.interface import recall_of, unmatched_queries
+from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.mining import mine as mine_negatives
 from condensery.retrieval.positive_aware import Below, Scorer
+from condensery.retrieval.relabelled import read_relabelled
 from condensery.retrieval.shards import SHARD
 from condensery.stages.base import Context, retriever_name
 from condensery.stages.retrieval.config import MineConfig
-from condensery.stages.retrieval.relabel import relabelled_by
 from condensery.stages.retrieval.scoring import CrossEncoderScorer
 from condensery.stages.sharing import process_group, searched_together
 from condensery.text.collection import Collection
@@ -29,7 +29,7 @@ def mine(config: MineConfig, context: Context) -> dict[str, Any]:
     """Write the negatives as arrays and negatives.jsonl, and negatives.json, which names the retriever."""
     runtime, collection = context.runtime, Collection(context.input("corpus"))
     group = process_group(runtime)
-    relabelled = relabelled_by(config, collection)
+    relabelled = read_relabelled(config.filled(), collection, config.split)
     retriever = open_index(context.input("retriever"), collection, runtime.threads, device=runtime.search_device)
     about = mine_negatives(
         retriever,

@@ -4,6 +4,7 @@ from typing import Any
 
 from condensery.errors import UserError
 from condensery.retrieval.labelling import write_labels
+from condensery.retrieval.runs import Run
 from condensery.stages.base import Context
 from condensery.stages.retrieval.config import AugmentConfig
 from condensery.stages.retrieval.scoring import scored, searched
@@ -27,7 +28,7 @@ def pseudo_label(config: AugmentConfig, context: Context) -> dict[str, Any]:
     candidates, found = searched(context, collection, queries, config.depth, group)
     scores = scored(config, context, queries, candidates, group)
     out = context.folder / "labels.jsonl"
-    counts = write_labels(out, collection, queries, candidates, scores, config.positive, config.negative)
+    counts = write_labels(out, collection, Run(queries, candidates, scores), config.positive, config.negative)
     print(
         f"[{context.stage_name}] {counts['queries']:,} of {len(queries):,} queries have a passage above {config.positive};"
         " the others are left out",

@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from condensery.retrieval.negatives import from_collection, from_triples, save_negatives
+from condensery.retrieval.negatives import save_negatives
 from condensery.retrieval.no_negatives import left_out_by_text
-from condensery.retrieval.system_negatives import from_systems
+from condensery.retrieval.published_negatives import from_collection, from_systems, from_triples
+from condensery.retrieval.relabelled import read_relabelled
 from condensery.stages.base import Context
 from condensery.stages.retrieval.config import TriplesConfig
-from condensery.stages.retrieval.relabel import relabelled_by
 from condensery.text.collection import Collection
 
 
 def read_negatives(config: TriplesConfig, context: Context) -> dict[str, Any]:
     """Write the negatives as arrays and negatives.jsonl."""
     collection = Collection(context.input("corpus"))
-    relabelled = relabelled_by(config, collection)
+    relabelled = read_relabelled(config.filled(), collection, config.split)
     how = (collection, config.depth, config.split)
     if config.file is None:
         negatives, counts = from_collection(*how, relabelled=relabelled)

@@ -5,7 +5,7 @@ The stage makes an index.
 
 from typing import Any
 
-from condensery.retrieval.reranking import write_reranked
+from condensery.retrieval.indexes.reranked import write_reranked
 from condensery.stages.base import Context
 from condensery.stages.retrieval.config import RerankConfig
 from condensery.stages.retrieval.scoring import scored, searched

@@ -7,7 +7,6 @@ from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.saving import SavedRetriever, load_any_retriever, save_retriever
 from condensery.stages.base import Context
 from condensery.stages.retrieval.config import RetrieverConfig
-from condensery.system.files import expanded
 
 
 def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
@@ -17,8 +16,7 @@ def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
         UserError: the checkpoint does not tell its lengths and the config does not set them, or a length is longer than the
             model's positions.
     """
-    named = expanded(config.folder)
-    folder = checkpoint_folder(named if named.is_dir() else str(config.folder), config.revision)
+    folder = checkpoint_folder(str(config.folder), config.revision)
     model, said = load_any_retriever(folder, config.vector_options())
     query_length, passage_length = config.query_length or said[0], config.passage_length or said[1]
     if query_length is None or passage_length is None:

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from condensery.errors import UserError
-from condensery.retrieval.index import open_index
+from condensery.retrieval.cross_encoders import Score, logits, score_in_shards
+from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.negatives import open_negatives
 from condensery.retrieval.pair_scores import PairScores, read_pair_scores, save_pair_scores
-from condensery.retrieval.reranking import Score, logits, score_in_shards
 from condensery.retrieval.teachers import by_retriever, counts, pool_to_score, together
 from condensery.sharing import ProcessGroup
 from condensery.stages.base import Context
 from condensery.stages.finetuning.training_queries import relevant_passages
-from condensery.stages.pair_scorers import cross_encoder
 from condensery.stages.retrieval.config import ScorePairsConfig
+from condensery.stages.retrieval.scoring import cross_encoders
 from condensery.stages.sharing import process_group
 from condensery.text.collection import Collection
 
@@ -80,10 +80,8 @@ def _scored(
 
 def _scorers(config: ScorePairsConfig, context: Context, collection: Collection) -> list[Score]:
     """Return the scorers, cross-encoders first."""
-    runtime, found = context.runtime, []
-    for artifact in context.artifacts("cross_encoders"):
-        scorer = cross_encoder(artifact, collection, config.precision, context)
-        found.append(logits([scorer], config.chunk_tokens, context.stage_name))
+    runtime, encoders = context.runtime, cross_encoders(config, context, collection)
+    found: list[Score] = [logits([one], config.chunk_tokens, context.stage_name) for one in encoders]
     for folder in context.inputs("retrievers"):
         index: Any = open_index(folder, collection, runtime.threads, device=runtime.search_device)
         found.append(by_retriever(index))

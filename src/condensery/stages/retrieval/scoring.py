@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from condensery.retrieval.collection_retriever import recall_of, unmatched_queries
-from condensery.retrieval.index import open_index
+from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards, search_candidates
+from condensery.retrieval.indexes.interface import recall_of, unmatched_queries
+from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.indexes.own_passages import own_passages_left_out
 from condensery.retrieval.labelling import probabilities
-from condensery.retrieval.own_passages import own_passages_left_out
-from condensery.retrieval.reranking import mean_scores, score_candidates, search_candidates
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.stages.base import Context
 from condensery.stages.pair_scorers import cross_encoder
@@ -67,34 +67,33 @@ def scored(
     Returns:
         the scores (n, k).
     """
-    collection = Collection(context.input("corpus"))
-    scorers = [
-        cross_encoder(artifact, collection, config.precision, context)
-        for artifact in context.artifacts("cross_encoders")
-    ]
-    return score_candidates(
-        scorers,
+    scorers = cross_encoders(config, context, Collection(context.input("corpus")))
+    return score_in_shards(
+        logits(scorers, config.chunk_tokens, context.stage_name),
         query_rows,
         candidates,
         context.folder / "scores.npy",
         shard_size=config.shard_size,
-        budget=config.chunk_tokens,
         label=context.stage_name,
         group=group,
+        each=len(scorers),
     )
+
+
+def cross_encoders(config: ScoringStageConfig, context: Context, collection: Collection) -> list[PairScorer]:
+    """Load the cross-encoders of a stage."""
+    artifacts = context.artifacts("cross_encoders")
+    return [cross_encoder(artifact, collection, config.precision, context) for artifact in artifacts]
 
 
 class CrossEncoderScorer:
     """Gives pairs the probability of relevance by cross-encoders; a scorer for the rules of ``retrieval.positive_aware``."""
 
     def __init__(self, config: ScoringStageConfig, context: Context, collection: Collection) -> None:
-        self.scorers = [
-            cross_encoder(artifact, collection, config.precision, context)
-            for artifact in context.artifacts("cross_encoders")
-        ]
-        self.budget, self.label = config.chunk_tokens, context.stage_name
+        scorers = cross_encoders(config, context, collection)
+        self.logits = logits(scorers, config.chunk_tokens, context.stage_name)
 
     def score(self, query_rows: np.ndarray, passage_rows: np.ndarray) -> np.ndarray:
         """Return probabilities (n, k), from 0 to 1, for passages (n, k) of queries (n,); NaN where a passage row is -1."""
-        logits = mean_scores(self.scorers, query_rows, passage_rows, self.budget, self.label)
-        return np.where(passage_rows < 0, np.float32(np.nan), probabilities(logits))
+        chances = probabilities(self.logits(query_rows, passage_rows, None))
+        return np.where(passage_rows < 0, np.float32(np.nan), chances)

@@ -10,9 +10,9 @@ from condensery.errors import UserError
 from condensery.system.files import expanded
 from condensery.system.inputs import anything
 from condensery.text.input_file import InputFile
-from condensery.text.lines import field, integer, read_columns, read_objects
+from condensery.text.lines import at_least_one, field, integer, read_columns, read_objects
 from condensery.text.records import Document, Passage, Query
-from condensery.text.source import FolderSource, Splits, at_least_one
+from condensery.text.source import FolderSource, Splits
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -80,7 +80,8 @@ def read_questions(files: list[InputFile], writer: "CollectionWriter", form: Lit
             read_qrels(file.open_path(), file.role.removeprefix("qrels of "), writer, form)
     for file in files:
         if file.role == "queries":
-            for place, record in at_least_one(read_objects(file.open_path()), file, "queries"):
+            path = file.open_path()
+            for place, record in at_least_one(read_objects(path), path, f"holds no queries{file.hint}"):
                 writer.add_query(Query(field(record, "_id", place, str), field(record, "text", place, str)), place)
 
 
@@ -90,15 +91,11 @@ def read_qrels(path: Path, split: str, writer: "CollectionWriter", form: Literal
     ``form``: the Unicode form that the ids of passages are brought to; None = the ids stay as they are. Raises
     ``UserError`` for a bad line and for a file without judgements.
     """
-    count = 0
-    for place, (query, passage, grade) in read_columns(path, HEADER):
-        if count == 0 and [query, passage, grade] == HEADER:
-            continue
+    rows = (row for number, row in enumerate(read_columns(path, HEADER)) if number or row[1] != HEADER)
+    none = f"no judgements; without that split set data.splits.{split}=null"
+    for place, (query, passage, grade) in at_least_one(rows, path, none):
         passage = normalize(form, passage) if form else passage
         writer.add_judgement(split, query, passage, integer(grade, "score", place), place)
-        count += 1
-    if not count:
-        raise UserError(f"{path}: no judgements; without that split set data.splits.{split}=null")
 
 
 def document_of(record: dict[str, Any], place: str) -> Document:
@@ -114,13 +111,14 @@ def read(config: BeirSource, writer: "CollectionWriter") -> None:
     """Read a BEIR folder into ``writer``."""
     files = config.input_files()
     read_questions(files, writer)
-    named = False
-    for place, record in at_least_one(read_objects(files[0].open_path()), files[0]):
+    named, path = False, files[0].open_path()
+    for place, record in at_least_one(read_objects(path), path, "holds no passages"):
         document = field(record, "doc_id", place, str, "") or None
         named |= document is not None
         identifier, text = field(record, "_id", place, str), field(record, "text", place, str)
         writer.add_passage(Passage(identifier, field(record, "title", place, str, ""), text, document), place)
     for file in files:
         if file.role == "documents" and not (named and config.documents == "auto"):
-            for place, record in at_least_one(read_objects(file.open_path()), file, "documents", NO_DOCUMENTS):
+            path = file.open_path()
+            for place, record in at_least_one(read_objects(path), path, f"holds no documents{NO_DOCUMENTS}"):
                 writer.add_document(document_of(record, place), place)

@@ -4,13 +4,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from condensery.system.files import expanded
-from condensery.text.blank import is_blank
 from condensery.text.formats.beir import document_of, question_files, read_questions
 from condensery.text.input_file import InputFile
-from condensery.text.lines import read_objects
+from condensery.text.lines import at_least_one, read_objects
 from condensery.text.records import Document, Passage
 from condensery.text.sizes import CollectionSizes, counted
-from condensery.text.source import FolderSource, Splits, at_least_one
+from condensery.text.source import FolderSource, Splits
+from condensery.text.words import is_blank
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -60,7 +60,8 @@ def read(config: DocumentsSource, writer: "CollectionWriter") -> None:
     for file in files:
         if file.role not in ("documents", "extra documents"):
             continue
-        for place, record in at_least_one(read_objects(file.open_path()), file, "documents"):
+        path = file.open_path()
+        for place, record in at_least_one(read_objects(path), path, "holds no documents"):
             document = document_of(record, place)
             if config.searched == "documents":
                 texts = [text for text in document.passages if not is_blank(text)]

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from condensery.errors import UserError
 from condensery.text.answers import is_pattern
 from condensery.text.arrays import read_array
-from condensery.text.blank import is_blank
 from condensery.text.input_file import InputFile
-from condensery.text.lines import field, read_quoted
+from condensery.text.lines import at_least_one, field, read_columns
 from condensery.text.records import Passage, Query
 from condensery.text.sizes import CollectionSizes, counted
-from condensery.text.source import FolderSource, Splits, at_least_one
+from condensery.text.source import FolderSource, Splits
+from condensery.text.words import is_blank
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -99,15 +99,15 @@ def read(config: DprSource, writer: "CollectionWriter") -> None:
     *questions, passages = config.input_files()
     for file in questions:
         split, path = file.role.removeprefix("questions of "), file.open_path()
-        count = (
-            _read_csv(path, split, writer)
-            if _kind(file.path.name) == ".csv"
-            else _read_json(path, config, split, writer)
-        )
-        if not count:
-            raise UserError(f"{path}: no questions; without that split set data.splits.{split}=null")
-    document, before = "", ""
-    for place, (identifier, text, title) in at_least_one(_read_passages(passages.open_path()), passages):
+        none = f"no questions; without that split set data.splits.{split}=null"
+        if _kind(file.path.name) == ".csv":
+            rows = read_columns(path, ["question", "answers"], quoted=True)
+            _read_csv(at_least_one(rows, path, none), split, writer)
+        else:
+            _read_json(at_least_one(read_array(path), path, none), config, split, writer)
+    document, before, path = "", "", passages.open_path()
+    rows = at_least_one(_read_passages(path), path, f"holds no passages{passages.hint}")
+    for place, (identifier, text, title) in rows:
         if not document or not title or title != before:
             document, before = identifier, title
         writer.add_passage(Passage(identifier, title, text, document), place)
@@ -115,17 +115,18 @@ def read(config: DprSource, writer: "CollectionWriter") -> None:
 
 def _read_passages(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield (place, [id, text, title]) of every passage. Raises ``UserError`` where the header has another order."""
-    for number, (place, fields) in enumerate(read_quoted(path, HEADER)):
+    for number, (place, fields) in enumerate(read_columns(path, HEADER, quoted=True)):
         if number or fields[0] != HEADER[0]:
             yield place, fields
         elif fields != HEADER:
             raise UserError(f"{place}: the columns must be {', '.join(HEADER)}, in this order")
 
 
-def _read_json(path: Path, config: DprSource, split: str, writer: "CollectionWriter") -> int:
-    """Read judged questions; returns how many there are."""
-    number = -1
-    for number, (place, record) in enumerate(read_array(path)):
+def _read_json(
+    records: Iterator[tuple[str, dict[str, Any]]], config: DprSource, split: str, writer: "CollectionWriter"
+) -> None:
+    """Add judged questions."""
+    for number, (place, record) in enumerate(records):
         field(record, "positive_ctxs", place, list)  # the list may be empty; a missing list is an error
         positives = _passages(record, "positive_ctxs", place)
         if not positives:
@@ -138,7 +139,6 @@ def _read_json(path: Path, config: DprSource, split: str, writer: "CollectionWri
         writer.add_query(Query(identifier, field(record, "question", place, str).strip(), answers), place)
         negatives = [one for one in _passages(record, "hard_negative_ctxs", place) if one not in positives]
         writer.add_negatives(identifier, list(dict.fromkeys(negatives)), place)
-    return number + 1
 
 
 def _passages(record: dict[str, Any], name: str, place: str) -> list[str]:
@@ -170,15 +170,13 @@ def _checked(answers: Any, place: str, writer: "CollectionWriter") -> tuple[str,
     return tuple(answers)
 
 
-def _read_csv(path: Path, split: str, writer: "CollectionWriter") -> int:
-    """Read questions with answers alone; returns how many there are."""
-    number = -1
-    for number, (place, (question, written)) in enumerate(read_quoted(path, ["question", "answers"])):
+def _read_csv(rows: Iterator[tuple[str, list[str]]], split: str, writer: "CollectionWriter") -> None:
+    """Add questions with answers alone."""
+    for number, (place, (question, written)) in enumerate(rows):
         answers = _checked(_list(written, place), place, writer)
         if all(map(is_blank, answers)):
             raise UserError(f"{place}: the question has no answer")
         writer.add_query(Query(f"{split}-{number}", question.strip(), answers), place, split)
-    return number + 1
 
 
 def _list(written: str, place: str) -> Any:

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError, close_to, of_the_disk
-from condensery.system.downloads import check_room
+from condensery.system.downloads import check_room, file_digest
 from condensery.system.files import expanded, read_json
-from condensery.system.inputs import MEGABYTE
 from condensery.system.progress import progress, style
 from condensery.text.hashes import content_hashes
 from condensery.text.source import WantedFile
@@ -49,25 +49,21 @@ class HubFile:
 
     Attributes:
         size: in bytes.
-        digest: the SHA-256, or for a small file the SHA-1 that git gives it.
-        sha256: whether the digest is a SHA-256.
+        digest: the SHA-256 (64 hexadecimal digits), or for a small file the SHA-1 that git gives it.
     """
 
     size: int
     digest: str
-    sha256: bool
 
     def check(self, path: Path) -> None:
         """Raise ``UserError`` where the file at ``path`` has another size or digest."""
         size = path.stat().st_size
-        digest = hashlib.sha256() if self.sha256 else hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
-        with open(path, "rb") as file, progress(f"checking {path.name}", size // MEGABYTE, "MB") as task:
-            while block := file.read(MEGABYTE):
-                digest.update(block)
-                task.advance()
-        if size != self.size or digest.hexdigest() != self.digest:
+        git = hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
+        start = hashlib.sha256() if len(self.digest) == 64 else git
+        digest = file_digest(path, start)
+        if size != self.size or digest != self.digest:
             raise UserError(
-                f"{path}: {size:,} bytes with the digest {digest.hexdigest()}, not {self.size:,} with {self.digest};"
+                f"{path}: {size:,} bytes with the digest {digest}, not {self.size:,} with {self.digest};"
                 f" remove {path.resolve()} and start again"
             )
 
@@ -115,7 +111,7 @@ class Repository:
                 f"{self.key}: {self.name}: the list of its files is not in the cache; it needs a network once"
             )
         return {
-            path: HubFile(one["size"], one.get("lfs_sha256") or one["blob_id"], bool(one.get("lfs_sha256")))
+            path: HubFile(one["size"], one.get("lfs_sha256") or one["blob_id"])
             for path, one in read_json(listing)["files"].items()
         }
 
@@ -128,16 +124,19 @@ class Repository:
         with self._talking():
             return dict(library().DatasetCard.load(path, ignore_metadata_errors=True).data.to_dict())
 
-    @property
-    def configs(self) -> list[str]:
-        """The names of the configurations that the README lists."""
-        return [str(one.get("config_name", "default")) for one in self.card.get("configs") or []]
+    @cached_property
+    def configs(self) -> dict[str, dict[str, Any]]:
+        """The configurations that the README lists, by name."""
+        return {str(one.get("config_name", "default")): one for one in self.card.get("configs") or []}
+
+    @cached_property
+    def data(self) -> list[str]:
+        """The files whose format can be read."""
+        return [path for path in self.files if DATA.search(path)]
 
     def has(self, config: str) -> bool:
         """Whether the data set has a configuration ``config``: by its README, or else by the names of its files."""
-        if self.configs:
-            return config in self.configs
-        return any(_names(config, path) for path in self._data())
+        return config in self.configs if self.configs else any(_names(config, path) for path in self.data)
 
     def select(self, config: str | None, split: str | None) -> list[str]:
         """The files of a configuration (None: the first) and a split (None: all), sorted.
@@ -147,23 +146,19 @@ class Repository:
         Raises:
             UserError: the configuration, the split or a file of it does not exist.
         """
+        named = split  # the split, where the names of the files tell it
         if not self.configs:
-            paths = [path for path in self._data() if config is None or _names(config, path)]
-            paths = _of_split(paths, split)
+            paths = [path for path in self.data if config is None or _names(config, path)]
         else:
-            if config is not None and config not in self.configs:
-                raise UserError(
-                    f"{self.key}: {self.name} has no configuration {config!r}{close_to(config, self.configs)}"
-                )
-            entries = {str(one.get("config_name", "default")): one for one in self.card["configs"]}
-            first = next((name for name, one in entries.items() if one.get("default")), None)
-            entry = entries[config or first or ("default" if "default" in entries else self.configs[0])]
-            patterns = _patterns(entry)
-            if split is not None and "" not in patterns and split not in patterns:
+            patterns = _patterns(self._entry(config))
+            if split in patterns:
+                named, wanted = None, patterns[split]
+            elif split is None or "" in patterns:
+                wanted = list(chain.from_iterable(patterns.values()))
+            else:
                 raise UserError(f"{self.key}: {self.name} has no split {split!r}{close_to(split, patterns)}")
-            wanted = [one for name in ([split] if split in patterns else patterns) for one in patterns[name or ""]]
-            paths = [path for path in self._data() if any(fnmatch.fnmatch(path, one) for one in wanted)]
-            paths = paths if split in patterns else _of_split(paths, split)
+            paths = [path for path in self.data if any(fnmatch.fnmatch(path, one) for one in wanted)]
+        paths = _of_split(paths, named)
         if not paths:
             what = " of ".join(filter(None, (split and f"split {split!r}", config and f"configuration {config!r}")))
             raise UserError(
@@ -171,8 +166,14 @@ class Repository:
             )
         return sorted(paths)
 
-    def _data(self) -> list[str]:
-        return [path for path in self.files if DATA.search(path)]
+    def _entry(self, config: str | None) -> dict[str, Any]:
+        """The entry of a configuration in the README; for None that of the default one, or else the first."""
+        if config is None:
+            marked = [name for name, one in self.configs.items() if one.get("default")]
+            config = next(name for name in (*marked, "default", *self.configs) if name in self.configs)
+        if config not in self.configs:
+            raise UserError(f"{self.key}: {self.name} has no configuration {config!r}{close_to(config, self.configs)}")
+        return self.configs[config]
 
     def digests(self, paths: Iterable[str]) -> list[str]:
         """The digest of each file: the hub's digest, or for the files of a folder a hash of their bytes."""
@@ -205,23 +206,18 @@ class Repository:
 
     def rows(self, paths: Iterable[str], total: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (place, row) of every row of these files, which must be there. Some thousand rows are in memory at a time."""
-        number = 0
         with progress(f"reading {self.name}", total, "rows") as task:
             for path in paths:
-                place = f"{self.name}/{path}"
-                with self._talking():
-                    batches = iter(_opened(self.folder / path).iter(batch_size=ROWS))
-                number = 0
-                while True:
-                    with self._talking():
-                        batch = next(batches, None)
-                    if batch is None:
-                        break
-                    names = list(batch)
-                    for values in zip(*(batch[name] for name in names), strict=True):
-                        number += 1
-                        yield f"{place}:{number}", dict(zip(names, values, strict=True))
-                    task.advance(len(batch[names[0]]))
+                for number, row in enumerate(self._rows(path), start=1):
+                    yield f"{self.name}/{path}:{number}", row
+                    if number % ROWS == 0:
+                        task.advance(ROWS)
+
+    def _rows(self, path: str) -> Iterator[dict[str, Any]]:
+        with self._talking():
+            for batch in _opened(self.folder / path).iter(batch_size=ROWS):
+                for values in zip(*batch.values(), strict=True):
+                    yield dict(zip(batch, values, strict=True))
 
     def count(self, config: str | None) -> int:
         """The number of rows of a configuration by the README; 0 where the README does not tell."""
@@ -241,35 +237,35 @@ class Repository:
     @contextmanager
     def _talking(self, expected: type[Exception] = UserError) -> Iterator[None]:
         """Turn the failures of the libraries into ``UserError`` of one line; the ``expected`` type passes unchanged."""
-        errors = library().errors
         try:
             yield
         except (UserError, expected):
             raise
-        except errors.GatedRepoError:
-            raise UserError(
-                f"{self.key}: {self.name} can only be had by who agrees to its terms, at {PAGE}/{self.name}; then give the"
-                " token of your account: HF_TOKEN=..."
-            ) from None
-        except errors.RevisionNotFoundError:
-            raise UserError(f"data.revision: {self.name} has no revision {self.revision!r}") from None
-        except errors.RepositoryNotFoundError:
-            raise UserError(
-                f"{self.key}: there is no data set {self.name!r} at {PAGE}, or it is private (HF_TOKEN=...)"
-            ) from None
-        except errors.HFValidationError:
-            raise UserError(
-                f"{self.key}: {self.name!r} is no name on the hub (owner/name), nor a folder (./...)"
-            ) from None
         except Exception as error:
-            if said := of_the_disk(error):
-                raise said from None
-            if isinstance(error, errors.LocalEntryNotFoundError) or type(error).__module__.startswith("httpx"):
-                raise UserError(
-                    f"{self.key}: {self.name} is not whole in the cache, and the hub cannot be reached"
-                    f" ({_first(error.__cause__ or error)}); the same command goes on where it stopped"
-                ) from None
-            raise UserError(f"{self.key}: {self.name}: {type(error).__name__}: {_first(error)}") from error
+            raise of_the_disk(error) or self._said(error) from error
+
+    def _said(self, error: Exception) -> UserError:
+        """What went wrong, in one line."""
+        errors, name = library().errors, f"{self.key}: {self.name}"
+        if isinstance(error, errors.GatedRepoError):
+            return UserError(
+                f"{name} can only be had by who agrees to its terms, at {PAGE}/{self.name}; then give the token of your"
+                " account: HF_TOKEN=..."
+            )
+        if isinstance(error, errors.RevisionNotFoundError):
+            return UserError(f"data.revision: {self.name} has no revision {self.revision!r}")
+        if isinstance(error, errors.RepositoryNotFoundError):
+            return UserError(
+                f"{self.key}: there is no data set {self.name!r} at {PAGE}, or it is private (HF_TOKEN=...)"
+            )
+        if isinstance(error, errors.HFValidationError):
+            return UserError(f"{self.key}: {self.name!r} is no name on the hub (owner/name), nor a folder (./...)")
+        if isinstance(error, errors.LocalEntryNotFoundError) or type(error).__module__.startswith("httpx"):
+            return UserError(
+                f"{name} is not whole in the cache, and the hub cannot be reached ({_first(error.__cause__ or error)}); the"
+                " same command goes on where it stopped"
+            )
+        return UserError(f"{name}: {type(error).__name__}: {_first(error)}")
 
 
 def library() -> Any:
@@ -313,19 +309,15 @@ def _of_split(paths: list[str], split: str | None) -> list[str]:
 
 def _patterns(entry: dict[str, Any]) -> dict[str, list[str]]:
     """Split -> patterns of files, for a configuration in a README; "" -> the patterns that name no split."""
-    given, folder = entry.get("data_files"), str(entry.get("data_dir") or "")
-    below = f"{folder.strip('/')}/" if folder else ""
+    folder = str(entry.get("data_dir") or "").strip("/")
+    given = entry.get("data_files") or f"{folder}/*".lstrip("/")
     patterns: dict[str, list[str]] = {}
-    given = [given] if isinstance(given, str | dict) else given or [f"{below}*"]
-    for one in given:
-        if isinstance(one, dict) and "path" in one:
-            paths, split = one["path"], str(one.get("split", "train"))
-            patterns.setdefault(split, []).extend([paths] if isinstance(paths, str) else paths)
-        elif isinstance(one, dict):
-            for split, paths in one.items():
-                patterns.setdefault(str(split), []).extend([paths] if isinstance(paths, str) else paths)
-        else:
-            patterns.setdefault("", []).append(str(one))
+    for one in [given] if isinstance(given, str | dict) else given:
+        of_splits = one if isinstance(one, dict) else {"": str(one)}
+        if "path" in of_splits:
+            of_splits = {of_splits.get("split", "train"): of_splits["path"]}
+        for split, paths in of_splits.items():
+            patterns.setdefault(str(split), []).extend([paths] if isinstance(paths, str) else paths)
     return patterns
 
 

@@ -15,17 +15,17 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.system.files import expanded
-from condensery.text.blank import is_blank
 from condensery.text.formats.hub import Repository
-from condensery.text.formats.plain_text import joined
-from condensery.text.input_file import InputFile
+from condensery.text.formats.plain_text import add_paragraphs
+from condensery.text.hashes import id_hash
 from condensery.text.lines import fields_of
 from condensery.text.records import Passage, Query
-from condensery.text.source import DataConfig, Splits, WantedFile
+from condensery.text.source import DataConfig, Keys, Splits, WantedFile
+from condensery.text.words import is_blank
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -63,10 +63,6 @@ class _OnTheHub(DataConfig):
         """Role -> the data set and its files that are read. Raises ``UserError`` where a part does not exist."""
         raise NotImplementedError
 
-    def input_files(self) -> list[InputFile]:
-        """No files: the input lies in the cache of the hub. ``chosen`` lists its files."""
-        return []
-
     def check(self) -> None:
         """Raise ``UserError`` where a part of the data set does not exist. The hub is asked where the cache cannot tell."""
         _ = self.chosen
@@ -90,10 +86,8 @@ class _OnTheHub(DataConfig):
         return data.rows(paths, total)
 
 
-class Configs(BaseModel):
+class Configs(Keys):
     """The configurations (subsets) of a retrieval data set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     corpus: str
     queries: str
@@ -137,10 +131,8 @@ class HuggingfaceSource(_OnTheHub):
         return {"passages": self.repository.count(self.configs.corpus)}
 
 
-class Columns(BaseModel):
+class Columns(Keys):
     """The columns of triples. ``auto`` is the first existing name of ``COLUMNS``. ``negative``: None = no negatives."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     query: str
     positive: str
@@ -198,8 +190,6 @@ class HuggingfaceDocumentsSource(_OnTheHub):
 
 def read(config: HuggingfaceSource, writer: "CollectionWriter") -> None:
     """Fetch the files of a retrieval data set, and read them into ``writer``."""
-    from condensery.text.ids import id_hash  # imports NumPy, which a dry run does without
-
     config.fetch()
     has_queries = "queries" in config.chosen
     known = {id_hash(identifier) for _, identifier, _, _ in _texts(config, "queries")} if has_queries else set()
@@ -225,8 +215,6 @@ def _read_qrels(config: HuggingfaceSource, split: str, known: set[int], writer: 
 
 def _judgements(config: HuggingfaceSource, split: str) -> Iterator[tuple[int, str, str, int, str]]:
     """Yield (hash of the query id, query id, passage id, grade, place) of each judgement."""
-    from condensery.text.ids import id_hash
-
     for place, row in config.rows(f"qrels of {split}"):
         query, passage = str(_field(row, QUERY_IDS, place)), str(_field(row, PASSAGE_IDS, place))
         yield id_hash(query), query, passage, _grade(row, place), place
@@ -235,16 +223,23 @@ def _judgements(config: HuggingfaceSource, split: str) -> Iterator[tuple[int, st
 def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tuple[str, str, str, str]]:
     """Yield (place, id, title, text) of each passage or query.
 
-    Raises ``UserError`` where a number and a text are written as the same id.
+    A query may stand in several files, so ``UserError`` is raised here where a number and a text are written as the same
+    id. Of two passages with one id the writer tells.
     """
-    from condensery.text.ids import OneKind
-
-    kinds = OneKind()
+    kinds: dict[int, type] = {}
     for place, row in config.rows(role, total):
         title, text = row.get("title") or "", row.get("text")
         if not isinstance(text, str | None) or not isinstance(title, str):
             raise UserError(f"{place}: title and text must be texts")
-        yield place, kinds.taken(_field(row, IDS, place), place), title, text or ""
+        identifier = _field(row, IDS, place)
+        if isinstance(identifier, bool) or not isinstance(identifier, int | str):
+            raise UserError(f"{place}: an id must be a text or a whole number, not {shown(repr(identifier))}")
+        name, kind = str(identifier), type(identifier)
+        if role == "queries" and kinds.setdefault(id_hash(name), kind) is not kind:
+            raise UserError(
+                f"{place}: the number {name} and the text {name!r} are the same id; give one of them another"
+            )
+        yield place, name, title, text or ""
 
 
 def read_triples(config: HuggingfaceTriplesSource, writer: "CollectionWriter") -> None:
@@ -290,12 +285,7 @@ def read_documents(config: HuggingfaceDocumentsSource, writer: "CollectionWriter
     """Fetch rows of text and read them into ``writer``. Passages have the ids ``<document>#<number>``, from 0."""
     config.fetch()
     for place, name, title, text in _documents(config):
-        blocks = ((place, "\n".join(lines)) for lines in _blocks(text))
-        number = -1
-        for number, (_, paragraph) in enumerate(joined(blocks, config.minimum_words)):
-            writer.add_passage(Passage(f"{name}#{number}", title, paragraph, name), place)
-        if number < 0:
-            writer.dropped["empty_documents"] += 1
+        add_paragraphs(name, title, ((place, line) for line in text.splitlines()), config.minimum_words, writer)
 
 
 def _documents(config: HuggingfaceDocumentsSource) -> Iterator[tuple[str, str, str, str]]:
@@ -311,17 +301,6 @@ def _documents(config: HuggingfaceDocumentsSource) -> Iterator[tuple[str, str, s
             number, texts = number + 1, []
     if texts:
         yield first, str(number), "", "\n".join(texts)
-
-
-def _blocks(text: str) -> Iterator[list[str]]:
-    """Yield the lines of each paragraph; a paragraph ends at a blank line."""
-    lines = list[str]()
-    for line in [*text.splitlines(), ""]:
-        if not is_blank(line):
-            lines.append(line.strip())
-        elif lines:
-            yield lines
-            lines = []
 
 
 def _column(role: str, given: str) -> tuple[str, ...]:
@@ -355,6 +334,4 @@ def _words(value: Any, place: str) -> str:
 
 def _of_content(text: Any, place: str) -> str:
     """The id of a text: 16 hexadecimal digits of the hash of its words."""
-    from condensery.text.ids import id_hash
-
     return f"{id_hash(' '.join(_words(text, place).split())):016x}"

@@ -2,7 +2,7 @@
 
 The library knows the address, size and MD5 of each file, and how to read it. The files lie in ``$IR_DATASETS_HOME`` (by
 default ``~/.ir_datasets``). Every file is first fetched whole (``system/downloads.py``) and checked. The identity of a
-collection is a hash of these digests, so it is known before anything is fetched.
+collection is a hash of these digests, so it is known before anything is fetched. Written to ir_datasets 0.6.3.
 
 Texts may differ in single characters from the published files. The library repairs the broken encoding of MS MARCO's
 passages, and reads MS MARCO's documents from the file in TREC's format.
@@ -11,19 +11,27 @@ Tests serve small files in the place of the real files.
 """
 
 import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, ClassVar, Literal
+from functools import cached_property, partialmethod
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+from tqdm import tqdm
 
-from condensery.errors import UserError, shown
+from condensery.errors import UserError, of_the_disk, shown
 from condensery.system.downloads import Download, check_space, fetch
-from condensery.text.formats.ir_library import downloads_of, files_of, library, load
-from condensery.text.hashes import content_hashes
-from condensery.text.input_file import InputFile
+from condensery.system.progress import progress, style
+from condensery.text.hashes import content_hashes, id_hash
+from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import CHARACTERS, READ, UNPACKED, CollectionSizes
-from condensery.text.source import DataConfig, WantedFile
+from condensery.text.source import DataConfig, Keys, WantedFile
+
+if TYPE_CHECKING:
+    from condensery.text.writer import CollectionWriter
 
 AUTO = "auto"
 CANDIDATES = {  # the names of a split in ir_datasets, the best first; "": the collection's own queries
@@ -36,6 +44,8 @@ CANDIDATES = {  # the names of a split in ir_datasets, the best first; "": the c
 ON_DEV = ("beir/msmarco",)  # BEIR reports MS MARCO on its dev queries; its test queries are TREC's of 2019
 RELEVANT_FROM = {"msmarco-passage": 2, "msmarco-passage-v2": 2}  # lowest relevant grade, as in TREC's own tables
 GRADED = {"dl19", "dl20"}
+LARGE = 1_000_000  # passages; from this number on unpacking takes minutes
+EVERY = 1000  # rows between two reports of progress
 DPR = "dpr-w100"
 CALLED = {  # id -> name in the tables of this project
     "msmarco-passage": "msmarco",
@@ -52,13 +62,11 @@ NOT_IN_BEIR = {  # the four of BEIR's eighteen data sets whose texts are not fre
 }
 
 
-class IrSplits(BaseModel):
+class IrSplits(Keys):
     """For each split an id of ir_datasets, with or without the id of the collection before it; None: no such split.
 
     ``auto`` is the first of ``CANDIDATES`` that the library has.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     train: str | None
     dev: str | None
@@ -128,15 +136,19 @@ class IrDatasetsSource(DataConfig):
             parts["documents"] = Part("documents", other, load(other).docs_handler())
         return parts
 
+    def of_splits(self, kind: str) -> dict[str, Part]:
+        """Split -> its ``qrels`` or its ``queries`` (``kind``), for the wanted splits that the library has."""
+        begin = f"{kind} of "
+        return {role.removeprefix(begin): part for role, part in self.parts.items() if role.startswith(begin)}
+
     def _with_docs(self, name: str, key: str) -> str:
         """The id itself, or the longest beginning of it that names a collection with documents."""
         data = load(name)
         if data is not None and data.has("docs"):
             return name
         below = [one for one in library().registry if one.startswith(f"{name}/")]
-        if (
-            below and (above := name.rpartition("/")[0]) and not data
-        ):  # dpr-w100/natural-questions has no entry of its own
+        above = name.rpartition("/")[0]
+        if below and above and not data:  # dpr-w100/natural-questions has no entry of its own
             return self._with_docs(above, key)
         if hint := NOT_IN_BEIR.get(name):
             raise UserError(f"{key}: {name} can only be fetched by hand: {hint}")
@@ -186,14 +198,12 @@ class IrDatasetsSource(DataConfig):
 
     def judged_splits(self) -> set[str]:
         """The wanted splits that the library has."""
-        return {role.removeprefix("qrels of ") for role in self.parts if role.startswith("qrels of ")}
+        return set(self.of_splits("qrels"))
 
     def answered_splits(self) -> set[str]:
         """The splits whose queries have answers (DPR's collections)."""
-        parts = [part for role, part in self.parts.items() if role.startswith("queries of ")]
-        return {
-            part.role.removeprefix("queries of ") for part in parts if "answers" in part.handler.queries_cls()._fields
-        }
+        parts = self.of_splits("queries")
+        return {split for split, part in parts.items() if "answers" in part.handler.queries_cls()._fields}
 
     def gives_negatives(self) -> bool:
         """Whether the input names hard negatives: DPR's collections do."""
@@ -215,10 +225,6 @@ class IrDatasetsSource(DataConfig):
         content: list[Any] = [[part.role, part.id, _digests(part)] for part in self.parts.values()]
         content += [[split, self.lowest_grade(split)] for split in sorted(self.judged_splits() & GRADED)]
         return self._digest([*content, ["first positive"] if self.only_first else []])
-
-    def input_files(self) -> list[InputFile]:
-        """No files: the input is known by its id. ``downloads`` lists the files."""
-        return []
 
     def downloads(self) -> list[Download]:
         """Every file that is read, each once."""
@@ -254,10 +260,7 @@ class IrDatasetsSource(DataConfig):
             packed = sum(one.bytes_whole for one in downloads_of(self.parts[role].handler))
             if number and packed:
                 tokens[role] = UNPACKED * packed / number / CHARACTERS
-        query_parts = {
-            role[len("queries of ") :]: part for role, part in self.parts.items() if role.startswith("queries of ")
-        }
-        known = {split: load(part.id).metadata() for split, part in query_parts.items()}
+        known = {split: load(part.id).metadata() for split, part in self.of_splits("queries").items()}
         # a split may have unjudged queries; there are at most as many judged queries as judgements
         queries = {
             split: min(one.get(kind, {}).get("count", 0) for kind in ("queries", "qrels"))
@@ -299,3 +302,192 @@ def _digests(part: Part) -> list[str]:
     """The digests of the files of a part: the published MD5, or a hash of the content for a user's own files."""
     own = [one.path for one in downloads_of(part.handler) if one.md5 is None and one.path.is_file()]
     return sorted([one.md5 for one in downloads_of(part.handler) if one.md5] + content_hashes(own))
+
+
+def library() -> Any:
+    """The library ir_datasets, set to print errors only. Raises ``UserError`` where it is not installed."""
+    try:
+        import ir_datasets
+    except ModuleNotFoundError as error:
+        if error.name != "ir_datasets":
+            raise
+        raise UserError(
+            "data.format=ir_datasets: the package ir_datasets is not installed; pip install ir_datasets ijson"
+        ) from None
+    # hides "starting", "finished" and the terms of use; IrDatasetsSource.fetch prints the terms
+    ir_datasets.log.easy().logger().setLevel("ERROR")
+    return ir_datasets
+
+
+def load(identifier: str) -> Any:
+    """A data set of the library, or None."""
+    try:
+        return library().load(identifier)
+    except KeyError:
+        return None
+
+
+def files_of(handler: Any) -> Iterator[Any]:
+    """Yield the library's ``Download`` objects that a handler reads, and ``LocalDownload`` objects of local data sets.
+
+    The library has no list of them; they are attributes of the handlers and of the objects that unpack files.
+    """
+    util = library().util
+    seen, left = set[int](), [handler]
+    while left:
+        value = left.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, util.Download | util.LocalDownload):
+            yield value
+        elif isinstance(value, util._DownloadConfig):
+            left += [value[key] for key in value.contents()]
+        elif isinstance(value, list | tuple):
+            left += value
+        elif isinstance(value, dict):
+            left += value.values()
+        elif type(value).__module__.startswith("ir_datasets"):
+            left += vars(value).values()
+
+
+def downloads_of(handler: Any) -> Iterator[Download]:
+    """Yield the files that a handler reads.
+
+    The library is set to keep each download in a file, also those that it would otherwise fetch anew each time.
+    """
+    util = library().util
+    for one in files_of(handler):
+        if isinstance(one, util.LocalDownload):
+            yield Download((), Path(one._path), by_hand=one._message or "a file of your own")
+            continue
+        if one._cache_path is None and one.expected_md5:
+            one._cache_path = str(util.home_path() / "downloads" / one.expected_md5)
+            one._stream = False
+        if one._cache_path is None:
+            continue  # without a digest the library itself fetches the file while it reads
+        places = [place for place in one.mirrors if isinstance(place, util.RequestsDownload)]
+        local = [place._message for place in one.mirrors if isinstance(place, util.LocalDownload) and not places]
+        yield Download(
+            tuple(place.url for place in places),
+            Path(one._cache_path),
+            one.expected_md5,
+            one._size_hint,
+            " ".join(str(local[0]).split()) if local else "",
+            next((place.headers for place in places if place.headers), {}),
+        )
+
+
+@contextmanager
+def _reading(part: Part) -> Iterator[None]:
+    """Turn a failure of the library while it reads into a ``UserError`` of one line.
+
+    The library's own progress bars are shown only where our progress is a bar too.
+    """
+    with_bars = tqdm.__init__
+    if style() != "bar":
+        tqdm.__init__ = partialmethod(with_bars, disable=True)
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if said := of_the_disk(error):
+            raise said from None
+        text = " ".join(str(error).split())[:300] or type(error).__name__
+        raise UserError(
+            f"{part.id}: ir_datasets cannot read the {part.role} ({type(error).__name__}: {text})"
+        ) from error
+    finally:
+        tqdm.__init__ = with_bars
+
+
+def _rows(part: Part, kind: str, total: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield (place, row) of every row of ``kind`` that the library reads: ``docs``, ``queries`` or ``qrels``."""
+    with _reading(part), progress(f"reading {part.id}", total, kind) as task:
+        for number, row in enumerate(getattr(part.handler, f"{kind}_iter")(), start=1):
+            yield f"{part.id} {kind}:{number}", row
+            if number % EVERY == 0:
+                task.advance(EVERY)
+
+
+def read(config: IrDatasetsSource, writer: "CollectionWriter") -> None:
+    """Fetch the files, and read them into ``writer``."""
+    config.fetch()
+    expected, queries = config.expected(), config.of_splits("queries")
+    for split in queries:
+        _read_qrels(config, split, writer)
+    seen: set[int] = set()
+    for split, part in queries.items():
+        for place, row in _rows(part, "queries"):
+            identifier, text = _name(config, split, row.query_id), _text(row)[1]
+            if id_hash(identifier) not in seen:  # a query may be in two splits
+                writer.add_query(Query(identifier, text.strip() if config.from_dpr else text, _answers(row)), place)
+                if len(queries) > 1:
+                    seen.add(id_hash(identifier))
+    if expected["passages"] > LARGE and style() == "lines":
+        print(f"[{config.name}] is unpacked by ir_datasets, which takes minutes, once", flush=True)
+    document, before = "", ""
+    for place, row in _rows(config.parts["passages"], "docs", expected["passages"]):
+        title, text = _text(row)
+        if not config.from_dpr:
+            writer.add_passage(Passage(row.doc_id, title, text), place)
+            continue
+        title, text = unquoted(title), unquoted(text)
+        if not document or not title or title != before:
+            document, before = row.doc_id, title
+        writer.add_passage(Passage(row.doc_id, title, text, document), place)
+    if "documents" in config.parts:
+        for place, row in _rows(config.parts["documents"], "docs", expected["documents"]):
+            title, text = _text(row)
+            writer.add_document(Document(row.doc_id, title, [text]), place)
+
+
+def _name(config: IrDatasetsSource, split: str, identifier: str) -> str:
+    """The id of a query. DPR's ids are places in the file of a split; they get the names of ``text/formats/dpr.py``."""
+    return f"{split}-{identifier}" if config.from_dpr else identifier
+
+
+def _read_qrels(config: IrDatasetsSource, split: str, writer: "CollectionWriter") -> None:
+    """Add the judgements of a split. Judgements of unknown queries, and of queries without a positive, are left out."""
+    part = config.parts[f"qrels of {split}"]
+    known = {id_hash(row.query_id) for _, row in _rows(config.parts[f"queries of {split}"], "queries")}
+    positive = {id_hash(row.query_id) for _, row in _rows(part, "qrels") if row.relevance > 0}
+    lost, done = set[int](), set[int]()
+    for identifier, of_query in groupby(_rows(part, "qrels"), lambda one: one[1].query_id):
+        query, name, hard = id_hash(identifier), _name(config, split, identifier), list[str]()
+        for place, row in of_query:
+            if query not in known:
+                writer.dropped["judgements_of_unknown_queries"] += 1
+            elif query not in positive:
+                lost.add(query)
+            elif config.from_dpr and row.relevance <= 0:
+                hard.extend([row.doc_id] * (row.relevance == 0))  # grade -1: negatives drawn at random
+            elif not (config.only_first and query in done):
+                done.add(query)
+                writer.add_judgement(split, name, row.doc_id, row.relevance, place)
+        if hard:
+            writer.add_negatives(name, hard, place)
+    if lost:
+        writer.dropped["questions_without_positive"] += len(lost)
+    if (lowest := config.lowest_grade(split)) is not None:
+        writer.relevant_from[split] = lowest
+
+
+def _text(row: Any) -> tuple[str, str]:
+    """(title, text) of a document or query. A row with other fields gives its text by ``default_text``."""
+    fields = type(row)._fields
+    for name in ("text", "body"):
+        if name in fields:
+            return (row.title or "") if "title" in fields else "", getattr(row, name) or ""
+    return "", row.default_text()
+
+
+def _answers(row: Any) -> tuple[str, ...]:
+    return tuple(row.answers) if "answers" in type(row)._fields else ()
+
+
+def unquoted(field: str) -> str:
+    """Remove the quotes of a field, as the library leaves them: fields of a file of columns may be "quoted"."""
+    whole = len(field) > 1 and field.startswith('"') and field.endswith('"')
+    return field[1:-1].replace('""', '"') if whole else field

@@ -8,16 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from condensery.errors import UserError
 from condensery.system.inputs import anything
 from condensery.text.formats.beir import NO_DOCUMENTS
 from condensery.text.input_file import InputFile
-from condensery.text.lines import integer, read_columns
+from condensery.text.lines import at_least_one, integer, read_columns
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import CollectionSizes, counted
-from condensery.text.source import FolderSource, at_least_one, missing_files
+from condensery.text.source import FolderSource, Keys, missing_files
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -30,13 +28,12 @@ PUBLISHED = CollectionSizes(8_841_823, 76, None, None, {"train": 502_939, "test"
 PUBLISHED_DOCUMENTS = CollectionSizes(
     3_213_835, 1_550, None, None, {"train": 367_013, "test": 5_193}, reading=2_700, published=True
 )
+PUBLISHED_WITH_DOCUMENTS = replace(PUBLISHED, documents=3_213_835, document_tokens=1_550, reading=370 + 2_700)
 NO_TITLE = "-"  # the mark of a passage without a title in the published files of titles
 
 
-class Questions(BaseModel):
+class Questions(Keys):
     """The files of one split: its queries and its judgements."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     queries: str
     qrels: str
@@ -48,13 +45,11 @@ class GradedQuestions(Questions):
     relevant_from: int
 
 
-class MarcoSplits(BaseModel):
+class MarcoSplits(Keys):
     """The files of each split, or ``None`` when the split is not wanted.
 
     ``dl19``, ``dl20``: the graded judgements of TREC's Deep Learning Tracks, read where their qrels files exist.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     train: Questions | None
     dev: Questions | None
@@ -134,22 +129,13 @@ class MarcoSource(_Marco):
 
     def published_sizes(self) -> CollectionSizes:
         """The published sizes of the passages and, where ``documents`` is named, of the documents."""
-        whole = PUBLISHED_DOCUMENTS
-        reading = (PUBLISHED.reading or 0) + (whole.reading or 0)
-        return (
-            replace(PUBLISHED, documents=whole.passages, document_tokens=whole.passage_tokens, reading=reading)
-            if self.documents
-            else PUBLISHED
-        )
-
-    def triples_file(self) -> InputFile | None:
-        """The file of triples, where one is named."""
-        return marco_file("triples", self.folder, self.triples, "; or set data.triples=null") if self.triples else None
+        return PUBLISHED_WITH_DOCUMENTS if self.documents else PUBLISHED
 
     def check(self) -> None:
         """Raise one ``UserError`` that names every missing file, the triples included, and how to get it."""
-        triples = self.triples_file()
-        check_files(self, [*self.input_files(), *([triples] if triples else [])])
+        hint = "; or set data.triples=null"
+        triples = [marco_file("triples", self.folder, self.triples, hint)] if self.triples else []
+        check_files(self, [*self.input_files(), *triples])
 
 
 class MarcoDocumentsSource(_Marco):
@@ -219,13 +205,10 @@ def read_questions(splits: MarcoSplits, files: list[InputFile], writer: "Collect
 
 def read_qrels(path: Path, split: str, writer: "CollectionWriter") -> None:
     """Read TREC judgements: query id, 0, passage id and grade, separated by tabs or blanks."""
-    count = 0
-    names = ["query id", "0", "passage id", "grade"]
-    for place, (query, _, passage, grade) in read_columns(path, names, separator=None):
+    rows = read_columns(path, ["query id", "0", "passage id", "grade"], separator=None)
+    none = f"no judgements; without that split set data.splits.{split}=null"
+    for place, (query, _, passage, grade) in at_least_one(rows, path, none):
         writer.add_judgement(split, query, passage, integer(grade, "grade", place), place)
-        count += 1
-    if not count:
-        raise UserError(f"{path}: no judgements; without that split set data.splits.{split}=null")
 
 
 class Titles:
@@ -254,9 +237,11 @@ class Titles:
         return ""
 
 
-def read_documents(path: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (place, id, title, body) of each line of ``msmarco-docs.tsv``."""
-    for place, (identifier, _, title, body) in read_columns(path, ["document id", "url", "title", "body"]):
+def read_documents(file: InputFile, what: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (place, id, title, body) of each line of ``msmarco-docs.tsv``; ``what`` must not be missing, in words."""
+    path = file.open_path()
+    rows = read_columns(path, ["document id", "url", "title", "body"])
+    for place, (identifier, _, title, body) in at_least_one(rows, path, f"holds no {what}"):
         yield place, identifier, title, body
 
 
@@ -265,8 +250,9 @@ def read(config: MarcoSource, writer: "CollectionWriter") -> None:
     by_role = {file.role: file for file in config.input_files()}
     read_questions(config.splits, list(by_role.values()), writer)
     titles = Titles(by_role["titles"].open_path()) if "titles" in by_role else None
-    lines = read_columns(by_role["passages"].open_path(), ["passage id", "passage"])
-    for place, (identifier, text) in at_least_one(lines, by_role["passages"], hint=""):
+    path = by_role["passages"].open_path()
+    lines = read_columns(path, ["passage id", "passage"])
+    for place, (identifier, text) in at_least_one(lines, path, "holds no passages"):
         writer.add_passage(Passage(identifier, titles.of(identifier) if titles else "", text), place)
     if titles and titles.missing and not titles.matched:
         raise UserError(
@@ -275,10 +261,7 @@ def read(config: MarcoSource, writer: "CollectionWriter") -> None:
     if titles and titles.missing:
         writer.warnings.append(f"{titles.missing:,} passages have no line in {config.titles}")
     if "documents" in by_role:
-        file = by_role["documents"]
-        for place, identifier, title, body in at_least_one(
-            read_documents(file.open_path()), file, "documents", NO_DOCUMENTS
-        ):
+        for place, identifier, title, body in read_documents(by_role["documents"], f"documents{NO_DOCUMENTS}"):
             writer.add_document(Document(identifier, title, [body]), place)
 
 
@@ -286,5 +269,5 @@ def read_as_corpus(config: MarcoDocumentsSource, writer: "CollectionWriter") -> 
     """Read the document collection into ``writer``: each document is one passage."""
     files = config.input_files()
     read_questions(config.splits, files[1:], writer)
-    for place, identifier, title, body in at_least_one(read_documents(files[0].open_path()), files[0], hint=""):
+    for place, identifier, title, body in read_documents(files[0], "passages"):
         writer.add_passage(Passage(identifier, title, body), place)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from unicodedata import category, normalize
@@ -12,13 +12,12 @@ from pydantic import Field
 
 from condensery.errors import UserError
 from condensery.system.inputs import FOLDER, HEAD, opened, standing
-from condensery.text.blank import is_blank
 from condensery.text.formats.beir import question_files, read_questions
 from condensery.text.input_file import InputFile
 from condensery.text.lines import read_lines
 from condensery.text.records import Passage
 from condensery.text.source import FolderSource, Splits
-from condensery.text.words import number_of_words, unspaced
+from condensery.text.words import is_blank, number_of_words, unspaced
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -88,9 +87,23 @@ def _is_unspaced(path: Path) -> bool:
         return unspaced(stream.peek(HEAD)[:HEAD].decode(errors="ignore"))
 
 
-def paragraphs(path: Path, minimum_words: int) -> Iterator[tuple[str, str]]:
-    """Yield (place of the first line, text) of each paragraph. Line breaks within a paragraph are kept."""
-    return joined(_blocks(path), minimum_words)
+def add_paragraphs(
+    document: str, title: str, lines: Iterable[tuple[str, str]], minimum_words: int, writer: "CollectionWriter"
+) -> None:
+    """Add each paragraph of a document as a passage, with the id ``<document>#<number>``, from 0.
+
+    Args:
+        document: the id of the document.
+        title: the title of every passage.
+        lines: (place, line) of the document's lines. A paragraph ends at a blank line; line breaks within it are kept.
+        minimum_words: see ``joined``.
+        writer: takes the passages.
+    """
+    number = -1
+    for number, (place, text) in enumerate(joined(_blocks(lines), minimum_words)):
+        writer.add_passage(Passage(f"{document}#{number}", title, text, document), place)
+    if number < 0:
+        writer.dropped["empty_documents"] += 1
 
 
 def joined(parts: Iterable[tuple[str, str]], minimum_words: int) -> Iterator[tuple[str, str]]:
@@ -114,30 +127,19 @@ def joined(parts: Iterable[tuple[str, str]], minimum_words: int) -> Iterator[tup
         yield place, "\n\n".join(blocks)
 
 
-def _blocks(path: Path) -> Iterator[tuple[str, str]]:
-    """(place, text) of each run of lines without a blank one between them."""
-    place, lines = "", list[str]()
-    for where, line in read_lines(path):
-        if not is_blank(line):
-            place = place if lines else where
-            lines.append(line.strip())
-        elif lines:
-            yield place, "\n".join(lines)
-            lines = []
-    if lines:
-        yield place, "\n".join(lines)
+def _blocks(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """(place of the first line, text) of each run of lines without a blank one between them."""
+    for blank, run in groupby(lines, lambda one: is_blank(one[1])):
+        if not blank:
+            places, texts = zip(*run, strict=True)
+            yield places[0], "\n".join(text.strip() for text in texts)
 
 
 def read(config: TextSource, writer: "CollectionWriter") -> None:
     """Read the text files into ``writer``. Each file is a document; its title is the file name without the ending."""
     read_questions(question_files(config.folder, config.splits), writer, "NFC")
     for below, path in config.text_files():
-        document = "".join(
-            quote(one) if one == "%" or one.isspace() else one for one in below
-        )  # ids hold no white space
+        # ids hold no white space
+        document = "".join(quote(one) if one == "%" or one.isspace() else one for one in below)
         title = below.rpartition("/")[2].removesuffix(".gz").rpartition(".")[0]
-        number = -1
-        for number, (place, text) in enumerate(paragraphs(path, config.minimum_words)):
-            writer.add_passage(Passage(f"{document}#{number}", title, text, document), place)
-        if number < 0:
-            writer.dropped["empty_documents"] += 1
+        add_paragraphs(document, title, read_lines(path), config.minimum_words, writer)

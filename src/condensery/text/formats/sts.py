@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from condensery.errors import UserError, shown
-from condensery.text.blank import is_blank
 from condensery.text.input_file import InputFile
-from condensery.text.lines import decimal, read_csv
+from condensery.text.lines import at_least_one, decimal, read_csv
+from condensery.text.words import is_blank
 
 HEADER = ["sentence1", "sentence2", "score"]
 HIGHEST = 5.0
@@ -31,14 +31,9 @@ def read_sts(path: Path) -> Iterator[ScoredPair]:
         UserError: the header or the number of columns is another, a sentence is empty, a score is no number from 0 to 5,
             a quotation does not end (each with file and line), or the file has no pairs.
     """
-    number = 0
-    for place, row in read_csv(path, EXPECTED):
-        if row == HEADER and place.endswith(":1"):
-            continue
+    rows = (one for one in read_csv(path, EXPECTED) if one != (f"{path}:1", HEADER))
+    for place, row in at_least_one(rows, path, f"no pair of sentences; the file is {EXPECTED}"):
         yield _pair(row, place)
-        number += 1
-    if not number:
-        raise UserError(f"{path}: no pair of sentences; the file is {EXPECTED}")
 
 
 def _pair(row: list[str], place: str) -> ScoredPair:

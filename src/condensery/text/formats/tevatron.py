@@ -6,15 +6,17 @@ file of the corpus has a passage a line: ``{"docid", "title", "text"}``. Every f
 have the same text everywhere; where there is a corpus, this is checked only for the positive passages.
 """
 
+from array import array
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.text.formats.dpr import answers_in
+from condensery.text.hashes import id_hash
 from condensery.text.input_file import InputFile
-from condensery.text.lines import field, read_objects
+from condensery.text.lines import Places, at_least_one, field, read_objects
 from condensery.text.records import Passage, Query
-from condensery.text.source import FolderSource, Splits, at_least_one
+from condensery.text.source import FolderSource, Splits
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -64,22 +66,55 @@ class TevatronSource(FolderSource):
         return any(record.get(NEGATIVES) for record in self._first.values())
 
 
+class KnownTexts:
+    """Remembers by id the passages that queries bring along: a hash of the text and the place, some 150 bytes each.
+
+    Args:
+        with_titles: whether passages with different titles count as different texts. False where there is a corpus: it
+            may have titles that the passages of the queries lack.
+    """
+
+    def __init__(self, with_titles: bool) -> None:
+        self.with_titles, self.rows, self.hashes, self.places = with_titles, dict[int, int](), array("Q"), Places()
+
+    def take(self, passage: Passage, place: str) -> bool:
+        """Remember the passage. Returns whether its id is new. Raises ``UserError`` as ``check``."""
+        if self.check(passage, place):
+            return False
+        self.rows[id_hash(passage.id)] = len(self.hashes)
+        self.hashes.append(self._hash(passage))
+        self.places.add(place)
+        return True
+
+    def check(self, passage: Passage, place: str) -> bool:
+        """Whether the id is known. Raises ``UserError`` where the id has another text; white space does not count."""
+        row = self.rows.get(id_hash(passage.id))
+        if row is not None and self.hashes[row] != self._hash(passage):
+            raise UserError(
+                f"{place}: the passage {shown(passage.id)!r} has another text at {self.places[row]}; one id, one text"
+            )
+        return row is not None
+
+    def _hash(self, passage: Passage) -> int:
+        title = passage.title if self.with_titles else ""
+        return id_hash(" ".join(title.split()) + "\n" + " ".join(passage.text.split()))
+
+
 def read(config: TevatronSource, writer: "CollectionWriter") -> None:
     """Read Tevatron's files into ``writer``."""
-    from condensery.text.known_texts import KnownTexts  # imports NumPy, which a dry run does without
-
     writer.regex_answers = config.answers == "regex"
     judged, texts = config.judged_splits(), KnownTexts(with_titles=not config.corpus)
     for file in config.input_files():
-        records = read_objects(file.open_path())
+        path = file.open_path()
+        records = read_objects(path)
         if file.role == "corpus":
-            for place, record in at_least_one(records, file, hint=""):
+            for place, record in at_least_one(records, path, "holds no passages"):
                 passage = _passage(record, place)
                 texts.check(passage, place)
                 writer.add_passage(passage, place)
             continue
         split = file.role.removeprefix("queries of ")
-        for place, record in at_least_one(records, file, "queries"):
+        for place, record in at_least_one(records, path, f"holds no queries{file.hint}"):
             positives, negatives = _read_query(record, place, split, split in judged, writer)
             for passage in positives if config.corpus else positives + negatives:
                 if texts.take(passage, place) and not config.corpus:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from condensery.errors import UserError
-from condensery.text.blank import is_blank
 from condensery.text.input_file import InputFile
-from condensery.text.lines import read_csv
+from condensery.text.lines import at_least_one, read_csv
+from condensery.text.words import is_blank
 
 SENTENCES = ("Sentence1", "Sentence2", "Sentence3")
 FILES = {"train": "train.csv", "dev": "validation.csv", "test": "test.csv"}
@@ -33,8 +33,7 @@ def read_triplets(path: Path) -> Iterator[Triplet]:
     if not set(SENTENCES) <= set(header):
         raise UserError(f"{place}: the file must be {EXPECTED}")
     columns = [header.index(name) for name in SENTENCES]
-    number = 0
-    for place, row in rows:
+    for place, row in at_least_one(rows, path, f"no triplet of sentences; the file is {EXPECTED}"):
         if len(row) != len(header):
             raise UserError(
                 f"{place}: {len(row)} columns, but the header has {len(header)}; quote sentences with commas"
@@ -43,6 +42,3 @@ def read_triplets(path: Path) -> Iterator[Triplet]:
         if is_blank(first) or is_blank(second) or is_blank(third):
             raise UserError(f"{place}: a sentence is empty")
         yield first, second, third
-        number += 1
-    if not number:
-        raise UserError(f"{path}: no triplet of sentences; the file is {EXPECTED}")

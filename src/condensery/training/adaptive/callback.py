@@ -17,10 +17,9 @@ from condensery.system.signals import deaf_to_ctrl_c
 from condensery.system.spawning import spawning
 from condensery.tokens.batches import chunks
 from condensery.training.adaptive.order import AdaptiveOrder, Vectors, make_all
-from condensery.training.batches.steps import Ids
-from condensery.training.batches.triples import TripleBatches
 from condensery.training.callbacks import evaluating
-from condensery.training.modules.optimisation import TrainingModule
+from condensery.training.data.steps import Ids
+from condensery.training.data.triple_batches import TripleBatches
 from condensery.training.validation import DIVERGING
 
 _BLOCK = 4096  # texts that are encoded together, sorted by length
@@ -82,7 +81,7 @@ class AdaptiveBatches(pl.Callback):
                 f"the process that makes them died (exit code {process.exitcode}), perhaps for want of memory"
             )
 
-    def _encode(self, trainer: pl.Trainer, module: pl.LightningModule, epoch: int) -> None:
+    def _encode(self, trainer: pl.Trainer, module: Any, epoch: int) -> None:
         """Encode the vectors for an epoch with the current weights and write them, if they are needed and do not exist."""
         path = self.order.vectors(epoch)
         if path is None or path.exists():
@@ -94,9 +93,8 @@ class AdaptiveBatches(pl.Callback):
         with atomic(path) as temporary, open(temporary, "wb") as stream:
             np.savez(stream, queries=queries, passages=passages)
 
-    def _vectors(self, module: pl.LightningModule, tower: int, rows: Ids) -> Vectors:
+    def _vectors(self, module: Any, tower: int, rows: Ids) -> Vectors:
         """Return the vectors (n, d) of the queries or passages ``rows`` (n,). ``UserError`` where a vector is not finite."""
-        assert isinstance(module, TrainingModule)
         pad, parts = self.batches.vocabulary.pad, []
         for first in range(0, len(rows), _BLOCK):
             flat, starts = self.batches.rows(tower, rows[first : first + _BLOCK])

@@ -30,7 +30,7 @@ from condensery.errors import UserError
 from condensery.system.children import Parent
 from condensery.system.files import atomic, load_arrays
 from condensery.training.adaptive.search import Ids, Scheduler
-from condensery.training.batches.training_queries import drawn_positives
+from condensery.training.data.training_queries import drawn_positives
 
 Similarity = Literal["bm25", "encoder", "bm25_then_encoder"]
 Vectors = NDArray[np.float32]

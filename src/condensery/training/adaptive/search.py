@@ -30,20 +30,6 @@ APART = 1 << 40  # the penalty of a passage that is in a batch twice: larger tha
 TAKEN = 1 << 61  # subtracted from the gains of members: larger than all penalties together
 
 
-def hardness(similarity: sparse.csr_matrix, passage: Ids, batch: Ids) -> float:
-    """Return the hardness h(B) of a batch (Zhao et al. 2023, eq. 1).
-
-    h(B) is the sum of the similarities between each query of the batch and the passages of the other pairs.
-
-    Args:
-        similarity: (t, u) of queries and passages.
-        passage: (t,) the positive of each pair, as a column of ``similarity``.
-        batch: (n,) the pairs of the batch.
-    """
-    among = similarity[batch][:, passage[batch]]  # (n, n)
-    return float(among.sum() - among.diagonal().sum())
-
-
 class Scheduler:
     """Makes the batches of one epoch. A batch begins with random pairs; swaps are made until none makes the batch harder.
 

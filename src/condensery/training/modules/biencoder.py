@@ -17,9 +17,8 @@ from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.models.biencoder import PASSAGE, BiEncoder
 from condensery.ranges import Positive, check_numbers
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.triples import TripleBatch
+from condensery.training.data.triple_batches import TripleBatch
 from condensery.training.modules.encoders import TowersModule
-from condensery.training.modules.frozen_passages import check_student, freeze_passages
 from condensery.training.modules.optimisation import PathOrName
 
 
@@ -61,17 +60,17 @@ class BiEncoderModule(TowersModule):
         check_numbers(type(self), locals())
         super().__init__(model, **(others if train_passages else {"towers": "separate", **others}))
         if not train_passages:
-            freeze_passages(self)
+            self.freeze_passages()
         self.mask_known_positives = mask_known_positives
         self.loss = loss if isinstance(loss, RetrievalLoss) else make_loss(loss, temperature=temperature)
         self.loss.normalised = self.model.settings.normalise
         self.loss.prepare(self.model.hidden_size, self.seed)
-        self._remember(model=model, loss=loss)
-
-    def on_fit_start(self) -> None:
-        """Check the data as ``TowersModule`` does, and the data module's student as ``check_student`` does."""
-        super().on_fit_start()
-        check_student(self)
+        self._remember(
+            loss=loss,
+            mask_known_positives=mask_known_positives,
+            temperature=temperature,
+            train_passages=train_passages,
+        )
 
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder, and the loss over the passages in the batch of all processes."""
@@ -91,8 +90,7 @@ class BiEncoderModule(TowersModule):
                 queries = gathered(queries)
                 passages, positive, known = joined_passages(passages, batch.passages, positive, batch.judged)
             masked = known if self.mask_known_positives else None
-            loss: Tensor = self.loss(queries, passages, positive, masked, **teacher)
-            return loss
+            return self.loss(queries, passages, positive, masked, **teacher)
 
         return Featured(self.model, self.loss), contrast
 
@@ -121,8 +119,7 @@ class Featured:
         vectors = self.model.vectors(chunk)
         if not torch.is_autocast_enabled(vectors.device.type):
             vectors = wide(vectors)
-        features: Tensor = self.loss.features(vectors, chunk.tower)
-        return features
+        return self.loss.features(vectors, chunk.tower)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the same features (b, f), and no losses of the chunk's own."""

@@ -13,8 +13,8 @@ from condensery.losses.cross_batch import across_processes
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.biencoder import BiEncoder
 from condensery.ranges import Positive, check_numbers
-from condensery.training.batches.spans import SpanBatch
-from condensery.training.datamodules.spans import Masking
+from condensery.training.data.span_batches import SpanBatch
+from condensery.training.data.spans import Masking
 from condensery.training.modules.encoders import TowersModule
 from condensery.training.modules.optimisation import PathOrName
 from condensery.training.modules.pretraining import PAIRS
@@ -65,7 +65,7 @@ class ContrastiveModule(TowersModule):
         self.temperature, self.learn_temperature = temperature, learn_temperature
         if learn_temperature:
             self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
-        self._remember(model=model)
+        self._remember(temperature=temperature, learn_temperature=learn_temperature)
 
     @property
     def reached(self) -> float:
@@ -79,7 +79,7 @@ class ContrastiveModule(TowersModule):
     def on_fit_start(self) -> None:
         """Check the data as ``TowersModule`` does. Raise ``UserError``, too, where the data module masks tokens."""
         super().on_fit_start()
-        masking = getattr(getattr(self.trainer, "datamodule", None), "masking", None)
+        masking = getattr(self._data, "masking", None)
         if isinstance(masking, Masking) and masking.rate is not None:
             raise UserError("ContrastiveModule reads whole texts: give the data module mask_rate=None")
 
@@ -88,12 +88,8 @@ class ContrastiveModule(TowersModule):
         return self.model, across_processes(self._contrast)
 
     def _contrast(self, vectors: Tensor) -> Tensor:
-        return span_contrast(vectors, self._temperature())
-
-    def _temperature(self) -> Any:
-        if not self.learn_temperature:
-            return self.temperature
-        return self.log_temperature.clamp(min=math.log(COLDEST)).exp()
+        learned = self.log_temperature.clamp(min=math.log(COLDEST)).exp() if self.learn_temperature else None
+        return span_contrast(vectors, self.temperature if learned is None else learned)
 
     def rate_shares(self) -> dict[nn.Parameter, float]:
         """Return the shares of the learning rate as ``TrainingModule`` does, and the larger one of the temperature."""

@@ -17,7 +17,7 @@ from condensery.models.cross_encoder import (
     save_cross_encoder,
 )
 from condensery.ranges import Share, check_numbers, no_room
-from condensery.training.batches.lists import ListBatch
+from condensery.training.data.list_batches import ListBatch
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Optimiser
 from condensery.training.validation import PairSample, mean_reciprocal_rank_of_pairs
@@ -57,7 +57,7 @@ class CrossEncoderModule(TrainingModule):
             built = load_cross_encoder(built, optimiser.get("seed", 42), dropout).train()
         super().__init__(built, **optimiser)
         self.loss = loss
-        self._remember(model=model)
+        self._remember(model=model, loss=loss, dropout=dropout, **optimiser)
 
     def objective(self, batch: ListBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder with the loss of the lists; there is no contrast."""
@@ -81,11 +81,8 @@ class CrossEncoderModule(TrainingModule):
         Raises:
             UserError: ``tokenizer`` or ``lengths`` is not known, or the query leaves no room for a passage.
         """
-        data = getattr(self._trainer, "datamodule", None)
-        tokenizer, lengths = (
-            tokenizer or getattr(data, "tokenizer_folder", None),
-            lengths or getattr(data, "lengths", None),
-        )
+        tokenizer = tokenizer or getattr(self._data, "tokenizer_folder", None)
+        lengths = lengths or getattr(self._data, "lengths", None)
         if tokenizer is None or lengths is None:
             raise UserError(
                 "save_pretrained: give `tokenizer` and `lengths`; the module was trained on no TripleDataModule"

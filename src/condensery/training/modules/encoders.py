@@ -1,12 +1,13 @@
 """Base classes of the LightningModules that train an encoder of texts, and save it as a checkpoint of a retriever."""
 
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from torch import Tensor, nn
 
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
+from condensery.models.blending import same_weights
 from condensery.models.checkpoints.backbone import check_words
 from condensery.models.checkpoints.card import Card, write_card
 from condensery.models.checkpoints.saving import SavedRetriever, load_biencoder, save_retriever
@@ -38,7 +39,7 @@ class EncoderModule(TrainingModule):
     def on_fit_start(self) -> None:
         """Raise ``UserError`` where data and encoder have different tokens, or the inputs exceed the encoder's positions."""
         super().on_fit_start()
-        data = getattr(self.trainer, "datamodule", None)
+        data = self._data
         other = getattr(data, "tokenizer_folder", None)
         if self.tokenizer and other and load_tokenizer(self.tokenizer).get_vocab() != load_tokenizer(other).get_vocab():
             raise UserError(f"the tokenizer of the data module is not that of {self.tokenizer}; give both the same")
@@ -99,15 +100,13 @@ class EncoderModule(TrainingModule):
     @property
     def saved_with(self) -> PathOrName | None:
         """The tokenizer that is saved with the model: that of this module, or else that of its data module."""
-        data = getattr(self._trainer, "datamodule", None)
-        return self.tokenizer or getattr(data, "tokenizer_folder", None)
+        return self.tokenizer or getattr(self._data, "tokenizer_folder", None)
 
     @property
     def lengths(self) -> tuple[int, int]:
         """Longest query and passage in tokens: those of the data module, or as long as the encoder reads, 512 at most."""
-        data, towers = getattr(self._trainer, "datamodule", None), self.towers()
-        longest = min(512, towers.query.longest, towers.passage.longest)
-        return getattr(data, "lengths", (longest, longest))
+        longest = min(512, self.towers().query.longest, self.towers().passage.longest)
+        return getattr(self._data, "lengths", (longest, longest))
 
     def vectors(self, chunk: Chunk) -> Tensor:
         """Return the vectors (b, d) of a chunk; a bi-encoder encodes the chunk with the chunk's tower."""
@@ -148,18 +147,47 @@ class TowersModule(EncoderModule):
         if isinstance(built, str | Path):
             built = load_biencoder(built, towers == "separate", dropout, vectors).train()
         super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
-        self._remember(model=model)
+        self._remember(model=model, tokenizer=tokenizer, towers=towers, dropout=dropout, vectors=vectors, **optimiser)
 
     def on_fit_start(self) -> None:
-        """Check the data as ``EncoderModule`` does. Raise ``UserError``, too, where data and encoder have other prefixes."""
+        """Check the data as ``EncoderModule`` does, and their prefixes and student.
+
+        Raise ``UserError``, too, where data and encoder have other prefixes, or where the passages' tower would give other
+        vectors than the data module's student.
+        """
         super().on_fit_start()
-        data, settings = getattr(self.trainer, "datamodule", None), self.model.settings
+        data, settings = self._data, self.model.settings
         for name in ("query_prefix", "passage_prefix"):
             there, own = getattr(data, name, None), getattr(settings, name)
             if there is not None and there != own:
                 raise UserError(
                     f"{type(data).__name__}: {name} is {there!r}, the encoder's is {own!r}; give both the same"
                 )
+        self._check_student(getattr(data, "student", None))
+
+    def freeze_passages(self) -> None:
+        """Freeze the tower of the passages. Raises ``UserError`` where queries and passages share one tower."""
+        if self.model.shared:
+            raise UserError(f"{type(self).__name__}: queries need a tower of their own; give towers='separate'")
+        self.model.passage.requires_grad_(False)
+
+    def _check_student(self, student: Any) -> None:
+        """Raise ``UserError`` where the passages' tower would give other vectors than ``student``, a ``Retriever`` or None.
+
+        The batches hold the student's vectors of passages. So the tower of the passages must encode as the student does, and
+        it must be frozen: a tower that is trained would move away from the student's vectors.
+        """
+        if student is None:
+            return
+        name, own, theirs = type(self).__name__, self.model.passage, student.model.passage
+        if any(weight.requires_grad for weight in own.parameters()):
+            raise UserError(
+                f"{name}: the passages have the vectors of the data module's student; give train_passages=False"
+            )
+        if own.settings != theirs.settings or not same_weights(own, theirs):
+            raise UserError(
+                f"{name}: the data module's student encodes passages in another way; begin with its checkpoint"
+            )
 
     def towers(self) -> BiEncoder:
         """Return the model itself."""

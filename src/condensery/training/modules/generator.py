@@ -1,7 +1,7 @@
 """Training of a query generator (doc2query): the model reads a passage, and writes a query that the passage answers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from condensery.losses.gradient_cache import ChunkEncoder, wide
 from condensery.models.generator import check_room
 from condensery.text.table import TextTable
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.steps import ALL, Batch, Share, items_of_step
+from condensery.training.data.steps import ALL, Batch, Share, items_of_step
 from condensery.training.modules.optimisation import TrainingModule
 
 IGNORED = -100  # the label of padding
@@ -30,13 +30,6 @@ class PairChunk(Chunk):
     """
 
     labels: Tensor | None = None
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> "PairChunk":
-        """Return the same chunk on ``device``."""
-        moved = super().to(device, non_blocking)
-        assert self.labels is not None
-        assert isinstance(moved, PairChunk)
-        return replace(moved, labels=self.labels.to(device, non_blocking=non_blocking))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +105,7 @@ class GeneratorBatches:
         return PairBatch(chunks=parts, tokens=tokens, targets=targets, replicated=replicated)
 
     def _ids(self, texts: list[str], limit: int) -> list[list[int]]:
-        ids: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=limit)["input_ids"]
-        return ids
+        return self.tokenizer(texts, truncation=True, max_length=limit)["input_ids"]
 
     def _chunk(self, rows: NDArray[np.int64], read: list[list[int]], written: list[list[int]]) -> PairChunk:
         names = rows.tolist()

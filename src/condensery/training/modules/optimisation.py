@@ -5,7 +5,7 @@ the data modules. The modules use Lightning's manual optimisation, in which Ligh
 accumulation. In their place ``max_grad_norm`` clips, and the data module's ``chunk_tokens`` splits a batch of any size.
 """
 
-import inspect
+import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -23,16 +22,15 @@ from condensery.distributed import any_of, average, copy_first_weights, rank, re
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
+from condensery.models.encoder import Encoder
 from condensery.randomness import hash64
 from condensery.ranges import Positive, PositiveShare, Share, Weight, check_numbers
 from condensery.system import signals
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.steps import Batch
-from condensery.training.layer_decay import layer_shares
+from condensery.training.data.steps import Batch
 from condensery.training.resumption import Resumption, Schedule, keep_own_settings
-from condensery.training.schedule import linear_schedule
 from condensery.training.settings import check_trainer_precision
-from condensery.training.validation import ValidationSample, mean_reciprocal_rank
+from condensery.training.validation import mean_reciprocal_rank
 
 PathOrName = str | Path
 
@@ -134,10 +132,9 @@ class TrainingModule(pl.LightningModule):
 
     def _batches_an_epoch(self) -> int | None:
         """Return the number of batches that Lightning counts as an epoch; None for a data module that is not ours."""
-        data: Any = getattr(self.trainer, "datamodule", None)
-        if not hasattr(data, "batches_an_epoch"):
+        if not hasattr(self._data, "batches_an_epoch"):
             return None
-        each, limit = int(data.batches_an_epoch()), self.trainer.limit_train_batches
+        each, limit = int(self._data.batches_an_epoch()), self.trainer.limit_train_batches
         return min(each, limit) if isinstance(limit, int) else int(each * limit)
 
     def on_fit_start(self) -> None:
@@ -145,7 +142,7 @@ class TrainingModule(pl.LightningModule):
 
         The gradient cache does not know of shards.
         """
-        data: Any = getattr(self.trainer, "datamodule", None)
+        data = self._data
         if self.trained_on and hasattr(data, "pairs") and data.pairs not in self.trained_on:
             fitting = ", ".join(dict.fromkeys(self.trained_on.values()))
             raise UserError(
@@ -165,8 +162,7 @@ class TrainingModule(pl.LightningModule):
         # Dropout depends on (seed, step, rank) alone, so a resumed run has the dropout of an uninterrupted run.
         others = [rank()] if rank() else []  # the first process has the dropout of a run in one process
         torch.manual_seed(hash64(self.seed, "dropout", self.global_step, *others) >> 1)
-        optimiser = self.optimizers()
-        assert isinstance(optimiser, LightningOptimizer)
+        optimiser: Any = self.optimizers()
         optimiser.zero_grad()
         with replicated(batch.replicated), self._without_exchange_of_ddp():
             encoder, contrast = self.objective(batch)
@@ -188,7 +184,6 @@ class TrainingModule(pl.LightningModule):
 
     def validated(self, sample: Any) -> float:
         """Return MRR@10 over a sample: the ``ValidationSample`` of a retriever, or the ``PairSample`` of a cross-encoder."""
-        assert isinstance(sample, ValidationSample)
         return mean_reciprocal_rank(self.vectors, sample)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -233,6 +228,11 @@ class TrainingModule(pl.LightningModule):
         model = self.trainer.strategy.model
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
+    @property
+    def _data(self) -> Any:
+        """The trainer's data module; None where there is none, or no trainer yet."""
+        return getattr(self._trainer, "datamodule", None)
+
     def _record(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
             self.log(f"train/{name}", value, batch_size=1)
@@ -256,13 +256,43 @@ class TrainingModule(pl.LightningModule):
         return layer_shares(self, self.layer_decay) if self.layer_decay < 1 else {}
 
     def _remember(self, **given: Any) -> None:
-        """Keep the arguments of the calling ``__init__`` for ``load_from_checkpoint``.
+        """Keep arguments of ``__init__`` for ``load_from_checkpoint``, to which models and losses must be given again."""
+        kept = {name: value for name, value in given.items() if not isinstance(value, nn.Module)}
+        kept = {name: str(value) if isinstance(value, Path) else value for name, value in kept.items()}
+        self.save_hyperparameters(kept, logger="model" in self.hparams or "model" in kept)
 
-        Arguments in ``given`` that are modules and not names cannot be kept: they must be given to ``load_from_checkpoint``
-        again.
-        """
-        frame = inspect.currentframe()
-        objects = [name for name, value in given.items() if isinstance(value, nn.Module)]
-        self.save_hyperparameters(ignore=objects, frame=frame and frame.f_back, logger="model" not in objects)
-        for name, value in self.hparams.items():
-            self.hparams[name] = str(value) if isinstance(value, Path) else value
+
+def linear_schedule(step: int, steps: int, warmup_ratio: float) -> float:
+    """Return the learning rate of a step, divided by the peak rate: linear warm-up, then linear decay to zero.
+
+    Args:
+        step: number of the step, from 0.
+        steps: number of all steps.
+        warmup_ratio: share of the steps in which the rate rises.
+    """
+    rising = warmup_ratio * steps
+    if step < rising:
+        return (step + 1) / math.ceil(rising + 1e-9)
+    return max(0.0, (steps - step) / max(1.0, steps - rising))
+
+
+def layer_shares(module: nn.Module, decay: float) -> dict[nn.Parameter, float]:
+    """Return the share of the learning rate for the weights of each backbone (ELECTRA: Clark et al. 2020, appendix B).
+
+    The last of n layers gets the full rate, the layer below it ``decay`` times that, and so on; the embeddings get decay^n.
+    Weights outside a backbone's embeddings and layers, such as a head or the weights of a loss, are not in the result.
+
+    Args:
+        module: with any number of ``Encoder``.
+        decay: in (0, 1].
+    """
+    shares: dict[nn.Parameter, float] = {}
+    for encoder in (part for part in module.modules() if isinstance(part, Encoder)):
+        layers = encoder.layers
+        parts = [
+            (encoder.model.embeddings, len(layers)),
+            *((layer, len(layers) - 1 - at) for at, layer in enumerate(layers)),
+        ]
+        for part, below in parts:
+            shares |= dict.fromkeys(part.parameters(), decay**below)
+    return shares

@@ -30,8 +30,8 @@ from condensery.ranges import Count, CountOrZero, Positive, Share, Weight, check
 from condensery.system.files import expanded
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.spans import SpanBatch
-from condensery.training.datamodules.spans import Masking
+from condensery.training.data.span_batches import SpanBatch
+from condensery.training.data.spans import Masking
 from condensery.training.modules.encoders import EncoderModule, TowersModule, tokenizer_of
 from condensery.training.modules.optimisation import PathOrName
 from condensery.training.settings import Optimiser
@@ -98,7 +98,8 @@ class CondenserModule(BackboneModule):
             built = load_condenser(source, vocabulary, head_layers, skip_from, late_mlm, dropout).train()
         super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
         self.mlm_weight = mlm_weight
-        self._remember(model=model)
+        own = {"head_layers": head_layers, "skip_from": skip_from, "late_mlm": late_mlm, "dropout": dropout}
+        self._remember(model=model, tokenizer=tokenizer, **own, mlm_weight=mlm_weight, **optimiser)
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder with the MLM losses of head and backbone; there is no contrast."""
@@ -136,6 +137,7 @@ class CoCondenserModule(CondenserModule):
         check_numbers(type(self), locals())
         super().__init__(model, mlm_weight=mlm_weight, **others)
         self.temperature, self.contrast_weight = temperature, contrast_weight
+        self._remember(temperature=temperature, contrast_weight=contrast_weight)
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder with the MLM losses of head and backbone, and the contrast."""
@@ -199,12 +201,22 @@ class MaskedAutoEncoderModule(BackboneModule):
             optimiser["learning_rate"] = RETROMAE_RATE
         super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
         self.mlm_weight = mlm_weight
-        self._remember(model=model)
+        self._remember(
+            model=model,
+            tokenizer=tokenizer,
+            decoder=decoder,
+            decoder_layers=decoder_layers,
+            decoder_init=decoder_init,
+            decoder_mask_rate=decoder_mask_rate,
+            dropout=dropout,
+            mlm_weight=mlm_weight,
+            **optimiser,
+        )
 
     def on_fit_start(self) -> None:
         """Check the data as ``EncoderModule`` does. Raise ``UserError``, too, where the data give the decoder no text."""
         super().on_fit_start()
-        masking = getattr(getattr(self.trainer, "datamodule", None), "masking", None)
+        masking = getattr(self._data, "masking", None)
         if isinstance(masking, Masking) and masking.decoder is None:
             raise UserError(
                 "MaskedAutoEncoderModule has a decoder: give the data module what it reads, such as"
@@ -240,6 +252,7 @@ class InverseClozeModule(TowersModule):
         check_numbers(type(self), locals())
         super().__init__(model, **others)
         self.temperature = temperature
+        self._remember(temperature=temperature)
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder, and InfoNCE over the passages in the batch of all processes."""

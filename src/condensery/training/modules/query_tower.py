@@ -13,9 +13,8 @@ from condensery.losses.distillation import KLDivergence
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.biencoder import BiEncoder
 from condensery.ranges import Positive, check_numbers
-from condensery.training.batches.rankings import RankingBatch
+from condensery.training.data.ranking_batches import RankingBatch
 from condensery.training.modules.encoders import TowersModule
-from condensery.training.modules.frozen_passages import check_student, freeze_passages
 from condensery.training.modules.optimisation import PathOrName
 
 
@@ -52,17 +51,16 @@ class QueryTowerModule(TowersModule):
     ) -> None:
         check_numbers(type(self), locals())
         super().__init__(model, **{"towers": "separate", **others})
-        freeze_passages(self)
+        self.freeze_passages()
         self.loss = KLDivergence(temperature, teacher_temperature)
-        self._remember(model=model)
+        self._remember(temperature=temperature, teacher_temperature=teacher_temperature)
 
     def on_fit_start(self) -> None:
-        """Check the data as ``TowersModule`` does, and the student as ``check_student`` does.
+        """Check the data as ``TowersModule`` does.
 
         Raise ``UserError``, too, where several processes train: each process would have only its own passages.
         """
         super().on_fit_start()
-        check_student(self)
         if processes() > 1:
             raise UserError(f"{type(self).__name__} trains in one process; give the Trainer devices=1")
 
@@ -72,5 +70,4 @@ class QueryTowerModule(TowersModule):
 
     def _divergence(self, batch: RankingBatch, queries: Tensor) -> Tensor:
         passages, teacher = batch.passages.to(queries), batch.teacher.to(queries)  # (c, d), (q, c)
-        loss: Tensor = self.loss(queries, passages, teacher.argmax(dim=1), teacher=teacher)
-        return loss
+        return self.loss(queries, passages, teacher.argmax(dim=1), teacher=teacher)

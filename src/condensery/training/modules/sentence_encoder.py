@@ -17,7 +17,7 @@ from condensery.models.biencoder import BiEncoder
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.steps import ALL, Batch, Share, items_of_step
+from condensery.training.data.steps import ALL, Batch, Share, items_of_step
 from condensery.training.modules.encoders import TowersModule
 
 
@@ -87,6 +87,7 @@ class SentenceModule(TowersModule):
     def __init__(self, model: str | Path | BiEncoder, *, margin: float = 1.0, **others: Any) -> None:
         super().__init__(model, **others)
         self.margin = margin
+        self._remember(margin=margin)
 
     def objective(self, batch: SentenceBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder, and the loss: a mean over the examples in the batch of all processes."""

@@ -1,0 +1,47 @@
+"""Measure how related a passage and its context are without people: by the passage's BM25 rank for the context."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.evaluation.pair_audit.pairs import Pair
+from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
+from condensery.system.progress import ProgressTask
+from condensery.text.languages import guess
+from condensery.text.table import TextTable
+from condensery.text.words import first_words
+
+CUTOFFS = (1, 10, 100)
+NOT_FOUND = -1
+
+
+def index_passages(passages: TextTable, folder: Path, k1: float, b: float, stopwords: str, stemmer: str) -> None:
+    """Index the texts without titles; their language is guessed.
+
+    All passages of a document share the title, which would make any two of them related.
+    """
+    texts, what = passages.column("text"), str(passages.path)
+    index_texts(texts, len(passages), folder, k1, b, stopwords, stemmer, what, guess(texts))
+
+
+def ranks(
+    pairs: Sequence[Pair], index: BM25Index, words: int, progress: ProgressTask | None = None
+) -> NDArray[np.int64]:
+    """The rank from 1 of each pair's passage, searched by its context: (pairs,); ``NOT_FOUND`` where they share no term.
+
+    Only the first ``words`` words of a context are the query. A context that is itself a passage is left out of the ranking.
+    """
+    contexts = [first_words(pair.context, words) for pair in pairs]
+    rows = np.array([pair.row for pair in pairs], np.int64)
+    return index.ranks(contexts, rows, np.array([pair.context_row for pair in pairs], np.int64), progress)
+
+
+def summary(pair_ranks: NDArray[np.int64]) -> dict[str, Any]:
+    """The share of ranks up to each cutoff, and the median rank, which is None where most passages are not found."""
+    middle = median([np.inf if rank == NOT_FOUND else int(rank) for rank in pair_ranks])
+    within = {f"rank_{cutoff}": float(((pair_ranks > 0) & (pair_ranks <= cutoff)).mean()) for cutoff in CUTOFFS}
+    return {"pairs": len(pair_ranks), **within, "median_rank": None if middle == np.inf else float(middle)}

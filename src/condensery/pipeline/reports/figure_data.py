@@ -1,0 +1,374 @@
+"""The figures of a run or a sweep, whose data are read from the folders of the finished runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import TypeAdapter
+
+from condensery.errors import UserError
+from condensery.pipeline.figure_config import (
+    AttentionEntropyFigure,
+    DifferencesFigure,
+    FigureConfig,
+    Figures,
+    FirstEpochsFigure,
+    ScoreBySizeFigure,
+    ScoreByStepsFigure,
+    TrainingFigure,
+)
+from condensery.pipeline.reports.page_content import artifacts_of
+from condensery.reporting import figures as pictures
+from condensery.reporting.curves import LOSS, SCORE, read_curves
+from condensery.reporting.drawing import Figure
+from condensery.reporting.figures import Line, draw_differences, draw_scores, draw_training, line_of_curves
+from condensery.reporting.results import Row, read_results
+from condensery.reporting.table import Table
+from condensery.stages.base import Artifact
+from condensery.system.files import read_json
+
+Value = TypeVar("Value")
+Observations = list[tuple[str, str, Value]]  # (setting, artifact, value)
+FOLDER = "figures"  # folder in that of the run or sweep
+LOG = "logs/metrics.csv"
+BEFORE, AFTER = "before fine-tuning", "after fine-tuning"
+
+
+@dataclass(frozen=True)
+class FigureJob:
+    """A finished run.
+
+    Attributes:
+        folder: of the run.
+        setting: the label of the run among the jobs of a sweep, without its seed.
+    """
+
+    folder: Path
+    setting: str = ""
+
+    @cached_property
+    def stages(self) -> dict[str, Artifact]:
+        """The artifacts of the run's stages, by name."""
+        return artifacts_of(self.folder)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The rows of the run's table."""
+        return read_results(self.folder / "results.json")
+
+    def measured(self, row: Row) -> Artifact:
+        """Return the evaluation behind a row."""
+        return Artifact(self.folder.parents[1] / "artifacts" / row.artifact)
+
+
+def read_figures(value: Any) -> dict[str, FigureConfig]:
+    """Return the key ``figures`` of a composed config, which was checked before, as configs."""
+    return TypeAdapter[dict[str, FigureConfig]](Figures).validate_python(value)
+
+
+def draw_figures(
+    figures: Mapping[str, FigureConfig],
+    jobs: Sequence[FigureJob],
+    tables: Sequence[Table],
+    folder: Path,
+    swept: bool = True,
+) -> tuple[list[Figure], list[str]]:
+    """Draw all figures of a sweep or a run into ``folder``/figures.
+
+    A figure that compares the jobs of a sweep is not drawn for one run. Differences are not drawn where the table has none.
+    Both cases are reported in a line and are no fault.
+
+    Args:
+        figures: the configs by name.
+        jobs: the finished runs.
+        tables: the table of the sweep or run, if there is one.
+        folder: of the sweep or run.
+        swept: whether the figures are those of a sweep.
+
+    Returns:
+        the drawn figures, and the reasons why others could not be drawn.
+    """
+    drawn, faults = [], []
+    for name, figure in figures.items():
+        if not swept and isinstance(figure, ScoreBySizeFigure | ScoreByStepsFigure):
+            print(f"figures.{name}: drawn over a sweep (-m), not over one run", flush=True)
+            continue
+        if isinstance(figure, DifferencesFigure) and not any(table.comparisons for table in tables):
+            print(
+                f"figures.{name}: not drawn, for the table compares no row with a baseline (table.baseline)", flush=True
+            )
+            continue
+        try:
+            drawn.append(draw(name, figure, jobs, tables, folder / FOLDER / name))
+            shown = f"\n{drawn[-1].table}" if drawn[-1].table else ""
+            print(f"figures/{name}.png, .svg: {drawn[-1].title}. {drawn[-1].caption}{shown}", flush=True)
+        except UserError as error:
+            faults.append(f"figures.{name}: {error}")
+    return drawn, faults
+
+
+def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], tables: Sequence[Table], stem: Path) -> Figure:
+    """Draw one figure into files that begin with ``stem``. Raises ``UserError`` where there is nothing to draw."""
+    if isinstance(figure, AttentionEntropyFigure):
+        panels, even, texts = _entropy(figure, jobs)
+        title = figure.title or "CLS attention entropy by layer"
+        about = f"Mean over heads and {texts:,} texts{_over([line for lines in panels.values() for line in lines])}."
+        return pictures.draw_entropy(stem, title, about, panels, even)
+    if isinstance(figure, DifferencesFigure):
+        return _draw_differences(figure, tables, stem)
+    if isinstance(figure, ScoreBySizeFigure | ScoreByStepsFigure):
+        return _draw_scores(figure, jobs, stem)
+    if isinstance(figure, FirstEpochsFigure):
+        lines, missing = _losses(figure, jobs)
+        title = figure.title or "Training loss at the beginning"
+        x_label = "optimisation step" if figure.epochs is None else "epoch"
+        about = f"Training loss by {x_label}, log scale{_over(lines)}.{_without(missing)}"
+        return pictures.draw_losses(stem, title, about, lines, x_label)
+    return _draw_training(figure, jobs, stem)
+
+
+def by_setting(observations: Observations[Value]) -> dict[str, list[Value]]:
+    """Group values by setting, each artifact once; if the settings make no difference, under one empty name."""
+    settings: dict[str, dict[str, Value]] = {}
+    for setting, artifact, value in observations:
+        settings.setdefault(setting, {}).setdefault(artifact, value)
+    every = {artifact: value for values in settings.values() for artifact, value in values.items()}
+    if len(settings) > 1 and len(every) == sum(map(len, settings.values())):
+        return {setting: list(values.values()) for setting, values in settings.items()}
+    return {"": list(every.values())}
+
+
+# Scores
+
+
+def _draw_differences(figure: DifferencesFigure, tables: Sequence[Table], stem: Path) -> Figure:
+    found = [one for table in tables for one in table.comparisons]
+    metric = figure.metric or next((one.column for one in found), "")
+    # a table of several collections has "docstrings MRR@10" for a column
+    wanted = [one for one in found if f" {one.column}".endswith(f" {metric}")]
+    wanted = [one for one in wanted if figure.rows is None or one.name in figure.rows]
+    if not wanted:
+        raise UserError(f"the table compares no row{' of these' * bool(figure.rows)} with its baseline in {metric}")
+    baselines = _baseline([one.baseline for one in wanted])
+    about = (
+        f"{metric}: difference from {baselines} in points, and the interval in which it lies 95 of 100 times with other"
+        " queries and other seeds."
+    )
+    return draw_differences(stem, figure.title or f"{metric} against {baselines}", about, wanted)
+
+
+def _baseline(names: Sequence[str]) -> str:
+    """Return the name of the baselines for a title; a sweep may have the same system in each of its settings."""
+    different = list(dict.fromkeys(names))
+    systems = {name.rpartition(" · ")[2] for name in different}
+    return f"{systems.pop()} of the same settings" if len(different) > len(systems) == 1 else " or ".join(different)
+
+
+def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
+    rows = [(job, row) for job in jobs for row in job.rows]
+    metric = figure.metric or next((name for _, row in rows for name in row.metrics), "")
+    names = figure.rows or list(dict.fromkeys(row.name for _, row in rows))
+    places = {(row.collection, row.split) for _, row in rows}
+    measured = [(job, row) for job, row in rows if metric in row.metrics]
+    amounts = {row.artifact: _amount(figure, job.measured(row)) for job, row in measured if row.name in names}
+    lines, missing = [], []
+    for name in names:
+        own = [(job, row) for job, row in measured if row.name == name]
+        for place in dict.fromkeys((row.collection, row.split) for _, row in own):
+            label = f"{name}, {place[0]} {place[1]}" if len(places) > 1 else name
+            here = [(job, row) for job, row in own if (row.collection, row.split) == place]
+            lines.append(_score_line(label, here, metric, amounts))
+        missing += [] if own else [name]
+    if not lines:
+        known = sorted({one for _, row in rows for one in row.metrics})
+        raise UserError(f"no row has {metric or 'a metric'} (measured: {', '.join(known) or 'nothing'})")
+    if isinstance(figure, ScoreBySizeFigure):
+        unit = " and ".join(sorted({one.unit for one in amounts.values() if one})) or "queries"
+        x_label, by = f"training {unit} (log scale)", "size of the training set"
+    elif figure.amount == "batch_size":
+        x_label, by = "texts a batch, of the last pre-training behind the row (log scale)", "pre-training"
+    else:
+        x_label, by = f"{figure.amount} of pre-training, of all stages behind the row (log scale)", "pre-training"
+    title = figure.title or f"{metric} by {by}"
+    where = f" on {', '.join(map(' '.join, sorted(places)))}" if places else ""
+    levels = " Lines across: no such amount." if any(not line.x for line in lines) else ""
+    about = f"{metric}{where} against {x_label}{_over(lines)}.{levels}{_without(missing)}"
+    return draw_scores(stem, title, about, lines, x_label, f"{metric} ({'× 100' if metric == 'Spearman' else '%'})")
+
+
+class Amount(NamedTuple):
+    """The place of an evaluation on the x axis, and its unit."""
+
+    value: float
+    unit: str
+
+
+def _amount(figure: ScoreBySizeFigure | ScoreByStepsFigure, evaluation: Artifact) -> Amount | None:
+    """Return the amount of training data or of pre-training behind an evaluation; None where there is none."""
+    encoder = evaluation.ancestor("encoder")
+    if isinstance(figure, ScoreBySizeFigure):
+        known = encoder.manifest["metrics"] if encoder else {}
+        return next((Amount(float(known[unit]), unit) for unit in ("queries", "examples") if unit in known), None)
+    pretraining = _pretraining(encoder)
+    if not pretraining:
+        return None
+    if figure.amount == "batch_size":
+        return Amount(float(pretraining[0].manifest["config"]["batch_size"]), figure.amount)
+    key = "steps" if figure.amount == "steps" else "train/tokens"
+    return Amount(float(sum(one.manifest["metrics"][key] for one in pretraining)), figure.amount)
+
+
+def _pretraining(encoder: Artifact | None) -> list[Artifact]:
+    """Return the stages of pre-training behind an encoder, the last first."""
+    behind = [encoder] if encoder else []
+    for artifact in behind:  # the list grows during the loop
+        behind += artifact.inputs("init")
+    return [artifact for artifact in behind if artifact.kind.startswith("pretrain_")]
+
+
+def _score_line(
+    label: str, rows: Sequence[tuple[FigureJob, Row]], metric: str, amounts: Mapping[str, Amount | None]
+) -> Line:
+    """Return the line of one system: a point per setting, at the mean amount of its seeds.
+
+    A system without an amount gives a level line.
+    """
+    observations = [
+        (job.setting, row.artifact, (amounts[row.artifact], 100 * row.metrics[metric])) for job, row in rows
+    ]
+    points: list[tuple[float, list[float]]] = []
+    for values in by_setting(observations).values():
+        scores = [score for _, score in values]
+        found = [amount.value for amount, _ in values if amount and amount.value]
+        if not found:
+            return Line(label, (), [scores])
+        points.append((sum(found) / len(found), scores))
+    points.sort()
+    return Line(label, [x for x, _ in points], [scores for _, scores in points])
+
+
+# Curves
+
+
+def _curves(stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str) -> dict[str, tuple[list[Any], Artifact]]:
+    """Return the curves of each stage, and one of its artifacts, by label.
+
+    The label includes the setting where a sweep made a difference.
+    """
+    by_label: dict[str, tuple[list[Any], Artifact]] = {}
+    for label, stage in stages.items():
+        own: Observations[Artifact] = []
+        for job in jobs:
+            artifact = job.stages.get(stage)
+            if artifact and (artifact.path / LOG).exists():
+                own.append((job.setting, str(artifact.path), artifact))
+        for setting, artifacts in by_setting(own).items():
+            logs = [(read_curves(artifact.path / LOG), artifact) for artifact in artifacts]
+            curves = [(curves[column], artifact) for curves, artifact in logs if column in curves]
+            if curves:
+                name = " · ".join(part for part in (setting, label) if part)
+                by_label[name] = [curve for curve, _ in curves], curves[0][1]
+    return by_label
+
+
+def _losses(figure: FirstEpochsFigure, jobs: Sequence[FigureJob]) -> tuple[list[Line], list[str]]:
+    """Return the losses up to the wanted end, and the labels of stages without losses."""
+    by_label = _curves(figure.stages, jobs, LOSS)
+    lines = []
+    for label, (curves, artifact) in by_label.items():
+        line = line_of_curves(label, curves, 1.0 if figure.epochs is None else 1.0 / _steps_an_epoch(artifact))
+        kept = [i for i, x in enumerate(line.x) if x <= (figure.epochs or figure.steps or x)]
+        if kept:
+            lines.append(Line(label, [line.x[i] for i in kept], [line.values[i] for i in kept]))
+    if not lines:
+        raise UserError(f"no stage of `stages` logged {LOSS}" + (" so early" if by_label else ""))
+    return lines, _labels_without(figure.stages, [line.label for line in lines])
+
+
+def _steps_an_epoch(artifact: Artifact) -> float:
+    """Return the number of steps in which training sees all its queries, examples or texts once."""
+    known = artifact.manifest["metrics"]
+    items = next((known[key] for key in ("queries", "examples", "items") if key in known), None)
+    if items is None:
+        raise UserError(f"epochs: the stage {artifact.manifest['name']!r} has none; give steps")
+    return float(max(1.0, items / artifact.manifest["config"]["batch_size"]))
+
+
+def _draw_training(figure: TrainingFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
+    panels = {}
+    columns = ((LOSS, "training loss (nats)", 1.0), (SCORE, "validation MRR@10 (%)", 100.0))
+    for column, y_label, scale in columns:
+        by_label = _curves(figure.stages, jobs, column)
+        lines = [
+            line_of_curves(label, [curve.times(scale) for curve in curves]) for label, (curves, _) in by_label.items()
+        ]
+        if lines:
+            panels[y_label] = lines
+    if not panels:
+        raise UserError(f"no stage of `stages` logged {LOSS} or {SCORE}")
+    title = figure.title or "Training"
+    every = [line for lines in panels.values() for line in lines]
+    what = " and ".join(panels)
+    missing = _labels_without(figure.stages, [line.label for line in every])
+    sample = "; validation is on a sample of the corpus" if len(panels) == len(columns) else ""
+    about = f"By optimisation step: {what}{_over(every)}{sample}.{_without(missing)}"
+    return draw_training(stem, title, about, panels)
+
+
+def _labels_without(stages: Mapping[str, str], drawn: Sequence[str]) -> list[str]:
+    return [label for label in stages if not any(name == label or name.endswith(f" · {label}") for name in drawn)]
+
+
+# Entropy
+
+
+def _entropy(figure: AttentionEntropyFigure, jobs: Sequence[FigureJob]) -> tuple[dict[str, list[Line]], float, int]:
+    """Return the panels, the entropy of even attention, and the number of texts."""
+    panels: dict[str, list[Line]] = {}
+    measured = {str(job.stages[figure.stage].path): job for job in jobs if figure.stage in job.stages}
+    abouts = [read_json(Path(path) / "entropy.json") for path in measured]
+    if not abouts:
+        raise UserError(f"stage: no job has {figure.stage!r}")
+    for model, pair in figure.models.items():
+        panels[model] = []
+        for label, encoder in zip((BEFORE, AFTER), pair, strict=True):
+            observations: Observations[list[float]] = []
+            for (path, job), about in zip(measured.items(), abouts, strict=True):
+                key = encoder if encoder == "backbone" else _reference(job, encoder)
+                if key not in about["encoders"]:
+                    raise UserError(
+                        f"models: the stage {figure.stage!r} does not measure {encoder!r}; add it to `encoders`"
+                    )
+                observations.append((job.setting, path, about["encoders"][key]["mean"]))
+            panels[model] += _layers(label, observations)
+    return panels, sum(about["even"] for about in abouts) / len(abouts), abouts[0]["texts"]
+
+
+def _reference(job: FigureJob, stage: str) -> str:
+    return f"{job.stages[stage].kind}/{job.stages[stage].id}"
+
+
+def _layers(label: str, observations: Observations[list[float]]) -> list[Line]:
+    """Return a line per setting: the entropy by layer, counted from 1."""
+    lines = []
+    for setting, means in by_setting(observations).items():
+        name = " · ".join(part for part in (setting, label) if part)
+        lines.append(Line(name, range(1, len(means[0]) + 1), list(zip(*means, strict=True))))
+    return lines
+
+
+# Captions
+
+
+def _over(lines: Sequence[Line]) -> str:
+    runs = sorted({len(values) for line in lines for values in line.values})
+    if runs[-1] == 1:
+        return ""
+    number = str(runs[-1]) if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
+    return f"; mean and standard deviation over {number} seeds"
+
+
+def _without(missing: Sequence[str]) -> str:
+    return f" Without numbers: {', '.join(missing)}." if missing else ""

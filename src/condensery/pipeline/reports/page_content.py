@@ -1,0 +1,238 @@
+"""Gathers the page of a run or a sweep from the run folders and the manifests of their artifacts."""
+
+import glob
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from condensery.errors import UserError
+from condensery.pipeline.reports.study import tidied
+from condensery.reporting.conclusion import BM25
+from condensery.reporting.curves import Curve, read_curves
+from condensery.reporting.drawing import Figure
+from condensery.reporting.examples import RUN, EvaluatedRow, Examples, examples
+from condensery.reporting.html_page import ArtifactRow, JobSection, Page, write_page
+from condensery.reporting.results import Row, read_results
+from condensery.reporting.suspects import FILE
+from condensery.reporting.table import Table
+from condensery.stages.base import Artifact
+from condensery.system.files import inside, read_json, write_json
+from condensery.system.progress import clock
+from condensery.text.collection import Collection
+
+STUDY = "study.json"  # in a run's folder: its command, its question, and the reasons why stages failed
+PAGE, EXAMPLES = "index.html", "examples.json"
+
+
+def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[str, Mapping[str, str]]) -> None:
+    """Write the facts about a run that its artifacts do not tell into ``study.json``.
+
+    Its entry ``turn`` counts the runs of a study, so that the last run is known regardless of the clock.
+
+    Args:
+        folder: of the run.
+        command: the command that repeats the run.
+        about: the question of the recipe, as paragraphs.
+        lost: stage -> the stage that failed, and the reason.
+    """
+    study = glob.escape(folder.name.rpartition("-")[0])
+    others = max((run_number(other) for other in folder.parent.glob(f"{study}-*") if other != folder), default=0)
+    turn = max(run_number(folder), others + 1)
+    write_json(folder / STUDY, {"command": command, "about": list(about), "lost": lost, "turn": turn})
+
+
+def run_number(folder: Path) -> int:
+    """Return the number of a run among the runs of its study; 0 where it is not known."""
+    with suppress(UserError):
+        study = read_json(folder / STUDY)
+        if isinstance(study, dict) and isinstance(study.get("turn"), int):
+            return int(study["turn"])
+    return 0
+
+
+def read_study(run: Path) -> dict[str, Any]:
+    """Read the file of ``write_study``. Raises ``UserError`` where its content is of another form."""
+    return _checked(read_json(run / STUDY), {"command": str, "about": list, "lost": dict}, f"{run / STUDY}")
+
+
+def read_graph(run: Path) -> dict[str, dict[str, Any]]:
+    """Return the stages of a run: name -> kind, id and inputs. Raises ``UserError`` where a field is missing."""
+    path = run / "graph.json"
+    graph = _checked(read_json(path), {}, f"{path}: ?")
+    return {
+        name: _checked(node, {"kind": str, "id": str, "reads": dict}, f"{path}: {name}") for name, node in graph.items()
+    }
+
+
+def _checked(content: Any, fields: Mapping[str, type], where: str) -> dict[str, Any]:
+    if not isinstance(content, dict) or not all(isinstance(content.get(key), kind) for key, kind in fields.items()):
+        raise UserError(f"{where}: not what a run writes; run the study again")
+    return content
+
+
+def artifacts_of(run: Path) -> dict[str, Artifact]:
+    """Return the artifacts of a run's stages, by name."""
+    store, path = run.parents[1] / "artifacts", run / "graph.json"
+    return {stage: Artifact(inside(store, f"{n['kind']}/{n['id']}", path)) for stage, n in read_graph(run).items()}
+
+
+def page_of_run(folder: Path, root: Path, tables: Sequence[Table], figures: Sequence[Figure], words: str = "") -> None:
+    """Write ``index.html`` into a run's folder.
+
+    Args:
+        folder: of the run.
+        root: the output root.
+        tables: the table of the run, if there is one.
+        figures: the drawn figures.
+        words: text in the place of the table where there is none.
+    """
+    study, rows = read_study(folder), read_results(folder / "results.json")
+    page = Page(
+        folder.name.rpartition("-")[0], study["about"], study["command"], tables, figures, rows=rows, words=words
+    )
+    _write(page, folder, root, [("", folder)])
+
+
+def page_of_sweep(
+    folder: Path,
+    root: Path,
+    command: str,
+    tables: Sequence[Table],
+    figures: Sequence[Figure],
+    rows: Sequence[Row],
+    runs: Sequence[tuple[str, Path]],
+    failed: Sequence[tuple[str, str]],
+) -> None:
+    """Write ``index.html`` into a sweep's folder.
+
+    Args:
+        folder: of the sweep.
+        root: the output root.
+        command: the command of the sweep.
+        tables: the table of the sweep, if there is one.
+        figures: the drawn figures.
+        rows: the rows of all jobs.
+        runs: the runs of the jobs, each with its label and folder.
+        failed: the jobs without a run, each with its label and the reason.
+    """
+    about = read_study(runs[0][1])["about"] if runs else []
+    failures = [(what, tidied(why, root)) for what, why in failed]
+    _write(Page(folder.name, about, command, tables, figures, rows=rows, failed=failures), folder, root, runs)
+
+
+def _write(page: Page, folder: Path, root: Path, runs: Sequence[tuple[str, Path]]) -> None:
+    """Write the page with what the runs' folders and artifacts add to it, and the examples beside it."""
+    examples = next(filter(None, (_examples(label, run, root) for label, run in runs)), None)
+    if examples:
+        write_json(folder / EXAMPLES, examples.data())
+    else:
+        (folder / EXAMPLES).unlink(missing_ok=True)
+    made = {artifact.path: artifact for _, run in runs for artifact in artifacts_of(run).values()}
+    whole = replace(
+        page,
+        tables=[replace(table, notes=[tidied(note, root) for note in table.notes]) for table in page.tables],
+        jobs=[_job(label, run, root) for label, run in runs],
+        machine=_machine([one.manifest for one in made.values() if _is_made(one)]),
+        examples=examples,
+        suspects=_suspects(runs),
+    )
+    write_page(whole, folder / PAGE)
+
+
+def _is_made(artifact: Artifact) -> bool:
+    return (artifact.path / "manifest.json").is_file()
+
+
+def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
+    """Return the kind of each row's index, by the artifact of the row.
+
+    Rows without retrieval, as of sentence tasks, and rows whose artifact is gone are left out.
+
+    Args:
+        rows: the rows of a table.
+        root: the output root.
+    """
+    kinds = {}
+    for row in (row for row in rows if not row.failed):
+        evaluation = Artifact(root / "artifacts" / row.artifact)
+        if _is_made(evaluation) and evaluation.inputs("index"):
+            kinds[row.artifact] = evaluation.input("index").kind
+    return kinds
+
+
+def _examples(label: str, run: Path, root: Path) -> Examples | None:
+    """Return questions with the passages that each row of a run found, on the collection and split of the first row.
+
+    None where nothing was retrieved: there are no rows, all failed, or they are of sentence tasks.
+    """
+    systems: dict[tuple[Path, str], list[EvaluatedRow]] = {}
+    for row in (row for row in read_results(run / "results.json") if not row.failed):
+        evaluation = Artifact(root / "artifacts" / row.artifact)
+        if (evaluation.path / RUN).is_file():
+            config, index = evaluation.manifest["config"], evaluation.input("index")
+            place = evaluation.input("corpus").path, config["split"]
+            systems.setdefault(place, []).append(
+                EvaluatedRow(row.name, evaluation.path, config["depth"], bm25=index.kind == BM25)
+            )
+    for (corpus, split), those in systems.items():
+        return replace(examples(those, Collection(corpus), split), job=label)
+    return None
+
+
+def _suspects(runs: Sequence[tuple[str, Path]]) -> dict[str, Any]:
+    """Return the findings of each stage that looks for false negatives: name -> ``suspects.json``, each artifact once."""
+    found: dict[str, Any] = {}
+    seen = set[Artifact]()
+    for label, run in runs:
+        for stage, artifact in artifacts_of(run).items():
+            if artifact not in seen and (artifact.path / FILE).is_file():
+                seen.add(artifact)
+                found[" · ".join(filter(None, (stage, label)))] = read_json(artifact.path / FILE)
+    return found
+
+
+def _job(label: str, run: Path, root: Path) -> JobSection:
+    """Return the section of one run, which has the label ``label`` among the runs of its sweep."""
+    study, graph = read_study(run), read_graph(run)
+    rows: list[ArtifactRow] = []
+    curves: dict[str, dict[str, Curve]] = {}
+    for stage, artifact in artifacts_of(run).items():
+        lost = study["lost"].get(stage, {})
+        manifest = artifact.manifest if _is_made(artifact) else {}
+        row = ArtifactRow(
+            stage,
+            artifact.kind,
+            artifact.id,
+            reads=list(dict.fromkeys(name for names in graph[stage]["reads"].values() for name in names)),
+            seconds=manifest.get("wall_seconds"),
+            created=manifest.get("created", "").replace("T", " ").removesuffix("+00:00"),
+            version=manifest.get("version"),
+            cause=lost.get("stage", ""),
+            failed=tidied(lost.get("reason", ""), root),
+            warnings=[tidied(text, root) for text in artifact.warnings] if manifest else [],
+        )
+        rows.append(row)
+        log = artifact.path / "logs" / "metrics.csv"
+        if log.exists():
+            curves[stage] = read_curves(log)
+    config = tidied((run / "config.yaml").read_text(encoding="utf-8"), root)
+    return JobSection(label, study["command"], config, rows, curves)
+
+
+def _machine(manifests: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the hardware and libraries of all artifacts; where values differ, each value that occurs."""
+    values: dict[str, dict[str, None]] = {}
+    for manifest in manifests:
+        machine = {"precision": manifest["config"].get("precision"), **manifest.get("machine", {})}
+        for name, value in {**machine, **manifest["versions"], "git revision": manifest["git"]}.items():
+            if value not in (None, ""):
+                values.setdefault(name, {})[str(value)] = None
+    shown = {name: ", ".join(sorted(several)) for name, several in values.items()}
+    hardware = [
+        name for name in ("processor", "cores", "memory", "gpu", "system", "threads", "precision") if name in shown
+    ]
+    seconds = sum(manifest["wall_seconds"] for manifest in manifests)
+    order = {name: shown.pop(name) for name in hardware} | shown
+    return {"all stages together": f"{clock(seconds)}, one after the other", **order} if manifests else {}

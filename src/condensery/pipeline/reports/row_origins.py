@@ -1,0 +1,58 @@
+"""Finds how the rows of a table were made, from the manifests of their artifacts, to tell the row to use and its cost."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from condensery.pipeline.graph import Graph
+from condensery.pipeline.store import Store
+from condensery.reporting.recommendation import Made, Recommendation
+from condensery.reporting.recommendation import unmeasured as recommended
+from condensery.stages.base import Artifact
+from condensery.system.files import read_json
+
+KEPT = "kept.json"  # in the folder of an encoder that was chosen among others
+
+
+def unmeasured(graph: Graph, store: Store) -> Recommendation | None:
+    """Return the row to use of a table that is left out, since nothing is judged; None where no index was made."""
+    indexes = {row: graph.nodes[name] for row, name in graph.unmeasured.items()}
+    made = made_of({row: store.artifact(node) for row, node in indexes.items() if store.sound(node)})
+    return recommended(made) if made else None
+
+
+def made_of(indexes: Mapping[str, Artifact]) -> dict[str, Made]:
+    """Return how each index was made, by the keys of ``indexes``."""
+    rows = {key: _made(index) for key, index in indexes.items()}
+    free = {one.path for key, made in rows.items() if not made.trained for one in indexes[key].behind()}
+    for key, made in rows.items():
+        seconds = [float(one.manifest["wall_seconds"]) for one in indexes[key].behind() if one.path not in free]
+        rows[key] = replace(made, seconds=sum(seconds))
+    return rows
+
+
+def _made(index: Artifact) -> Made:
+    parts = _parts(index)
+    found = [_kept(part) for part in parts]
+    names = frozenset(f"{encoder.kind}/{encoder.id}" for encoder, _ in found)
+    trained = any(encoder.manifest["makes"] == "encoder" and encoder.kind != "retriever" for encoder, _ in found)
+    return Made(names, trained, kept=next((kept for _, kept in found if kept), None))
+
+
+def _parts(index: Artifact) -> list[Artifact]:
+    """Return the encoders of an index, or of the indexes that it joins; an index without encoders is its own part."""
+    parents = index.parents()
+    encoders = [parent for parent in parents if parent.manifest["makes"] == "encoder"]
+    indexes = [parent for parent in parents if parent.manifest["makes"] == "index"]
+    return encoders or [part for one in indexes for part in _parts(one)] or [index]
+
+
+def _kept(part: Artifact) -> tuple[Artifact, dict[str, Any] | None]:
+    """Return the encoder that a choice has kept, and the record of the choice (``kept.json``; None without a choice).
+
+    Where training was not kept, it is the encoder that training began with.
+    """
+    if not (part.path / KEPT).is_file():
+        return part, None
+    kept = dict(read_json(part.path / KEPT))
+    return (part if kept["share"] else _kept(part.input("start"))[0]), kept

@@ -1,0 +1,199 @@
+"""The table, the figures and the page of a sweep; a failed job does not hide the results of others."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+
+from condensery.errors import shown
+from condensery.pipeline.config import TableConfig, WandbConfig
+from condensery.pipeline.reports.figure_data import FigureJob, draw_figures, read_figures
+from condensery.pipeline.reports.page_content import page_of_sweep
+from condensery.pipeline.reports.report import joined, remove_tables, with_values
+from condensery.pipeline.reports.study import SWEPT, command
+from condensery.pipeline.reports.wandb_results import log_results
+from condensery.reporting.results import Row, read_results
+from condensery.reporting.table_layout import as_typed
+
+CANDIDATES = "stage.evaluate.candidates"
+MEASURED_ON = frozenset({"table.split", "stage.evaluate.split", CANDIDATES, f"{CANDIDATES}_number"})
+
+
+def report_of_sweep(folder: Path, records: Sequence[Mapping[str, Any]], config: DictConfig) -> list[str]:
+    """Write ``results.json``, the table, the figures and the page over all jobs into ``folder``, and print the table.
+
+    Args:
+        folder: of the sweep.
+        records: the record of each job, in the order of the jobs.
+        config: the composed config of the sweep.
+
+    Returns:
+        the labels of the jobs that failed, and the reasons why figures could not be drawn.
+    """
+    labels = labels_of([record["overrides"] for record in records])
+    settings = labels_of(of_systems([record["overrides"] for record in records]))
+    jobs = list(zip(labels, records, strict=True))
+    runs = [
+        SweptRun(label, without_seed(setting), record["overrides"], Path(record["folder"]))
+        for (label, record), setting in zip(jobs, settings, strict=True)
+        if record["folder"]
+    ]
+    nothing_left = [(label, _last_line(record["error"])) for label, record in jobs if not record["folder"]]
+    faults = _join(folder, runs, nothing_left, config) if runs else []
+    failed: list[str] = []
+    reasons: dict[str, list[str]] = {}
+    for label, record in jobs:
+        if record["error"]:
+            failed.append(label or "all")
+            reasons.setdefault(_last_line(record["error"]), []).append(label or "all")
+    if failed:
+        text = "; ".join(f"{', '.join(those)} ({shown(reason, 200)})" for reason, those in reasons.items())
+        print(f"error: {len(failed)} of {len(records)} jobs failed: {text}", file=sys.stderr, flush=True)
+    for fault in faults:
+        print(f"error: {fault}", file=sys.stderr, flush=True)
+    return [*failed, *faults]
+
+
+class SweptRun(NamedTuple):
+    """A job of a sweep that has left a run.
+
+    Attributes:
+        label: the overrides that tell the job from the others.
+        setting: the overrides that tell its systems from those of other jobs, without the seed.
+        overrides: all overrides of the job.
+        folder: of the run.
+    """
+
+    label: str
+    setting: str
+    overrides: list[str]
+    folder: Path
+
+
+def _last_line(error: str | None) -> str:
+    """Return the message of an error, which may be a traceback with a note on the stage after it."""
+    lines = [line for line in (error or "").splitlines() if line.strip() and not line.startswith("(in the stage ")]
+    return lines[-1].removeprefix("error: ") if lines else "no message"
+
+
+def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]], config: DictConfig) -> list[str]:
+    """Write one table over the run folders, the figures and the page; return the reasons why figures could not be drawn.
+
+    Lines of the table that differ only in the seed become one line, with their spread.
+    """
+    root = runs[0].folder.parents[1]
+    run_rows = [(run, row) for run in runs for row in with_values(read_results(run.folder / "results.json"), root)]
+    rows = distinct_rows([(run.setting, row) for run, row in run_rows])
+    rows = with_settings(rows, [(run.overrides, row) for run, row in run_rows])
+    tables = []
+    if any(not row.failed for row in rows):
+        composed = OmegaConf.load(runs[0].folder / "config.yaml")
+        layout = TableConfig.model_validate(OmegaConf.to_container(composed.table, resolve=True))
+        tables.append(joined(rows, folder, folder.name, layout, root))
+    else:
+        remove_tables(folder)
+    figures = OmegaConf.select(config, "figures")
+    wanted = read_figures(OmegaConf.to_container(figures, resolve=True)) if figures else {}
+    jobs = [FigureJob(run.folder, run.setting) for run in runs]
+    drawn, faults = draw_figures(wanted, jobs, tables, folder)
+    named = [(run.label, run.folder) for run in runs]
+    page_of_sweep(folder, root, command(), tables, drawn, rows, named, nothing_left)
+    settings = WandbConfig.model_validate(OmegaConf.to_container(config.logger.wandb, resolve=True)).settings()
+    log_results(settings, root, folder, tables, drawn, rows)
+    if tables:
+        print(f"\n{folder}", flush=True)
+    return faults
+
+
+def with_settings(rows: list[Row], job_rows: list[tuple[list[str], Row]]) -> list[Row]:
+    """Return the rows of a sweep, each with the swept settings of stages in the jobs that made it.
+
+    Settings of the command line for all jobs, such as the folder of the data, describe the machine and are left out.
+
+    Args:
+        rows: the rows of the sweep.
+        job_rows: the overrides of a job with each of its rows.
+    """
+    swept = set(os.environ.get(SWEPT, "").split())
+    rows_with_settings = []
+    for row in rows:
+        settings: dict[str, list[str]] = {}
+        of_row = [given for given, one in job_rows if (one.name, one.artifact) == (row.system, row.artifact)]
+        for override in (one for given in of_row for one in given if one.partition("=")[0] in swept):
+            for key, value in settings_of(override).items():
+                if key.startswith(("stage.", "stages.")) and value not in settings.setdefault(key, []):
+                    settings[key].append(value)
+        rows_with_settings.append(replace(row, settings=settings))
+    return rows_with_settings
+
+
+def settings_of(override: str) -> dict[str, str]:
+    """Return the keys and values of an override of the command line; a mapping gives an entry for each whole key."""
+    key, _, value = override.partition("=")
+    if not value.startswith("{"):
+        return {key: value}
+    return dict(_entries(key, OverridesParser.create().parse_override(override).value()))
+
+
+def _entries(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from _entries(f"{key}.{name}", one)
+    else:
+        yield key, as_typed(value)
+
+
+def of_systems(jobs: list[list[str]]) -> list[list[str]]:
+    """Return the overrides of the jobs without those that only choose the split or candidates, which rows tell anyway."""
+    parsed = [[(override, settings_of(override)) for override in job] for job in jobs]
+    pools = {settings.get(CANDIDATES, "null") for job in parsed for _, settings in job}
+    measured_on = MEASURED_ON if len(pools - {"null"}) < 2 else MEASURED_ON - {CANDIDATES}
+    return [[override for override, settings in job if not settings.keys() <= measured_on] for job in parsed]
+
+
+def distinct_rows(job_rows: list[tuple[str, Row]]) -> list[Row]:
+    """Return the rows of all jobs, each artifact once, named after the job where the sweep made a difference.
+
+    A row that the jobs of a seed share, such as BM25's, keeps its own name. So does a row that jobs measured on different
+    collections or splits, which have columns of their own.
+
+    Args:
+        job_rows: the label of a job with each of its rows.
+    """
+    artifacts_of: dict[tuple[Any, ...], set[str]] = {}  # (row, seed, collection, split) -> its artifacts
+    for _, row in job_rows:
+        artifacts_of.setdefault((row.name, row.seed, row.collection, row.split), set()).add(row.artifact)
+    single = len({without_seed(label) for label, _ in job_rows}) == 1  # its label, if any, tells which job did not fail
+    swept = {name for (name, *_), artifacts in artifacts_of.items() if single or len(artifacts) > 1}
+    rows: dict[tuple[str, str], Row] = {}
+    for label, row in job_rows:
+        labelled = row.name in swept or (row.failed and not row.collection)  # its column is not known
+        name = " · ".join(part for part in (without_seed(label) if labelled else "", row.name) if part)
+        rows.setdefault((name, row.artifact), replace(row, name=name, system=row.name))
+    return list(rows.values())
+
+
+def labels_of(jobs: list[list[str]]) -> list[str]:
+    """Return a label for each job: the overrides that not all jobs share, without the leading part of their keys.
+
+    Each override becomes one word, a mapping too: ``stage.finetune={steps:9,epochs:null}`` is ``steps=9,epochs=null``.
+    """
+    common = set.intersection(*(set(job) for job in jobs)) if jobs else set()
+    return [" ".join(_word(override) for override in job if override not in common) for job in jobs]
+
+
+def _word(override: str) -> str:
+    if "={" not in override:
+        return re.sub(r"^[^=]*\.(?=[^.=]*=)", "", override)
+    return ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings_of(override).items())
+
+
+def without_seed(label: str) -> str:
+    """Return a job's label without the seed, which the table shows in its own way."""
+    return " ".join(part for part in label.split(" ") if not re.fullmatch(r"seed=\d+", part))

@@ -1,0 +1,301 @@
+"""Writes a table in Markdown, in LaTeX, as CSV and on a terminal. Published numbers are in italics everywhere.
+
+A label may be any text. Each format escapes the characters that it would take for markup, so a reader sees the label as it
+is. Line breaks become blanks, and control characters are left out.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from condensery.reporting.plain import one_line
+from condensery.reporting.table import COMPARED, MARK, MISSING, Block, Cell, Table
+from condensery.system.files import atomic
+from condensery.system.spreadsheets import NUMBER, harmless
+
+SOURCE = "source"
+ABOUT_COMPARED = (
+    "p is of the test over queries, after Holm's correction. The 95 % interval and the last p, of each test by itself, take "
+    "the seeds as drawn at random as well as the queries (Clark 1973); a line with one seed has no spread over seeds."
+)
+SPREAD, SIGNIFICANCE, PRINTED = "±", "significance", "printed"  # further columns of a CSV beside the number
+LINE = 240  # characters of a line where the output is no terminal
+# The markup of Markdown with GitHub's tables. "_" within a word, "<" before a blank and a single bracket are no markup.
+MARKUP = re.compile(r"[\\`*~]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[:])")
+LATEX = str.maketrans(
+    {
+        "[": "{[}",  # behind \\ or \midrule a bracket would begin an option, and a star would belong to the command
+        "*": "{*}",
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': r"\textquotedbl{}",
+        "–": "--",
+        "±": r"$\pm$",
+        "·": r"$\cdot$",
+        "†": r"$^\dagger$",
+    }
+)
+
+
+def one_lined(table: Table) -> Table:
+    """The table with all texts in one line each, without control characters."""
+    return replace(
+        table,
+        title=one_line(table.title),
+        header=[one_line(text) for text in table.header],
+        names=[one_line(text) for text in table.names],
+        cells=[[replace(cell, text=one_line(cell.text)) for cell in line] for line in table.cells],
+        notes=[one_line(text) for text in table.notes],
+        comparisons=[replace(one, name=one_line(one.name), column=one_line(one.column)) for one in table.comparisons],
+        sources=[one_line(text) for text in table.sources],
+        blocks=[replace(block, heading=one_line(block.heading)) for block in table.blocks],
+        conclusion=one_line(table.conclusion),
+    )
+
+
+def escape_markdown(text: str) -> str:
+    """Escape text for a line of Markdown. Pipes are escaped later, where a table is made."""
+    return MARKUP.sub(r"\\\g<0>", text)
+
+
+def _paragraph(text: str) -> str:
+    """Escape text for a paragraph of Markdown: its beginning must not make a heading, a quotation or a list."""
+    escaped = re.sub(r"^(?=>|#+( |$)|[+-]([ -]|$))", r"\\", escape_markdown(text))
+    return re.sub(r"^(\d{1,9})(?=[.)]( |$))", r"\1\\", escaped)
+
+
+def markdown(table: Table) -> str:
+    """The table in Markdown, with its conclusion, its notes and the differences from the baseline."""
+    table = one_lined(table)
+    title = re.sub(r"#+$", r"\\\g<0>", escape_markdown(table.title))  # else "#" would close the heading and vanish
+    header, above = _header(table), _above(table)
+    lines = [header, *above]
+    for block, own in _by_block(table):
+        if block.heading:
+            lines.append([_heading(block), *[Cell("")] * (len(header) - 1)])
+        lines += own
+    shown = grid([[_markdown(cell) for cell in line] for line in lines], left={0} | _place_of_sources(table))
+    below = [*([table.conclusion] if table.conclusion else []), *table.notes]
+    text = [f"## {title}", "", *shown, "", *(line for text in below for line in (_paragraph(text), ""))]
+    if table.comparisons:
+        compared = [[escape_markdown(one.name), escape_markdown(one.column), *one.shown()] for one in table.comparisons]
+        text += [*grid([["", *COMPARED], *compared]), "", escape_markdown(ABOUT_COMPARED)]
+    return "\n".join(text).rstrip() + "\n"
+
+
+def _header(table: Table) -> list[Cell]:
+    """The cells above the columns."""
+    if not table.turned:
+        return [Cell(text) for text in ("", *table.header, *[SOURCE] * bool(table.sources))]
+    return [Cell(""), *(Cell(table.header[i], published=block.published) for block, at in table.by_block() for i in at)]
+
+
+def _place_of_sources(table: Table) -> set[int]:
+    """The place of the column of sources; empty where the table has none."""
+    return {len(table.header) + 1} if table.sources and not table.turned else set()
+
+
+def _above(table: Table) -> list[list[Cell]]:
+    """The lines above the numbers of a turned table: the block and the source of each column."""
+    if not (table.turned and table.sources):
+        return []
+    headings = [block.heading for block, places in table.by_block() for _ in places]
+    return [[Cell(text) for text in line] for line in (["", *headings], [SOURCE, *table.sources])]
+
+
+def _by_block(table: Table) -> Iterator[tuple[Block, list[list[Cell]]]]:
+    """Yield each block with its lines: the name, the numbers and the source. The lines of a turned table are one block."""
+    if table.turned:
+        lines = [[Cell(name), *cells] for name, cells in zip(table.names, table.cells, strict=True)]
+        yield Block("", len(lines)), lines
+        return
+    for block, places in table.by_block():
+        lines = []
+        for i in places:
+            source = [Cell(text) for text in table.sources[i : i + 1]]
+            lines.append([Cell(table.names[i], published=block.published), *table.cells[i], *source])
+        yield block, lines
+
+
+def _heading(block: Block) -> Cell:
+    return Cell(block.heading, published=block.published)
+
+
+def _in_italics(cell: Cell) -> bool:
+    return cell.published and cell.text not in ("", MISSING)
+
+
+def _markdown(cell: Cell) -> str:
+    stars = ("**" if cell.best else "") + ("*" if _in_italics(cell) else "")
+    return stars + escape_markdown(cell.text) + stars + (MARK if cell.marked else "")
+
+
+def grid(lines: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
+    """A Markdown table, padded so that it also reads well as plain text.
+
+    Args:
+        lines: the header and the lines below it.
+        left: the places of the columns that are left-aligned.
+    """
+    escaped = [[text.replace("|", "\\|") for text in line] for line in lines]
+    widths = [max(3, *map(len, column)) for column in zip(*escaped, strict=True)]
+    rule = ["-" * width if i in left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
+    rows = []
+    for line in (escaped[0], rule, *escaped[1:]):
+        padded = [
+            text.ljust(width) if i in left else text.rjust(width)
+            for i, (text, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        rows.append(f"| {' | '.join(padded)} |")
+    return rows
+
+
+def latex(table: Table) -> str:
+    """The table as a LaTeX ``table`` environment, for booktabs and graphicx. The notes stand below the numbers.
+
+    A table that is wider than the text is scaled down.
+    """
+    table = one_lined(table)
+    header, above = _header(table), _above(table)
+    columns = "l" + "r" * len(table.header) + "l" * len(_place_of_sources(table))
+    body = [_latex_line(header)]
+    if above:
+        spans = [rf"\multicolumn{{{block.size}}}{{c}}{{{_latex(_heading(block))}}}" for block, _ in table.by_block()]
+        rules = [rf"\cmidrule(lr){{{places[0] + 2}-{places[-1] + 2}}}" for _, places in table.by_block()]
+        body = [rf" & {' & '.join(spans)} \\", " ".join(rules), *body, _latex_line(above[-1])]
+    for block, lines in _by_block(table):
+        body.append(r"\midrule")
+        if block.heading:
+            body.append(rf"\multicolumn{{{len(columns)}}}{{l}}{{{_latex(_heading(block))}}} \\")
+        body += map(_latex_line, lines)
+    notes = [rf"\par\footnotesize {escape(note)}" for note in table.notes]
+    return "\n".join(
+        [
+            "% needs \\usepackage[T1]{fontenc}, \\usepackage{booktabs} and \\usepackage{graphicx}",
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{escape(table.title)}}}",
+            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}}",
+            *notes,
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _latex_line(cells: Sequence[Cell]) -> str:
+    return " & ".join(map(_latex, cells)) + r" \\"
+
+
+def _latex(cell: Cell) -> str:
+    text = escape(cell.text)
+    if _in_italics(cell):
+        text = rf"\textit{{{text}}}"
+    return (rf"\textbf{{{text}}}" if cell.best else text) + (escape(MARK) if cell.marked else "")
+
+
+def escape(text: str) -> str:
+    """Escape text for LaTeX."""
+    return text.translate(LATEX)
+
+
+def records(table: Table) -> tuple[list[str], list[list[str]]]:
+    """The table as records: the names of the columns, and lines of texts.
+
+    A number stands alone in its cell. Further columns beside it exist where any line needs them: the standard deviation over
+    seeds, the p-value of the test against the baseline, and the different numbers of papers that disagree (the cell then
+    holds the highest). A missing value is an empty text.
+    """
+    table = one_lined(table.turn() if table.turned else table)
+    header = [*(["block"] if table.blocks else []), "row", *([SOURCE] if table.sources else [])]
+    lines = [
+        [*([block.heading] if table.blocks else []), table.names[i], *table.sources[i : i + 1]]
+        for block, places in table.by_block()
+        for i in places
+    ]
+    for at, label in enumerate(table.header):
+        texts = [_texts_of(line[at]) for line in table.cells]
+        for kind in ("", SPREAD, SIGNIFICANCE, PRINTED):
+            if not kind or any(one[kind] for one in texts):
+                header.append(f"{label} {kind}".rstrip())
+                for line, one in zip(lines, texts, strict=True):
+                    line.append(one[kind])
+    return header, lines
+
+
+def _texts_of(cell: Cell) -> dict[str, str]:
+    """The texts of a cell by the kind of column; the number itself has the empty kind."""
+    number, _, deviation = cell.text.partition(" ± ")
+    several = cell.number is not None and not NUMBER.fullmatch(number)
+    if several:
+        number = str(cell.number)
+    return {
+        "": "" if cell.text == MISSING else number,
+        SPREAD: deviation,
+        SIGNIFICANCE: "" if cell.p is None else f"{cell.p:.4f}",
+        PRINTED: cell.text if several else "",
+    }
+
+
+def csv_text(table: Table) -> str:
+    """The records as CSV. Texts that a spreadsheet would take for a formula get an apostrophe before them."""
+    stream = io.StringIO()
+    header, lines = records(table)
+    texts = [[harmless(text) for text in line] for line in (header, *lines)]
+    csv.writer(stream, lineterminator="\n").writerows(texts)
+    return stream.getvalue()
+
+
+def write_table(table: Table, folder: Path) -> None:
+    """Write ``table.md``, ``table.tex`` and ``table.csv`` into ``folder``."""
+    for ending, text in (("md", markdown(table)), ("tex", latex(table)), ("csv", csv_text(table))):
+        with atomic(folder / f"table.{ending}") as temporary:
+            temporary.write_text(text, encoding="utf-8", newline="")
+
+
+def show(table: Table, console: Console | None = None) -> None:
+    """Print the table, its notes and its conclusion to a terminal."""
+    table = one_lined(table)
+    if console is None:
+        console = Console()
+        if not console.is_terminal:
+            console.width = LINE
+    header, sources = _header(table), _place_of_sources(table)
+    shown = RichTable(title=Text(table.title), title_justify="left")
+    for at, cell in enumerate(header):
+        shown.add_column(_text(cell), justify="left" if at == 0 or at in sources else "right")
+    for line in _above(table):
+        shown.add_row(*map(_text, line), end_section=line[0].text == SOURCE)
+    for block, lines in _by_block(table):
+        if block.heading:
+            shown.add_section()
+            shown.add_row(Text(block.heading, "underline italic" if block.published else "underline"))
+        for line in lines:
+            shown.add_row(*map(_text, line))
+    console.print(shown)
+    for note in table.notes:
+        console.print(Text(note))
+    if table.conclusion:
+        console.print(Text(f"\n{table.conclusion}"))
+
+
+def _text(cell: Cell) -> Text:
+    styles = [*["bold"] * cell.best, *["italic"] * _in_italics(cell)]
+    return Text(cell.text + (MARK if cell.marked else ""), " ".join(styles))

@@ -1,0 +1,116 @@
+"""The layout of a table as config: its columns, the published rows, and the comparison of the measured rows."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from condensery.errors import UserError, close_to
+from condensery.reporting.published import PublishedRow, find
+
+AS_TEXT = BeforeValidator(lambda v: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v)
+Text = Annotated[str, AS_TEXT]  # a name or label, which YAML may read as a number
+Value = str | int | float | bool | None
+
+
+def as_typed(value: Value) -> str:
+    """A value as it is typed on the command line."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class ColumnLayout(_Closed):
+    """A column: the published and the measured numbers that it shows.
+
+    Attributes:
+        published: the key of the published column, such as ``msmarco dev/MRR@10``. Without it the column has measured
+            numbers only.
+        metric: the metric of the measured rows. Without it the column has published numbers only.
+        split: the split of the measured rows; without it, that of the table.
+        collection: the collection of the measured rows; without it, each collection makes a block of its own.
+        where: settings of a sweep that the measured rows were made with, such as ``stage.finetune.train_queries: 1000``.
+        ending: the ending of the names of its measured rows, such as `` + hard negatives``. Their numbers stand in the
+            line with the rest of the name. A column without an ending shows the rows that have none of the endings.
+        best: which number is marked.
+    """
+
+    published: Text | None = None
+    metric: Text | None = None
+    split: Text | None = None
+    collection: Text | None = None
+    where: dict[Text, Value] = {}
+    ending: Text = ""
+    best: Literal["highest", "lowest", "none"] = "highest"
+
+
+class OwnRow(_Closed):
+    """A published row that no file of the package has: its source, and a number for some of the columns."""
+
+    source: Text
+    values: dict[Text, Decimal | None]
+
+
+References = Annotated[list[Text], Field(min_length=1), BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
+
+
+class TableLayout(_Closed):
+    """The layout of a table. Without columns the table shows all measured numbers and no published ones.
+
+    Attributes:
+        title: the title above the table; None: the name of the run.
+        columns: label -> column.
+        published: class -> label of the row -> references of rows of papers (``PAPER/TABLE/ROW``), or a row with its own
+            values.
+        within: the largest distance from the best of its class at which a published number is still marked.
+        test: the test that compares measured rows with the baseline.
+        level: the p, after Holm's correction, below which two rows are said to differ.
+    """
+
+    title: Text | None
+    columns: dict[Text, ColumnLayout]
+    published: dict[Text, dict[Text, OwnRow | References]]
+    within: Annotated[float, Field(ge=0)]
+    test: Literal["randomisation", "t"]
+    level: Annotated[float, Field(gt=0, lt=1)]
+
+    @field_validator("published")
+    @classmethod
+    def _exists(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            list(published_rows(value))
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @model_validator(mode="after")
+    def _has_columns_for_its_rows(self) -> Self:
+        if self.published and not self.columns:
+            raise ValueError("columns: published rows need columns, for example columns={MRR@10: {metric: MRR@10}}")
+        rows = [row for _, _, rows in published_rows(self.published) for row in rows]
+        known = {key for row in rows for key in row.table.keys()}  # noqa: SIM118  (a method, not a dictionary)
+        for label, column in self.columns.items():
+            if known and column.published is not None and column.published not in known:
+                raise ValueError(
+                    f"columns.{label}.published: no table of the published rows has a column {column.published!r}"
+                    f"{close_to(column.published, known)}"
+                )
+        for named in self.published.values():
+            for name, row in named.items():
+                for label in row.values if isinstance(row, OwnRow) else ():
+                    if label not in self.columns:
+                        raise ValueError(
+                            f"published: the row {name!r} has a number for {label!r}, which is no column of the table"
+                            f"{close_to(label, self.columns)}"
+                        )
+        return self
+
+
+def published_rows(published: dict[str, Any]) -> Iterator[tuple[str, str, list[PublishedRow]]]:
+    """Yield (class, label, rows of papers) of each published line; a row with its own values has no rows of papers."""
+    for name, named in published.items():
+        for label, given in named.items():
+            yield name, label, [] if isinstance(given, OwnRow) else [find(reference) for reference in given]

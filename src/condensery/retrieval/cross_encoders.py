@@ -1,0 +1,136 @@
+"""Score candidates with cross-encoders.
+
+Queries are scored in shards, which several processes may share (``condensery.sharing``). Inside a shard the pairs are
+sorted by length and cut into chunks of a token budget.
+
+Shapes: n queries, k candidates of each.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condensery.retrieval.finite import check_finite, check_scores
+from condensery.retrieval.indexes.interface import CollectionRetriever
+from condensery.retrieval.shards import compute_in_shards
+from condensery.sharing import SINGLE_PROCESS, ProcessGroup
+from condensery.system.files import load_array
+from condensery.system.progress import ProgressTask
+from condensery.tokens.batches import Chunk
+from condensery.tokens.pairs import PairReader
+
+Rows = NDArray[np.integer]
+Scores = NDArray[np.float32]
+# query rows (b,), candidates (b, k) -> scores (b, k); it advances the task by pairs
+Score = Callable[[Rows, Rows, ProgressTask], Scores]
+
+
+@dataclass(frozen=True)
+class PairScorer:
+    """A cross-encoder at work.
+
+    Attributes:
+        reader: makes the rows of pairs.
+        score: gives the logits (b,) of a chunk of b pairs.
+    """
+
+    reader: PairReader
+    score: Callable[[Chunk], Tensor]
+
+
+def search_candidates(
+    retriever: CollectionRetriever,
+    query_rows: Rows,
+    depth: int,
+    path: Path,
+    label: str,
+    group: ProcessGroup = SINGLE_PROCESS,
+) -> Rows:
+    """The passages (n, k) that a retriever ranks highest, k <= ``depth``, kept in the file ``path``.
+
+    A file that exists is read, and nothing is searched.
+    """
+    label, k = f"{label}: search", min(depth, len(retriever))
+
+    def searched(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
+        scores, passages = retriever.search(query_rows[part], k, task)
+        check_scores(scores, passages, f"{label}: a score of query row", query_rows[part])
+        return {path.stem: passages.astype(np.int32)}
+
+    compute_in_shards(searched, len(query_rows), path, label, group=group)
+    return load_array(path, mapped=True)
+
+
+def score_in_shards(
+    score: Score,
+    query_rows: Rows,
+    candidates: Rows,
+    path: Path,
+    *,
+    shard_size: int,
+    label: str,
+    group: ProcessGroup = SINGLE_PROCESS,
+    each: int = 1,
+) -> Scores:
+    """The scores (n, k) of candidates (n, k), memory-mapped from the file ``path``.
+
+    Complete shards of an interrupted call are kept. Of several processes only the first gets the scores; the others leave
+    the stage here.
+
+    Args:
+        score: gives the scores of some queries.
+        query_rows: (n,).
+        candidates: (n, k) passages, padded with -1.
+        path: file that keeps the scores.
+        shard_size: queries of a shard.
+        label: shown with the progress.
+        group: the processes that share the shards.
+        each: how often ``score`` reads a pair, for the progress.
+    """
+
+    def scored(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
+        return {path.stem: score(query_rows[part], np.asarray(candidates[part]), task)}
+
+    def pairs(part: slice) -> int:
+        return each * int((candidates[part] >= 0).sum())
+
+    compute_in_shards(scored, len(query_rows), path, label, size=shard_size, group=group, unit="pairs", amount=pairs)
+    group.leave_unless_rank_zero()
+    return load_array(path, mapped=True)
+
+
+def logits(
+    scorers: Sequence[PairScorer], budget: int, label: str
+) -> Callable[[Rows, Rows, ProgressTask | None], Scores]:
+    """The ``Score`` that gives the mean logits (n, k) of cross-encoders, -inf where there is no candidate.
+
+    Scoring raises ``UserError`` where a score is not finite.
+
+    Args:
+        scorers: the cross-encoders.
+        budget: padded tokens of a chunk.
+        label: beginning of the error.
+    """
+
+    def score(query_rows: Rows, candidates: Rows, task: ProgressTask | None) -> Scores:
+        filled = candidates >= 0
+        queries, passages = np.repeat(query_rows, filled.sum(axis=1)), candidates[filled]
+        total = np.zeros(len(passages), np.float32)
+        for scorer in scorers:
+            for chunk in scorer.reader.chunks(queries, passages, budget) if len(passages) else ():
+                total[chunk.rows.numpy()] += scorer.score(chunk).detach().float().cpu().numpy()
+                if task:
+                    task.advance(len(chunk))
+        remedy = "the cross-encoder diverged in training, or needs precision fp32"
+        pairs = np.stack([queries, passages], axis=1)
+        check_finite(total, f"{label}: the score of the rows of query and passage", pairs, remedy)
+        scores = np.full(candidates.shape, -np.inf, np.float32)
+        scores[filled] = total / np.float32(len(scorers))
+        return scores
+
+    return score

@@ -1,0 +1,223 @@
+"""Approximate search over the vectors of an ``encode`` artifact, with a FAISS index that is trained on a sample.
+
+The index may be of any kind that ranks by inner product (``faiss_descriptions``). The share of results that it misses is
+not known beforehand, so some queries of each use are also searched exactly.
+
+Shapes: n queries, k results, d dimensions.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.randomness import generator
+from condensery.retrieval.finite import check_finite
+from condensery.retrieval.indexes.dense import DenseIndex, Vectors
+from condensery.retrieval.indexes.faiss_descriptions import check_numbers, measure, said_by_faiss
+from condensery.retrieval.indexes.interface import TOP
+from condensery.retrieval.ranking import Ranking, ordered
+from condensery.system.files import atomic, read_json, write_json
+from condensery.system.progress import ProgressTask
+
+FILE = "passages.faiss"
+BLOCK = 65_536  # vectors added at a time, at most
+SOME = 1_000  # vectors whose lengths are checked
+EFFORT = {"nprobe": "nprobe", "ef_search": "efSearch"}  # our name -> FAISS's; an index takes the names that it knows
+
+
+def build_approximate(
+    exact: DenseIndex,
+    folder: Path,
+    factory: str,
+    sample: int,
+    seed: int,
+    threads: int,
+    task: ProgressTask,
+    gpu: bool = False,
+) -> str | None:
+    """Write a FAISS index of all vectors by inner product into ``folder``. The file is a CPU index in any case.
+
+    Args:
+        exact: gives the vectors (N, d).
+        folder: gets the index.
+        factory: FAISS's description, such as ``IVF1024,PQ32``, ``HNSW32`` or ``IVF1024,PQ32,RFlat``.
+        sample: number of vectors that train the index, drawn with ``seed``; all where there are fewer.
+        seed: seed of the sample.
+        threads: CPU threads of FAISS.
+        task: advances by the vectors added.
+        gpu: build the index on a GPU where FAISS sees one, supports the kind there and has enough memory.
+
+    Returns:
+        The change of vectors by the index that changes their order, such as a division by their lengths; None = no
+        change.
+
+    Raises:
+        UserError: FAISS does not know the description, cannot train it on so few or so short vectors, or cannot search
+            the index that it makes; or the index ranks by another measure.
+    """
+    faiss.omp_set_num_threads(threads)
+    check_numbers(factory)
+
+    def new() -> Any:
+        return faiss.index_factory(exact.dim, factory, faiss.METRIC_INNER_PRODUCT)
+
+    drawn = np.sort(generator(seed, "approximate").permutation(len(exact))[:sample])
+    some = exact.passage_vectors(drawn[:SOME])
+    with said_by_faiss(factory):
+        does = measure(factory, new(), unit_length=np.allclose(np.linalg.norm(some, axis=1), 1, atol=1e-3))
+        learned = exact.passage_vectors(drawn) if not new().is_trained else None
+        index = _made_on_gpu(new(), exact, learned) if gpu and faiss.get_num_gpus() else None
+        if index:
+            task.advance(len(exact))
+        else:
+            index = new()
+            if learned is not None:
+                index.train(learned)
+            for _, vectors in exact.blocks(BLOCK):
+                index.add(vectors)
+                task.advance(len(vectors))
+    with atomic(folder / FILE) as temporary:
+        faiss.write_index(index, str(temporary))
+        del index  # the index that is read back is as large
+        with said_by_faiss(factory):
+            faiss.read_index(str(temporary)).search(some[:1], 1)
+    return does
+
+
+def _made_on_gpu(index: Any, exact: DenseIndex, learned: Vectors | None) -> Any | None:
+    """The index, trained and filled on the first GPU; None where this is not possible."""
+    try:
+        theirs = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+        if learned is not None:
+            theirs.train(learned)
+        for _, vectors in exact.blocks(BLOCK):
+            theirs.add(vectors)
+        return faiss.index_gpu_to_cpu(theirs)
+    except RuntimeError:  # also where the description is wrong; the CPU then says so
+        return None
+
+
+def write_approximate(folder: Path, exact: DenseIndex, vectors: str, effort: dict[str, int], compared: int) -> None:
+    """Write ``index.json``.
+
+    Args:
+        folder: folder of the index.
+        exact: the vectors of the index.
+        vectors: ``kind/id`` of the artifact that holds the vectors.
+        effort: the value of each search setting in ``EFFORT``.
+        compared: number of queries that are also searched exactly.
+    """
+    about = {"method": "approximate", "passages": len(exact), "dim": exact.dim, "vectors": vectors}
+    write_json(folder / "index.json", {**about, **effort, "compared": compared})
+
+
+def stand_ins(query: NDArray[np.float32], missed: NDArray[np.float32], others: NDArray[np.float32]) -> int:
+    """Count the missed passages that another found passage stands in for, because its score is equal up to rounding.
+
+    Among equal scores at the last place of a ranking any passage is right. Which scores are equal depends on the machine:
+    a float32 inner product of length d errs by about ``sqrt(d) u`` times the product of the norms, where u is half of
+    float32's epsilon (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019). Scores that
+    differ by less than both errors are equal.
+
+    Args:
+        query: (d,)
+        missed: (m, d) vectors of the exact results that were not found.
+        others: (o, d) vectors that were found and are not among the exact results; each stands in for one at most.
+    """
+    exactly, of_missed, of_others = (vectors.astype(np.float64) for vectors in (query, missed, others))
+    error = np.finfo(np.float32).eps / 2 * np.sqrt(len(query)) * np.linalg.norm(exactly)  # for a passage of norm 1
+    least = np.sort(of_missed @ exactly - error * np.linalg.norm(of_missed, axis=1))
+    counted = 0
+    for most in np.sort(of_others @ exactly + error * np.linalg.norm(of_others, axis=1)):
+        counted += int(counted < len(least) and most >= least[counted])
+    return counted
+
+
+class ApproximateIndex:
+    """A retriever that may miss passages. The scores are FAISS's: exact unless vectors are quantised.
+
+    Attributes:
+        exact: the vectors of the index.
+        recalled: (2,) number of exact results that were found, among the ``TOP`` best and among all results, over the
+            queries that are also searched exactly. Passages of the same score count as found (``stand_ins``).
+        wanted: (2,) number of exact results, among the ``TOP`` best and among all.
+        short: number of queries for which fewer passages were found than were asked for.
+    """
+
+    def __init__(self, folder: Path, exact: DenseIndex, threads: int = 1) -> None:
+        self.about: dict[str, Any] = read_json(folder / "index.json")
+        self.folder, self.exact, self.threads = folder, exact, max(1, threads)
+        try:
+            self.index = faiss.read_index(str(folder / FILE))
+        except RuntimeError:
+            raise UserError(f"{folder / FILE}: not a FAISS index; remove the folder and run the stage again") from None
+        if self.index.metric_type != faiss.METRIC_INNER_PRODUCT:
+            raise UserError(f"{folder / FILE}: ranks by another measure than the inner product; set another factory")
+        if self.index.ntotal != len(exact) or self.index.d != exact.dim:
+            raise UserError(f"{folder / FILE}: made of other vectors than those in {exact.folder}; run the stage again")
+        self._exert()
+        self.left, self.short = int(self.about["compared"]), 0
+        self.recalled, self.wanted = [0, 0], [0, 0]
+
+    def _exert(self) -> None:
+        space = faiss.ParameterSpace()
+        space.initialize(self.index)
+        known = {space.parameter_ranges.at(i).name for i in range(space.parameter_ranges.size())}
+        for ours, name in EFFORT.items():
+            if name in known:
+                space.set_index_parameter(self.index, name, self.about[ours])
+
+    def __len__(self) -> int:
+        return len(self.exact)
+
+    @property
+    def recall(self) -> float | None:
+        """The share of the exact results that were found, over the queries compared so far; None before the first."""
+        return self.recalled[1] / self.wanted[1] if self.wanted[1] else None
+
+    @property
+    def recall_of_top(self) -> float | None:
+        """``recall`` among the ``TOP`` best results alone, which the first metrics of a table use."""
+        return self.recalled[0] / self.wanted[0] if self.wanted[0] else None
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+        """The k best passages of queries of the collection, as ``CollectionRetriever.search``."""
+        return self.search_vectors(self.exact.query_vectors(query_rows), k, progress)
+
+    def search_vectors(self, vectors: Vectors, k: int, progress: ProgressTask | None = None) -> Ranking:
+        """The k best passages of query vectors (n, d), as ``DenseIndex.search_vectors``.
+
+        The first queries are also searched exactly, for ``recall``.
+        """
+        faiss.omp_set_num_threads(self.threads)
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        check_finite(vectors, f"{self.folder}: the vector of query")
+        scores, rows = self.index.search(vectors, k)
+        self.short += int(((rows >= 0).sum(axis=1) < min(k, len(self))).sum())
+        ranking = ordered(scores, rows, k)
+        compared = vectors[: self.left]
+        if len(compared):
+            self.left -= len(compared)
+            self._compare(compared, ranking[1][: len(compared)])
+        if progress:
+            progress.advance(len(vectors))
+        return ranking
+
+    def _compare(self, vectors: Vectors, rows: NDArray[np.int64]) -> None:
+        """Count the exact results of the queries (n, d), and how many of them are among ``rows`` (n, k)."""
+        exact = self.exact.search_vectors(vectors, rows.shape[1])[1]
+        for which, depth in enumerate((TOP, rows.shape[1])):
+            for query, ours, theirs in zip(vectors, rows[:, :depth], exact[:, :depth], strict=True):
+                ours, theirs = ours[ours >= 0], theirs[theirs >= 0]
+                missed = self.exact.passage_vectors(np.setdiff1d(theirs, ours))
+                others = self.exact.passage_vectors(np.setdiff1d(ours, theirs))
+                self.recalled[which] += len(theirs) - len(missed) + stand_ins(query, missed, others)
+                self.wanted[which] += len(theirs)
+
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The exact scores (n, k) of passages (n, k) of each query, as ``DenseIndex.score``."""
+        return self.exact.score(query_rows, passage_rows)

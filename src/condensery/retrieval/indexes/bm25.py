@@ -1,0 +1,381 @@
+"""BM25 over the titles and texts of a collection: bm25s makes the postings, a sparse matrix product of SciPy searches them.
+
+A single text is searched without importing bm25s or SciPy, because the import would take longer than the search.
+
+The scores are Lucene's: idf(t) * tf / (tf + k1 * (1 - b + b * |p| / average |p|)), idf(t) = ln(1 + (N - n + 0.5) /
+(n + 0.5)) (Kamphuis et al. 2020, "Which BM25 do you mean?", the variant "Lucene (accurate)"). The usual parameters in
+comparisons with dense retrievers are Anserini's, k1 = 0.9 and b = 0.4.
+"""
+
+import logging
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.retrieval.indexes.terms import Analyser, chosen_language
+from condensery.retrieval.ranking import EMPTY, Keys, Ranking, pack, top, unpack
+from condensery.system.files import load_array, read_json, write_json
+from condensery.system.progress import ProgressTask, progress
+from condensery.text.collection import Collection
+from condensery.text.languages import AUTO, WORDS
+
+if TYPE_CHECKING:
+    import scipy.sparse as sparse
+
+SHOWN = 4096  # passages between two updates of the progress
+POSTINGS = 8_000_000  # postings that a block of queries may touch: 64 MB of results
+
+Take = Callable[[int, NDArray[np.float32], NDArray[np.int32]], None]
+
+
+class _TermIds:
+    """The term ids of every passage on disk, which bm25s reads passage by passage."""
+
+    def __init__(self, path: Path, starts: NDArray[np.int64]) -> None:
+        self.flat = np.memmap(path, dtype=np.uint32, mode="r")
+        self.starts = starts
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, passage: int) -> list[int]:
+        ids: list[int] = self.flat[self.starts[passage] : self.starts[passage + 1]].tolist()
+        return ids
+
+
+def build_bm25(
+    collection: Collection,
+    folder: Path,
+    k1: float,
+    b: float,
+    stopwords: str = "english",
+    stemmer: str = "none",
+    language: str = AUTO,
+    label: str = "bm25",
+) -> dict[str, Any]:
+    """Index titles and texts of all passages into ``folder``.
+
+    Args:
+        collection: gives the passages.
+        folder: gets the index.
+        k1: saturation of term frequency.
+        b: length normalisation.
+        stopwords, stemmer: as of ``Analyser``.
+        language: a language, or ``auto`` to guess it from the passages.
+        label: name of the stage, which begins the printed line about the guessed language.
+
+    Returns:
+        The content of ``index.json``.
+
+    Raises:
+        UserError: no passage has a word to index.
+    """
+    titles, texts = (collection.passages.column(name) for name in ("title", "text"))
+    language = chosen_language(language, texts, (f"[{label}]", f"stages.{label}.language"))
+    joined = full_texts(titles, texts)
+    what = f"collection '{collection.name}'"
+    return index_texts(joined, len(collection.passages), folder, k1, b, stopwords, stemmer, what, language)
+
+
+def full_texts(titles: Sequence[str], texts: Sequence[str]) -> Iterator[str]:
+    """The texts of passages that BM25 reads: the title, if there is one, a blank and the text."""
+    return (f"{title} {text}" if title else text for title, text in zip(titles, texts, strict=True))
+
+
+def index_texts(
+    texts: Iterable[str],
+    total: int,
+    folder: Path,
+    k1: float,
+    b: float,
+    stopwords: str,
+    stemmer: str,
+    what: str,
+    language: str = AUTO,
+) -> dict[str, Any]:
+    """Index ``total`` texts from any source, as ``build_bm25`` does.
+
+    The texts are read only once, so no language is guessed: ``auto`` means ``any``. ``what`` names the texts in errors.
+    """
+    import bm25s
+
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when it is imported
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = folder / "terms.tmp"
+    analyser = Analyser(stopwords, stemmer, language)
+    vocabulary, starts = _write_terms(texts, total, analyser, scratch)
+    if not vocabulary:
+        raise UserError(f"{what}: no passage has a word that BM25 can index")
+    index = bm25s.BM25(k1=k1, b=b, method="lucene", csc_backend="scipy")
+    ids = SimpleNamespace(ids=_TermIds(scratch, starts), vocab=vocabulary)
+    index.index(ids, create_empty_token=False, show_progress=False)
+    index.save(folder, show_progress=False)
+    scratch.unlink()
+    settings = {"k1": k1, "b": b, **analyser.settings}
+    about = {"method": "bm25", "passages": len(starts) - 1, "terms": len(vocabulary), **settings}
+    write_json(folder / "index.json", about)
+    return about
+
+
+def _write_terms(
+    texts: Iterable[str], total: int, analyser: Analyser, path: Path
+) -> tuple[dict[str, int], NDArray[np.int64]]:
+    """Number the terms in the order in which they appear, and write the term ids (uint32) of all passages to ``path``.
+
+    Returns:
+        The number of each term, and the start of each passage among the ids (passages + 1,).
+    """
+    vocabulary: dict[str, int] = {}
+    lengths = array("q")
+    with open(path, "wb") as stream, progress("bm25", total, "passages") as task:
+        for number, text in enumerate(texts, start=1):
+            terms = analyser.terms(text)
+            array("I", [vocabulary.setdefault(term, len(vocabulary)) for term in terms]).tofile(stream)
+            lengths.append(len(terms))
+            if number % SHOWN == 0 or number == total:
+                task.advance((number - 1) % SHOWN + 1)
+    return vocabulary, np.concatenate([np.zeros(1, np.int64), np.cumsum(np.frombuffer(lengths, np.int64))])
+
+
+class BM25Index:
+    """A memory-mapped BM25 index. Only passages that share a term with the query are found."""
+
+    def __init__(self, folder: Path, collection: Collection | None = None, threads: int = 1) -> None:
+        """Open the index in ``folder``. Methods that take query rows need the ``collection``; those with texts do not."""
+        about = read_json(folder / "index.json")
+        language = about.get("language", WORDS)  # an index that was written before there were languages
+        self.analyser = Analyser(about["stopwords"], about["stemmer"], language)
+        self.vocabulary: dict[str, int] = read_json(folder / "vocab.index.json")
+        self.passages: int = about["passages"]
+        # the scores and passages of all postings, term by term, and the start of each term's postings
+        data, indices, indptr = (
+            load_array(folder / f"{name}.csc.index.npy", mapped=True) for name in ("data", "indices", "indptr")
+        )
+        self.arrays = data, indices, indptr
+        self.collection = collection
+        self.threads = max(1, threads)
+
+    def __len__(self) -> int:
+        return self.passages
+
+    @cached_property
+    def postings(self) -> "sparse.csr_matrix":
+        """The score of each term in each passage, (terms, passages)."""
+        import scipy.sparse as sparse
+
+        # bm25s stores (passages, terms) column by column. Read row by row the same arrays are (terms, passages).
+        return sparse.csr_matrix(self.arrays, shape=(len(self.vocabulary), self.passages), copy=False)
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+        """The k best passages of queries of the collection, as ``CollectionRetriever.search``."""
+        return self.search_texts(self._texts(query_rows), k, progress)
+
+    def search_texts(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> Ranking:
+        """The k best passages of any texts: scores and rows (n, k), as ``CollectionRetriever.search``."""
+        best: Keys = np.full((len(texts), k), EMPTY, np.int64)
+
+        def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
+            best[i] = top(pack(scores, rows), k)
+
+        self._score(texts, keep, progress)
+        return unpack(best)
+
+    def ranks(
+        self,
+        texts: Sequence[str],
+        rows: NDArray[np.integer],
+        without: NDArray[np.integer],
+        progress: ProgressTask | None = None,
+    ) -> NDArray[np.int64]:
+        """The rank of one passage for each text, from 1, in the order of ``search_texts`` at any depth.
+
+        Args:
+            texts: n texts to search.
+            rows: (n,) the passage of each text.
+            without: (n,) a passage that is left out of the ranking of each text; -1 = none.
+            progress: advances by texts.
+
+        Returns:
+            (n,) ranks; -1 where the text and the passage share no term, so that a search never finds the passage.
+        """
+        ranks = np.full(len(texts), -1, np.int64)
+
+        def count(i: int, scores: NDArray[np.float32], passages: NDArray[np.int32]) -> None:
+            ranked = passages != without[i]
+            keys, own = pack(scores[ranked], passages[ranked]), passages[ranked] == rows[i]
+            if own.any():
+                ranks[i] = (keys >= keys[own][0]).sum()
+
+        self._score(texts, count, progress)
+        return ranks
+
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores (n, k) that queries (n,) of the collection give passages (n, k), as ``score_texts``."""
+        return self.score_texts(self._texts(query_rows), passage_rows)
+
+    def score_texts(self, texts: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores that any texts (n,) give passages (n, k) of each; 0 where no term is shared, NaN for row -1."""
+        values = np.zeros(passage_rows.shape, np.float32)
+
+        def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
+            if len(rows):
+                order = np.argsort(rows)
+                place = order[np.minimum(np.searchsorted(rows, passage_rows[i], sorter=order), len(rows) - 1)]
+                values[i] = np.where(rows[place] == passage_rows[i], scores[place], 0.0)
+
+        self._score(texts, keep, None)
+        values[passage_rows < 0] = np.nan
+        return values
+
+    def neighbours(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> tuple[Ranking, Ranking]:
+        """The k best passages of each text, and the k best texts of each passage.
+
+        Both rankings are as ``CollectionRetriever.search`` gives them. The first (n, k) holds rows of passages, the second
+        (passages, k) rows of ``texts``.
+        """
+        best: Keys = np.full((len(texts), k), EMPTY, np.int64)
+        best_texts, lock = _BestTexts(self.passages, k), Lock()
+
+        def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
+            best[i] = top(pack(scores, rows), k)
+            with lock:
+                best_texts.add(i, scores, rows)
+
+        self._score(texts, keep, progress)
+        return unpack(best), unpack(best_texts.keys())
+
+    def without_terms(self, query_rows: NDArray[np.integer]) -> int:
+        """The number of queries (n,) that share no term with any passage, so that nothing is found for them."""
+        return self.texts_without_terms(self._texts(query_rows))
+
+    def texts_without_terms(self, texts: Sequence[str]) -> int:
+        """The number of texts that share no term with any passage."""
+        return sum(not self._counts(text) for text in texts)
+
+    def _texts(self, query_rows: NDArray[np.integer]) -> list[str]:
+        if self.collection is None:
+            raise ValueError("a BM25Index without a collection searches texts, and knows no query rows")
+        return self.collection.queries.column("text").take(query_rows)
+
+    def _score(self, texts: Sequence[str], take: Take, progress: ProgressTask | None) -> None:
+        """Call ``take`` for each text with its place, its scores above zero and their passages, from several threads."""
+        if len(texts) == 1:
+            take(0, *self._scores_of_one(texts[0]))
+            if progress:
+                progress.advance(1)
+            return
+        queries = self._matrix(texts)
+
+        def work(block: tuple[int, int]) -> None:
+            scores = queries[block[0] : block[1]] @ self.postings
+            for i in range(scores.shape[0]):
+                part = slice(scores.indptr[i], scores.indptr[i + 1])
+                take(block[0] + i, scores.data[part], scores.indices[part])
+            if progress:
+                progress.advance(block[1] - block[0])
+
+        with ThreadPoolExecutor(self.threads) as pool:  # the product releases the interpreter lock
+            for _ in pool.map(work, self._blocks(queries)):
+                pass
+
+    def _scores_of_one(self, text: str) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """The scores above zero of one text, and their passages. The scores equal those of the matrix product bit by bit."""
+        data, indices, indptr = self.arrays
+        scores = np.zeros(self.passages, np.float32)
+        for term, count in self._counts(text).items():
+            part = slice(indptr[term], indptr[term + 1])
+            scores[indices[part]] += np.float32(count) * data[part]  # a term has no passage twice
+        scored = np.flatnonzero(scores).astype(np.int32)
+        return scores[scored], scored
+
+    def _counts(self, text: str) -> Counter[int]:
+        """How often each term of the index occurs in a text, in the order of the text."""
+        return Counter(self.vocabulary[term] for term in self.terms(text) if term in self.vocabulary)
+
+    def terms(self, text: str) -> list[str]:
+        """The terms that a text is searched by, including terms that the index does not know.
+
+        Some scripts are indexed in pairs of characters. A text that is a single such character stands for all pairs that
+        contain the character.
+        """
+        terms = self.analyser.terms(text)
+        if len(terms) == 1 and self.analyser.language.is_half_a_pair(terms[0]):
+            terms = [term for term in self.vocabulary if terms[0] in term]
+        return terms
+
+    def _matrix(self, texts: Sequence[str]) -> "sparse.csr_matrix":
+        """How often each term occurs in each text, (queries, terms)."""
+        import scipy.sparse as sparse
+
+        columns, counts, starts = array("i"), array("f"), [0]
+        for text in texts:
+            known = self._counts(text)
+            columns.extend(known.keys())
+            counts.extend(known.values())
+            starts.append(len(columns))
+        arrays = (np.asarray(counts, np.float32), np.asarray(columns, np.int32), np.asarray(starts, np.int32))
+        return sparse.csr_matrix(arrays, shape=(len(texts), len(self.vocabulary)))
+
+    def _blocks(self, queries: "sparse.csr_matrix") -> Iterator[tuple[int, int]]:
+        """Cut the queries into blocks (first, stop) that touch at most ``POSTINGS`` postings, or hold one query."""
+        touched = np.concatenate([[0], np.cumsum(np.diff(self.postings.indptr).astype(np.int64)[queries.indices])])
+        reach = touched[queries.indptr]  # (queries + 1,)
+        first, total = 0, queries.shape[0]
+        while first < total:
+            stop = int(np.searchsorted(reach, reach[first] + POSTINGS, side="right")) - 1
+            stop = min(max(stop, first + 1), total)
+            yield first, stop
+            first = stop
+
+
+class _BestTexts:
+    """The k best texts of every passage, of texts that come one by one. Memory holds a few times as many keys."""
+
+    def __init__(self, passages: int, k: int) -> None:
+        self.k = k
+        self.least: Keys = np.full(passages, EMPTY, np.int64)  # a key below it is not among the k best
+        self.row_blocks, self.key_blocks = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
+        self.waiting, self.room = 0, max(passages * k, POSTINGS // 4)
+
+    def add(self, text: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
+        """Take one text, and the scores of the passages ``rows``."""
+        keys = pack(scores, np.full(1, text))
+        good = keys > self.least[rows]
+        self.row_blocks.append(rows[good])
+        self.key_blocks.append(keys[good])
+        self.waiting += int(good.sum())
+        if self.waiting > self.room:
+            self._sift()
+
+    def _sift(self) -> tuple[NDArray[np.int32], Keys, NDArray[np.int64]]:
+        """Keep the k best keys of each passage.
+
+        Returns the passage of each key, the keys, and the place of each key among the keys of its passage.
+        """
+        rows, keys = np.concatenate(self.row_blocks), np.concatenate(self.key_blocks)
+        order = np.lexsort((-keys, rows))
+        rows, keys = rows[order], keys[order]
+        place = np.arange(len(rows)) - np.searchsorted(rows, rows)
+        kept = place < self.k
+        rows, keys, place = rows[kept], keys[kept], place[kept]
+        last = place == self.k - 1
+        self.least[rows[last]] = keys[last]
+        self.row_blocks, self.key_blocks, self.waiting = [rows], [keys], 0
+        return rows, keys, place
+
+    def keys(self) -> Keys:
+        """The best keys so far, (passages, k)."""
+        rows, keys, place = self._sift()
+        best: Keys = np.full((len(self.least), self.k), EMPTY, np.int64)
+        best[rows, place] = keys
+        return best

@@ -1,0 +1,277 @@
+"""Exact inner-product search over the vectors of an ``encode`` artifact, which may be larger than memory.
+
+Vectors are read shard by shard, in blocks. A block is searched with FAISS on a CPU, and with a matrix product and a
+selection in torch on a GPU. On a CPU NumPy searches for a single query, so neither FAISS nor torch is imported. All three
+give the same ranking up to rounding: score descending, then row ascending.
+
+Shapes: n queries, m passages of a block, k results, d dimensions.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.retrieval.finite import check_finite
+from condensery.retrieval.indexes.interface import MEMORY
+from condensery.retrieval.indexes.quantiser import FILE as QUANTISER
+from condensery.retrieval.indexes.quantiser import QUANTISED, Decoded, Quantiser
+from condensery.retrieval.indexes.windows import FILE as WINDOWS
+from condensery.retrieval.indexes.windows import best_of_windows, scores_of_best_window
+from condensery.retrieval.ranking import EMPTY, LAST_ROW, SIGN_FLIP, Keys, Ranking, pack, top, unpack
+from condensery.system.files import RECOMPUTE, load_array, read_json
+from condensery.system.progress import ProgressTask
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BLOCK = 65_536  # passages searched at a time, at most
+QUERIES = 1_024  # queries multiplied at a time in torch, at most
+
+Vectors = NDArray[np.floating]
+
+QUERY_ROWS = "query_rows.npy"  # rows of the encoded queries, where not all queries of the collection are encoded
+
+
+def device_of_search(device: str | None) -> str:
+    """Return ``device``; for None the GPU where there is one. "cpu" means FAISS, and NumPy for a single query."""
+    if device:
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class DenseIndex:
+    """The vectors of all passages and queries of a collection, on disk."""
+
+    def __init__(self, folder: Path, threads: int = 1, memory: int = MEMORY, device: str | None = None) -> None:
+        """Open the index in ``folder``.
+
+        Args:
+            folder: folder of the index.
+            threads: CPU threads of FAISS.
+            memory: bytes that a search may hold at a time, besides its result.
+            device: "cpu", "cuda", ...; None = the GPU where there is one.
+        """
+        about: dict[str, Any] = read_json(folder / "index.json")
+        self.folder, self.dim, self.passages = folder, int(about["dim"]), int(about["passages"])
+        self.shards: list[tuple[int, int]] = [(first, stop) for first, stop in about["shards"]]
+        self.starts = load_array(folder / WINDOWS) if "windows" in about else None  # (P + 1,) first window of each text
+        self.quantiser = Quantiser.load(folder) if about.get("dtype") in QUANTISED else None
+        self.threads, self.memory = max(1, threads), memory
+        self.device = device_of_search(device)
+
+    def __len__(self) -> int:
+        return self.passages
+
+    def query_vectors(self, query_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The vectors (n, d) of queries of the collection. Raises ``UserError`` where a query was not encoded."""
+        queries, rows = load_array(self.folder / "queries.npy", mapped=True), np.asarray(query_rows, dtype=np.int64)
+        if (self.folder / QUERY_ROWS).exists():
+            encoded = load_array(self.folder / QUERY_ROWS)
+            places = np.searchsorted(encoded, rows)
+            if not np.isin(rows, encoded).all():
+                raise UserError(
+                    f"{self.folder}: these queries are not encoded; add their split to query_splits of the stage, or"
+                    " set it to null"
+                )
+            rows = places
+        return queries[rows].astype(np.float32)
+
+    def passage_vectors(self, rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The vectors (n, d) of the passages ``rows`` (n,), in this order; with windows, those of the windows ``rows``.
+
+        Rows that ascend are read fastest.
+        """
+        vectors = np.empty((len(rows), self.dim), np.float32)
+        for number, (first, stop) in enumerate(self.shards):
+            here = np.flatnonzero((rows >= first) & (rows < stop))
+            if len(here):
+                vectors[here] = self.shard(number)[rows[here] - first]
+        check_finite(vectors, f"{self.folder}: the vector of row", rows, RECOMPUTE)
+        return vectors
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+        """The k best passages of queries of the collection, as ``CollectionRetriever.search``."""
+        return self.search_vectors(self.query_vectors(query_rows), k, progress)
+
+    def search_vectors(self, vectors: Vectors, k: int, progress: ProgressTask | None = None) -> Ranking:
+        """The k best passages of query vectors (n, d): scores and rows (n, k), as ``CollectionRetriever.search``.
+
+        Raises ``UserError`` where a vector, given or on disk, is not finite.
+        """
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        check_finite(vectors, f"{self.folder}: the vector of query")
+        most = k if self.starts is None else k * int(np.diff(self.starts).max(initial=1))
+        group = max(
+            1, self.memory // (2 * 8 * 6 * max(most, 1))
+        )  # room for the candidates of two blocks and their copies while they merge
+        parts = []
+        for first in range(0, len(vectors), group):
+            queries = vectors[first : first + group]
+            if self.starts is None:
+                parts.append(self._search_group(queries, k))
+            else:
+                parts.append(best_of_windows(partial(self._search_group, queries), self.starts, k))
+            if progress:
+                progress.advance(len(queries))
+        return unpack(np.concatenate(parts) if parts else np.empty((0, k), np.int64))
+
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The exact scores (n, k) that queries (n,) of the collection give passages (n, k); NaN for row -1.
+
+        With windows a passage has the score of its best window. Raises ``UserError`` where a score is not finite.
+        """
+        queries = self.query_vectors(query_rows)
+
+        def products(rows: NDArray[np.integer]) -> NDArray[np.float32]:
+            found = np.zeros(rows.shape, np.float32)
+            for number, (first, stop) in enumerate(self.shards):
+                multiply(queries, self.shard(number), rows, first, stop, found)
+            check_finite(found, f"{self.folder}: a score of query row", query_rows, RECOMPUTE)
+            return found
+
+        return scores_of_best_window(products, self.starts, passage_rows)
+
+    def _search_group(self, queries: NDArray[np.float32], k: int) -> Keys:
+        blocks = self.blocks(min(BLOCK, max(1, self.memory // (4 * 4 * self.dim))))
+        if self.device == "cpu" and len(queries) == 1:
+            return numpy_search(queries, blocks, k)
+        if self.device == "cpu":
+            return faiss_search(queries, blocks, k, self.threads)
+        return torch_search(queries, blocks, k, self.device, self.memory)
+
+    def shard(self, number: int) -> "NDArray[np.floating] | Decoded":
+        """The vectors of a shard, (m, d), read from disk on access."""
+        path = shard_path(self.folder, number)
+        stored = load_array(path, mapped=True)
+        if self.quantiser is None:
+            return stored
+        if stored.shape[1:] != (self.quantiser.width,):
+            raise UserError(f"{path}: other codes than {QUANTISER} beside it is for; {RECOMPUTE}")
+        return Decoded(stored, self.quantiser)
+
+    def blocks(self, size: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """All passages in order, in blocks: the first row of each block and its vectors (at most ``size``, d)."""
+        for number, (first, stop) in enumerate(self.shards):
+            path = shard_path(self.folder, number)
+            shard = self.shard(number)
+            for start in range(0, stop - first, size):
+                block = np.array(shard[start : start + size], dtype=np.float32)
+                check_finite(block, f"{path}: the vector of row", range(start, start + len(block)), RECOMPUTE)
+                yield first + start, block
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    """The path of the vectors of a shard of passages."""
+    return folder / "passages" / f"{number:05d}.npy"
+
+
+def multiply(
+    queries: Vectors,
+    vectors: "Vectors | Decoded",
+    rows: NDArray[np.integer],
+    first: int,
+    stop: int,
+    products: NDArray[np.float32],
+) -> None:
+    """Write the inner products of queries with the vectors of one shard into ``products``.
+
+    Args:
+        queries: (n, d).
+        vectors: (m, d) the vectors of the rows ``first`` to ``stop`` - 1.
+        rows: (n, k) rows whose products are wanted for each query; rows outside the shard are skipped.
+        first: first row of the shard.
+        stop: row behind the last row of the shard.
+        products: (n, k) written into, in the places of ``rows``.
+    """
+    places = np.argwhere((rows >= first) & (rows < stop))
+    for at in range(0, len(places), BLOCK):
+        query, column = places[at : at + BLOCK].T
+        chosen = vectors[rows[query, column] - first].astype(np.float32)  # (at most BLOCK, d)
+        products[query, column] = np.einsum("id,id->i", queries[query], chosen)
+
+
+def search_array(
+    queries: NDArray[np.float32], passages: NDArray[np.float32], k: int, device: str, threads: int = 1
+) -> Ranking:
+    """The k best of the passages (m, d) in memory for queries (n, d), as ``DenseIndex.search_vectors`` gives them."""
+    blocks = ((first, passages[first : first + BLOCK]) for first in range(0, len(passages), BLOCK))
+    if device == "cpu":
+        return unpack(faiss_search(np.ascontiguousarray(queries), blocks, k, threads))
+    return unpack(torch_search(queries, blocks, k, device))
+
+
+def numpy_search(queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArray[np.float32]]], k: int) -> Keys:
+    """The k best keys (n, k) over all blocks, by matrix product and selection in NumPy.
+
+    It takes 64 bytes for each pair of a query and a passage of a block.
+    """
+    best: Keys = np.full((len(queries), k), EMPTY, np.int64)
+    for first, passages in blocks:
+        keys = pack(queries @ passages.T, np.arange(first, first + len(passages)))  # (n, m)
+        best = top(np.concatenate([best, top(keys, k)], axis=1), k)
+    return best
+
+
+def faiss_search(
+    queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArray[np.float32]]], k: int, threads: int
+) -> Keys:
+    """The k best keys (n, k) over all blocks, each searched with FAISS's flat inner product."""
+    import faiss
+
+    faiss.omp_set_num_threads(threads)
+    best: Keys = np.full((len(queries), k), EMPTY, np.int64)
+    for first, passages in blocks:
+        wanted = min(k + 1, len(passages))
+        scores, rows = faiss.knn(queries, passages, wanted, metric=faiss.METRIC_INNER_PRODUCT)
+        keys = pack(scores, rows + first)
+        if wanted > k:
+            # FAISS keeps any of several equal scores at place k. Where the next score is equal, search all again.
+            tied = np.flatnonzero(scores[:, k - 1] == scores[:, k])
+            keys = keys[:, :k]
+            if len(tied):
+                keys[tied] = torch_search(queries[tied], iter([(first, passages)]), k, "cpu", 4 * passages.nbytes)
+        best = top(np.concatenate([best, keys], axis=1), k)
+    return best
+
+
+def torch_search(
+    queries: NDArray[np.float32],
+    blocks: Iterator[tuple[int, NDArray[np.float32]]],
+    k: int,
+    device: str,
+    memory: int = MEMORY,
+) -> Keys:
+    """The k best keys (n, k) over all blocks, by matrix product and selection in torch on ``device``.
+
+    ``memory``: bytes that a search may hold at a time.
+    """
+    import torch
+
+    query_tensor = torch.from_numpy(queries).to(device)
+    best = torch.full((len(queries), k), EMPTY, dtype=torch.int64, device=device)
+    for first, vectors in blocks:
+        passages = torch.from_numpy(vectors).to(device)  # (m, d)
+        rows = torch.arange(first, first + len(passages), device=device)
+        step = min(QUERIES, max(1, memory // (2 * 32 * len(passages))))  # 32 bytes: score, bits, key and a copy
+        for start in range(0, len(queries), step):
+            part = slice(start, start + step)
+            keys = pack_tensor(query_tensor[part] @ passages.T, rows)  # (step, m)
+            keys = keys.topk(min(k, keys.shape[1])).values
+            best[part] = torch.cat([best[part], keys], dim=1).topk(k).values
+    return best.cpu().numpy()
+
+
+def pack_tensor(scores: "Tensor", rows: "Tensor") -> "Tensor":
+    """``ranking.pack`` in torch: from scores (n, m) float32 and rows (m,) to keys (n, m) int64."""
+    import torch
+
+    bits = (scores + 0.0).view(torch.int32)
+    ordered = torch.where(bits < 0, bits ^ SIGN_FLIP, bits).long()
+    return (ordered << 32) + (LAST_ROW - rows)

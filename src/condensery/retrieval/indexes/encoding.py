@@ -1,0 +1,273 @@
+"""Encode texts as vectors on disk, in shards of consecutive rows. Several processes may share the shards (``sharing``).
+
+Inside a shard the texts are sorted by length and cut into chunks of a token budget, so there is little padding.
+
+Shapes: b rows of a chunk, d dimensions.
+"""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condensery.errors import UserError
+from condensery.retrieval.finite import check_finite
+from condensery.retrieval.indexes.dense import shard_path
+from condensery.retrieval.indexes.quantisation_loss import EXACT, RECALL, SAMPLE, Dtype, Quantising, sample_of
+from condensery.retrieval.indexes.quantiser import FILE as LEVELS
+from condensery.retrieval.indexes.quantiser import QUANTISED, Quantiser
+from condensery.retrieval.indexes.windows import FILE as WINDOWS
+from condensery.retrieval.indexes.windows import Windows, cut
+from condensery.retrieval.shards import compute_in_shards
+from condensery.sharing import SINGLE_PROCESS, ProcessGroup
+from condensery.system.files import atomic, load_array, read_json, write_json
+from condensery.system.progress import ProgressTask, progress
+from condensery.tokens.batches import Chunk, chunks, text_rows
+from condensery.tokens.prefixes import NONE
+from condensery.tokens.spans import SPECIAL_TOKENS
+from condensery.tokens.store import TokenStore
+from condensery.tokens.vocabulary import Vocabulary
+
+Encode = Callable[[Chunk], Tensor]  # token ids of b texts -> their vectors (b, d)
+
+
+@dataclass(frozen=True)
+class EncoderInput:
+    """The texts to encode, as tokens: [CLS] text [SEP], or with titles [CLS] title [SEP] text [SEP].
+
+    The length of the object is the number of rows to encode.
+
+    Attributes:
+        texts: the tokens of the texts.
+        vocabulary: gives the ids of the special tokens.
+        max_length: tokens of the longest row, special tokens included.
+        titles: the tokens of the titles.
+        prefix: (p,) ids that stand behind each [CLS].
+        windows: most windows of a text that are encoded, each as a row of its own with the title before it.
+        rows: (n,) encode only these texts; they are rows of texts, not of windows. None = all texts.
+    """
+
+    texts: TokenStore
+    vocabulary: Vocabulary
+    max_length: int
+    titles: TokenStore | None = None
+    prefix: NDArray[np.int64] = field(default_factory=lambda: NONE)
+    windows: int = 1
+    rows: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        if self.rows is not None:
+            return len(self.rows)
+        return len(self.texts) if self.windows == 1 else len(self.cut.texts)
+
+    @cached_property
+    def cut(self) -> Windows:
+        """The windows of all texts."""
+        room = np.full(len(self.texts), self.max_length - SPECIAL_TOKENS - len(self.prefix))
+        if self.titles is not None:
+            before = self.titles.lengths + (self.titles.lengths > 0)  # title and [SEP]
+            room = room - np.minimum(before, room - 1)
+        return cut(self.texts.lengths, room, self.windows)
+
+    def chunks(self, first: int, stop: int, budget: int) -> list[Chunk]:
+        """The rows ``first`` to ``stop`` - 1 in chunks of ``budget`` padded tokens. ``Chunk.rows`` count from ``first``."""
+        return self.chunks_of(np.arange(first, stop), budget)
+
+    def chunks_of(self, rows: NDArray[np.int64], budget: int) -> list[Chunk]:
+        """The rows ``rows`` (n,) in chunks of ``budget`` padded tokens. ``Chunk.rows`` are places in ``rows``."""
+        hidden = None
+        if self.rows is not None:
+            rows = self.rows[rows]
+        if self.windows > 1:
+            rows, skipped = self.cut.texts[rows], self.cut.skipped[rows]
+            hidden = np.stack([self.texts.starts[rows], skipped], axis=1)
+        read = (self.vocabulary, self.max_length, self.titles)
+        flat, starts = text_rows(self.texts, rows, *read, hidden=hidden, prefix=self.prefix)
+        return chunks(flat, starts, budget, self.vocabulary.pad)
+
+
+def shard_ranges(texts: int, shard_size: int) -> list[tuple[int, int]]:
+    """The rows of each shard: the first row, and the row behind the last."""
+    return [(first, min(first + shard_size, texts)) for first in range(0, texts, shard_size)]
+
+
+def encode_store(
+    encode: Encode,
+    source: EncoderInput,
+    folder: Path,
+    *,
+    shard_size: int,
+    budget: int,
+    dtype: Dtype = "float32",
+    group: ProcessGroup = SINGLE_PROCESS,
+    label: str = "encode",
+    encoder: str = "",
+) -> Quantising | None:
+    """Encode all rows of ``source`` into ``folder``/passages/00000.npy, ...; ``write_dense_index`` finishes the index.
+
+    Complete shards that exist are kept. Shards of another layout (shard size, number of texts, dtype) are removed first.
+
+    Args:
+        encode: gives the vectors of a chunk, which is on the CPU.
+        source: the texts.
+        folder: gets the shards. For int8 and binary the encoded queries must be there before: they measure the loss.
+        shard_size: rows of a shard.
+        budget: padded tokens of a chunk.
+        dtype: type of the stored numbers.
+        group: the processes that share the shards.
+        label: shown with the progress and in errors.
+        encoder: name of the encoder in errors.
+
+    Returns:
+        For int8 and binary, the rounding of the vectors, which also measures its loss; None for other types.
+
+    Raises:
+        UserError: a vector is not finite.
+    """
+    plan = shard_ranges(len(source), shard_size)
+    layout: dict[str, Any] = {"texts": len(source), "shard_size": shard_size, "dtype": dtype}
+
+    def encoded(chosen: NDArray[np.int64], task: ProgressTask | None) -> NDArray[np.floating]:
+        kept: Dtype = "float32" if dtype in QUANTISED else dtype
+        return _encode_rows(encode, source, chosen, budget, kept, task, label, encoder)
+
+    def prepared() -> Quantising:
+        missing(folder, layout, len(plan))
+        drawn = sample_of(len(source), SAMPLE)
+        return Quantising.of(folder, dtype, encoded(drawn, None).astype(np.float32), drawn)
+
+    quantising = group.from_rank_zero(prepared) if dtype in QUANTISED and plan else None
+    with group.shards(lambda: missing(folder, layout, len(plan))) as mine:
+        rows = {number: plan[number] for number in mine}
+        with progress(label, sum(stop - first for first, stop in rows.values()), "texts") as task:
+            for number in mine:
+                vectors: NDArray[Any] = encoded(np.arange(*rows[number]), task)
+                if quantising is not None:
+                    vectors = quantising.stored(folder, number, rows[number][0], vectors)
+                with atomic(shard_path(folder, number)) as temporary, open(temporary, "wb") as stream:
+                    np.save(stream, vectors)
+    return quantising
+
+
+def encode_chunks(
+    encode: Encode, parts: Sequence[Chunk], rows: int, dtype: Dtype = "float32", task: ProgressTask | None = None
+) -> NDArray[Any]:
+    """The vectors (rows, d) of the chunks of so many rows; (0, 0) where there are none. The task advances by rows."""
+    vectors: NDArray[Any] = np.empty((0, 0), dtype)
+    for chunk in parts:
+        encoded = encode(chunk).detach().float().cpu().numpy()
+        if not len(vectors):
+            vectors = np.empty((rows, encoded.shape[1]), dtype)
+        vectors[chunk.rows.numpy()] = encoded
+        if task:
+            task.advance(len(encoded))
+    return vectors
+
+
+def missing(folder: Path, layout: dict[str, Any], shards: int) -> list[int]:
+    """The shards that ``folder`` does not hold yet. Shards of another layout are removed from the folder."""
+    path = folder / "layout.json"
+    if not path.exists() or read_json(path) != layout:
+        for made in ("passages", EXACT):
+            shutil.rmtree(folder / made, ignore_errors=True)
+        for made in (LEVELS, RECALL):
+            (folder / made).unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, layout)
+    return [number for number in range(shards) if not shard_path(folder, number).exists()]
+
+
+def _encode_rows(
+    encode: Encode,
+    source: EncoderInput,
+    rows: NDArray[np.int64],
+    budget: int,
+    dtype: Dtype,
+    task: ProgressTask | None,
+    label: str,
+    encoder: str,
+) -> NDArray[np.floating]:
+    """The vectors (n, d) of the rows ``rows`` (n,) of ``source``."""
+    vectors = encode_chunks(encode, source.chunks_of(rows, budget), len(rows), dtype, task)
+    remedy = f"its encoder {encoder}".rstrip() + " diverged in training, or needs precision fp32 or dtype float32"
+    check_finite(vectors, f"{label}: in {dtype}, the vector of text", rows, remedy)
+    return vectors
+
+
+def encode_queries(
+    encode: Encode,
+    source: EncoderInput,
+    folder: Path,
+    *,
+    shard_size: int,
+    budget: int,
+    dtype: Dtype = "float32",
+    group: ProcessGroup = SINGLE_PROCESS,
+    label: str = "encode",
+    encoder: str = "",
+) -> None:
+    """Encode the queries of ``source`` into ``folder``/queries.npy (n, d), in their order.
+
+    The arguments are those of ``encode_store``. Queries stay float32 where passages are int8 or binary. Where ``source``
+    has ``rows``, only some queries of the collection are encoded, and query_rows.npy (n,) holds their rows.
+    """
+    kept: Dtype = "float32" if dtype in QUANTISED else dtype
+    label = f"{label} queries"
+
+    def encoded(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
+        rows = np.arange(part.start, part.stop)
+        named = {} if source.rows is None else {"query_rows": source.rows[part]}
+        return {**named, "queries": _encode_rows(encode, source, rows, budget, kept, task, label, encoder)}
+
+    compute_in_shards(encoded, len(source), folder / "queries.npy", label, size=shard_size, group=group, unit="texts")
+
+
+def write_dense_index(
+    folder: Path, windows: Windows | None = None, quantising: Quantising | None = None
+) -> dict[str, Any]:
+    """Write ``index.json`` once all shards and queries.npy are there.
+
+    Args:
+        folder: folder of the index.
+        windows: the windows of the texts, where a text may have several vectors.
+        quantising: the return value of ``encode_store``.
+
+    Returns:
+        The content of ``index.json``, and with ``quantising`` the recall after rounding.
+
+    Raises:
+        UserError: a shard is missing or has another shape than the layout says.
+    """
+    layout = read_json(folder / "layout.json")
+    plan = shard_ranges(layout["texts"], layout["shard_size"])
+    dims = set()
+    for number, (first, stop) in enumerate(plan):
+        path = shard_path(folder, number)
+        if not path.exists():
+            raise UserError(f"{path}: this shard was not encoded; run the stage again")
+        rows, dim = load_array(path, mapped=True).shape
+        if rows != stop - first:
+            raise UserError(f"{path}: {rows} vectors instead of {stop - first}; remove it and run the stage again")
+        dims.add(dim)
+    if len(dims) != 1:
+        raise UserError(
+            f"{folder / 'passages'}: vectors of {len(dims)} sizes; remove the folder and run the stage again"
+        )
+    dim = dims.pop()
+    if layout["dtype"] in QUANTISED:
+        dim = Quantiser.load(folder).dim
+    queries = len(load_array(folder / "queries.npy", mapped=True)) if (folder / "queries.npy").exists() else 0
+    about = {"method": "dense", "passages": layout["texts"], "queries": queries, "dim": dim}
+    about |= {"dtype": layout["dtype"], "shards": plan}
+    if windows is not None:
+        about |= {"passages": len(windows.starts) - 1, "windows": layout["texts"]}
+        with atomic(folder / WINDOWS) as temporary, open(temporary, "wb") as stream:
+            np.save(stream, windows.starts)
+    write_json(folder / "index.json", about)
+    return about if quantising is None else {**about, **quantising.write_recall(folder, len(plan))}

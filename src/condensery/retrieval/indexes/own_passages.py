@@ -1,0 +1,99 @@
+"""Leave out the own passages of queries that are passages themselves, as in ArguAna, Quora and CQADupStack.
+
+A query's own passage is no answer to it. This passage has the query's id, and its text, its title, or both together are the
+query's text (``text/same_texts.py``). The id alone is not enough: query 1 and passage 1 of MS MARCO have nothing to do with
+each other. A passage that a split judges relevant to the query stays, because its judgements expect it.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.retrieval.indexes.interface import CollectionRetriever
+from condensery.retrieval.ranking import Ranking, ordered
+from condensery.system.progress import ProgressTask
+from condensery.text.collection import Collection
+from condensery.text.same_texts import plain
+
+
+def own_passages(collection: Collection, query_rows: NDArray[np.integer], by_id: bool = False) -> NDArray[np.int64]:
+    """The row of each query's own passage (n,), -1 where it has none.
+
+    Args:
+        collection: of queries and passages.
+        query_rows: (n,).
+        by_id: take the passage with the query's id, whatever its text and its judgements. This is BEIR's rule.
+    """
+    own: NDArray[np.int64] = collection.passages.rows_of(collection.queries.ids_at(query_rows))
+    there = np.flatnonzero(own >= 0)
+    if by_id or not len(there):
+        return own
+    queries = collection.queries.column("text").take(np.asarray(query_rows)[there])
+    titles, texts = (collection.passages.column(name).take(own[there]) for name in ("title", "text"))
+    same = [
+        plain(query) in (plain(text), plain(title), plain(f"{title} {text}"))
+        for query, title, text in zip(queries, titles, texts, strict=True)
+    ]
+    own[there[~np.array(same)]] = -1
+    if any(same):
+        own[_judged(collection, query_rows, own)] = -1
+    return own
+
+
+def _judged(collection: Collection, query_rows: NDArray[np.integer], passages: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether any split has a judgement above 0 for each query (n,) and its passage (n,): (n,)."""
+    pairs, judged = (np.asarray(query_rows, np.int64) << 32) + passages, np.zeros(len(passages), bool)
+    for split in collection.splits:
+        qrels = collection.qrels(split)
+        relevant = (qrels.query_rows.astype(np.int64) << 32) + qrels.passage_rows
+        judged |= np.isin(pairs, relevant[qrels.grades > 0])
+    return judged
+
+
+class WithoutOwn:
+    """A ``CollectionRetriever`` whose ``search`` leaves out each query's own passage (``own_passages``).
+
+    It searches one passage deeper, so no ranking is shorter. All other methods are those of the wrapped retriever.
+    """
+
+    def __init__(self, retriever: CollectionRetriever, collection: Collection, by_id: bool = False) -> None:
+        self.retriever, self.collection, self.by_id = retriever, collection, by_id
+
+    def __len__(self) -> int:
+        return len(self.retriever)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "retriever":  # the attribute does not exist yet while a copy is made
+            raise AttributeError(name)
+        return getattr(self.retriever, name)
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+        """The k best passages of queries of the collection without their own, as ``CollectionRetriever.search``."""
+        own = own_passages(self.collection, query_rows, self.by_id)
+        if (own < 0).all():
+            return self.retriever.search(query_rows, k, progress)
+        scores, rows = self.retriever.search(query_rows, min(k + 1, len(self)), progress)
+        return ordered(scores, np.where(rows == own[:, None], -1, rows), k)
+
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores (n, k) that the wrapped retriever gives passages (n, k), also to a query's own passage."""
+        return self.retriever.score(query_rows, passage_rows)
+
+
+def own_passages_left_out(
+    collection: Collection, query_rows: NDArray[np.integer], label: str, by_id: bool = False
+) -> dict[str, int]:
+    """Print how many queries have an own passage, which they do not find, and return the count for a manifest.
+
+    Where no query has one, nothing is printed, and {} is returned.
+    """
+    number = int((own_passages(collection, query_rows, by_id) >= 0).sum())
+    if not number:
+        return {}
+    same = "id" if by_id else "id and text"
+    print(
+        f"[{label}] {number:,} of {len(query_rows):,} queries are passages, too (same {same}): none finds itself",
+        flush=True,
+    )
+    return {"own_passages_left_out": number}

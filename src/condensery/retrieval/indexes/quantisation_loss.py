@@ -1,0 +1,115 @@
+"""Store vectors in fewer bits: each number becomes one of 256 levels (int8) or of 2 levels (binary) of its dimension.
+
+The levels come from a sample of the collection's own passages, because the numbers of some dimensions are ten times as large
+as those of others. A search decodes the codes to their levels and leaves queries as they are, so rankings, windows and fusion
+are those of ``DenseIndex``. With one bit this is not the Hamming distance, which rounds queries too (asymmetric distance:
+Jégou et al. 2011, "Product quantization for nearest neighbor search", section III).
+
+The loss is measured: some queries are searched in the vectors before rounding, shard by shard, and again after rounding.
+
+Shapes: m vectors, d dimensions, n queries, k results.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.randomness import generator
+from condensery.retrieval.indexes.dense import BLOCK, DenseIndex, torch_search
+from condensery.retrieval.indexes.quantiser import FILE as LEVELS
+from condensery.retrieval.indexes.quantiser import QUANTISED, Quantiser
+from condensery.retrieval.ranking import top, unpack
+from condensery.system.files import atomic, load_array, read_json, write_json
+
+Dtype = Literal["float32", "float16", "int8", "binary"]
+SAMPLE = 1_024  # most passages that the levels come from
+COMPARED = 500  # most queries that are searched before and after rounding
+DEPTHS = (10, 100)  # depths at which the recall of the float32 results is measured
+EXACT, RECALL = "exact", "recall.json"  # the folder of results before rounding; the file of the measured recall
+
+
+def sample_of(number: int, most: int) -> NDArray[np.int64]:
+    """A fixed random sample of ``number`` rows, at most ``most`` of them, ascending."""
+    return np.sort(generator(0, "quantising").permutation(number)[:most])
+
+
+@dataclass(frozen=True)
+class Quantising:
+    """The rounding of a collection's vectors, and the queries by which its loss is measured.
+
+    Attributes:
+        quantiser: gives the codes.
+        queries: (n, d).
+        own: (n,) the row of a query that is itself a passage, which it does not find; -1 = none.
+    """
+
+    quantiser: Quantiser
+    queries: NDArray[np.float32]
+    own: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, folder: Path, dtype: Dtype, sample: NDArray[np.float32], rows: NDArray[np.int64]) -> Self:
+        """Fit the levels to a sample of passages, and choose the queries that measure the loss.
+
+        Args:
+            folder: of the index. Its queries are used, or the sampled passages where there are none.
+            dtype: int8 or binary.
+            sample: (m, d) vectors of the sampled passages.
+            rows: (m,) rows of the sampled passages.
+        """
+        path = folder / "queries.npy"
+        asked = load_array(path, mapped=True) if path.exists() else sample[:0]
+        if len(asked):
+            chosen = sample_of(len(asked), COMPARED)
+            queries, own = np.asarray(asked[chosen], np.float32), np.full(len(chosen), -1)
+        else:
+            queries, own = sample[:COMPARED], rows[:COMPARED]
+        if not (folder / LEVELS).exists():
+            Quantiser.fitted(sample, QUANTISED[dtype]).save(folder)
+        return cls(Quantiser.load(folder), queries, own)
+
+    def stored(self, folder: Path, number: int, first: int, vectors: NDArray[np.float32]) -> NDArray[Any]:
+        """The codes of a shard of vectors (m, d). The exact results of the queries in the shard are written to ``folder``.
+
+        ``number`` is the number of the shard, ``first`` its first row.
+        """
+        keys = torch_search(self.queries, iter([(first, vectors)]), DEPTHS[-1] + 1, "cpu")
+        (folder / EXACT).mkdir(exist_ok=True)
+        with atomic(folder / EXACT / f"{number:05d}.npy") as temporary, open(temporary, "wb") as stream:
+            np.save(stream, keys)
+        return self.quantiser.codes(vectors)
+
+    def write_recall(self, folder: Path, shards: int) -> dict[str, Any]:
+        """The share of the results before rounding that the index in ``folder`` finds.
+
+        The shares are written to a file, which is read again after an interruption.
+
+        Returns:
+            ``recall_10`` and ``recall_100``, and ``compared``, the number of queries.
+        """
+        if not (folder / RECALL).exists():
+            parts = [load_array(folder / EXACT / f"{number:05d}.npy") for number in range(shards)]
+            exact = unpack(top(np.concatenate(parts, axis=1), DEPTHS[-1] + 1))[1]
+            blocks = DenseIndex(folder, device="cpu").blocks(BLOCK)
+            found = unpack(torch_search(self.queries, blocks, DEPTHS[-1] + 1, "cpu"))[1]
+            shares = {f"recall_{depth}": share_found(exact, found, self.own, depth) for depth in DEPTHS}
+            write_json(folder / RECALL, {**shares, "compared": len(self.queries)})
+        shutil.rmtree(folder / EXACT, ignore_errors=True)
+        recall: dict[str, Any] = read_json(folder / RECALL)
+        return recall
+
+
+def share_found(exact: NDArray[np.int64], found: NDArray[np.int64], own: NDArray[np.int64], depth: int) -> float:
+    """The share of the ``depth`` best rows of ``exact`` (n, k) that are among the ``depth`` best of ``found`` (n, k).
+
+    The row ``own`` (n,) of each query and padding (-1) count in neither.
+    """
+    wanted = hits = 0
+    for best, others, itself in zip(exact, found, own, strict=True):
+        of_best, of_others = (rows[(rows >= 0) & (rows != itself)][:depth] for rows in (best, others))
+        wanted, hits = wanted + len(of_best), hits + len(np.intersect1d(of_best, of_others))
+    return hits / wanted if wanted else 1.0

@@ -1,0 +1,73 @@
+"""The candidates of some queries in the order of a reranker's scores, as an index."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError, shown
+from condensery.retrieval.ranking import Ranking, ordered, scores_in
+from condensery.system.files import atomic, load_array, read_json, write_json
+from condensery.system.progress import ProgressTask
+from condensery.text.collection import Collection
+
+Rows = NDArray[np.integer]
+Scores = NDArray[np.float32]
+
+
+class RerankedIndex:
+    """The candidates of some queries in the order of their scores: a retriever that knows only these queries."""
+
+    def __init__(self, folder: Path, collection: Collection) -> None:
+        self.folder, self.collection = folder, collection
+        self.about: dict[str, Any] = read_json(folder / "index.json")
+        self.query_rows = load_array(folder / "queries.npy")
+        self.candidates = load_array(folder / "candidates.npy", mapped=True)
+        self.scores = load_array(folder / "scores.npy", mapped=True)
+
+    def __len__(self) -> int:
+        return int(self.about["passages"])
+
+    def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
+        """The k best candidates of queries, as ``CollectionRetriever.search``; other passages are not found.
+
+        Raises ``UserError`` for a query that was not reranked.
+        """
+        place = self._places(query_rows)
+        if progress:
+            progress.advance(len(place))
+        return ordered(self.scores[place], self.candidates[place], k)
+
+    def score(self, query_rows: Rows, passage_rows: Rows) -> Scores:
+        """The scores (n, k) that the reranker gave passages (n, k); NaN for passages that it did not read.
+
+        Raises ``UserError`` for a query that was not reranked.
+        """
+        place = self._places(query_rows)
+        return scores_in((self.scores[place], self.candidates[place]), passage_rows, otherwise=np.nan)
+
+    def _places(self, query_rows: Rows) -> NDArray[np.integer]:
+        """The places of queries (n,) among the reranked queries."""
+        place = np.minimum(np.searchsorted(self.query_rows, query_rows), len(self.query_rows) - 1)
+        strange = np.flatnonzero(self.query_rows[place] != query_rows)
+        if len(strange):
+            name = self.collection.queries.column("id")[int(query_rows[strange[0]])]
+            raise UserError(
+                f"{self.folder}: query {shown(name)!r} was not reranked (those of the split {self.about['split']!r} were);"
+                " set the key split of the stage that reranks"
+            )
+        return place
+
+
+def write_reranked(folder: Path, collection: Collection, query_rows: Rows, depth: int, split: str) -> dict[str, Any]:
+    """Write the files that make candidates.npy and scores.npy in ``folder`` an index.
+
+    Returns the content of ``index.json``.
+    """
+    with atomic(folder / "queries.npy") as temporary, open(temporary, "wb") as stream:
+        np.save(stream, query_rows)
+    about = {"method": "rerank", "passages": len(collection.passages), "split": split}
+    about |= {"queries": len(query_rows), "depth": depth}
+    write_json(folder / "index.json", about)
+    return about

@@ -1,0 +1,75 @@
+"""The development protocol of Zhao et al. (§4.1): rank one positive among passages drawn from a retriever's best 1,000.
+
+The protocol is far cheaper than a ranking of all passages, and its numbers are far higher. It shows only which model is
+better.
+
+Shapes: n queries, k results, c candidates of a query.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.randomness import uniforms
+from condensery.retrieval.indexes.interface import CollectionRetriever, without_terms
+from condensery.retrieval.ranking import Ranking, ordered
+from condensery.system.progress import ProgressTask
+
+
+class SampledCandidates:
+    """A ``CollectionRetriever`` that ranks only one positive and some passages of a pool for each query.
+
+    The sample depends on the query, its judgements and the pool alone, so every ranker sees the same sample.
+
+    Args:
+        ranker: gives the order.
+        pool: gives the passages.
+        positives: query row -> its relevant passages; of several one is drawn, and the others are no candidates.
+        number: number of passages besides the positive; fewer where the pool finds fewer.
+        depth: these passages are drawn from the ``depth`` best of the pool.
+    """
+
+    def __init__(
+        self,
+        ranker: CollectionRetriever,
+        pool: CollectionRetriever,
+        positives: Mapping[int, NDArray[np.integer]],
+        number: int,
+        depth: int,
+    ) -> None:
+        self.ranker, self.pool, self.positives = ranker, pool, positives
+        self.number, self.depth = number, depth
+
+    def __len__(self) -> int:
+        return len(self.ranker)
+
+    def without_terms(self, query_rows: NDArray[np.integer]) -> int:
+        """The number of queries (n,) that share no term with any passage by the ranker; 0 for a ranker without BM25."""
+        return without_terms(self.ranker, query_rows)
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+        """The k best of the candidates of each query, in the form of ``CollectionRetriever.search``."""
+        rows = self.candidates(query_rows)
+        if progress:
+            progress.advance(len(query_rows))
+        return ordered(self.ranker.score(query_rows, rows), rows, k)
+
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores (n, k) that the ranker gives passages (n, k) of each query."""
+        return self.ranker.score(query_rows, passage_rows)
+
+    def candidates(self, query_rows: NDArray[np.integer]) -> NDArray[np.int64]:
+        """The candidates (n, 1 + number): the positive, then the other passages in random order; -1 where there is none."""
+        relevant = [self.positives.get(int(row), np.empty(0, np.int64)) for row in query_rows]
+        candidates = np.full((len(relevant), 1 + self.number), -1, np.int64)
+        draws = uniforms("candidates", "positive", index=query_rows)
+        _, ranked = self.pool.search(query_rows, min(self.depth, len(self.pool)))
+        for place, (row, positives, best) in enumerate(zip(query_rows.tolist(), relevant, ranked, strict=True)):
+            if len(positives):
+                candidates[place, 0] = positives[int(draws[place] * len(positives))]
+            others = best[(best >= 0) & ~np.isin(best, positives)]
+            order = np.argsort(uniforms("candidates", "others", row, index=others), kind="stable")
+            chosen = others[order[: self.number]]
+            candidates[place, 1 : 1 + len(chosen)] = chosen
+        return candidates

@@ -1,0 +1,92 @@
+"""The pool from which hard negatives are drawn: several sources side by side, each mapped from disk."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.retrieval.negatives import Negatives
+from condensery.retrieval.ranking import without_repeats
+
+
+class NegativePool:
+    """The negatives of the training queries from several sources, side by side, read when a batch asks for them.
+
+    ``pool[chosen]`` (b, m) gives the negatives of the queries ``chosen`` (b,), each passage once; -1, in any place, is
+    padding.
+
+    Args:
+        sources: have their queries in any order; queries that are no training queries are ignored.
+        query_rows: (q,) rows of the training queries in the collection, ascending.
+        depths: number of a query's best negatives that each source gives; None = all of them.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Negatives],
+        query_rows: NDArray[np.int64],
+        depths: Sequence[int | None] | None = None,
+    ) -> None:
+        self.sources = sources
+        self.places = [places_of(source.query_rows, query_rows) for source in sources]
+        self.depths = list(depths or [None] * len(sources))
+        widths = [
+            len(range(source.passage_rows.shape[1])[:end]) for source, end in zip(sources, self.depths, strict=True)
+        ]
+        self.shape = (len(query_rows), sum(widths))
+
+    def __getitem__(self, chosen: NDArray[np.integer]) -> NDArray[np.int32]:
+        parts = self.parts(chosen)
+        return without_repeats(np.concatenate(parts, axis=1)) if parts else np.empty((len(chosen), 0), np.int32)
+
+    def content(self) -> dict[str, Any]:
+        """The arrays that decide on the negatives. Scores do not count: they are not the same on every machine."""
+        return {
+            "passages": [source.passage_rows for source in self.sources],
+            "places": self.places,
+            "depths": self.depths,
+        }
+
+    def parts(self, chosen: NDArray[np.integer]) -> list[NDArray[np.int32]]:
+        """The negatives of each source for the queries ``chosen`` (b,), (b, depth); sources may share passages."""
+        parts = []
+        for source, places, depth in zip(self.sources, self.places, self.depths, strict=True):
+            at = places[chosen]
+            parts.append(np.where(at[:, None] >= 0, source.passage_rows[np.maximum(at, 0), :depth], np.int32(-1)))
+        return parts
+
+
+class NegativeWeights:
+    """The weight with which each negative of a pool is drawn: ``weights[chosen]`` (b, m) > 0, in line with ``pool[chosen]``.
+
+    The weight of a source is shared equally among its negatives of the query. A passage of several sources has the sum of
+    their shares.
+    """
+
+    def __init__(self, pool: NegativePool, weights: Sequence[float]) -> None:
+        self.pool, self.weights = pool, weights
+
+    def __getitem__(self, chosen: NDArray[np.integer]) -> NDArray[np.float64]:
+        parts = self.pool.parts(chosen)
+        shares = [
+            np.broadcast_to(weight / np.maximum((part >= 0).sum(axis=1, keepdims=True), 1), part.shape)
+            for part, weight in zip(parts, self.weights, strict=True)
+        ]
+        return _added_up(np.concatenate(parts, axis=1), np.concatenate(shares, axis=1))
+
+
+def _added_up(pool: NDArray[np.int32], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(b, m) the sum of a passage's weights over its row, at every place of the passage."""
+    total = np.empty(pool.shape)
+    for row, (passages, own) in enumerate(zip(pool, weights, strict=True)):
+        _, place = np.unique(passages, return_inverse=True)
+        total[row] = np.bincount(place, own)[place]
+    return total
+
+
+def places_of(here: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The place in ``here`` of each value of ``wanted``; -1 for a value that ``here`` does not hold."""
+    order = np.argsort(here, kind="stable")
+    at = np.minimum(np.searchsorted(here, wanted, sorter=order), len(here) - 1)
+    return np.where(here[order[at]] == wanted, order[at], -1)

@@ -1,0 +1,100 @@
+"""Lists of passages of some queries, as rows of a collection in arrays, and as JSON lines with ids."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.system.files import atomic, load_array
+from condensery.text.collection import Collection
+
+WRITTEN = 256  # lines written at a time
+
+
+@dataclass(frozen=True)
+class PassageLists:
+    """Passages of q queries, and their scores; the arrays may be mapped from files.
+
+    Attributes:
+        query_rows: int64 (q,), rows of the queries in the collection.
+        passage_rows: int32 or int64 (q, k), rows of the passages; -1 is padding.
+        scores: float32 (q, k), or None where scores are not known.
+    """
+
+    query_rows: NDArray[np.int64]
+    passage_rows: NDArray[np.integer]
+    scores: NDArray[np.float32] | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let another process map the files itself instead of copying the arrays."""
+        if isinstance(self.passage_rows, np.memmap) and self.passage_rows.filename:
+            return type(self).mapped, (Path(self.passage_rows.filename).parent,)
+        return type(self), (self.query_rows, self.passage_rows, self.scores)
+
+    @classmethod
+    def mapped(cls, folder: Path) -> Self:
+        """Open the arrays ``queries.npy``, ``passages.npy`` and, if there are scores, ``scores.npy`` of a folder."""
+        scores = folder / "scores.npy"
+        return cls(
+            load_array(folder / "queries.npy"),
+            load_array(folder / "passages.npy", mapped=True),
+            load_array(scores, mapped=True) if scores.exists() else None,
+        )
+
+    def save_arrays(self, folder: Path) -> None:
+        """Write the arrays for ``mapped``. Arrays that are mapped are there already and are not written again."""
+        arrays = {"queries": self.query_rows, "passages": self.passage_rows, "scores": self.scores}
+        for name, array in arrays.items():
+            if array is not None and not isinstance(array, np.memmap):
+                with atomic(folder / f"{name}.npy") as temporary, open(temporary, "wb") as stream:
+                    np.save(stream, array)
+
+    @property
+    def filled(self) -> NDArray[np.bool_]:
+        """(q, k) True where a passage stands."""
+        return np.asarray(self.passage_rows) >= 0
+
+    def blocks(self, size: int) -> Iterator[Self]:
+        """The lists of at most ``size`` queries at a time, in memory."""
+        for first in range(0, len(self.query_rows), size):
+            part = slice(first, first + size)
+            scores = None if self.scores is None else np.asarray(self.scores[part])
+            yield replace(
+                self,
+                query_rows=self.query_rows[part],
+                passage_rows=np.asarray(self.passage_rows[part]),
+                scores=scores,
+            )
+
+
+def write_lists(
+    path: Path, blocks: Iterable[PassageLists], collection: Collection, key: str, digits: int | None = None
+) -> None:
+    """Write JSON lines, one a query: {"query_id": ..., ``key``: [ids of passages], "scores": [...]}.
+
+    Args:
+        path: the file.
+        blocks: the lists.
+        collection: gives the ids.
+        key: name of the list of passages.
+        digits: significant digits of the scores; None = all that float32 has.
+    """
+    with atomic(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
+        for block in blocks:
+            filled = block.filled
+            passages = iter(collection.passages.ids_at(block.passage_rows[filled]))
+            for at, query in enumerate(collection.queries.ids_at(block.query_rows)):
+                line: dict[str, Any] = {"query_id": query, key: list(islice(passages, int(filled[at].sum())))}
+                if block.scores is not None:
+                    line["scores"] = [_number(score, digits) for score in block.scores[at][filled[at]]]
+                stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def _number(score: np.float32, digits: int | None) -> float:
+    # str of a float32 gives the shortest text that reads back as the same number
+    return float(str(score)) if digits is None else float(f"{score:.{digits}g}")

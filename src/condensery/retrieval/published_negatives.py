@@ -1,0 +1,311 @@
+"""Read negatives that others found: in triples of ids, in JSON lines of several systems, and in a collection's own files.
+
+Triples are those of MS MARCO: query, positive and negative, tab-separated. A line of several systems, as in
+sentence-transformers' msmarco-hard-negatives, is ``{"qid": 867436, "pos": [5238393], "neg": {"bm25": [...],
+"msmarco-distilbert-base-tas-b": [...], ...}}``. Its ids are numbers or strings, and each list is best first. Lines of this
+project, ``{"query_id": ..., "negative_ids": [...]}``, are read as the list of one system.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+from numpy.typing import NDArray
+
+from condensery.errors import UserError, close_to, shown
+from condensery.retrieval.lookup import known_rows, rows_of
+from condensery.retrieval.negatives import LINES, Negatives
+from condensery.retrieval.no_negatives import NoNegatives, packed
+from condensery.retrieval.relabelled import NOTHING, Relabelled
+from condensery.system.inputs import look
+from condensery.system.progress import progress
+from condensery.text.collection import Collection
+from condensery.text.lines import check_whole, field, fields_of, read_lines, read_objects
+
+COMPARED = 16_000_000  # most passages that triples are compared with at a time: 64 MB
+
+Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]  # queries (n,) and passages (n,)
+Line = tuple[str, str, list[str], list[str]]  # place, query, positives, negatives
+
+
+def from_triples(
+    path: Path, collection: Collection, depth: int, split: str = "train", relabelled: Relabelled = NOTHING
+) -> tuple[Negatives, dict[str, Any]]:
+    """Read MS MARCO's triples of ids (query, positive, negative; tab-separated, .gz accepted) as negatives.
+
+    Each query keeps its first ``depth`` distinct negatives. ``_screened`` leaves out passages that are no negatives by
+    the judgements of ``split`` or by ``relabelled``. Queries that the collection does not know are counted, not kept.
+
+    Returns:
+        The negatives, and counts for the manifest.
+
+    Raises:
+        UserError: a line does not have three columns, a passage is unknown, or nothing is left.
+    """
+    counts = {"triples": 0, "unknown_queries": 0}
+
+    def pairs() -> Iterator[Pairs]:
+        with progress("triples", 0, "triples") as task:
+            for batch in _triple_batches(path):
+                queries, passages = _rows_of_triples(path, batch, counts["triples"], collection)
+                known = queries >= 0
+                if not counts["unknown_queries"] and not known.all():
+                    row = int(np.argmin(known))
+                    check_unlike(collection, batch.column(0)[row].as_py(), _place(path, counts["triples"] + row))
+                counts["triples"] += len(queries)
+                counts["unknown_queries"] += int(len(queries) - known.sum())
+                yield queries[known], passages[known]
+                task.advance(len(queries))
+
+    none = f"{path}: no triple of a query of the collection '{collection.name}'"
+    negatives, kept = _screened(pairs(), collection, depth, split, relabelled, none)
+    return negatives, {**counts, **kept}
+
+
+def from_systems(
+    path: Path,
+    collection: Collection,
+    depth: int,
+    split: str = "train",
+    systems: Sequence[str] | None = None,
+    per_system: int | None = None,
+    relabelled: Relabelled = NOTHING,
+) -> tuple[Negatives, dict[str, Any]]:
+    """Read the negatives of a file. Each query has the first negative of every system first, then the second, ...
+
+    The line's own positives are left out, and passages that are no negatives by ``split`` or ``relabelled`` (``_screened``).
+
+    Args:
+        path: the file, plain or .gz.
+        collection: of queries and passages.
+        depth: most distinct negatives that are kept of a query.
+        split: gives the judgements.
+        systems: names of the systems whose lists are used; None = all.
+        per_system: most negatives that are used of each list; None = all.
+        relabelled: people's later judgements.
+
+    Returns:
+        The negatives, and counts for the manifest.
+
+    Raises:
+        UserError: with the line: broken JSON, a missing or mistyped field, an unknown passage. Also where no line has one
+            of the ``systems``, or no line belongs to a query of the collection.
+    """
+    counts, seen = {"lines": 0, "unknown_queries": 0}, dict[str, None]()
+
+    def pairs() -> Iterator[Pairs]:
+        for block in _blocks(_parsed(path, systems, per_system, seen)):
+            queries = collection.queries.rows_of([query for _, query, _, _ in block])
+            if not counts["unknown_queries"] and (queries < 0).any():
+                place, query, *_ = block[int(np.argmin(queries))]
+                check_unlike(collection, query, place)
+            known = [line for line, row in zip(block, queries.tolist(), strict=True) if row >= 0]
+            counts["lines"] += len(block)
+            counts["unknown_queries"] += len(block) - len(known)
+            yield _pairs(collection, known, queries[queries >= 0])
+        if missing := [name for name in systems or [] if name not in seen]:
+            raise UserError(
+                f"stage.read_negatives.systems: {path} has no system {missing[0]!r}{close_to(missing[0], seen)}"
+            )
+
+    none = f"{path}: no negative of a query of the collection '{collection.name}'"
+    negatives, kept = _screened(pairs(), collection, depth, split, relabelled, none)
+    return negatives, {**counts, **kept}
+
+
+def _pairs(collection: Collection, lines: list[Line], queries: NDArray[np.int64]) -> Pairs:
+    """The queries (n,) and passages (n,) of the negatives of these lines that are no positives of theirs."""
+    of_line = np.repeat(np.arange(len(lines)), [len(negatives) for *_, negatives in lines])
+    flat = [one for *_, negatives in lines for one in negatives]
+    passages = known_rows(collection, "passage", flat, lambda at: lines[int(of_line[at])][0])
+    positives = rows_of(collection.passages, [one for _, _, positives, _ in lines for one in positives])
+    of_positives = np.repeat(np.arange(len(lines)), [len(positives) for _, _, positives, _ in lines])
+    first = collection.passage_texts.same.first  # a positive's text under another id is no negative either
+    own = np.isin(packed(of_line, first(passages)), packed(of_positives, first(positives)))
+    return queries[of_line[~own]], passages[~own]
+
+
+def _parsed(path: Path, systems: Sequence[str] | None, per_system: int | None, seen: dict[str, None]) -> Iterator[Line]:
+    """The lines of a file, each with one list that takes from its systems in turn. ``seen`` gets the systems' names."""
+    for place, record in read_objects(path):
+        if "neg" in record:
+            lists = {name: _ids(listed, place) for name, listed in field(record, "neg", place, dict).items()}
+            query, positives = _ids([record.get("qid")], place)[0], _ids(field(record, "pos", place, list, []), place)
+        elif "negative_ids" in record:
+            lists, positives = {"": _ids(record["negative_ids"], place)}, list[str]()
+            query = field(record, "query_id", place, str)
+        else:
+            raise UserError(f'{place}: neither "neg" nor "negative_ids" ({fields_of(record)})')
+        seen |= dict.fromkeys(lists)
+        wanted = [lists.get(name, [])[:per_system] for name in (lists if systems is None else systems)]
+        yield place, query, positives, [one for one in chain(*zip_longest(*wanted)) if one is not None]
+
+
+def _ids(value: Any, place: str) -> list[str]:
+    """Read a list of ids, which may be numbers. Raises ``UserError`` where ``value`` is no such list."""
+    if not isinstance(value, list) or not all(
+        isinstance(one, int | str) and not isinstance(one, bool) for one in value
+    ):
+        raise UserError(f"{place}: qid, pos and the lists of neg must be ids, as numbers or strings")
+    ids = [str(one) for one in value]
+    check_whole("".join(ids), "id", place)
+    return ids
+
+
+def _blocks(lines: Iterator[Line]) -> Iterator[list[Line]]:
+    block = list[Line]()
+    for line in lines:
+        block.append(line)
+        if len(block) == LINES:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def from_collection(
+    collection: Collection, depth: int, split: str = "train", relabelled: Relabelled = NOTHING
+) -> tuple[Negatives, dict[str, Any]]:
+    """The first ``depth`` negatives that the collection's own files give for each query of ``split``.
+
+    ``_screened`` leaves out passages that are no negatives.
+
+    Returns:
+        The negatives, and counts for the manifest.
+
+    Raises:
+        UserError: there are no negatives.
+    """
+    given = collection.given_negatives
+    if given is None:
+        raise UserError(
+            f"collection '{collection.name}' gives no negatives; set stage.read_negatives.file to a file of them"
+        )
+    pairs = given[np.isin(given[:, 0], collection.questions(split))].T
+    none = f"collection '{collection.name}' gives no negatives for the queries of the split {split!r}"
+    return _screened([(pairs[0], pairs[1])], collection, depth, split, relabelled, none)
+
+
+def check_unlike(collection: Collection, query: str, place: str) -> None:
+    """Raise ``UserError`` where the id of an unknown query looks the same as the id of a known query.
+
+    Other unknown queries usually belong to other splits. One check reads all ids of queries, so only the first unknown
+    query of a file is checked.
+    """
+    if hint := collection.queries.unlike(query):
+        raise UserError(f"{place}: query {shown(query)!r} is unknown (in '{collection.name}'){hint}")
+
+
+def _screened(
+    given: Iterable[Pairs], collection: Collection, depth: int, split: str, relabelled: Relabelled, none: str
+) -> tuple[Negatives, dict[str, int]]:
+    """The first ``depth`` real negatives of each query of given pairs.
+
+    Left out are passages that ``split`` or people since (``relabelled``) judge relevant, and passages that have the same
+    text as a relevant passage or as the query (``NoNegatives``).
+
+    Returns:
+        The negatives, and counts for the manifest; ``left_out_by_text`` counts passages left out for their text alone.
+
+    Raises:
+        UserError: there are no negatives; with the message ``none``.
+    """
+    qrels = collection.qrels(split)
+    relevant = qrels.grades >= qrels.relevant_from
+    judged = np.concatenate([packed(qrels.query_rows[relevant], qrels.passage_rows[relevant]), relabelled.yes])
+    positives = relabelled.added_to(qrels.positives())
+    known = NoNegatives.of(collection, positives, np.arange(len(collection.queries)))
+    distinct, by_text = Distinct(len(collection.queries), depth), 0
+    for queries, passages in given:
+        pairs, no_negatives = packed(queries, passages), known.among(queries, passages)
+        by_text += int((~np.isin(pairs[no_negatives], judged)).sum())
+        distinct.add(pairs[~no_negatives])
+    negatives = distinct.result()
+    if not len(negatives.query_rows):
+        raise UserError(none)
+    counts = {"queries": len(negatives.query_rows), "negatives": int(negatives.counts.sum())}
+    return negatives, {**counts, **({"left_out_by_text": by_text} if by_text else {})}
+
+
+def _rows_of_triples(path: Path, batch: pa.RecordBatch, before: int, collection: Collection) -> Pairs:
+    """The queries (n,), -1 where unknown, and negatives (n,) of triples; ``before`` triples stand before them in the file."""
+    passages = known_rows(collection, "passage", batch.column(2), lambda at: _place(path, before + at))
+    return rows_of(collection.queries, batch.column(0)), passages
+
+
+def _triple_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    names = ["query", "positive", "negative"]
+    convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
+    read = csv.ReadOptions(column_names=names, block_size=16 * 2**20)
+    parse = csv.ParseOptions(delimiter="\t", quote_char=False)
+    look([path])  # Arrow would wait for the content of a pipe
+    try:
+        yield from csv.open_csv(path, read_options=read, parse_options=parse, convert_options=convert)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(_broken_triple(path, str(error).splitlines()[0])) from None
+
+
+def _broken_triple(path: Path, reason: str) -> str:
+    """The message that names the first line without three columns, whose number Arrow does not know.
+
+    Raises ``UserError`` where ``read_lines`` does, because a line cannot be read.
+    """
+    for place, line in read_lines(path):
+        if line and (columns := line.count("\t") + 1) != 3:
+            return f"{place}: expected 3 tab-separated ids (query, positive, negative), found {columns}"
+    return f"{path}: not readable as triples of ids ({reason})"
+
+
+def _place(path: Path, row: int) -> str:
+    """``path:line`` of the triple ``row``, counted from 0 as Arrow does, without empty lines."""
+    return next(islice((place for place, line in read_lines(path) if line), row, None))
+
+
+class Distinct:
+    """The first ``depth`` distinct passages of each query, of a stream of (query << 32) + passage.
+
+    Memory holds no more than these passages.
+    """
+
+    def __init__(self, queries: int, depth: int) -> None:
+        self.depth = depth
+        self.counts = np.zeros(queries, np.int64)
+        self.table = np.full((queries, 0), -1, np.int32)  # (queries, width), in order of arrival, padded with -1
+
+    def add(self, pairs: NDArray[np.int64]) -> None:
+        """Take the next pairs of the stream."""
+        while len(pairs):
+            size = max(1, COMPARED // max(1, self.table.shape[1]))
+            self._add(pairs[:size])
+            pairs = pairs[size:]
+
+    def _add(self, pairs: NDArray[np.int64]) -> None:
+        pairs = pairs[self.counts[pairs >> 32] < self.depth]  # a full query needs no more
+        _, first = np.unique(pairs, return_index=True)
+        pairs = pairs[np.sort(first)]
+        queries, passages = pairs >> 32, (pairs & 0xFFFFFFFF).astype(np.int32)
+        fresh = ~(self.table[queries] == passages[:, None]).any(axis=1)
+        order = np.argsort(queries[fresh], kind="stable")
+        queries, passages = queries[fresh][order], passages[fresh][order]
+        place = self.counts[queries] + np.arange(len(queries)) - np.searchsorted(queries, queries)
+        kept = place < self.depth
+        queries, passages, place = queries[kept], passages[kept], place[kept]
+        self._widen(int(place.max(initial=-1)) + 1)
+        self.table[queries, place] = passages
+        np.add.at(self.counts, queries, 1)
+
+    def _widen(self, width: int) -> None:
+        known = self.table.shape[1]
+        if width > known:
+            wider = np.full((len(self.table), min(self.depth, max(width, 2 * known))), -1, np.int32)
+            wider[:, :known] = self.table
+            self.table = wider
+
+    def result(self) -> Negatives:
+        """The negatives so far, of the queries that have any, in row order."""
+        queries = np.flatnonzero(self.counts)
+        return Negatives(queries, self.table[queries, : self.counts.max(initial=0)])

@@ -1,0 +1,210 @@
+"""``Searcher``, the base class of ``BM25``, ``Retriever`` and ``Fused``, which search passages in a program of your own.
+
+Shapes: n queries, m passages, k results.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Self, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError, shown
+from condensery.ranges import Count, check_numbers
+from condensery.retrieval.finite import check_scores
+from condensery.retrieval.indexes.interface import unmatched_queries, without_terms
+from condensery.retrieval.ranking import Ranking
+from condensery.system.progress import ProgressTask
+from condensery.text.collection import Collection
+from condensery.text.ids import check_distinct
+from condensery.text.lines import check_whole
+
+Passages = Sequence[str] | Mapping[str, str | Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One result of a search: ``rank`` from 1, the retriever's ``score``, and the ``id``, ``title`` and ``text``."""
+
+    rank: int
+    score: float
+    id: str
+    title: str
+    text: str
+
+
+class Searcher(ABC):
+    """Finds passages for queries, among those that ``index`` was given."""
+
+    def __init__(self) -> None:
+        self._ids, self._titles, self._texts = list[str](), list[str](), list[str]()
+
+    def __len__(self) -> int:
+        """The number of passages."""
+        return len(self._ids)
+
+    @property
+    def content_hash(self) -> str:
+        """The hash of the passages' ids, titles and texts in their order."""
+        return hash_of_passages(self._ids, self._titles, self._texts)
+
+    def index(self, passages: Passages) -> Self:
+        """Index passages for the searches that follow, in place of any passages before.
+
+        Args:
+            passages: texts, whose ids are then "0", "1", ...; or a mapping from id to a text, or to a mapping with ``text``
+                and optionally ``title`` (the BEIR layout).
+
+        Returns:
+            The searcher itself.
+
+        Raises:
+            UserError: there are no passages, or a passage is no text.
+        """
+        named = passages if isinstance(passages, Mapping) else {str(i): text for i, text in enumerate(passages)}
+        if isinstance(passages, str) or not named:
+            raise UserError(
+                "index: a sequence of texts, or a mapping of ids to texts, is expected; it must not be empty"
+            )
+        check_distinct(named, "index")
+        titles, texts = [], []
+        for name, passage in named.items():
+            title, text = ("", passage) if isinstance(passage, str) else (passage.get("title", ""), passage.get("text"))
+            if not isinstance(text, str) or not isinstance(title, str):
+                raise UserError(
+                    f"index: passage {shown(str(name))!r} has no text; it must be a str, or a mapping with `text`"
+                )
+            for given, what in ((str(name), "id"), (title, "title"), (text, "text")):
+                check_whole(given, what, f"index: passage {shown(str(name))!r}")
+            titles.append(title)
+            texts.append(text)
+        self._prepare(titles, texts)
+        self._ids, self._titles, self._texts = [str(name) for name in named], titles, texts
+        return self
+
+    @overload
+    def search(self, query: str, k: int = 10) -> list[Hit]: ...  # type: ignore[overload-overlap]  # a str is a sequence, too
+
+    @overload
+    def search(self, query: Sequence[str], k: int = 10) -> list[list[Hit]]: ...
+
+    def search(self, query: str | Sequence[str], k: Count = 10) -> list[Hit] | list[list[Hit]]:
+        """The ``k`` best passages, best first: a list for one query, a list of lists for several.
+
+        Equal scores stand in the order of the passages. BM25 finds no passage that shares no term with the query.
+
+        Raises:
+            UserError: nothing is indexed.
+        """
+        check_numbers(Searcher.search, {"k": k})
+        one = isinstance(query, str)
+        scores, rows = self.rank([query] if isinstance(query, str) else query, k)
+        hits = [
+            [
+                Hit(rank, float(score), self._ids[row], self._titles[row], self._texts[row])
+                for rank, (score, row) in enumerate(zip(*pair, strict=True), 1)
+                if row >= 0
+            ]
+            for pair in zip(scores, rows.tolist(), strict=True)
+        ]
+        return hits[0] if one else hits
+
+    def rank(self, queries: Sequence[str], k: int) -> Ranking:
+        """The ``k`` best passages as arrays: scores (n, k) float32 and places of the passages (n, k) int64.
+
+        Where fewer passages are found, the score is -inf and the place -1.
+
+        Raises:
+            UserError: nothing is indexed.
+        """
+        self._check(queries)
+        scores, rows = self._rank(list(queries), k)
+        check_scores(scores, rows, "search: a score of query", queries)
+        return scores, rows
+
+    def score(self, queries: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores (n, k) that queries (n,) give the passages at places (n, k), found by a search or not; NaN for -1.
+
+        The scores are those of ``CollectionRetriever.score``.
+
+        Raises:
+            UserError: nothing is indexed, or a score is not finite.
+        """
+        self._check(queries)
+        return self._score(list(queries), passage_rows)
+
+    def _check(self, queries: Sequence[str]) -> None:
+        if not self._ids:
+            raise UserError("search: nothing is indexed yet; call index(passages) first")
+        for number, query in enumerate(queries):
+            if not isinstance(query, str):
+                raise UserError(f"search: query {number} is no text but of {type(query).__name__}")
+            check_whole(query, "text", f"search: query {number}")
+
+    def identity(self) -> str:
+        """All that the results depend on besides the passages, as a text. Mined negatives are cached under it."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def _prepare(self, titles: list[str], texts: list[str]) -> None: ...
+
+    @abstractmethod
+    def _rank(self, queries: list[str], k: int) -> Ranking: ...
+
+    @abstractmethod
+    def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]: ...
+
+
+class SearcherIndex:
+    """A searcher as a ``CollectionRetriever``: it is asked rows of the texts ``queries``."""
+
+    def __init__(self, searcher: Searcher, queries: Sequence[str]) -> None:
+        self.searcher, self.queries = searcher, queries
+
+    @classmethod
+    def of(cls, searcher: Searcher, collection: Collection) -> Self:
+        """A copy of a searcher that indexes the passages of a collection, and is asked the collection's queries."""
+        columns = (collection.passages.column(name) for name in ("id", "title", "text"))
+        passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
+        return cls(copy(searcher).index(passages), collection.queries.column("text"))
+
+    def __len__(self) -> int:
+        return len(self.searcher)
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+        """The k best passages of queries (n,), as ``CollectionRetriever.search``."""
+        return self.searcher.rank(self._texts(query_rows), k)
+
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores (n, k) that queries (n,) give passages (n, k), found by ``search`` or not."""
+        return self.searcher.score(self._texts(query_rows), passage_rows)
+
+    def without_terms(self, query_rows: NDArray[np.integer]) -> int:
+        """The number of queries (n,) that share no term with any passage; 0 for a searcher without BM25."""
+        return without_terms(self.searcher, self._texts(query_rows))
+
+    def warn(self, query_rows: NDArray[np.integer]) -> None:
+        """Print a warning where BM25 finds nothing for most of the queries (n,)."""
+        for text in unmatched_queries(self, query_rows).get("warnings", []):
+            print(f"warning: {text}", flush=True)
+
+    def _texts(self, query_rows: NDArray[np.integer]) -> list[str]:
+        return [self.queries[row] for row in query_rows.tolist()]
+
+
+def numbered(titles: Sequence[str], texts: Sequence[str]) -> Passages:
+    """Passages for a searcher inside a searcher, which knows them by their places."""
+    both = enumerate(zip(titles, texts, strict=True))
+    return {str(number): {"title": title, "text": text} for number, (title, text) in both}
+
+
+def hash_of_passages(ids: Iterable[str], titles: Iterable[str], texts: Iterable[str]) -> str:
+    """The hash of passages in their order. It equals the ``content_hash`` of a searcher that has indexed them."""
+    digest = hashlib.blake2b(digest_size=16)
+    for text in (*ids, *titles, *texts):
+        digest.update(text.encode() + b"\0")
+    return digest.hexdigest()

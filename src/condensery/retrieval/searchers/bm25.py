@@ -1,0 +1,106 @@
+"""``BM25`` for a program of your own: texts in, passages out, ranked as by the stage ``bm25``. It does not import torch."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.ranges import Share, Weight, check_numbers
+from condensery.retrieval.indexes.bm25 import BM25Index, full_texts, index_texts
+from condensery.retrieval.indexes.terms import chosen_language
+from condensery.retrieval.ranking import Ranking, unpack
+from condensery.retrieval.searchers.base import Searcher
+from condensery.retrieval.searchers.sparse_vectors import SparseVector, passage_vector, query_vector
+from condensery.text.lines import check_whole
+
+
+class BM25(Searcher):
+    """BM25 (Robertson and Zaragoza 2009) over titles and texts. ``condensery.retrieval.indexes.bm25`` gives Lucene's formula.
+
+    Args:
+        k1: saturation of term frequency; the default is Anserini's, with which dense retrievers are usually compared.
+        b: length normalisation; the default is Anserini's.
+        stopwords: "english" (Lucene's list) or "none".
+        stemmer: an algorithm of Snowball (porter is Lucene's), or "none".
+        language: a name in ``condensery.text.languages.LANGUAGES``, such as "chinese", "any" or "words"; "auto" = guessed
+            from the letters of the passages, with a printed line where their terms are not plain words.
+
+    Raises:
+        UserError: a number is out of its range; from ``index``, the stemmer, list or language does not exist, or there is
+            no word to index.
+    """
+
+    def __init__(
+        self,
+        k1: Weight = 0.9,
+        b: Share = 0.4,
+        stopwords: str = "english",
+        stemmer: str = "porter",
+        language: str = "auto",
+    ) -> None:
+        check_numbers(BM25, locals())
+        super().__init__()
+        self._settings = (k1, b, stopwords, stemmer)
+        self._language = language
+        self._folder: Any = None
+        self._average: float | None = None  # mean number of terms of the indexed passages, computed on first use
+
+    def identity(self) -> str:
+        """The settings, on which the results depend besides the passages."""
+        return f"bm25 {(*self._settings, self._language)}"
+
+    def encode_queries(self, texts: Sequence[str]) -> list[SparseVector]:
+        """Queries as sparse vectors for a vector store: the number of a term -> how often the term is in the text.
+
+        A store gets the scores of this class where it multiplies these vectors with the vectors of ``encode_passages`` and
+        with the idf of its own passages, ln(1 + (N - n + 0.5) / (n + 0.5)). Qdrant does so with the modifier ``idf``. The
+        module ``condensery.retrieval.searchers.sparse_vectors`` explains the factors and the numbers of terms.
+
+        Raises:
+            UserError: nothing is indexed.
+        """
+        self._check(texts)
+        return [query_vector(self._index.terms(text)) for text in texts]
+
+    def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> list[SparseVector]:
+        """Passages as sparse vectors for a vector store: the number of a term -> its weight, without the idf.
+
+        The passages need not be indexed here. Lengths are compared with the average of the indexed passages, so passages
+        that are added to the store later change no vector. ``encode_queries`` says how a store makes scores of the vectors.
+
+        Raises:
+            UserError: nothing is indexed.
+        """
+        self._check([])
+        if self._average is None:
+            self._average = sum(map(len, self._terms(self._titles, self._texts))) / len(self)
+        k1, b, *_ = self._settings
+        given = self._terms(titles or [""] * len(texts), texts)
+        return [passage_vector(terms, k1, b, self._average) for terms in given]
+
+    def _terms(self, titles: Sequence[str], texts: Sequence[str]) -> Iterator[list[str]]:
+        for text in full_texts(titles, texts):
+            check_whole(text, "text", "encode")
+            yield self._index.analyser.terms(text)
+
+    def _prepare(self, titles: list[str], texts: list[str]) -> None:
+
+        language = chosen_language(self._language, texts, ("BM25:", "BM25(language=...)"))
+        folder = TemporaryDirectory(prefix="bm25-")
+        joined = full_texts(titles, texts)
+        index_texts(joined, len(texts), Path(folder.name), *self._settings, what="index", language=language)
+        self._folder, self._index = folder, BM25Index(Path(folder.name))  # the folder lives as long as this object
+        self._average = None
+
+    def _rank(self, queries: list[str], k: int) -> Ranking:
+        return self._index.search_texts(queries, k) if queries else unpack(np.empty((0, k), np.int64))
+
+    def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        return self._index.score_texts(queries, passage_rows)
+
+    def without_terms(self, queries: Sequence[str]) -> int:
+        """The number of queries that share no term with any passage, so that nothing is found for them."""
+        return self._index.texts_without_terms(queries)

@@ -1,0 +1,129 @@
+"""``Reranked``: a searcher of a program of your own whose best passages are put in order by a cross-encoder."""
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from hashlib import blake2b
+from typing import Any, Protocol
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError, shown
+from condensery.ranges import Count, check_numbers
+from condensery.retrieval.cross_encoders import Rows, Score, Scores
+from condensery.retrieval.ranking import Ranking, ordered
+from condensery.retrieval.searchers.base import Searcher, numbered
+from condensery.system.progress import ProgressTask, progress
+
+Predict = Callable[[list[tuple[str, str]]], Any]  # pairs of a query and a passage -> a number for each
+PAIRS = 65_536  # pairs of texts that a function is given at a time
+
+
+class Predicting(Protocol):
+    """An object that scores pairs of texts, such as ``CrossEncoder`` of sentence-transformers."""
+
+    def predict(self, pairs: list[tuple[str, str]], /) -> Any:
+        """A number for each pair of a query and a passage."""
+
+
+class Reranked(Searcher):
+    """The best passages of a searcher in the order of a cross-encoder (Nogueira and Cho 2019).
+
+    ``index`` does not change the searcher that was given.
+
+    Args:
+        searcher: ``BM25``, a ``Retriever``, a ``Fused``, ... Where it has indexed passages, nothing need be indexed again.
+        cross_encoder: sentence-transformers' ``CrossEncoder``, another object with ``predict``, or a function. It maps pairs
+            of a query and a passage (its title, a blank and its text) to a number for each pair.
+        depth: passages that the cross-encoder reads for each query; a search finds no more.
+
+    Raises:
+        UserError: an argument has another type; from a search, nothing is indexed, or a score is no finite number.
+    """
+
+    def __init__(self, searcher: Searcher, cross_encoder: Predicting | Predict, depth: Count = 100) -> None:
+        check_numbers(Reranked, locals())
+        super().__init__()
+        predict = predicting(cross_encoder)
+        if not isinstance(searcher, Searcher) or predict is None:
+            raise UserError(
+                "Reranked: a searcher is expected, and an object with predict(pairs of texts) or a function"
+            )
+        self.searcher, self.depth, self._predict = copy(searcher), depth, predict
+        self._ids, self._titles, self._texts = searcher._ids, searcher._titles, searcher._texts
+        self._reads = _weights(cross_encoder)
+
+    def identity(self) -> str:
+        """The depth and the identities of cross-encoder and searcher: all that the results depend on.
+
+        A cross-encoder without weights has a new identity each time.
+        """
+        return f"reranked {self.depth} {self._reads} {self.searcher.identity()}"
+
+    def _prepare(self, titles: list[str], texts: list[str]) -> None:
+        self.searcher = copy(self.searcher).index(numbered(titles, texts))
+
+    def _rank(self, queries: list[str], k: int) -> Ranking:
+        _, rows = self.searcher.rank(queries, self.depth)
+        return ordered(self._score(queries, rows), rows, k)
+
+    def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        score = by_texts(self._predict, lambda rows: [queries[row] for row in rows], self._read, "Reranked")
+        with progress("cross-encoder", int((passage_rows >= 0).sum()), "pairs") as task:
+            return score(np.arange(len(queries)), passage_rows, task)
+
+    def _read(self, rows: NDArray[np.integer]) -> list[str]:
+        return [f"{self._titles[row]} {self._texts[row]}" if self._titles[row] else self._texts[row] for row in rows]
+
+
+def _weights(cross_encoder: object) -> str:
+    """A hash of the weights of a cross-encoder; for one without weights a unique random name."""
+    if not hasattr(cross_encoder, "state_dict"):
+        return uuid4().hex
+    digest = blake2b(digest_size=16)
+    for name, tensor in cross_encoder.state_dict().items():
+        digest.update(name.encode() + tensor.detach().cpu().float().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def by_texts(
+    predict: Predict, queries: Callable[[Rows], Sequence[str]], passages: Callable[[Rows], Sequence[str]], label: str
+) -> Score:
+    """The function that scores passages with ``predict``; ``queries`` and ``passages`` give the texts of rows (n,)."""
+
+    def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
+        place, at = np.nonzero(candidates >= 0)
+        scores = np.full(candidates.shape, np.nan, np.float32)
+        for first in range(0, len(place), PAIRS):
+            part = slice(first, first + PAIRS)
+            read = passages(candidates[place[part], at[part]])
+            pairs = list(zip(queries(query_rows[place[part]]), read, strict=True))
+            scores[place[part], at[part]] = _numbers(predict(pairs), len(pairs), label)
+            task.advance(len(pairs))
+        return scores
+
+    return score
+
+
+def predicting(given: Any) -> Predict | None:
+    """The function of an object that scores pairs of texts, or the function itself; None where it is neither."""
+    predict = getattr(given, "predict", None if hasattr(given, "parameters") else given)
+    return predict if callable(predict) and not isinstance(given, type) else None
+
+
+def _numbers(given: Any, pairs: int, label: str) -> Scores:
+    """The scores (pairs,) that a function gave. Raises ``UserError`` where these are not a finite number for each pair."""
+    given = given.detach().float().cpu().numpy() if hasattr(given, "detach") else given
+    try:
+        found = np.asarray(given, np.float32)
+    except (TypeError, ValueError):
+        raise UserError(f"{label}: it must give a number for each pair, not {shown(repr(given))}") from None
+    if found.shape not in ((pairs,), (pairs, 1)):
+        raise UserError(
+            f"{label}: of {pairs} pairs it gives numbers of shape {found.shape}; one for each pair is expected"
+        )
+    if not np.isfinite(found).all():
+        at = int(np.flatnonzero(~np.isfinite(found.reshape(-1)))[0])
+        raise UserError(f"{label}: the score of pair {at} is not finite")
+    return found.reshape(-1)

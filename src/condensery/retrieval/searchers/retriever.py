@@ -1,0 +1,212 @@
+"""``Retriever``: a bi-encoder for a program of your own: texts in, passages out, without a recipe or an output folder.
+
+It gives the same results as the stages ``encode`` and ``evaluate``, for passages that fit into memory.
+
+Shapes: n texts or queries, m passages, d dimensions, k results.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from condensery.errors import UserError, shown
+from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
+from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.checkpoints.saving import load_any_retriever
+from condensery.models.vectors import VectorOptions
+from condensery.ranges import Count, Length, check_numbers
+from condensery.retrieval.finite import check_finite
+from condensery.retrieval.indexes.dense import device_of_search, multiply, search_array
+from condensery.retrieval.indexes.encoding import encode_chunks
+from condensery.retrieval.indexes.windows import best_of_windows, cut, scores_of_best_window
+from condensery.retrieval.ranking import Ranking, pack, unpack
+from condensery.retrieval.searchers.base import Searcher
+from condensery.text.lines import check_whole
+from condensery.tokens.batches import chunks, flatten
+from condensery.tokens.prefixes import check_prefix
+from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.vocabulary import Vocabulary, with_special
+
+CHUNK_TOKENS = 16_384  # padded tokens that go through the encoder at a time
+
+
+class TrainedModule(Protocol):
+    """A Lightning module that trains a bi-encoder, as ``BiEncoderModule``."""
+
+    def towers(self) -> BiEncoder:
+        """The bi-encoder."""
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """The longest query and passage, in tokens."""
+
+    @property
+    def saved_with(self) -> str | Path | None:
+        """The tokenizer, a folder or a name on the hub; None where the module does not know it."""
+
+
+class Retriever(Searcher):
+    """A bi-encoder: inner products of vectors, all passages searched exactly.
+
+    Args:
+        source: folder or hub name of a model that this project or sentence-transformers saved, or of any encoder of the
+            BERT family. Or a ``BiEncoder``, or a module that trains one; the retriever then shares their weights.
+        query_length: longest query in tokens, [CLS] and [SEP] included; None = the length that the folder names, or the
+            longest that the encoder reads, 512 at most.
+        passage_length: longest passage in tokens; None as for ``query_length``.
+        tokenizer: folder or hub name; None = the tokenizer of ``source``.
+        device: "cpu", "cuda", ...; None = the GPU where there is one.
+        vectors: values of ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix`` and ``passage_prefix`` that
+            replace those of ``source``, where this is a folder or a name. ``VectorSettings`` explains them.
+        windows: most windows of a passage that are indexed, each of ``passage_length`` tokens with the title before it.
+            A passage ranks by its best window. 1 = longer passages are cut.
+
+    Raises:
+        UserError: nothing can be loaded, or sentence-transformers makes the vectors in a way that is not known here.
+    """
+
+    def __init__(
+        self,
+        source: str | Path | BiEncoder | TrainedModule,
+        *,
+        query_length: Length | None = None,
+        passage_length: Length | None = None,
+        tokenizer: str | Path | None = None,
+        device: str | None = None,
+        vectors: VectorOptions | None = None,
+        windows: Count = 1,
+    ) -> None:
+
+        check_numbers(Retriever, locals())
+        super().__init__()
+        lengths: tuple[int | None, int | None] = (None, None)
+        self._name = f"Retriever({shown(str(source))!r})" if isinstance(source, str | Path) else "Retriever"
+        if isinstance(source, str | Path):
+            source = checkpoint_folder(source)
+            self.model, lengths = load_any_retriever(source, vectors)
+            tokenizer = tokenizer if tokenizer is not None else source
+        elif isinstance(source, BiEncoder):
+            self.model = source
+        else:
+            self.model, lengths = source.towers(), source.lengths
+            tokenizer = tokenizer if tokenizer is not None else source.saved_with
+        if tokenizer is None:
+            raise UserError("Retriever: a model does not say its tokenizer; give `tokenizer`")
+        longest = min(512, self.model.query.longest, self.model.passage.longest)
+        self.query_length = query_length or lengths[0] or longest
+        self.passage_length = passage_length or lengths[1] or longest
+        self.device, self.windows = device_of_search(device), windows
+        self.tokenizer, self._tokenizer = tokenizer, load_tokenizer(tokenizer)
+        self._vocabulary = Vocabulary.of(self._tokenizer)
+        for side in ("query", "passage"):
+            prefix = getattr(self.model.settings, f"{side}_prefix")
+            length = getattr(self, f"{side}_length")
+            check_prefix(f"{side}_prefix", prefix, len(self._words(prefix)), f"{side}_length", length)
+
+    @property
+    def passage_vectors(self) -> NDArray[np.float32]:
+        """The vectors of the indexed passages, (m, d). With ``windows``, those of all windows, passage by passage.
+
+        Raises:
+            UserError: nothing is indexed.
+        """
+        self._check([])
+        return self._vectors
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The vectors of queries, (n, d). Raises ``UserError`` where a vector is not finite."""
+        before = self.model.settings.query_prefix
+        return self._encode([self._ids_of(text, self.query_length, before) for text in texts], QUERY, texts)
+
+    def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> NDArray[np.float32]:
+        """The vectors of passages, (n, d). A passage with a title is read as its title, [SEP] and its text.
+
+        Raises:
+            UserError: a vector is not finite.
+        """
+        titles = titles or [""] * len(texts)
+        before, length = self.model.settings.passage_prefix, self.passage_length
+        rows = [self._ids_of(text, length, before, title) for title, text in zip(titles, texts, strict=True)]
+        return self._encode(rows, PASSAGE, texts)
+
+    def identity(self) -> str:
+        """A hash of the weights and the tokenizer, with lengths and settings: all that the results depend on."""
+        digest = hashlib.blake2b(self._tokenizer.backend_tokenizer.to_str().encode(), digest_size=16)
+        if len(self.model.passage.head):  # activations and normalisations have no weights
+            digest.update(repr(self.model.passage.head).encode())
+        for name, weight in self.model.state_dict().items():
+            digest.update(name.encode() + weight.cpu().numpy().tobytes())
+        own, windows = self.model.settings.own(), f" windows {self.windows}" if self.windows > 1 else ""
+        settings = f" {sorted(own.items())}" if own else ""
+        return f"{digest.hexdigest()} {self.query_length} {self.passage_length}{settings}{windows}"
+
+    def _prepare(self, titles: list[str], texts: list[str]) -> None:
+
+        if self.windows == 1:
+            self._vectors = self.encode_passages(texts, titles)
+            return
+        pieces = [self._windows_of(text, title) for title, text in zip(titles, texts, strict=True)]
+        owners = [text for text, windows in zip(texts, pieces, strict=True) for _ in windows]
+        self._vectors = self._encode([ids for windows in pieces for ids in windows], PASSAGE, owners)
+        self._starts = np.cumsum([0, *map(len, pieces)])  # (m + 1,) the first window of each passage
+
+    def _rank(self, queries: list[str], k: int) -> Ranking:
+
+        if not queries:
+            return unpack(np.empty((0, k), np.int64))
+        search = partial(search_array, self.encode_queries(queries), self._vectors, device=self.device)
+        if self.windows == 1:
+            return search(k=k)
+        return unpack(best_of_windows(lambda number: pack(*search(k=number)), self._starts, k))
+
+    def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+
+        vectors = self.encode_queries(queries)
+
+        def products(rows: NDArray[np.integer]) -> NDArray[np.float32]:
+            found = np.zeros(rows.shape, np.float32)
+            multiply(vectors, self._vectors, rows, 0, len(self._vectors), found)
+            check_finite(found, "score: a score of query", queries)
+            return found
+
+        return scores_of_best_window(products, None if self.windows == 1 else self._starts, passage_rows)
+
+    def _windows_of(self, text: str, title: str) -> list[NDArray[np.int64]]:
+
+        before, words = self._words(self.model.settings.passage_prefix + title), self._words(text)
+        if title and self._words(title):
+            before = [*before, self._vocabulary.sep]
+        room = max(1, self.passage_length - 2 - len(before))  # [CLS] and [SEP] are the two
+        skipped = cut(np.array([len(words)]), np.array([room]), self.windows).skipped.tolist()
+        return [with_special([*before, *words[at:]], self._vocabulary, self.passage_length) for at in skipped]
+
+    def _ids_of(self, text: str, length: int, prefix: str, title: str = "") -> NDArray[np.int64]:
+
+        if title and self._words(title):
+            ids = [*self._words(prefix + title), self._vocabulary.sep, *self._words(text)]
+        else:
+            ids = self._words(prefix + text)
+        return with_special(ids, self._vocabulary, length)
+
+    def _words(self, text: str) -> list[int]:
+        check_whole(text, "text", "encode")
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
+
+    def _encode(self, rows: list[NDArray[np.int64]], tower: int, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The vectors (n, d) of rows of ids. Raises ``UserError`` where a vector is not finite; ``texts`` (n,) name it."""
+        encoder = self.model.to(self.device)
+        training = encoder.training
+        encoder.eval()
+        parts = chunks(*flatten(rows), CHUNK_TOKENS, self._vocabulary.pad, tower=tower)
+        with torch.inference_mode():
+            encoded = encode_chunks(lambda chunk: encoder.vectors(chunk.to(self.device)), parts, len(rows))
+        encoder.train(training)
+        check_finite(encoded, f"{self._name}: the vector of", texts)
+        return encoded

@@ -1,1 +1,0 @@
-"""The batch of a step, as a function of the step: spans, pairs, triples, lists."""

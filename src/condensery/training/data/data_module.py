@@ -1,0 +1,259 @@
+"""Base classes of the LightningDataModules: those for pre-training on spans or on passages with queries, and for fine-tuning.
+
+Each data module makes a batch from the number of the step alone, and keeps no state. So a resumed run sees the batches of an
+uninterrupted run, with any number of processes and of workers.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader
+
+from condensery.distributed import processes, rank
+from condensery.errors import UserError
+from condensery.system.cache import cached
+from condensery.system.children import Parent
+from condensery.system.signals import deaf_to_ctrl_c
+from condensery.system.spawning import spawning
+from condensery.text.collection import Collection
+from condensery.text.to_collection import Given, collection_of
+from condensery.tokens.artifacts import Tokens, tokenise_collection
+from condensery.tokens.prefixes import Prefixes
+from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.data.steps import Batch, Batches, Share, StepDataset, StepSampler, begin_worker
+from condensery.training.fingerprint import Fingerprint, described, settings_of
+from condensery.training.resumption import check_same
+from condensery.training.validation import PairSample, ValidationSample, sample_of
+
+Value = TypeVar("Value")
+
+
+class StepDataModule(pl.LightningDataModule):
+    """Gives the trainer the batch of each step, from the trainer's current step on.
+
+    Args:
+        batches: the object that makes the batches; None where a subclass sets it in ``setup``.
+        workers: number of processes that make batches; 0 = the training process does. See ``condensery.system.spawning``.
+
+    Attributes:
+        epoch: number of batches that Lightning counts as an epoch; None = those of one pass over the data.
+        waited: seconds that the training has waited for batches.
+    """
+
+    def __init__(self, batches: Batches | None = None, workers: int = 0) -> None:
+        super().__init__()
+        self._batches, self.workers = batches, workers
+        self.epoch: int | None = None
+        self.waited = 0.0
+        self._fingerprint: Fingerprint | None = None
+
+    @property
+    def batches(self) -> Batches:
+        """The object that makes the batches. Raises ``UserError`` before ``setup``."""
+        return self._there(self._batches)
+
+    def _there(self, value: Value | None) -> Value:
+        if value is None:
+            raise UserError(f"{type(self).__name__}: call prepare_data() and setup() first, or give it to a Trainer")
+        return value
+
+    def setup(self, stage: str | None = None) -> None:
+        """Set ``val_dataloader`` to None where there is no validation sample: for Lightning it is then not defined.
+
+        For a loader without batches Lightning would print a warning, and show a progress bar of an empty validation.
+        """
+        if self.trainer is not None:
+            plugin = self.trainer.precision_plugin
+            plugin.convert_input = partial(_converted, plugin)  # type: ignore[method-assign]
+        own = type(self).val_dataloader is StepDataModule.val_dataloader
+        if own and self.validation_sample() is None:
+            self.val_dataloader = None  # type: ignore[method-assign, assignment]
+
+    def batches_an_epoch(self) -> int:
+        """Return the number of batches that Lightning counts as an epoch."""
+        return self.epoch or self.batches.steps_an_epoch()
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Return a loader of this process's share of the batches, in the order of the steps."""
+        loader = _Loader(
+            StepDataset(self.batches, Share(rank(), processes())),
+            batch_size=None,
+            sampler=StepSampler(lambda: self.trainer.global_step if self.trainer else 0, self.batches_an_epoch()),
+            num_workers=self.workers,
+            multiprocessing_context=spawning(f"workers={self.workers}") if self.workers else None,
+            worker_init_fn=partial(begin_worker, Parent.here()),
+            pin_memory=self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
+            persistent_workers=False,
+        )
+        loader.waited = self._wait
+        return loader
+
+    def _wait(self, seconds: float) -> None:
+        self.waited += seconds
+
+    def val_dataloader(self) -> Any:
+        """Return a loader of the validation sample; an empty list where there is none."""
+        sample = self.validation_sample()
+        return [] if sample is None else DataLoader([sample], batch_size=None)  # type: ignore[arg-type]
+
+    def validation_sample(self) -> ValidationSample | PairSample | None:
+        """Return the sample for validation; None = there is no validation."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the description of the data that a checkpoint keeps, so that a run with other data cannot resume from it.
+
+        The description holds the settings, the hashes of all texts, judgements and negatives, and the number of batches of
+        one pass.
+        """
+        if self._fingerprint is None:
+            self._fingerprint = settings_of(self) | described(self.batches, "batches")
+        return {**self._fingerprint, "steps_an_epoch": self.batches.steps_an_epoch()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Raise ``UserError`` where the checkpoint was written with other data, or with batches made in another way."""
+        check_same(state_dict, self.state_dict(), "data")
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Return ``batch`` on ``device``; Lightning calls this for every batch."""
+        return batch.to(device)
+
+
+def _converted(plugin: Any, batch: Any) -> Any:
+    """Convert a batch to a true precision of Lightning's ("64-true", "bf16-true"); batches of ours are not changed.
+
+    Lightning would cast the fields of a dataclass one by one, and ours are frozen. They hold ids for the most part; other
+    fields are cast where they are used.
+    """
+    return (
+        batch if isinstance(batch, Batch | ValidationSample | PairSample) else type(plugin).convert_input(plugin, batch)
+    )
+
+
+class _Loader(DataLoader[Batch]):
+    """A loader whose worker processes ignore Ctrl-C, and which measures how long the training waits for batches.
+
+    ``waited`` is called with the seconds in which the training had nothing else to do. The time of the first batch is not
+    counted, because the workers are still starting.
+    """
+
+    waited: Callable[[float], None]
+
+    def __iter__(self) -> Any:
+        with deaf_to_ctrl_c():
+            batches = super().__iter__()
+        return self._timed(batches)
+
+    def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        yield from islice(batches, 1)
+        done = torch.cuda.Event() if self.pin_memory else None  # while a GPU still computes, nobody waits
+        while True:
+            if done is not None:
+                done.record()
+            start = time.perf_counter()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            if done is None or done.query():
+                self.waited(time.perf_counter() - start)
+            yield batch
+
+
+class TokenDataModule(StepDataModule):
+    """A data module that makes batches from a tokenised collection.
+
+    Args:
+        data: ``Tokens``; or texts that ``prepare_data`` reads and tokenises once (see ``condensery.system.cache``): a folder
+            (in the BEIR layout, of documents, or of plain text), a list of texts, or a ``Collection``.
+        tokenizer: folder or hub name. Where ``data`` is ``Tokens``: the folder of the tokenizer that made them, or None.
+        titles: True = passages are read as title [SEP] text.
+        workers: see ``StepDataModule``; as many processes tokenise.
+
+    Raises:
+        UserError: there is no tokenizer, or, from ``prepare_data``, the texts cannot be read.
+
+    Attributes:
+        query_prefix, passage_prefix: the texts put before queries and passages, which must be those of the encoder; None = no
+            text is put before them, and the encoder may have any.
+    """
+
+    query_prefix: str | None = None
+    passage_prefix: str | None = None
+
+    def __init__(self, data: Given | Tokens, tokenizer: str | Path | None, titles: bool, workers: int) -> None:
+        super().__init__(workers=workers)
+        if tokenizer is None and not isinstance(data, Tokens):
+            raise UserError(f"{type(self).__name__}: give `tokenizer`, a folder or a hub name")
+        self.data, self.tokenizer, self.titles = data, tokenizer, titles
+        self.tokenizer_folder = Path(tokenizer) if tokenizer is not None and isinstance(data, Tokens) else None
+        self._tokens = data if isinstance(data, Tokens) else None
+        self._collection: Collection | None = None
+
+    @property
+    def tokens(self) -> Tokens:
+        """The texts in tokens. Raises ``UserError`` before ``setup``."""
+        return self._there(self._tokens)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of the tokens."""
+        return self.tokens.vocabulary
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Longest query and passage in tokens, [CLS] and [SEP] included."""
+        raise NotImplementedError
+
+    def prepare_data(self) -> None:
+        """Read and tokenise the texts if that was not done before; Lightning calls this in one process of a machine."""
+        self._open()
+
+    def setup(self, stage: str | None = None) -> None:
+        """Open the tokens and make ``batches``; Lightning calls this in every process."""
+        if self._batches is None:
+            self._open()
+            self._batches = self.make_batches()
+        super().setup(stage)
+
+    def make_batches(self) -> Batches:
+        """Return the object that makes the batches; called when the tokens are open."""
+        raise NotImplementedError
+
+    def validation_sample(self) -> ValidationSample | PairSample | None:
+        """Return a sample with a few dev queries of the collection; None where the collection has none."""
+        if self._collection is None:
+            return None
+        return sample_of(self._collection, self.tokens, self.lengths, prefixes=self.prefixes)
+
+    @property
+    def prefixes(self) -> Prefixes:
+        """The ids put before queries and passages. Raises ``UserError`` where the tokenizer joins a prefix with the text."""
+        return Prefixes.of(self.tokenizer_folder, self.query_prefix or "", self.passage_prefix or "", self.lengths)
+
+    def _open(self) -> None:
+        if isinstance(self.data, Tokens):
+            return
+        self._collection, self.tokenizer_folder = collection_of(self.data), _saved(str(self.tokenizer))
+        self._tokens = self._tokens_of(self._collection)
+
+    def _tokens_of(self, collection: Collection) -> Tokens:
+        """Return a collection's texts in tokens; they are cached on disk (see ``condensery.system.cache``)."""
+        tokenizer = self.tokenizer_folder
+        assert tokenizer is not None
+        content = f"{collection.content_hash} {tokenizer.name} {self.titles}"
+        make = partial(tokenise_collection, collection, tokenizer, titles=self.titles, workers=max(1, self.workers))
+        return Tokens(cached("tokens", content, lambda folder: make(folder=folder)))
+
+
+def _saved(name: str) -> Path:
+    """Return the cached folder of a tokenizer; the folder's name depends on the tokenizer's behaviour, not on its place."""
+    tokenizer = load_tokenizer(name)
+    content = f"{tokenizer.backend_tokenizer.to_str()} {sorted(tokenizer.special_tokens_map.items())}"
+    return cached("tokenizer", content, lambda folder: tokenizer.save_pretrained(folder))

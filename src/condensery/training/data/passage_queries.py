@@ -1,0 +1,127 @@
+"""The data module of passages with the queries that were made for them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from condensery.errors import UserError
+from condensery.ranges import Count, CountOrZero, Length, PositiveShare, Share, check_numbers
+from condensery.text.words import is_blank
+from condensery.tokens.artifacts import Tokens
+from condensery.training.data.data_module import TokenDataModule
+from condensery.training.data.sources import (
+    MixedPairs,
+    PassageQueries,
+    PassagesAndQueries,
+    RowSource,
+    prefixed,
+)
+from condensery.training.data.span_batches import ContextMasking
+from condensery.training.data.spans import MaskedDataModule, Masking
+
+
+class PassageQueryDataModule(MaskedDataModule):
+    """Pairs of a passage and one of its queries, for query-as-context pre-training (Wu et al. 2023, §3.1).
+
+    Args:
+        data: passages with the queries that were made for them: mappings with ``text`` and ``queries`` (a list of
+            strings); or ``PassagesAndQueries`` beside its ``Tokens``.
+        tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
+        stores: passages and queries in tokens; None = those of ``data``.
+        length: longest passage in tokens, [CLS] and [SEP] included.
+        query_length: longest query in tokens, [CLS] and [SEP] included.
+        candidates: each time a passage is seen, its query is drawn from its first ``candidates`` queries.
+        mixed_context: probability that a step pairs passages of a document instead (Wu et al. 2023, §5.2).
+        batch_size: passages a step.
+        mask_rate: share of the tokens that is masked and predicted; None = no token is masked (``ContrastiveModule``).
+        whole_word: True = whole words are masked; False = single tokens.
+        decoder: the text that the decoder of an auto-encoder reads; None = there is no decoder.
+        chunk_tokens: padded tokens that are in memory together; the gradients of a larger batch are accumulated.
+        seed: of order, queries and masks.
+        workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
+            more, the program must stand below ``if __name__ == "__main__":``.
+        query_prefix: put before each query, as E5's "query: "; the encoder must have the same, see ``TowersModule``.
+        passage_prefix: put before each passage, and before its title.
+
+    Raises:
+        UserError: a number is out of its range, or an item of ``data`` has no text or no queries, or blank ones; see
+            ``TokenDataModule``, too.
+
+    Attributes:
+        pairs: the kind of the pairs, ``query``; compare ``pairs`` of ``SpanPairDataModule``.
+    """
+
+    pairs = "query"
+
+    def __init__(
+        self,
+        data: Sequence[Mapping[str, Any]] | Tokens,
+        tokenizer: str | Path | None = None,
+        *,
+        stores: PassagesAndQueries | None = None,
+        length: Length = 128,
+        query_length: Length = 64,
+        candidates: Count = 5,
+        mixed_context: Share = 0.0,
+        batch_size: Count = 2000,
+        mask_rate: PositiveShare | None = 0.15,
+        whole_word: bool = True,
+        decoder: ContextMasking | None = None,
+        chunk_tokens: Count = 2048,
+        seed: int = 42,
+        workers: CountOrZero = 0,
+        query_prefix: str = "",
+        passage_prefix: str = "",
+    ) -> None:
+        check_numbers(PassageQueryDataModule, locals())
+        if mixed_context and query_prefix != passage_prefix:
+            raise UserError(
+                "PassageQueryDataModule: mixed_context takes passages as queries, but the two have different prefixes"
+                f" ({query_prefix!r}, {passage_prefix!r}); set mixed_context to 0"
+            )
+        texts, self._queries = (data, []) if isinstance(data, Tokens) else _with_queries(data)
+        super().__init__(texts, tokenizer, titles=False, workers=workers)
+        self.stores, self.length, self.query_length = stores, length, query_length
+        self.candidates, self.mixed_context, self.batch_size = candidates, mixed_context, batch_size
+        self.masking = Masking(mask_rate, whole_word, decoder)
+        self.chunk_tokens, self.seed = chunk_tokens, seed
+        self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Longest query and passage in tokens, [CLS] and [SEP] included."""
+        return self.query_length, self.length
+
+    def source(self) -> RowSource:
+        """Return the source that gives the rows of a batch."""
+        stores, prefixes = self.stores or self._tokenised(), self.prefixes
+        lengths = (self.length - len(prefixes.passage), self.query_length - len(prefixes.query))
+        pairs = PassageQueries(stores, self.vocabulary, *lengths, self.candidates, self.seed)
+        mixed = MixedPairs(pairs, self.mixed_context, self.seed) if self.mixed_context else pairs
+        return prefixed(mixed, prefixes, queries=True)
+
+    def _tokenised(self) -> PassagesAndQueries:
+        """Tokenise the queries of ``data`` as a separate collection; return them with the passages."""
+        flat = [query for queries in self._queries for query in queries]
+        own = TokenDataModule(flat, self.tokenizer_folder, titles=False, workers=self.workers)
+        own.prepare_data()
+        first = np.concatenate([[0], np.cumsum([len(queries) for queries in self._queries])]).astype(np.int64)
+        return PassagesAndQueries(self.tokens.passages, None, own.tokens.passages, first)
+
+
+def _with_queries(data: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the texts, and the queries of each. Raises ``UserError`` where an item lacks one of them, or has a blank one."""
+    texts, queries = [], []
+    for number, one in enumerate(data):
+        text, own = (one.get("text"), one.get("queries")) if isinstance(one, Mapping) else (None, None)
+        if not isinstance(text, str) or not isinstance(own, Sequence) or not all(isinstance(q, str) for q in own):
+            raise UserError(
+                f"data[{number}]: a mapping with `text` (a string) and `queries` (a list of strings) is expected"
+            )
+        if is_blank(text) or any(map(is_blank, own)):
+            raise UserError(f"data[{number}]: its text or one of its queries is blank; leave it out")
+        texts.append(text)
+        queries.append(list(own))
+    return texts, queries

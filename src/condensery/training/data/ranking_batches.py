@@ -1,0 +1,89 @@
+"""Batches of queries with the passages that a teacher ranked for them, and the passages' frozen vectors."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from condensery.models.biencoder import QUERY
+from condensery.retrieval.indexes.fused import min_max
+from condensery.retrieval.ranking import Ranking
+from condensery.tokens.batches import chunks, text_rows
+from condensery.tokens.prefixes import NONE
+from condensery.tokens.store import TokenStore
+from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.data.steps import ALL, Batch, Ids, PassageVectors, Share, items_of_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingBatch(Batch):
+    """q queries, and the c passages that the teacher ranked for at least one of them.
+
+    Attributes:
+        passages: (c, d) frozen vectors of the passages.
+        teacher: (q, c) fp32, the teacher's scores in [0, 1]; 0 where the teacher did not rank the passage for the query.
+    """
+
+    passages: Tensor
+    teacher: Tensor
+
+
+class RankingBatches:
+    """Makes batches of queries in random order, anew each epoch.
+
+    Args:
+        queries: in tokens.
+        rows: (n,) rows in ``queries`` of the queries that are trained on.
+        ranking: the teacher's scores (n, k) and passages (n, k) for these queries. The scores of each query are scaled to
+            [0, 1].
+        vectors: gives the frozen vectors of passages.
+        vocabulary: of the tokens.
+        batch_size: queries a step.
+        query_length: longest query in tokens, with [CLS] and [SEP].
+        budget: padded tokens a chunk may hold.
+        seed: of the order.
+        prefix: ids put before each query.
+    """
+
+    def __init__(
+        self,
+        queries: TokenStore,
+        rows: Ids,
+        ranking: Ranking,
+        vectors: PassageVectors,
+        vocabulary: Vocabulary,
+        *,
+        batch_size: int,
+        query_length: int,
+        budget: int,
+        seed: int,
+        prefix: Ids = NONE,
+    ) -> None:
+        self.queries, self.query_rows, self.vectors, self.vocabulary = queries, rows, vectors, vocabulary
+        self.passages, self.scores = ranking[1], min_max(ranking).astype(np.float32)
+        self.batch_size, self.query_length, self.budget, self.seed = batch_size, query_length, budget, seed
+        self.prefix = prefix
+
+    def steps_an_epoch(self) -> int:
+        """Return the number of batches until every query was seen once; the last batch may be short."""
+        return -(-len(self.query_rows) // self.batch_size)
+
+    def batch(self, step: int, share: Share = ALL) -> RankingBatch:
+        """Return the batch of step ``step`` (from 0), or the part of the batch that ``share`` names."""
+        _, items = items_of_step(step, self.batch_size, len(self.query_rows), self.seed)
+        chosen, replicated = share.of(items)
+        found, scores = self.passages[chosen], self.scores[chosen]  # (q, k) each
+        candidates, place = np.unique(found[found >= 0], return_inverse=True)  # (c,), (ranked pairs,)
+        teacher = np.zeros((len(chosen), len(candidates)), np.float32)  # (q, c)
+        teacher[np.nonzero(found >= 0)[0], place] = scores[found >= 0]
+        flat, starts = text_rows(
+            self.queries, self.query_rows[chosen], self.vocabulary, self.query_length, prefix=self.prefix
+        )
+        return RankingBatch(
+            chunks=chunks(flat, starts, self.budget, self.vocabulary.pad, tower=QUERY),
+            tokens=len(flat),
+            passages=torch.from_numpy(self.vectors(candidates)),
+            teacher=torch.from_numpy(teacher),
+            replicated=replicated,
+        )

@@ -1,0 +1,117 @@
+"""The data module of queries with the passages that a teacher ranks for them."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from condensery.errors import UserError
+from condensery.ranges import Count, CountOrZero, Length, check_numbers
+from condensery.retrieval.indexes.opening import ranked
+from condensery.retrieval.searchers.base import Searcher
+from condensery.retrieval.searchers.retriever import Retriever
+from condensery.text.words import is_blank
+from condensery.tokens.prefixes import Prefixes
+from condensery.training.data.data_module import TokenDataModule
+from condensery.training.data.ranking_batches import RankingBatches
+from condensery.training.fingerprint import hashed
+
+
+class RankingDataModule(TokenDataModule):
+    """Queries, and the passages that a teacher ranks for each; the passages' vectors are frozen (Zhan et al. 2021, §4.2).
+
+    No query need be judged: titles, sentences of the passages or the questions of users will do. ``QueryTowerModule`` is
+    trained on these data, from the checkpoint of the student.
+
+    Args:
+        queries: texts.
+        student: a retriever that has indexed the passages. Its vectors of the passages, its tokenizer, prefixes and lengths
+            are used.
+        teacher: a searcher that ranks better, such as ``Fused([BM25().index(passages), student], [0.6, 0.4])``, and has
+            indexed the same passages. It ranks passages for each query once, in ``setup``.
+        depth: number of passages that the teacher ranks for a query.
+        batch_size: queries a step.
+        query_length: longest query in tokens while training, [CLS] and [SEP] included; at most that of the student.
+        chunk_tokens: padded tokens that are in memory together; the gradients of a larger batch are accumulated.
+        seed: of the order.
+        workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
+            more, the program must stand below ``if __name__ == "__main__":``.
+
+    Raises:
+        UserError: a number is out of its range; a query is no text or blank; the student has indexed nothing, or several
+            windows of a passage; the teacher has indexed other passages; or student or teacher is of another type.
+
+    Attributes:
+        pairs: the kind of the batches, ``ranking``; compare ``pairs`` of ``SpanPairDataModule``.
+    """
+
+    pairs = "ranking"
+
+    def __init__(
+        self,
+        queries: Sequence[str],
+        student: Retriever,
+        teacher: Searcher,
+        *,
+        depth: Count = 100,
+        batch_size: Count = 64,
+        query_length: Length = 64,
+        chunk_tokens: Count = 4096,
+        seed: int = 42,
+        workers: CountOrZero = 0,
+    ) -> None:
+        check_numbers(RankingDataModule, locals())
+        if isinstance(queries, str) or not queries:
+            raise UserError("RankingDataModule: queries must be a list of texts that is not empty")
+        for number, query in enumerate(queries):
+            if not isinstance(query, str) or is_blank(query):
+                raise UserError(f"RankingDataModule: queries[{number}] is no text or a blank one; leave it out")
+        if not isinstance(student, Retriever) or not isinstance(teacher, Searcher):
+            raise UserError(
+                "RankingDataModule: give a Retriever as student and a Searcher as teacher, which have indexed the passages"
+            )
+        if student.windows > 1:
+            raise UserError(
+                f"RankingDataModule: the student has up to {student.windows} vectors of a passage; index it with windows=1"
+            )
+        if not len(student):
+            raise UserError("RankingDataModule: the student has indexed nothing; call its index(passages) first")
+        if teacher.content_hash != student.content_hash:
+            raise UserError(
+                f"RankingDataModule: the teacher has indexed other passages ({len(teacher):,}) than the student"
+                f" ({len(student):,}); index both with the same"
+            )
+        self.queries = list(queries)
+        super().__init__(self.queries, student.tokenizer, titles=False, workers=workers)
+        self.student, self.teacher, self.depth, self.batch_size = student, teacher, depth, batch_size
+        self.query_length, self.chunk_tokens, self.seed = min(query_length, student.query_length), chunk_tokens, seed
+        self._learned: dict[str, str] = {}
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Longest query and passage that the student reads, in tokens, [CLS] and [SEP] included."""
+        return self.student.query_length, self.student.passage_length
+
+    def make_batches(self) -> RankingBatches:
+        """Let the teacher rank passages for all queries, and return the object that makes the batches."""
+        named = {"passages": self.student.content_hash, "student": self.student.identity()}
+        named["teacher"] = self.teacher.identity()
+        self._learned = {name: hashed(text.encode()) for name, text in named.items()}
+        lengths, prefix = (self.query_length, self.student.passage_length), self.student.model.settings.query_prefix
+        return RankingBatches(
+            self.tokens.passages,
+            np.arange(len(self.queries)),
+            ranked(self.teacher.rank, self.queries, min(self.depth, len(self.teacher)), "teacher"),
+            partial(np.take, self.student.passage_vectors, axis=0),
+            self.vocabulary,
+            batch_size=self.batch_size,
+            query_length=self.query_length,
+            budget=self.chunk_tokens,
+            seed=self.seed,
+            prefix=Prefixes.of(self.tokenizer_folder, prefix, "", lengths).query,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of ``StepDataModule``, with hashes of all on which results of student and teacher depend."""
+        return super().state_dict() | self._learned

@@ -1,0 +1,116 @@
+"""Batches for pre-training: texts of a corpus, masked."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from condensery.tokens.batches import DecoderInput, chunks
+from condensery.tokens.masking import mask_spans
+from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.data.sources import Rows, RowSource
+from condensery.training.data.steps import ALL, Batch, Ids, Share, items_of_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanBatch(Batch):
+    """Texts for pre-training. Rows 2i and 2i + 1 of a batch of pairs belong together.
+
+    Attributes:
+        masked: number of masked tokens in all chunks.
+        context_masked: number of tokens in the contexts of all chunks that a decoder predicts.
+    """
+
+    masked: int
+    context_masked: int = 0
+
+
+@dataclass(frozen=True)
+class ContextMasking:
+    """The text that an auto-encoder's decoder reads beside the vectors (CoT-MAE: Wu et al. 2023, eq. 8 to 11; RetroMAE).
+
+    Attributes:
+        context: partner = the other text of the pair (CoT-MAE); same = the text that the encoder reads (RetroMAE).
+        both: True = both texts of a pair are encoded, each with the other as its partner; False = only the first is encoded.
+        rate: share of the tokens that are masked, and that the decoder predicts from the other tokens. None = no token is
+            masked and all are predicted (causal and enhanced decoders, which hide tokens from each other themselves).
+    """
+
+    context: Literal["partner", "same"]
+    both: bool
+    rate: float | None
+
+
+class SpanBatches:
+    """Makes batches of masked texts of a corpus.
+
+    Args:
+        source: gives the rows.
+        vocabulary: of the tokens.
+        batch_size: items of the source a step.
+        mask_rate: share of the tokens that are masked and predicted, see ``mask_spans``; None = no token is.
+        whole_word: True = whole words are masked; False = single tokens.
+        budget: padded tokens a chunk may hold.
+        seed: of order and masks.
+        context: the text that a decoder reads; None = there is no decoder.
+    """
+
+    def __init__(
+        self,
+        source: RowSource,
+        vocabulary: Vocabulary,
+        *,
+        batch_size: int,
+        mask_rate: float | None,
+        whole_word: bool,
+        budget: int,
+        seed: int,
+        context: ContextMasking | None = None,
+    ) -> None:
+        self.source, self.vocabulary, self.batch_size = source, vocabulary, batch_size
+        self.mask_rate, self.whole_word, self.budget, self.seed = mask_rate, whole_word, budget, seed
+        self.context = context
+
+    def steps_an_epoch(self) -> int:
+        """Return the number of batches until every item of the source was seen once; the last batch may be short."""
+        return -(-self.source.items // self.batch_size)
+
+    def batch(self, step: int, share: Share = ALL) -> SpanBatch:
+        """Return the batch of step ``step`` (from 0), or the part of the batch that ``share`` names."""
+        epoch, items = items_of_step(step, self.batch_size, self.source.items, self.seed)
+        chosen, replicated = share.of(items)
+        rows = self.source.rows(step, epoch, chosen)
+        context, read = None, 0
+        if self.context is not None:
+            every = np.arange(len(rows))
+            encoded = every if self.context.both else every[::2]
+            other = rows.take(encoded ^ 1 if self.context.context == "partner" else encoded)
+            rows = rows.take(encoded)
+            context, read = self._context(other, epoch)
+        ids, masked, targets = self._masked(rows, "mask", epoch, self.mask_rate)
+        parts = chunks(
+            ids, rows.starts, self.budget, self.vocabulary.pad, masked=masked, targets=targets, context=context
+        )
+        return SpanBatch(
+            chunks=parts,
+            tokens=len(rows.flat),
+            masked=0 if masked is None else len(masked),
+            context_masked=read,
+            replicated=replicated,
+        )
+
+    def _masked(self, rows: Rows, what: str, epoch: int, rate: float | None) -> tuple[Ids, Ids | None, Ids | None]:
+        # Returns the ids (N,) of all rows, the masked positions (m,) and the original ids there (m,); rate None = no masks.
+        if rate is None:
+            return rows.flat, None, None
+        how, keys = (self.vocabulary, rate, self.whole_word), (self.seed, what, epoch)
+        return mask_spans(rows.flat, rows.starts, *how, *keys, span_ids=rows.names)
+
+    def _context(self, rows: Rows, epoch: int) -> tuple[DecoderInput, int]:
+        """Return the decoder's input for ``rows``, and the number of tokens that the decoder predicts."""
+        assert self.context is not None
+        ids, masked, targets = self._masked(rows, "context mask", epoch, self.context.rate)
+        if masked is None or targets is None:
+            masked = np.flatnonzero(~self.vocabulary.is_special[ids])  # (m,)
+            targets = ids[masked]  # (m,)
+        return DecoderInput(ids, rows.starts, masked, targets), len(masked)

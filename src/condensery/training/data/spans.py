@@ -1,0 +1,160 @@
+"""The data module of spans of documents: single spans, pairs of spans, or a span and a sentence of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from condensery.ranges import Count, CountOrZero, Length, PositiveShare, Share, check_numbers
+from condensery.text.to_collection import Given
+from condensery.tokens.artifacts import Tokens
+from condensery.tokens.spans import SPECIAL_TOKENS, RandomWindows, SentencePacked, SpanSet
+from condensery.tokens.store import TokenStore
+from condensery.training.data.data_module import TokenDataModule
+from condensery.training.data.sources import (
+    RowSource,
+    SentencePairs,
+    SingleSpans,
+    SpanPairs,
+    prefixed,
+)
+from condensery.training.data.span_batches import ContextMasking, SpanBatches
+
+
+@dataclass(frozen=True)
+class Masking:
+    """The tokens that are masked and predicted in a text for pre-training.
+
+    Attributes:
+        rate: share of the tokens that is masked; None = no token is masked.
+        whole_word: True = whole words are masked; False = single tokens.
+        decoder: the text that the decoder of an auto-encoder reads; None = there is no decoder.
+    """
+
+    rate: float | None = 0.15
+    whole_word: bool = True
+    decoder: ContextMasking | None = None
+
+
+class MaskedDataModule(TokenDataModule):
+    """A data module of masked texts for pre-training.
+
+    Attributes:
+        masking: the tokens that are masked.
+        batch_size: items of the source a step.
+        chunk_tokens: padded tokens that are in memory together.
+        seed: of order and masks.
+    """
+
+    masking: Masking
+    batch_size: int
+    chunk_tokens: int
+    seed: int
+
+    def source(self) -> RowSource:
+        """Return the source that gives the rows of a batch."""
+        raise NotImplementedError
+
+    def make_batches(self) -> SpanBatches:
+        """Return the object that makes the batches of masked texts."""
+        return SpanBatches(
+            self.source(),
+            self.vocabulary,
+            batch_size=self.batch_size,
+            mask_rate=self.masking.rate,
+            whole_word=self.masking.whole_word,
+            budget=self.chunk_tokens,
+            seed=self.seed,
+            context=self.masking.decoder,
+        )
+
+
+class SpanPairDataModule(MaskedDataModule):
+    """Masked spans for Condenser and MLM, pairs of spans for coCondenser and CoT-MAE, sentences and passages for ICT.
+
+    Args:
+        data: a folder (in the BEIR layout, of documents, or of plain text), a list of texts, a ``Collection``, or ``Tokens``.
+        tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
+        length: longest span in tokens, [CLS] and [SEP] included.
+        batch_size: documents (spans, where ``pairs`` is None) a step.
+        pairs: ``document`` or ``passage``: two spans of each (Gao and Callan 2021b, §3.2); ``sentence``: a span and a
+            sentence taken out of it (ICT); None: single spans.
+        spans: ``sentences``: sentences are packed up to the length, as in the papers' scripts; or ``windows``: texts are cut
+            anywhere.
+        short_probability: share of the spans that aim at a shorter length (for ``spans="sentences"``).
+        min_length: tokens of the shortest span; a document needs twice that. None = 16, or half of a span's largest number
+            of tokens where that is less.
+        mask_rate: share of the tokens that is masked and predicted; None = no token is masked (``ContrastiveModule``). For
+            ``pairs="sentence"`` (ICT) no token is masked either.
+        whole_word: True = whole words are masked; False = single tokens.
+        decoder: the text that the decoder of an auto-encoder reads; None = there is no decoder.
+        query_length: longest sentence in tokens, [CLS] and [SEP] included (for ``pairs="sentence"``).
+        keep_sentence: probability that the sentence stays in its span (for ``pairs="sentence"``).
+        chunk_tokens: padded tokens that are in memory together; the gradients of a larger batch are accumulated.
+        seed: of order, spans and masks.
+        workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
+            more, the program must stand below ``if __name__ == "__main__":``.
+        query_prefix: put before each sentence (for ``pairs="sentence"``); the encoder must have the same, see
+            ``TowersModule``.
+        passage_prefix: put before each span.
+
+    Raises:
+        UserError: a number is out of its range; see ``TokenDataModule``, too.
+    """
+
+    def __init__(
+        self,
+        data: Given | Tokens,
+        tokenizer: str | Path | None = None,
+        *,
+        length: Length = 128,
+        batch_size: Count = 2000,
+        pairs: Literal["document", "passage", "sentence"] | None = "document",
+        spans: Literal["sentences", "windows"] = "sentences",
+        short_probability: Share = 0.1,
+        min_length: Count | None = None,
+        mask_rate: PositiveShare | None = 0.15,
+        whole_word: bool = True,
+        decoder: ContextMasking | None = None,
+        query_length: Length = 64,
+        keep_sentence: Share = 0.0,
+        chunk_tokens: Count = 2048,
+        seed: int = 42,
+        workers: CountOrZero = 0,
+        query_prefix: str = "",
+        passage_prefix: str = "",
+    ) -> None:
+        check_numbers(SpanPairDataModule, locals())
+        super().__init__(data, tokenizer, titles=False, workers=workers)
+        self.length, self.batch_size, self.pairs, self.spans = length, batch_size, pairs, spans
+        self.short_probability = short_probability
+        self.min_length = min(16, max(1, (length - SPECIAL_TOKENS) // 2)) if min_length is None else min_length
+        self.masking = Masking(None if pairs == "sentence" else mask_rate, whole_word, decoder)
+        self.query_length, self.keep_sentence = query_length, keep_sentence
+        self.chunk_tokens, self.seed = chunk_tokens, seed
+        self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Longest query (for ``pairs="sentence"`` the sentence) and longest span in tokens, [CLS] and [SEP] included."""
+        return (self.query_length if self.pairs == "sentence" else self.length), self.length
+
+    def source(self) -> RowSource:
+        """Return the source that gives the rows of a batch."""
+        if self.pairs is None:
+            return SingleSpans(self._spans(), self.vocabulary)
+        prefixes = self.prefixes
+        spans = self._spans(len(prefixes.passage))
+        if self.pairs == "sentence":
+            longest = self.query_length - len(prefixes.query)
+            pairs = SentencePairs(spans, self.vocabulary, longest, self.keep_sentence, self.seed)
+            return prefixed(pairs, prefixes, queries=True)
+        return prefixed(SpanPairs(spans, self.vocabulary), prefixes, queries=False)
+
+    def _spans(self, room: int = 0) -> SpanSet:
+        """Return spans that leave room for ``room`` tokens of a prefix."""
+        store, length = self.tokens.documents, self.length - room
+        if self.pairs == "passage":
+            store = TokenStore(store.folder, single_texts=True)
+        if self.spans == "windows":
+            return RandomWindows(store, length, self.seed, self.min_length)
+        return SentencePacked(store, length, self.short_probability, self.seed, self.min_length)

@@ -1,0 +1,84 @@
+"""Packs all tensors of a batch into one block of memory, to send the batch to another process or to a GPU.
+
+A batch may be hundreds of chunks of five tensors each. If tensors were sent one by one, each would cost a file descriptor and
+a memory mapping, or its own copy to the GPU.
+"""
+
+import io
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ALIGNED = 16  # bytes; each tensor begins at a multiple of this number
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A batch in one block of memory.
+
+    Attributes:
+        block: (bytes,) uint8, all tensors one behind the other.
+        kinds: the dtype and the shape of each tensor.
+        rest: the batch as ``pickle`` writes it, with a number in the place of each tensor.
+    """
+
+    block: Tensor
+    kinds: tuple[tuple[torch.dtype, torch.Size], ...]
+    rest: bytes
+
+
+class _WithoutTensors(pickle.Pickler):
+    tensors: list[Tensor]
+
+    def persistent_id(self, value: Any) -> int | None:
+        if not isinstance(value, Tensor):
+            return None
+        self.tensors.append(value)
+        return len(self.tensors) - 1
+
+
+class _WithTensors(pickle.Unpickler):
+    tensors: list[Tensor]
+
+    def persistent_load(self, number: int) -> Tensor:
+        return self.tensors[number]
+
+
+def packed(batch: Any) -> Packed:
+    """Pack a batch, a dataclass. A batch that ``unpacked`` made lies in one block already and is not copied."""
+    if done := vars(batch).get("_packed"):
+        return done
+    stream = io.BytesIO()
+    pickler = _WithoutTensors(stream, pickle.HIGHEST_PROTOCOL)
+    pickler.tensors = tensors = list[Tensor]()
+    pickler.dump((type(batch), vars(batch)))
+    kinds = tuple((tensor.dtype, tensor.shape) for tensor in tensors)
+    device = tensors[0].device if tensors else "cpu"
+    block = torch.empty(sum(_rooms(kinds)), dtype=torch.uint8, device=device)
+    for tensor, place in zip(tensors, _views(block, kinds), strict=True):
+        place.copy_(tensor)
+    return Packed(block, kinds, stream.getvalue())
+
+
+def unpacked(pack: Packed) -> Any:
+    """The batch that was packed. Its tensors are views of the block, on the block's device."""
+    unpickler = _WithTensors(io.BytesIO(pack.rest))
+    unpickler.tensors = _views(pack.block, pack.kinds)
+    kind, values = unpickler.load()
+    batch = kind(**values)
+    object.__setattr__(batch, "_packed", pack)  # a batch is frozen
+    return batch
+
+
+def _views(block: Tensor, kinds: tuple[tuple[torch.dtype, torch.Size], ...]) -> list[Tensor]:
+    """The tensors in the block."""
+    rooms = zip(block.split(_rooms(kinds)), kinds, strict=True)
+    return [room[: shape.numel() * dtype.itemsize].view(dtype).view(shape) for room, (dtype, shape) in rooms]
+
+
+def _rooms(kinds: tuple[tuple[torch.dtype, torch.Size], ...]) -> list[int]:
+    """The bytes of the block that each tensor takes."""
+    return [-(-shape.numel() * dtype.itemsize // _ALIGNED) * _ALIGNED for dtype, shape in kinds]

@@ -1,0 +1,267 @@
+"""Batches for fine-tuning: queries, a positive each, and hard negatives."""
+
+from bisect import insort
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condensery.losses.contrast import known_positives, teacher_scores
+from condensery.models.biencoder import PASSAGE, QUERY
+from condensery.randomness import generator, uniforms
+from condensery.retrieval.ranking import without_repeats
+from condensery.tokens.batches import chunks, text_rows
+from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
+from condensery.tokens.store import TokenStore
+from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.data.steps import ALL, Batch, Ids, Order, PassageVectors, Share, items_of_step
+from condensery.training.data.teaching import taught
+from condensery.training.data.training_queries import NOTHING, TextQueries, TrainingQueries, drawn_positives
+
+
+@dataclass(frozen=True, kw_only=True)
+class TripleBatch(Batch):
+    """q queries and p passages for fine-tuning. Rows 0 .. q - 1 are the queries, rows q .. q + p - 1 the passages.
+
+    A chunk holds queries (tower QUERY) or passages (tower PASSAGE). With frozen ``vectors`` all chunks hold queries.
+
+    Attributes:
+        positive: (q,) the index among the p passages of each query's positive.
+        known: (q, p) bool, True where a passage is no negative of the query: the passage is relevant to the query, or has
+            the text of a relevant passage (``NoNegatives``).
+        passages: (p,) the rows of the passages in the collection, ascending.
+        judged: (j, 2) a query of the batch, and the row in the collection of a passage that is no negative of the query.
+        teacher: (q, p) fp32, the teacher's score of each pair, NaN where the teacher has none; None = no teacher.
+        scored: (s, 2) a query of the batch, and the row in the collection of a passage that the teacher scored for it.
+        scores: (s,) fp32, the teacher's scores of the pairs ``scored``.
+        vectors: (p, d) frozen vectors of the passages; None = the passages are encoded.
+    """
+
+    positive: Tensor
+    known: Tensor
+    passages: Tensor
+    judged: Tensor
+    teacher: Tensor | None = None
+    scored: Tensor | None = None
+    scores: Tensor | None = None
+    vectors: Tensor | None = None
+
+
+def taught_batch(batch: TripleBatch, training: TrainingQueries, chosen: Ids) -> TripleBatch:
+    """Return ``batch``, the batch of the queries ``chosen`` (b,), with the teacher's scores."""
+    scored, scores = map(torch.from_numpy, taught(training, chosen))  # (s, 2), (s,)
+    teacher = teacher_scores(scored, scores, batch.passages, len(batch.positive))  # (q, p)
+    return replace(batch, teacher=teacher, scored=scored, scores=scores)
+
+
+class TripleBatches:
+    """Makes batches of queries, one positive each, and hard negatives; passages of other queries are negatives too.
+
+    A positive and ``negatives`` hard negatives are drawn for each query anew each epoch. Hard negatives are drawn without
+    replacement from the query's pool. Where the pool is too small, the missing ones are drawn from the whole corpus. A
+    passage that is judged relevant to the query is never its hard negative. Neither is a passage with the text of such a
+    passage or of the query (``NoNegatives``). A passage that occurs twice in a batch is encoded once.
+
+    Args:
+        queries, passages: token stores of the collection; ``titles`` of the passages or None.
+        vocabulary: of the tokens.
+        training: the training queries, with their positives, their negatives and the teacher's scores.
+        batch_size: queries a step.
+        negatives: hard negatives a query (0 = in-batch negatives alone).
+        query_length, passage_length: longest inputs in tokens, with [CLS] and [SEP].
+        budget: padded tokens a chunk may hold.
+        seed: of order, positives and negatives.
+        order: gives the epoch and the queries of each step; None = all queries in random order, anew each epoch.
+        prefixes: the ids put before queries and passages.
+        shared_negatives: number of passages drawn from the whole collection at each step; they are negatives of all queries
+            of the step.
+        text_queries: queries made of the passages; each step has a few of them beside the judged queries. None = none.
+        vectors: frozen vectors of the passages, while the queries' tower is trained (ADORE: Zhan et al. 2021, §4.2); None =
+            passages are encoded.
+    """
+
+    def __init__(
+        self,
+        queries: TokenStore,
+        passages: TokenStore,
+        titles: TokenStore | None,
+        vocabulary: Vocabulary,
+        training: TrainingQueries,
+        *,
+        batch_size: int,
+        negatives: int,
+        query_length: int,
+        passage_length: int,
+        budget: int,
+        seed: int,
+        order: Order | None = None,
+        prefixes: Prefixes = NO_PREFIXES,
+        shared_negatives: int = 0,
+        text_queries: TextQueries | None = None,
+        vectors: PassageVectors | None = None,
+    ) -> None:
+        self.queries, self.passages, self.titles, self.vocabulary = queries, passages, titles, vocabulary
+        self.training, self.batch_size, self.negatives = training, batch_size, negatives
+        self.query_length, self.passage_length = query_length, passage_length
+        self.budget, self.seed, self.prefixes, self.vectors = budget, seed, prefixes, vectors
+        self.text_queries, self.shared_negatives = text_queries, shared_negatives
+        self.order = order or partial(items_of_step, batch_size=batch_size, items=len(training.rows), seed=seed)
+
+    def steps_an_epoch(self) -> int:
+        """Return the number of batches until every training query was seen once; the last batch may be short."""
+        return -(-len(self.training.rows) // self.batch_size)
+
+    def batch(self, step: int, share: Share = ALL) -> TripleBatch:
+        """Return the batch of step ``step`` (from 0), or the part of the batch that ``share`` names."""
+        epoch, items = self.order(step)
+        chosen, replicated = share.of(items)
+        made_of_text = self.text_queries
+        of_text = NOTHING if made_of_text is None else made_of_text.of_step(step, self.seed, share, replicated)
+        return replace(self.batch_of(epoch, chosen, of_text, self._shared(step)), replicated=replicated)
+
+    def batch_of(self, epoch: int, chosen: Ids, of_text: Ids = NOTHING, shared: Ids = NOTHING) -> TripleBatch:
+        """Return the batch of any queries, with the positives and hard negatives that are drawn for them in an epoch.
+
+        Args:
+            epoch: of which the draws are.
+            chosen: (b,) the judged queries, numbered as in ``training``; they come first in the batch.
+            of_text: (t,) the queries made of passages, numbered as in ``text_queries``; they follow the judged queries.
+            shared: (s,) passages that are negatives of all queries.
+        """
+        positive, hard = self.draw(epoch, chosen)  # (b,), (b, negatives)
+        texts, own = self._of_text(of_text)
+        positive = np.concatenate([positive, own])  # (b + t,)
+        passages, place = np.unique(np.concatenate([positive, hard.reshape(-1), shared]), return_inverse=True)
+        parts, tokens = [], 0
+        sides = [(QUERY, *self.rows(QUERY, self.training.rows[chosen])), (QUERY, *texts)]
+        if self.vectors is None:
+            sides.append((PASSAGE, *self.rows(PASSAGE, passages)))
+        first = 0
+        for tower, flat, starts in sides:
+            places = np.arange(first, first + len(starts) - 1)  # (rows of this side,)
+            parts += chunks(flat, starts, self.budget, self.vocabulary.pad, tower=tower, rows=places)
+            first, tokens = first + len(places), tokens + len(flat)
+        of_own = np.stack([np.arange(len(chosen), len(positive)), own], axis=1)  # (t, 2)
+        judged = torch.from_numpy(np.concatenate([self._judged(chosen), of_own]))  # (j, 2)
+        names = torch.from_numpy(passages)  # (p,)
+        known = known_positives(judged, names, len(positive))  # (b + t, p)
+        positive_places = torch.from_numpy(place[: len(positive)])  # (b + t,)
+        made = TripleBatch(
+            chunks=parts,
+            tokens=tokens,
+            positive=positive_places,
+            known=known,
+            passages=names,
+            judged=judged,
+            vectors=None if self.vectors is None else torch.from_numpy(self.vectors(passages)),
+        )
+        return made if self.training.teacher is None else taught_batch(made, self.training, chosen)
+
+    def rows(self, tower: int, rows: Ids) -> tuple[Ids, Ids]:
+        """Return queries (tower QUERY) or passages (tower PASSAGE) in the tokens that the encoder reads.
+
+        Args:
+            tower: QUERY or PASSAGE.
+            rows: (n,) rows of the queries or passages in the collection.
+
+        Returns:
+            the ids of all rows, concatenated (N,), and the index at which each row begins (n + 1,).
+        """
+        if tower == QUERY:
+            return text_rows(self.queries, rows, self.vocabulary, self.query_length, prefix=self.prefixes.query)
+        how = self.vocabulary, self.passage_length, self.titles
+        return text_rows(self.passages, rows, *how, prefix=self.prefixes.passage)
+
+    def _shared(self, step: int) -> Ids:
+        """Return the shared negatives (s,) of a step: passages of the whole collection, no two of one text.
+
+        All passages are returned where the collection has no more than are wanted.
+        """
+        if not self.shared_negatives:
+            return NOTHING
+        number, known = len(self.passages), self.training.known
+        random = generator(self.seed, "shared negatives", step)
+        drawn = random.choice(number, min(self.shared_negatives, number), replace=False, shuffle=False)
+        return np.unique(drawn if known is None else known.passages.first(drawn))
+
+    def _of_text(self, chosen: Ids) -> tuple[tuple[Ids, Ids], Ids]:
+        """Return queries that were made of passages.
+
+        Args:
+            chosen: (t,) the queries, numbered as in ``text_queries``.
+
+        Returns:
+            the ids of all queries, concatenated (N,), with the index at which each begins (t + 1,); and the passage of each
+            query (t,).
+        """
+        if self.text_queries is None:
+            return (NOTHING, np.zeros(1, np.int64)), NOTHING
+        made, known = self.text_queries, self.training.known
+        own = made.passages[chosen]  # (t,)
+        rows = text_rows(made.store, made.rows[chosen], self.vocabulary, self.query_length, prefix=self.prefixes.query)
+        return rows, own if known is None else known.passages.first(own)
+
+    def draw(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
+        """Draw a positive (b,) and hard negatives (b, negatives) of the queries ``chosen`` (b,) for an epoch."""
+        positive = self._positives(epoch, chosen)
+        return positive, self._hard_negatives(epoch, chosen, positive)
+
+    def _positives(self, epoch: int, chosen: Ids) -> Ids:
+        """Draw one judged relevant passage of each query: (b,)."""
+        return drawn_positives(self.training.positives, self.training.starts, chosen, self.seed, epoch)
+
+    def _hard_negatives(self, epoch: int, chosen: Ids, positive: Ids) -> Ids:
+        """Draw passages from each query's pool, or from the corpus where the pool has too few: (b, negatives).
+
+        Where the corpus has too few as well, the query's ``positive`` (b,) fills the gap; it adds nothing to the batch.
+        """
+        if not self.negatives:
+            return np.empty((len(chosen), 0), dtype=np.int64)
+        training, pool = self.training, self.training.negatives[chosen].astype(np.int64)  # (b, m)
+        if training.known is not None:
+            pool = without_repeats(training.known.passages.first(pool))
+        flat, numbers = training.no_negatives(chosen)
+        known = np.split(flat, np.cumsum(numbers)[:-1])
+        for row, passages in enumerate(known):
+            pool[row, np.isin(pool[row], passages)] = -1
+        places = np.arange(pool.shape[1])[None, :]  # (1, m)
+        draws = uniforms(self.seed, "negative", epoch, index=chosen[:, None], second=places)  # (b, m)
+        if training.weights is not None:
+            draws = -np.log1p(-draws) / training.weights[chosen]  # smallest first (Efraimidis and Spirakis 2006)
+        order = np.argsort(np.where(pool >= 0, draws, np.inf), axis=1, kind="stable")[:, : self.negatives]
+        drawn = np.take_along_axis(pool, order, axis=1)  # (b, min(m, negatives))
+        missing = self.negatives - drawn.shape[1]
+        drawn = np.pad(drawn, ((0, 0), (0, missing)), constant_values=-1)  # (b, negatives)
+        draws = uniforms(self.seed, "random", epoch, index=chosen[:, None], second=np.arange(self.negatives)[None, :])
+        for row in np.flatnonzero((drawn < 0).any(axis=1)).tolist():
+            gaps = drawn[row] < 0  # (negatives,)
+            taken = np.union1d(known[row], drawn[row, ~gaps])
+            if training.known is not None:
+                taken = training.known.passages.copies(taken)
+            drawn[row, gaps] = _others(draws[row, gaps], taken, len(self.passages), positive[row])
+        return drawn if training.known is None else training.known.passages.first(drawn)
+
+    def _judged(self, chosen: Ids) -> Ids:
+        """Return each query of the batch with each passage that is no negative of it: (j, 2)."""
+        passages, numbers = self.training.no_negatives(chosen)
+        return np.stack([np.repeat(np.arange(len(chosen)), numbers), passages], axis=1)
+
+
+def _others(draws: NDArray[np.float64], taken: Ids, items: int, otherwise: int) -> list[int]:
+    """Return a different item of 0 .. items - 1 for each draw in [0, 1), none of them in ``taken``.
+
+    ``otherwise`` is returned for a draw where no item is left.
+    """
+    excluded, others = taken.tolist(), []
+    for draw in draws.tolist():
+        left = items - len(excluded)
+        place = int(draw * left) if left > 0 else -1
+        for item in excluded:  # ascending
+            place += item <= place
+        others.append(place if left > 0 else otherwise)
+        if left > 0:
+            insort(excluded, place)
+    return others

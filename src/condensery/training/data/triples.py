@@ -1,0 +1,292 @@
+"""The data module of judged queries with a positive and hard negatives each."""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError, shown
+from condensery.models.cross_encoder import pair_separators
+from condensery.ranges import Count, CountOrZero, Finite, Length, PositiveShare, Weight, check_numbers, no_room
+from condensery.retrieval.mining import mined
+from condensery.retrieval.negative_pool import NegativePool
+from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
+from condensery.retrieval.no_negatives import NoNegatives
+from condensery.retrieval.pair_scores import PairScores, TeacherScores
+from condensery.retrieval.positive_aware import Below
+from condensery.retrieval.relabelled import Relabelled, read_relabelled
+from condensery.retrieval.searchers.base import Searcher, hash_of_passages
+from condensery.retrieval.searchers.bm25 import BM25
+from condensery.retrieval.searchers.reranked import Predict, Predicting
+from condensery.retrieval.searchers.retriever import Retriever
+from condensery.retrieval.teachers import taught_by
+from condensery.system.cache import cached
+from condensery.system.files import load_array
+from condensery.text.collection import Collection
+from condensery.text.sheets import filled_sheets
+from condensery.text.to_collection import Given, collection_of
+from condensery.text.words import is_blank
+from condensery.tokens.artifacts import Tokens, pair_reader
+from condensery.training.data.data_module import TokenDataModule
+from condensery.training.data.list_batches import ListBatches
+from condensery.training.data.steps import Order
+from condensery.training.data.teaching import coverage
+from condensery.training.data.training_queries import TextQueries, TrainingQueries, judged_queries
+from condensery.training.data.triple_batches import TripleBatches
+from condensery.training.dev_passages import apart_from_dev
+from condensery.training.validation import PairSample, ValidationSample, pair_sample
+
+Mined = Searcher | type[BM25] | str | Path | Negatives
+Scored = str | Path | PairScores | Mapping[str, Mapping[str, float]]
+Taught = Searcher | type[BM25] | Predicting | Predict | Scored
+
+
+class TripleDataModule(TokenDataModule):
+    """Queries with a positive and hard negatives each, for the bi-encoder and, pair by pair, for the cross-encoder.
+
+    Negatives are those of Karpukhin et al. 2020 (§3.2): hard ones, and the passages of the other queries of the batch.
+
+    Args:
+        data: a folder (in the BEIR layout, of documents, or of plain text), a list of texts, a ``Collection``, or ``Tokens``.
+        tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
+        split: training uses the judged queries of this split; validation uses those of ``dev``, if there are any.
+        negatives: source of the hard negatives: ``BM25`` or a ``Retriever``, which mines them in ``prepare_data``; a file
+            or folder of negatives; or several of these. A passage that is no negative of the query (``NoNegatives``) is
+            never drawn. None = only the passages of the other queries are negatives.
+        negatives_per_query: hard negatives drawn each time that a query is seen.
+        mining_depth: negatives mined for a query; the hard negatives are drawn from them.
+        below_share: keep only mined passages that score below this share of the positive's score, such as 0.95
+            (positive-aware mining, see ``Below``); None = no such limit.
+        below_margin: keep only mined passages that score below the positive's score less this; None = no such limit.
+        below_score: keep only mined passages that score below this; None = no such limit.
+        relabel: filled sheets of the stage ``audit_negatives``, a folder or files: passages found relevant are positives.
+        train_queries: number of queries to train on, drawn by the seed; None = all.
+        leave_out_dev_passages: leave out the queries that share a relevant passage with a dev query.
+        batch_size: queries a step.
+        query_length: longest query in tokens, [CLS] and [SEP] included.
+        passage_length: longest passage in tokens, [CLS] and [SEP] included.
+        titles: True = passages are read as title [SEP] text.
+        pairs: True = each row is a query and a passage, ``passage_length`` tokens together, as ``CrossEncoderModule`` reads
+            them.
+        chunk_tokens: padded tokens that are in memory together; the gradients of a larger batch are accumulated.
+        seed: of order, positives and negatives.
+        workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
+            more, the program must stand below ``if __name__ == "__main__":``.
+        teacher: source of the scores of positives and hard negatives, for distillation (the losses margin_mse and kl). It is
+            ``BM25`` or a ``Retriever``; an object with ``predict``, such as sentence-transformers' ``CrossEncoder``, or a
+            function, that returns a number for each of a list of pairs (query text, passage text); or the scores: in a file
+            (``read_pair_scores``), by query id and passage id, or as ``PairScores``. None = no teacher.
+        text_queries: pairs of a query that was made of a passage, such as the passage's title, and the id of the passage.
+            These queries are trained on beside the judged queries, each with its own passage as positive (``TextQueries``).
+            None = there are none.
+        text_batch_size: number of ``text_queries`` a step.
+        shared_negatives: number of passages of the whole collection, drawn anew each step, that are negatives of all queries
+            of the step; needs a ``student``.
+        student: a retriever whose vectors of the passages are used. They are frozen, while
+            ``BiEncoderModule(train_passages=False)`` trains the queries' tower. The student's prefixes and its length of
+            passages are used, too. A student that has not indexed the passages does so. None = passages are encoded.
+        training: the queries, their positives and their negatives, in place of ``split`` and ``negatives``.
+        order: gives the epoch and the queries of each step; None = all queries in random order, anew each epoch.
+        query_prefix: put before each query, as E5's "query: "; the encoder must have the same, see ``TowersModule``. A row
+            of ``pairs`` has none.
+        passage_prefix: put before each passage, and before its title.
+
+    Raises:
+        UserError: a number is out of its range, or the query leaves no room for a passage in a row of ``pairs``; see
+            ``TokenDataModule``, too.
+    """
+
+    def __init__(
+        self,
+        data: Given | Tokens,
+        tokenizer: str | Path | None = None,
+        *,
+        split: str = "train",
+        negatives: Mined | Sequence[Mined] | None = None,
+        negatives_per_query: CountOrZero = 7,
+        mining_depth: Count = 200,
+        below_share: PositiveShare | None = None,
+        below_margin: Weight | None = None,
+        below_score: Finite | None = None,
+        relabel: str | Path | Sequence[str | Path] | None = None,
+        train_queries: Count | None = None,
+        leave_out_dev_passages: bool = False,
+        batch_size: Count = 8,
+        query_length: Length = 32,
+        passage_length: Length = 128,
+        titles: bool = True,
+        pairs: bool = False,
+        chunk_tokens: Count = 2048,
+        seed: int = 42,
+        workers: CountOrZero = 0,
+        teacher: Taught | None = None,
+        text_queries: Sequence[tuple[str, str]] | None = None,
+        text_batch_size: Count = 48,
+        shared_negatives: CountOrZero = 0,
+        student: Retriever | None = None,
+        training: TrainingQueries | None = None,
+        order: Order | None = None,
+        query_prefix: str = "",
+        passage_prefix: str = "",
+    ) -> None:
+        check_numbers(TripleDataModule, locals())
+        if pairs and (wrong := no_room(query_length, passage_length, "passage_length")):
+            raise UserError(f"TripleDataModule: {wrong}")
+        if teacher is not None and (pairs or training is not None):
+            where = "a cross-encoder (pairs) learns from none" if pairs else "it belongs to `training`, which is given"
+            raise UserError(f"TripleDataModule: leave out `teacher`: {where}")
+        if student is not None:
+            if not isinstance(student, Retriever) or pairs or student.windows > 1:
+                raise UserError("TripleDataModule: the student is a Retriever with windows=1, and is not for `pairs`")
+            settings = student.model.settings
+            query_prefix, passage_prefix = settings.query_prefix, settings.passage_prefix
+            passage_length, tokenizer = student.passage_length, tokenizer or student.tokenizer
+        super().__init__(data, tokenizer, titles, workers)
+        if shared_negatives and student is None:
+            raise UserError("TripleDataModule: shared_negatives are not encoded; give a `student`")
+        self.student, self.text_batch_size, self.shared_negatives = student, text_batch_size, shared_negatives
+        self.text_queries = _checked(text_queries, pairs)
+        one = isinstance(negatives, str | Path | Searcher | type | Negatives)
+        self.negatives: list[Any] = [negatives] if one else list(negatives or [])  # type: ignore[arg-type]
+        self.below = Below(below_share, below_margin, below_score)
+        self.relabel = [] if relabel is None else filled_sheets(_paths(relabel), "relabel")
+        self.split, self.mining_depth, self.train_queries = split, mining_depth, train_queries
+        self.leave_out_dev_passages = leave_out_dev_passages
+        self.negatives_per_query = negatives_per_query if self.negatives or training else 0
+        self.batch_size, self.query_length, self.passage_length = batch_size, query_length, passage_length
+        self.pairs, self.chunk_tokens, self.seed = pairs, chunk_tokens, seed
+        self.training, self.order, self.teacher = training, order, teacher
+        self._taught: PairScores | None = None
+        self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Longest query and passage (of ``pairs``: query and pair) in tokens, [CLS] and [SEP] included."""
+        return self.query_length, self.passage_length
+
+    def prepare_data(self) -> None:
+        """Read, tokenise, encode, mine and score what is not cached; Lightning calls this in one process of a machine."""
+        super().prepare_data()
+        if self.student is not None:
+            self._vectors(self.student)
+        if self.teacher is None or self._collection is None:
+            self._sources()
+        else:
+            self._judged()
+
+    def make_batches(self) -> TripleBatches | ListBatches:
+        """Return the object that makes the batches: of triples, or of lists where ``pairs`` is true."""
+        if self.training is None:
+            self.training = self._judged()
+        triples = TripleBatches(
+            self.tokens.queries,
+            self.tokens.passages,
+            self.tokens.titles,
+            self.vocabulary,
+            self.training,
+            batch_size=self.batch_size,
+            negatives=self.negatives_per_query,
+            query_length=self.query_length,
+            passage_length=self.passage_length,
+            budget=self.chunk_tokens,
+            seed=self.seed,
+            order=self.order,
+            prefixes=self.prefixes,
+            shared_negatives=self.shared_negatives,
+            text_queries=self._of_text(self.text_queries) if self.text_queries else None,
+            vectors=None if self.student is None else partial(np.take, self._vectors(self.student), axis=0),
+        )
+        if not self.pairs:
+            return triples
+        assert self.tokenizer_folder is not None
+        separators = pair_separators(self.tokenizer_folder)
+        return ListBatches(triples, pair_reader(self.tokens, self.query_length, self.passage_length, separators))
+
+    def validation_sample(self) -> ValidationSample | PairSample | None:
+        """Return a sample with a few dev queries, as pairs where ``pairs`` is true; None where there are no dev queries."""
+        if not self.pairs:
+            return super().validation_sample()
+        assert isinstance(self.batches, ListBatches)
+        return None if self._collection is None else pair_sample(self._collection, self.batches.reader, 100, 2000)
+
+    def _of_text(self, pairs: Sequence[tuple[str, str]]) -> TextQueries:
+        if self._collection is None:
+            raise UserError(
+                "TripleDataModule: of tokens alone nobody knows the ids of text_queries; give texts as `data`"
+            )
+        rows = {name: row for row, name in enumerate(self._collection.passages.column("id"))}
+        if unknown := [name for _, name in pairs if name not in rows]:
+            raise UserError(f"TripleDataModule: text_queries: no passage has the id {shown(str(unknown[0]))!r}")
+        store = self._tokens_of(collection_of([text for text, _ in pairs])).passages
+        return TextQueries(
+            store, np.arange(len(pairs)), np.array([rows[name] for _, name in pairs]), self.text_batch_size
+        )
+
+    def _vectors(self, student: Retriever) -> NDArray[np.float32]:
+        """Return the student's vectors (P, d) of the P passages of the collection."""
+        if self._collection is None:
+            raise UserError("TripleDataModule: of tokens alone a student knows no passages; give the texts as `data`")
+        columns = [self._collection.passages.column(name) for name in ("id", "title", "text")]
+        known = hash_of_passages(*columns)
+        if len(student) and student.content_hash == known:
+            return student.passage_vectors
+        passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
+
+        def make(folder: Path) -> None:
+            np.save(folder / "vectors.npy", copy(student).index(passages).passage_vectors)
+
+        return load_array(cached("passage_vectors", f"{known} {student.identity()}", make) / "vectors.npy", mapped=True)
+
+    def _judged(self) -> TrainingQueries:
+        if self._collection is None:
+            raise UserError("TripleDataModule: of tokens alone nobody knows the judgements; give `training`")
+        judged = judged_queries(self._collection, self.split, self.train_queries, self.seed)
+        positives = self._relabelled(self._collection).added_to(judged)
+        if self.leave_out_dev_passages:
+            positives = apart_from_dev(positives, self._collection, "TripleDataModule: leave_out_dev_passages")
+        rows = np.fromiter(positives, np.int64)
+        known, sources = NoNegatives.of(self._collection, positives), self._sources()
+        training = TrainingQueries.of(positives, NegativePool(sources, rows), known=known)
+        if self.teacher is None:
+            return training
+        self._taught = self._taught or taught_by(self.teacher, self._collection, positives, sources)
+        training = replace(training, teacher=TeacherScores([self._taught], rows))
+        if not coverage(training)[0]:
+            raise UserError("TripleDataModule: of no positive and no hard negative the teacher has a score")
+        return training
+
+    def _sources(self) -> list[Negatives]:
+        collection = self._collection
+        return [] if collection is None else [self._source(one, collection) for one in self.negatives]
+
+    def _source(self, source: Any, collection: Collection) -> Negatives:
+        if isinstance(source, Negatives):
+            return source
+        if isinstance(source, str | Path):
+            path = Path(source)
+            return open_negatives(path, collection) if path.is_dir() else read_negatives(path, collection)
+        searcher = source() if isinstance(source, type) else source
+        return mined(searcher, collection, self.split, self.mining_depth, self.below, self._relabelled(collection))
+
+    def _relabelled(self, collection: Collection) -> Relabelled:
+        return read_relabelled(self.relabel, collection, self.split)
+
+
+def _checked(text_queries: Sequence[tuple[str, str]] | None, pairs: bool) -> list[tuple[str, str]]:
+    """Return ``text_queries`` as a list. Raises ``UserError`` where a query is blank, or where ``pairs`` is true."""
+    made = list(text_queries or [])
+    if made and pairs:
+        raise UserError("TripleDataModule: leave out `text_queries`: a cross-encoder (pairs) learns from none")
+    for number, (text, _) in enumerate(made):
+        if not isinstance(text, str) or is_blank(text):
+            raise UserError(f"TripleDataModule: text_queries[{number}] is no text or a blank one; leave it out")
+    return made
+
+
+def _paths(given: str | Path | Sequence[str | Path]) -> Path | list[Path]:
+    return Path(given) if isinstance(given, str | Path) else [Path(one) for one in given]

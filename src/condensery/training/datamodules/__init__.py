@@ -1,1 +1,0 @@
-"""The LightningDataModules, which do all sampling."""
