@@ -1,6 +1,6 @@
 """Config keys that all training stages share: the optimiser, the length of training, the start and validation."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, cast
 
 from pydantic import model_validator
 
@@ -91,14 +91,7 @@ class OptimisedStageConfig(StageConfig):
 
     def optimiser(self) -> Optimiser:
         """Return the optimiser's settings, as keyword arguments of the training module."""
-        return {
-            "learning_rate": self.learning_rate,
-            "warmup_ratio": self.warmup_ratio,
-            "weight_decay": self.weight_decay,
-            "max_grad_norm": self.max_grad_norm,
-            "seed": self.seed,
-            "layer_decay": self.layer_decay,
-        }
+        return cast(Optimiser, {key: getattr(self, key) for key in Optimiser.__annotations__})
 
     def training(self, sizes: Sizes, step: Step | None, items: float | None) -> Work:
         """Return the work of the whole training, whose number of steps follows from the config.

@@ -114,8 +114,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     temperature: Positive = 1.0
     """divides the inner products"""
     loss: str | dict[str, Any] = "info_nce"
-    """info_nce; margin_mse or kl, with a teacher; learning_to_rank; matryoshka. With options: {name: kl,
-    teacher_temperature: 2.0, contrast_weight: 0.5}"""
+    """info_nce; margin_mse or kl, with a teacher; learning_to_rank (Zhao et al.), not for retrieval; matryoshka. With
+    options: {name: kl, teacher_temperature: 2.0, contrast_weight: 0.5}"""
     batching: Literal["random", "sequential", "adaptive"] = "random"
     """which queries come together: random, sequential (as they stand) or adaptive (hard to tell apart, Zhao et al.)"""
     adaptive: AdaptiveConfig = AdaptiveConfig()
