@@ -259,7 +259,8 @@ def test_the_pages_of_the_configuration_have_every_recipe_and_key() -> None:
         section = recipes.split(f"\n## `{name}` ")[1].split("\n## ")[0]
         assert f"experiment={name}" in section or "python run.py" not in section, name
         stages = (conf_pages.read(PROJECT / "conf" / "experiment" / f"{name}.yaml")).whole()["stages"]
-        assert all(f"| `{stage}` | [`{value['stage']}`]" in section for stage, value in stages.items() if value), name
+        kinds = {stage: value.get("stage", stage) for stage, value in stages.items() if value}
+        assert all(f"| `{stage}` | [`{kind}`]" in section for stage, kind in kinds.items()), name
     finetune = pages["reference/keys/stage.md"].split("\n## `finetune` ")[1].split("\n## ")[0]
     defaults = conf_pages.read(PROJECT / "conf" / "stage" / "finetune.yaml").whole()
     assert len(defaults) > 30

@@ -294,7 +294,8 @@ def _needs(file: ConfigFile) -> str:
     named = {f"data.{key}": value for key, value in data.items()} | {
         "backbone.name": config.get("backbone", {}).get("name")
     }
-    for kind in dict.fromkeys(stage["stage"] for stage in config.get("stages", {}).values() if stage):
+    given = {name: stage for name, stage in config.get("stages", {}).items() if stage}
+    for kind in dict.fromkeys(stage.get("stage", name) for name, stage in given.items()):
         named |= {f"stage.{kind}.{key}": value for key, value in config.get("stage", {}).get(kind, {}).items()}
     needed = []
     for key, value in named.items():
@@ -322,7 +323,7 @@ def _made_of(file: ConfigFile) -> list[str]:
         rows.setdefault(str(name), []).append(str(label))
     lines += ["", "| stage | kind | reads | row of the table |", "|---|---|---|---|"]
     for name, stage in stages.items():
-        kind = stage["stage"]
+        kind = stage.get("stage", name)
         reads = ", ".join(code(one) for one in _reads(kind, config.get("stage", {}).get(kind, {}), stage, stages))
         shown = ", ".join(plain(row) for row in rows.get(name, []))
         lines.append(f"| `{name}` | [`{kind}`](keys/stage.md#{kind}) | {reads} | {shown} |")
