@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from condensery.errors import UserError
-from condensery.retrieval.indexes.approximate import ApproximateIndex, build_approximate, write_approximate
+from condensery.retrieval.indexes.ann import ApproximateIndex, build_approximate, write_approximate
 from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
 from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.retrieval.indexes.fused import FusedIndex

@@ -18,7 +18,7 @@ from condensery.training import loop
 from condensery.training.data.span_batches import SpanBatch
 from condensery.training.data.steps import Share
 from condensery.training.loop import fit
-from condensery.training.modules.optimisation import linear_schedule
+from condensery.training.schedule import linear_schedule
 
 
 def _curves(folder: Path) -> dict[str, dict[int, float]]:

@@ -17,7 +17,7 @@ from condensery.pipeline.config import RootConfig
 from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
 from condensery.pipeline.launch.hardware import quick_precision
-from condensery.pipeline.shown import BY_THEMSELVES
+from condensery.pipeline.printed_config import BY_THEMSELVES
 from condensery.stages.base import StageConfig, operational, references
 from condensery.stages.checks import missing_split
 from condensery.stages.registry import Stage, registry

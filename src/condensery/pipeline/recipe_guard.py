@@ -25,10 +25,10 @@ from hydra.types import RunMode
 from omegaconf import Container, DictConfig, Node, OmegaConf
 
 from condensery.errors import UserError
-from condensery.pipeline.lengths import items, lengths, release, typed
+from condensery.pipeline.printed_config import leave_used_kinds
 from condensery.pipeline.recipe_files import check_file, environment
-from condensery.pipeline.shown import leave_used_kinds
 from condensery.pipeline.sweep import JoinedTable
+from condensery.pipeline.training_length import items, lengths, release, typed
 from condensery.recipes import RECIPES
 
 ROOT = "config"  # the name of the root config

@@ -73,7 +73,7 @@ def _single(
 
         return DenseIndex(folder, threads=threads, memory=memory, device=device)
     if about.get("method") == "approximate":
-        from condensery.retrieval.indexes.approximate import ApproximateIndex
+        from condensery.retrieval.indexes.ann import ApproximateIndex
         from condensery.retrieval.indexes.dense import DenseIndex
 
         vectors = DenseIndex(folder.parents[1] / about["vectors"], threads, memory, device)

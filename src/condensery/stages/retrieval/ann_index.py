@@ -3,7 +3,7 @@
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.retrieval.indexes.approximate import FILE, build_approximate, write_approximate
+from condensery.retrieval.indexes.ann import FILE, build_approximate, write_approximate
 from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.stages.base import Context
 from condensery.stages.retrieval.config import ApproximateConfig

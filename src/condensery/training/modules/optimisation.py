@@ -5,7 +5,6 @@ the data modules. The modules use Lightning's manual optimisation, in which Ligh
 accumulation. In their place ``max_grad_norm`` clips, and the data module's ``chunk_tokens`` splits a batch of any size.
 """
 
-import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -22,13 +21,13 @@ from condensery.distributed import any_of, average, copy_first_weights, rank, re
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
-from condensery.models.encoder import Encoder
 from condensery.randomness import hash64
 from condensery.ranges import Positive, PositiveShare, Share, Weight, check_numbers
 from condensery.system import signals
 from condensery.tokens.batches import Chunk
 from condensery.training.data.steps import Batch
 from condensery.training.resumption import Resumption, Schedule, keep_own_settings
+from condensery.training.schedule import layer_shares, linear_schedule
 from condensery.training.settings import check_trainer_precision
 from condensery.training.validation import mean_reciprocal_rank
 
@@ -260,39 +259,3 @@ class TrainingModule(pl.LightningModule):
         kept = {name: value for name, value in given.items() if not isinstance(value, nn.Module)}
         kept = {name: str(value) if isinstance(value, Path) else value for name, value in kept.items()}
         self.save_hyperparameters(kept, logger="model" in self.hparams or "model" in kept)
-
-
-def linear_schedule(step: int, steps: int, warmup_ratio: float) -> float:
-    """Return the learning rate of a step, divided by the peak rate: linear warm-up, then linear decay to zero.
-
-    Args:
-        step: number of the step, from 0.
-        steps: number of all steps.
-        warmup_ratio: share of the steps in which the rate rises.
-    """
-    rising = warmup_ratio * steps
-    if step < rising:
-        return (step + 1) / math.ceil(rising + 1e-9)
-    return max(0.0, (steps - step) / max(1.0, steps - rising))
-
-
-def layer_shares(module: nn.Module, decay: float) -> dict[nn.Parameter, float]:
-    """Return the share of the learning rate for the weights of each backbone (ELECTRA: Clark et al. 2020, appendix B).
-
-    The last of n layers gets the full rate, the layer below it ``decay`` times that, and so on; the embeddings get decay^n.
-    Weights outside a backbone's embeddings and layers, such as a head or the weights of a loss, are not in the result.
-
-    Args:
-        module: with any number of ``Encoder``.
-        decay: in (0, 1].
-    """
-    shares: dict[nn.Parameter, float] = {}
-    for encoder in (part for part in module.modules() if isinstance(part, Encoder)):
-        layers = encoder.layers
-        parts = [
-            (encoder.model.embeddings, len(layers)),
-            *((layer, len(layers) - 1 - at) for at, layer in enumerate(layers)),
-        ]
-        for part, below in parts:
-            shares |= dict.fromkeys(part.parameters(), decay**below)
-    return shares

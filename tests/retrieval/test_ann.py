@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from condensery.errors import UserError
-from condensery.retrieval.indexes.approximate import (
+from condensery.retrieval.indexes.ann import (
     FILE,
     ApproximateIndex,
     build_approximate,

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from small_runs import Done, run_command
 
-from condensery.pipeline.shown import BETWEEN, BY_THEMSELVES
+from condensery.pipeline.printed_config import BETWEEN, BY_THEMSELVES
 from condensery.stages.registry import registry
 
 

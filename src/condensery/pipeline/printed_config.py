@@ -4,7 +4,7 @@ import re
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from condensery.pipeline.lengths import items
+from condensery.pipeline.training_length import items
 
 BY_THEMSELVES = ("corpus", "tokenizer", "tokens")  # stages of these kinds and names are added where another reads them
 BETWEEN = ("encode", "evaluate", "token_vectors")  # kinds that are added between two stages

@@ -1,0 +1,43 @@
+"""The learning rate as a function of the step and of the layer."""
+
+import math
+
+from torch import nn
+
+from condensery.models.encoder import Encoder
+
+
+def linear_schedule(step: int, steps: int, warmup_ratio: float) -> float:
+    """Return the learning rate of a step, divided by the peak rate: linear warm-up, then linear decay to zero.
+
+    Args:
+        step: number of the step, from 0.
+        steps: number of all steps.
+        warmup_ratio: share of the steps in which the rate rises.
+    """
+    rising = warmup_ratio * steps
+    if step < rising:
+        return (step + 1) / math.ceil(rising + 1e-9)
+    return max(0.0, (steps - step) / max(1.0, steps - rising))
+
+
+def layer_shares(module: nn.Module, decay: float) -> dict[nn.Parameter, float]:
+    """Return the share of the learning rate for the weights of each backbone (ELECTRA: Clark et al. 2020, appendix B).
+
+    The last of n layers gets the full rate, the layer below it ``decay`` times that, and so on; the embeddings get decay^n.
+    Weights outside a backbone's embeddings and layers, such as a head or the weights of a loss, are not in the result.
+
+    Args:
+        module: with any number of ``Encoder``.
+        decay: in (0, 1].
+    """
+    shares: dict[nn.Parameter, float] = {}
+    for encoder in (part for part in module.modules() if isinstance(part, Encoder)):
+        layers = encoder.layers
+        parts = [
+            (encoder.model.embeddings, len(layers)),
+            *((layer, len(layers) - 1 - at) for at, layer in enumerate(layers)),
+        ]
+        for part, below in parts:
+            shares |= dict.fromkeys(part.parameters(), decay**below)
+    return shares
