@@ -32,7 +32,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -101,12 +101,33 @@ class Watch:
             self.found.append(f"{event} {given!r:.200}")
 
 
+class Draws:
+    """Draws of hypothesis. ``IndexError`` where there is nothing to draw from, before hypothesis notes such a draw."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.source, self.random, self.sample = source, source.random, source.sample
+
+    def randint(self, first: int, last: int) -> int:
+        """A whole number from ``first`` to ``last``."""
+        if last < first:
+            raise IndexError
+        return self.source.randint(first, last)
+
+    def randrange(self, first: int, stop: int | None = None) -> int:
+        """A whole number below ``stop``, or below ``first``."""
+        return self.randint(0, first - 1) if stop is None else self.randint(first, stop - 1)
+
+    def choice(self, values: Sequence[Any]) -> Any:
+        """One of the values."""
+        return values[self.randrange(len(values))]
+
+
 def files_of(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     """The files that any of the patterns names; ``**/*`` as ``glob`` has it."""
     return sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
 
 
-def changed(draw: random.Random, subject: Subject, folder: Path) -> Change:
+def changed(draw: Draws, subject: Subject, folder: Path) -> Change:
     """Change a file of the input, in one of the ways that fit it; accidents come one to three at a time."""
     way = draw.choice(("accident", "accident", "accident", "neutral", "told"))
     if way == "neutral" and subject.neutral:
@@ -124,7 +145,7 @@ def changed(draw: random.Random, subject: Subject, folder: Path) -> Change:
     return Change("; ".join(filter(None, done)), wanted)
 
 
-def _mutated(draw: random.Random, mutation: Mutation, files: list[Path], folder: Path) -> str:
+def _mutated(draw: Draws, mutation: Mutation, files: list[Path], folder: Path) -> str:
     """Change one of the files; what was done, or "" where nothing was."""
     path = draw.choice(files) if files else None
     try:
@@ -259,7 +280,7 @@ class Fuzzer:
     def _case(self, draw: random.Random) -> None:
         self.cases += 1
         self._fresh()
-        change = changed(draw, self.subject, self.input)
+        change = changed(Draws(draw), self.subject, self.input)
         hypothesis.assume(change.what)
         before, again = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, None
         self.watch.found.clear()

@@ -1,13 +1,12 @@
 """What happens to the files of an input: accidents, changes that must not matter, and changes that must be told.
 
-A mutation is a function of a random generator and a folder that changes one file there. It returns what it did in words, or
-"" where it does not apply to this file.
+A mutation is a function of a random generator (``fuzz.Draws``) and a file, which it changes. It returns what it did in words,
+or "" where it does not apply to this file.
 """
 
 import gzip
 import json
 import os
-import random
 import re
 import struct
 import unicodedata
@@ -17,7 +16,7 @@ from typing import Any
 
 import yaml
 
-Mutation = Callable[[random.Random, Path], str]
+Mutation = Callable[[Any, Path], str]
 
 TEXT = {".jsonl", ".json", ".tsv", ".csv", ".txt", ".md", ".trec", ".yaml"}
 VALUES = json.loads(Path(__file__).with_name("fuzz_values.json").read_text(encoding="utf-8"))
@@ -30,7 +29,7 @@ VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s",:\[\]{}]+')  # a string with its q
 # Accidents: anything may come of them but a traceback, a hang, or a file elsewhere.
 
 
-def flip(draw: random.Random, path: Path) -> str:
+def flip(draw: Any, path: Path) -> str:
     """A bit of a file."""
     raw = bytearray(path.read_bytes())
     at, bit = draw.randrange(len(raw)), draw.randrange(8)
@@ -39,7 +38,7 @@ def flip(draw: random.Random, path: Path) -> str:
     return f"bit {bit} of byte {at} flipped"
 
 
-def tear(draw: random.Random, path: Path) -> str:
+def tear(draw: Any, path: Path) -> str:
     """A piece is cut out, doubled, or replaced; or the file ends early."""
     raw = path.read_bytes()
     at, stop = sorted(draw.randint(0, len(raw)) for _ in range(2))
@@ -49,7 +48,7 @@ def tear(draw: random.Random, path: Path) -> str:
     return f"torn at {at} to {stop}, {other[:20]!r}, {len(end)} bytes behind"
 
 
-def another_word(draw: random.Random, path: Path) -> str:
+def another_word(draw: Any, path: Path) -> str:
     """A value becomes something odd, or another value of the file."""
     raw = path.read_bytes()
     values = [found.span() for found in VALUE.finditer(raw[:1_000_000])]
@@ -59,7 +58,7 @@ def another_word(draw: random.Random, path: Path) -> str:
     return f"{raw[at:stop][:40]!r} becomes {other[:40]!r}"
 
 
-def lines_moved(draw: random.Random, path: Path) -> str:
+def lines_moved(draw: Any, path: Path) -> str:
     """A line is left out, doubled, or changes places with another."""
     lines = path.read_bytes().split(b"\n")
     one, two, how = draw.randrange(len(lines)), draw.randrange(len(lines)), draw.randrange(3)
@@ -73,7 +72,7 @@ def lines_moved(draw: random.Random, path: Path) -> str:
     return f"line {one + 1} {('left out', 'doubled', 'exchanged')[how]} ({two + 1})"
 
 
-def other_encoding(draw: random.Random, path: Path) -> str:
+def other_encoding(draw: Any, path: Path) -> str:
     """The file as a program saves it that does not know UTF-8."""
     codec = draw.choice(["utf-16", "latin-1", "utf-32", "cp1252", "utf-7"])
     try:
@@ -84,7 +83,7 @@ def other_encoding(draw: random.Random, path: Path) -> str:
     return f"saved in {codec}"
 
 
-def odd_value(draw: random.Random, path: Path) -> str:
+def odd_value(draw: Any, path: Path) -> str:
     """A value somewhere in JSON or YAML becomes something odd, is removed, renamed, or wrapped."""
     raw = path.read_text()
     if path.suffix == ".yaml":
@@ -101,7 +100,7 @@ def odd_value(draw: random.Random, path: Path) -> str:
     return f"{done} (line {at + 1})"
 
 
-def _change(draw: random.Random, value: Any) -> str:
+def _change(draw: Any, value: Any) -> str:
     """Change one place within a value of lists and objects."""
     places: list[tuple[Any, Any, str]] = []  # container, key or index, path
 
@@ -132,7 +131,7 @@ def _change(draw: random.Random, value: Any) -> str:
     return f"{name[1:][:60]}: {how}"
 
 
-def packed_oddly(draw: random.Random, path: Path) -> str:
+def packed_oddly(draw: Any, path: Path) -> str:
     """Gzip by another name, or twice."""
     raw = gzip.compress(path.read_bytes(), mtime=0)
     if draw.random() < 0.5:
@@ -143,7 +142,7 @@ def packed_oddly(draw: random.Random, path: Path) -> str:
     return "packed twice"
 
 
-def renamed(draw: random.Random, path: Path) -> str:
+def renamed(draw: Any, path: Path) -> str:
     """Away, or under the name of another file."""
     other = draw.choice(sorted(one for one in path.parent.iterdir() if one.is_file()))
     if other == path or draw.random() < 0.3:
@@ -153,7 +152,7 @@ def renamed(draw: random.Random, path: Path) -> str:
     return f"copied over {other.name}"
 
 
-def header(draw: random.Random, path: Path) -> str:
+def header(draw: Any, path: Path) -> str:
     """The description at the beginning of safetensors, or of an array of NumPy's."""
     raw = path.read_bytes()
     if path.suffix == ".npy" and raw[:6] == b"\x93NUMPY":
@@ -197,7 +196,7 @@ def _save(path: Path, records: list[Any]) -> None:
     path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records))
 
 
-def another_script(draw: random.Random, path: Path) -> str:
+def another_script(draw: Any, path: Path) -> str:
     """A text in letters of other scripts, or a long one."""
     records = _records(path)
     places = [place for record in records for place in _texts(record)]
@@ -211,7 +210,7 @@ def another_script(draw: random.Random, path: Path) -> str:
     return f"a text in another script: {record[key][:30]!r}"
 
 
-def same_text(draw: random.Random, path: Path) -> str:
+def same_text(draw: Any, path: Path) -> str:
     """A text stands twice: in this file, or it is that of a passage, with its id or without."""
     records = _records(path)
     source = draw.choice([path, path.with_name("corpus.jsonl")])
@@ -227,7 +226,7 @@ def same_text(draw: random.Random, path: Path) -> str:
     return f"texts of {source.name} stand twice"
 
 
-def odd_id(draw: random.Random, path: Path) -> str:
+def odd_id(draw: Any, path: Path) -> str:
     """An id that a number, another Unicode form or an invisible character sets apart from one that is there."""
     records = _records(path)
     named = [record for record in records if "_id" in record]
@@ -250,7 +249,7 @@ ACCIDENTS += [odd_value] * 6 + [packed_oddly, renamed, header, header, header]
 # Changes that must not matter.
 
 
-def windows_lines(draw: random.Random, path: Path) -> str:
+def windows_lines(draw: Any, path: Path) -> str:
     """Windows line ends."""
     raw = path.read_bytes()
     if b"\r" in raw or path.suffix not in TEXT:
@@ -259,20 +258,20 @@ def windows_lines(draw: random.Random, path: Path) -> str:
     return "CRLF"
 
 
-def byte_order_mark(draw: random.Random, path: Path) -> str:
+def byte_order_mark(draw: Any, path: Path) -> str:
     """A byte-order mark."""
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
     return "byte-order mark"
 
 
-def gzipped(draw: random.Random, path: Path) -> str:
+def gzipped(draw: Any, path: Path) -> str:
     """The same, packed."""
     path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=draw.randrange(9)))
     path.unlink()
     return "packed"
 
 
-def gzipped_in_parts(draw: random.Random, path: Path) -> str:
+def gzipped_in_parts(draw: Any, path: Path) -> str:
     """The same, packed in two members."""
     raw = path.read_bytes()
     at = draw.randint(0, len(raw))
@@ -281,7 +280,7 @@ def gzipped_in_parts(draw: random.Random, path: Path) -> str:
     return f"packed in two members, cut at {at}"
 
 
-def blank_lines(draw: random.Random, path: Path) -> str:
+def blank_lines(draw: Any, path: Path) -> str:
     """Blank lines at the end."""
     if path.suffix not in TEXT:
         return ""
@@ -289,7 +288,7 @@ def blank_lines(draw: random.Random, path: Path) -> str:
     return "blank lines at the end"
 
 
-def no_last_line_end(draw: random.Random, path: Path) -> str:
+def no_last_line_end(draw: Any, path: Path) -> str:
     """No line end at the end of the file."""
     path.write_bytes(path.read_bytes().rstrip(b"\r\n"))
     return "no line end at the end"
@@ -301,7 +300,7 @@ def _rewritten(path: Path, change: Callable[[Any], Any], **style: Any) -> None:
     path.write_text("\n".join(made))
 
 
-def key_order(draw: random.Random, path: Path) -> str:
+def key_order(draw: Any, path: Path) -> str:
     """The keys of all JSON objects in another order."""
 
     def shuffled(value: Any) -> Any:
@@ -315,7 +314,7 @@ def key_order(draw: random.Random, path: Path) -> str:
     return "keys in another order"
 
 
-def json_style(draw: random.Random, path: Path) -> str:
+def json_style(draw: Any, path: Path) -> str:
     """Other blanks and escapes in JSON."""
     if path.suffix not in (".json", ".jsonl"):
         return ""
@@ -324,7 +323,7 @@ def json_style(draw: random.Random, path: Path) -> str:
     return f"JSON with {apart!r}"
 
 
-def one_key_more(draw: random.Random, path: Path) -> str:
+def one_key_more(draw: Any, path: Path) -> str:
     """A key in JSON that nobody knows."""
 
     def more(value: Any) -> Any:
@@ -336,7 +335,7 @@ def one_key_more(draw: random.Random, path: Path) -> str:
     return "a key that nobody knows"
 
 
-def comments(draw: random.Random, path: Path) -> str:
+def comments(draw: Any, path: Path) -> str:
     """Comments and blank lines in YAML."""
     if path.suffix != ".yaml":
         return ""
@@ -355,7 +354,7 @@ def _with_texts(path: Path, change: Callable[[str], str]) -> None:
     _save(path, records)
 
 
-def another_form(draw: random.Random, path: Path) -> str:
+def another_form(draw: Any, path: Path) -> str:
     """Texts in another Unicode form; the words are the same."""
     form = draw.choice(("NFC", "NFD", "NFKC", "NFKD"))
     if path.suffix != ".jsonl":
@@ -364,7 +363,7 @@ def another_form(draw: random.Random, path: Path) -> str:
     return f"texts in {form}"
 
 
-def invisible(draw: random.Random, path: Path) -> str:
+def invisible(draw: Any, path: Path) -> str:
     """Soft hyphens and other characters that nobody sees, within words."""
     unseen = draw.choice("\u00ad\u200d\u2060\ufeff")
     if path.suffix != ".jsonl":
@@ -373,7 +372,7 @@ def invisible(draw: random.Random, path: Path) -> str:
     return f"{unseen!a} within words"
 
 
-def capitals(draw: random.Random, path: Path) -> str:
+def capitals(draw: Any, path: Path) -> str:
     """Texts in capitals."""
     if path.suffix != ".jsonl":
         return ""
@@ -394,7 +393,7 @@ NEUTRAL: dict[str, Mutation] = {
 # Changes that must be told.
 
 
-def torn_object(draw: random.Random, path: Path) -> str:
+def torn_object(draw: Any, path: Path) -> str:
     """A file of JSON lines that ends within a line."""
     raw = path.read_bytes().rstrip(b"\n")
     start = raw.rfind(b"\n") + 1
@@ -404,7 +403,7 @@ def torn_object(draw: random.Random, path: Path) -> str:
     return "ends within a JSON object"
 
 
-def no_utf8(draw: random.Random, path: Path) -> str:
+def no_utf8(draw: Any, path: Path) -> str:
     """A byte that is no UTF-8."""
     raw = path.read_bytes()
     at = draw.randint(0, len(raw))
@@ -412,7 +411,7 @@ def no_utf8(draw: random.Random, path: Path) -> str:
     return f"byte 255 at {at}"
 
 
-def no_file(draw: random.Random, path: Path) -> str:
+def no_file(draw: Any, path: Path) -> str:
     """Something else in place of a file."""
     how = draw.choice(["folder", "pipe", "dangling link", "link to itself", "device", "nothing"])
     path.unlink()
@@ -428,7 +427,7 @@ def no_file(draw: random.Random, path: Path) -> str:
     return f"{how} in place of it"
 
 
-def broken_gzip(draw: random.Random, path: Path) -> str:
+def broken_gzip(draw: Any, path: Path) -> str:
     """A packed file that is not as it was packed; what is told or the sound content may come of it."""
     raw = bytearray(gzip.compress(path.read_bytes(), mtime=0))
     at = draw.randrange(1, len(raw))  # an empty file is one
@@ -441,7 +440,7 @@ def broken_gzip(draw: random.Random, path: Path) -> str:
     return f"packed, and broken at {at}"
 
 
-def doubled_line(draw: random.Random, path: Path) -> str:
+def doubled_line(draw: Any, path: Path) -> str:
     """A line with an id, twice."""
     lines = path.read_text().split("\n")
     first = 1 if path.name == "psgs_w100.tsv" else 0
@@ -450,7 +449,7 @@ def doubled_line(draw: random.Random, path: Path) -> str:
     return "an id twice"
 
 
-def judged_in_another_form(draw: random.Random, path: Path) -> str:
+def judged_in_another_form(draw: Any, path: Path) -> str:
     """Judgements name their passages in another Unicode form."""
     raw = path.read_text()
     made = unicodedata.normalize("NFD", raw)
@@ -460,7 +459,7 @@ def judged_in_another_form(draw: random.Random, path: Path) -> str:
     return "ids in NFD"
 
 
-def tensors_changed(draw: random.Random, path: Path) -> str:
+def tensors_changed(draw: Any, path: Path) -> str:
     """A tensor of the backbone is gone, or has another name or shape."""
     if path.suffix != ".safetensors":
         return ""
@@ -489,7 +488,7 @@ def _without(about: dict[str, Any], rest: bytes, first: int, stop: int) -> bytes
     return rest[:first] + rest[stop:]
 
 
-def another_size(draw: random.Random, path: Path) -> str:
+def another_size(draw: Any, path: Path) -> str:
     """A config that tells of other layers or sizes than the weights have."""
     if path.name != "config.json":
         return ""
