@@ -81,7 +81,7 @@ def randomisation_test(differences: NDArray[np.float64], permutations: int = PER
     Returns:
         The two-sided p-value.
     """
-    moving = differences[differences != 0]  # (m,) a query without a difference changes no sum
+    moving = differences[differences != 0]  # (m,) differences of zero change no sum
     if not len(moving):
         return 1.0
     observed = abs(moving.sum())
@@ -96,7 +96,7 @@ def randomisation_test(differences: NDArray[np.float64], permutations: int = PER
         flipped = np.unpackbits(np.frombuffer(random.bytes(-(-shape[0] * shape[1] // 8)), np.uint8))
         # sum of signed differences = sum - 2 * (sum of the flipped differences)
         sums = moving.sum() - 2 * (flipped[: shape[0] * shape[1]].reshape(shape) @ moving)
-        extreme += int((np.abs(sums) >= observed - 1e-9 * observed).sum())  # sums of the same terms in another order
+        extreme += int((np.abs(sums) >= observed - 1e-9 * observed).sum())  # equal sums may differ by rounding
     return (extreme + 1) / (permutations + 1)
 
 

@@ -123,7 +123,7 @@ def _guard(parent: Parent, command: Sequence[str]) -> int:
     while not (parent.gone() or end_requested.is_set()):
         with suppress(subprocess.TimeoutExpired):
             return program.wait(PAUSE)
-    os.killpg(0, signal.SIGTERM)  # this process itself only notes the signal
+    os.killpg(0, signal.SIGTERM)  # the handler in this process only records the signal
     with suppress(subprocess.TimeoutExpired):
         program.wait(PATIENCE)
     end_group()

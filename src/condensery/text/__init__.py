@@ -1,4 +1,4 @@
-"""Floor 1: text. Readers turn every input format into a ``Collection`` on disk."""
+"""Texts: readers convert every input format to a ``Collection`` on disk."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

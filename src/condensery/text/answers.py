@@ -15,7 +15,7 @@ import regex
 TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
 REMEMBERED = 1 << 16  # texts whose tokens are kept
-GAP = " "  # a separator, so it is part of no token
+GAP = " "  # a separator, so no token contains it
 
 
 def answer_tokens(text: str) -> list[str]:

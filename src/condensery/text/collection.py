@@ -132,7 +132,7 @@ class Collection:
         return np.setdiff1d(np.arange(len(self.queries)), np.concatenate([np.empty(0, np.int64), *in_splits]))
 
     def qrels(self, split: str) -> Qrels:
-        """The judgements of ``split``. Raises ``UserError`` when the collection has no such split."""
+        """Return the judgements of ``split``. Raises ``UserError`` when the collection has no such split."""
         if split not in self.splits:
             there = ", ".join(self.splits) or "none"
             raise UserError(f'the collection {self.name} has no split "{split}" (its splits: {there}); see data.splits')

@@ -17,7 +17,7 @@ from condensery.system.files import load_array
 from condensery.text.hashes import id_hash
 
 SUFFIX = ".rows.npy"
-MOST = 255  # bytes of an id that are kept for messages
+MOST = 255  # maximum number of bytes of an id that are kept for error messages
 
 
 def alike(identifier: str) -> str:
@@ -146,7 +146,7 @@ class IdIndex:
         return np.where(self.hashes[places] == hashes, self.rows[places], -1)
 
     def find_ids(self, ids: Iterable[str]) -> NDArray[np.int64]:
-        """The row of each id, int64 (m,); -1 for an id that is not in the index."""
+        """Return the row of each id, int64 (m,); -1 for an id that is not in the index."""
         return self.find(np.fromiter((id_hash(identifier) for identifier in ids), np.uint64))
 
     def first_duplicate(self) -> tuple[int, int] | None:

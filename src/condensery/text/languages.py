@@ -49,7 +49,7 @@ class Language:
     says: str = "pairs of characters are its terms"
 
     def terms(self, text: str) -> list[str]:
-        """The terms of a text in order."""
+        """Return the terms of a text in order."""
         for one, other in self.before:
             text = text.replace(one, other)
         found = terms(text, self.paired)

@@ -119,7 +119,7 @@ def _one_of(record: dict[str, Any], names: tuple[str, ...], place: str) -> str:
 
 
 def _by_line(files: list[Path], passages: int) -> Iterator[Pair]:
-    """Read line i of all files before line i + 1, so that the queries of a passage come together."""
+    """Read line i of all files before line i + 1, so that all queries of a passage are consecutive."""
     wanted, row = f"line i must be a query of passage i of {passages:,}", -1
     with progress("reading queries", passages, "passages") as task:
         for row, lines in enumerate(zip_longest(*(read_lines(file, show=False) for file in files))):

@@ -78,7 +78,7 @@ def sheet_rows(path: Path, columns: Sequence[str], others: Sequence[str] = ()) -
     """
     text = _decoded(path)
     heading = next((line for line in text.splitlines() if line.strip()), "")
-    separator = max(SEPARATORS, key=heading.count)  # the names of the columns hold none of them
+    separator = max(SEPARATORS, key=heading.count)  # column names contain no separator
     rows = csv_rows(io.StringIO(text, newline=""), path, separator=separator)
     filled = at_least_one(
         ((place, row) for place, row in rows if any(one.strip() for one in row)),

@@ -96,7 +96,7 @@ class DataConfig(Keys):
         return set()
 
     def gives_negatives(self) -> bool:
-        """Whether the input names hard negatives of its queries."""
+        """Return whether the input names hard negatives of its queries."""
         return False
 
     def wanted(self) -> list[WantedFile]:

@@ -128,7 +128,7 @@ class TextTable:
         return {"rows": np.memmap(self.path, np.uint8, mode="r")}
 
     def column(self, name: str) -> Column[Any]:
-        """The column ``name``. Raises ``KeyError`` when there is no such column."""
+        """Return the column ``name``. Raises ``KeyError`` when there is no such column."""
         return Column(self._table.column(name))
 
     def arrow(self, name: str) -> pa.ChunkedArray:
@@ -149,7 +149,7 @@ class TextTable:
         return IdIndex.load(self.path.with_suffix(SUFFIX))
 
     def rows_of(self, ids: Sequence[str]) -> np.ndarray:
-        """The row of each id, int64 (n,); -1 for an unknown id."""
+        """Return the row of each id, int64 (n,); -1 for an unknown id."""
         return self._index.find_ids(ids)
 
     def unlike(self, identifier: str) -> str:

@@ -147,7 +147,7 @@ def between_letters(text: str, at: int) -> int:
 
 
 def is_one_character(term: str) -> bool:
-    """Whether a term is a letter with its marks."""
+    """Return whether a term is a single letter, with or without marks."""
     return len(_characters(term)) == 1
 
 
@@ -167,7 +167,7 @@ def _from_letter(piece: str) -> str:
 
 
 def _characters(run: str) -> list[str]:
-    """The letters of a run, each with its marks."""
+    """Return the letters of a run, each with its marks."""
     if run.isalnum():
         return list(run)
     characters: list[str] = []

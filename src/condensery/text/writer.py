@@ -288,7 +288,7 @@ class CollectionWriter:
         if isinstance(self.unlabelled_queries, int) and self.unlabelled_queries and "train" in qrels:
             aside = self._drawn(qrels["train"], "unlabelled", self.unlabelled_queries, 2)
             for rows in (rows for split, rows in qrels.items() if split != "train"):
-                aside &= ~np.isin(qrels["train"][:, 0], rows[:, 0])  # keep queries that another split judges too
+                aside &= ~np.isin(qrels["train"][:, 0], rows[:, 0])  # not queries that are also in another split
             self.dropped["labels_set_aside"] += int(aside.sum())
             qrels["train"] = qrels["train"][~aside]
 

@@ -26,7 +26,7 @@ class DocumentTexts:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A passage: [CLS] title [SEP] text [SEP] has at most ``length`` tokens."""
+    """A passage, of which [CLS] title [SEP] text [SEP] has at most ``length`` tokens."""
 
     title: str
     text: str

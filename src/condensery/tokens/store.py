@@ -67,7 +67,7 @@ class TokenStore:
         return TokenStore, (
             self.folder,
             self.single_texts,
-        )  # another process maps the files itself and does not get their content
+        )  # so another process maps the files itself instead of receiving their content
 
     @staticmethod
     def exists(folder: Path) -> bool:

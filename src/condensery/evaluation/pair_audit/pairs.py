@@ -1,4 +1,4 @@
-"""Draw pairs of a passage and its context for people to judge.
+"""Draw pairs of a passage and its context for human judgement.
 
 A context is another passage of the same document, or one of the passage's queries. Pairs are drawn as in appendix A of
 query-as-context pre-training (Wu et al. 2023): a random document, a random passage of the document, and a context for this

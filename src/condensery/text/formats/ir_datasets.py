@@ -149,7 +149,7 @@ class IrDatasetsSource(DataConfig):
             return name
         below = [one for one in library().registry if one.startswith(f"{name}/")]
         above = name.rpartition("/")[0]
-        if below and above and not data:  # dpr-w100/natural-questions has no entry of its own
+        if below and above and not data:  # dpr-w100/natural-questions itself has no entry
             return self._with_docs(above, key)
         if hint := NOT_IN_BEIR.get(name):
             raise UserError(f"{key}: {name} can only be fetched by hand: {hint}")

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 STDLIB = "stdlib"
 LEFT_OUT = {"test", "tests", "testing", "idlelib", "lib2to3", "turtledemo", "_vendor"}
 LEFT_OUT |= {"site-packages", "dist-packages", "__pycache__"}
-COPIES = "modular_"  # transformers generates its modelling files from the files with this prefix
+COPIES = "modular_"  # prefix of the files from which transformers generates its modelling files
 BOILERPLATE = 12
 PORTION = 1 << 20  # bytes of source code that a worker reads at a time
 SHARE_DEV, SHARE_TEST = 0.04, 0.16  # shares of the modules
