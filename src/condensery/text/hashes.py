@@ -36,7 +36,7 @@ def content_hashes(paths: list[Path]) -> list[str]:
 
 def _key(path: Path) -> str:
     status = path.stat()
-    name = os.fsencode(path.resolve()).decode(errors="backslashreplace")  # SQLite takes no lone surrogates
+    name = os.fsencode(path.resolve()).decode(errors="backslashreplace")  # SQLite rejects lone surrogates
     return f"{name}|{status.st_size}|{status.st_ctime_ns}|{status.st_mtime_ns}"
 
 

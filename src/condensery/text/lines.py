@@ -1,4 +1,4 @@
-"""Read the lines of input files, plain or gzip, each with its place. All readers report faulty lines in the same way."""
+"""Read the lines of input files, plain or gzip, each with its place ``path:line``. Faulty lines are reported in one way."""
 
 import csv
 import io

@@ -82,7 +82,7 @@ class DprSource(FolderSource):
         return {split for split, name in self.splits.named().items() if _kind(name) == ".json"}
 
     def answered_splits(self) -> set[str]:
-        """Return all used splits, because every file has answers."""
+        """Return all requested splits, because every file has answers."""
         return set(self.splits.named())
 
     def gives_negatives(self) -> bool:

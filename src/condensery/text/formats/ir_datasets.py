@@ -45,7 +45,7 @@ CANDIDATES = {  # split -> possible names in ir_datasets, the preferred first; "
 ON_DEV = ("beir/msmarco",)  # BEIR reports MS MARCO on the dev queries; its test queries are those of TREC 2019
 RELEVANT_FROM = {"msmarco-passage": 2, "msmarco-passage-v2": 2}  # lowest relevant grade, as in TREC's tables
 GRADED = {"dl19", "dl20"}
-LARGE = 1_000_000  # number of passages from which on unpacking takes minutes
+LARGE = 1_000_000  # number of passages from which unpacking takes minutes
 EVERY = 1000  # number of rows between two reports of progress
 DPR = "dpr-w100"
 CALLED = {  # id in ir_datasets -> name in this project's tables
@@ -138,7 +138,7 @@ class IrDatasetsSource(DataConfig):
         return parts
 
     def of_splits(self, kind: str) -> dict[str, Part]:
-        """Return split -> ``qrels`` or ``queries`` of the split (by ``kind``), for the used splits of the library."""
+        """Return split -> ``qrels`` or ``queries`` of the split (by ``kind``), for the requested splits of the library."""
         begin = f"{kind} of "
         return {role.removeprefix(begin): part for role, part in self.parts.items() if role.startswith(begin)}
 
@@ -159,7 +159,7 @@ class IrDatasetsSource(DataConfig):
         raise UserError(f"{key}: ir_datasets has no documents called {shown(name)!r}; {named}")
 
     def _split_ids(self) -> dict[str, str]:
-        """Return split -> id, for the used splits that the library has."""
+        """Return split -> id, for the requested splits that the library has."""
         id_of = {}
         for split, given in self.splits:
             if given == AUTO:
@@ -198,7 +198,7 @@ class IrDatasetsSource(DataConfig):
         return self.positives == "first" or (self.positives == AUTO and self.from_dpr)
 
     def judged_splits(self) -> set[str]:
-        """Return the used splits that the library has."""
+        """Return the requested splits that the library has."""
         return set(self.of_splits("qrels"))
 
     def answered_splits(self) -> set[str]:

@@ -162,7 +162,7 @@ def marco_file(role: str, folder: Path, name: str, otherwise: str = "") -> Input
 
 
 def question_files(folder: Path, splits: MarcoSplits) -> list[InputFile]:
-    """Return the files of queries and judgements of the used splits, of TREC's splits only if their files exist."""
+    """Return the files of queries and judgements of the requested splits; of TREC's splits only those that exist."""
     files = []
     for split, questions in splits.here(folder).items():
         files.append(marco_file(f"queries of {split}", folder, questions.queries))
