@@ -1,1 +1,1 @@
-"""Evaluation of rankings: metrics per query, and tests whether a difference between two systems is more than chance."""
+"""Evaluation of rankings: metrics per query, and significance tests of the difference between two systems."""

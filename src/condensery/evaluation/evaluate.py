@@ -1,4 +1,4 @@
-"""Evaluate a retriever of your own program on a data set."""
+"""Evaluate a retriever from your own program on a data set."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,30 +11,30 @@ from condensery.retrieval.searchers.base import Searcher, SearcherIndex
 from condensery.text.collection import Collection
 from condensery.text.to_collection import collection_of
 
-DEPTH = 1000  # passages of each query that a metric without a cutoff covers
+DEPTH = 1000  # number of passages per query that a metric without a cutoff covers
 METRICS = ("NDCG@10", "Recall@100")
 
 
 def evaluate(
     retriever: Searcher, data: str | Path | Collection, metrics: Sequence[str] = METRICS, split: str = "test"
 ) -> dict[str, float]:
-    """The mean of each metric over the judged queries of a data set, from 0 to 1, with trec_eval's definitions.
+    """Return the mean of each metric over the judged queries of a data set, from 0 to 1, by trec_eval's definitions.
 
-    All passages of the data set are indexed for the evaluation; the retriever's own index does not change. A passage that
-    is the query itself, by its id and its text, is not ranked, unless it is judged relevant. A printed line says how many
-    queries have such a passage.
+    All passages of the data set are indexed for the evaluation. The retriever's own index does not change. A passage with
+    the same id and text as the query is excluded from the ranking, unless it is judged relevant. A printed line reports how
+    many queries have such a passage.
 
     Args:
-        retriever: a ``Retriever``, ``BM25``, or several of them as one (``Fused``).
+        retriever: a ``Retriever``, ``BM25``, or a combination of several retrievers (``Fused``).
         data: a folder in the BEIR layout, or a ``Collection``.
-        metrics: such as NDCG@10, MRR@10, Recall@100, MAP or Success@5.
-        split: train, dev or test; in a folder the file ``qrels/SPLIT.tsv``.
+        metrics: names of metrics, such as NDCG@10, MRR@10, Recall@100, MAP or Success@5.
+        split: train, dev or test; for a folder, the judgements in ``qrels/SPLIT.tsv``.
 
     Returns:
-        The mean of each metric by its name.
+        Name of a metric -> mean over the queries.
 
     Raises:
-        UserError: a metric does not exist, the data cannot be read, or the data have no such split.
+        UserError: a metric does not exist, the data cannot be read, or the split does not exist.
     """
     for name in metrics:
         split_metric(name)

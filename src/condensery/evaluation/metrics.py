@@ -1,7 +1,7 @@
-"""Metrics per query, with trec_eval's definitions (through ir_measures and its provider pytrec_eval).
+"""Metrics per query, by trec_eval's definitions (through ir_measures and its provider pytrec_eval).
 
-A query without results, or without a relevant result, counts 0. The queries are those of the split. ``Hit@k``, which uses
-answers instead of judgements, is computed here and not by trec_eval.
+The queries are those of the split. A query without results, or without a relevant result, has the value 0. ``Hit@k`` uses
+answers instead of judgements, and is computed by this module instead of trec_eval.
 """
 
 from dataclasses import dataclass
@@ -20,16 +20,16 @@ from condensery.system.files import RECOMPUTE, atomic, load_arrays
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection, Qrels
 
-QUERIES = 1000  # queries given to trec_eval at a time: its input, dictionaries of strings, is large
+QUERIES = 1000  # number of queries that trec_eval gets at a time, because its dictionaries of strings are large
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics of one run.
+    """The metrics of one run.
 
     Attributes:
         query_ids: ids of the judged queries, sorted as strings.
-        per_query: name of a metric, as it was asked for -> float64 (queries,), in the order of ``query_ids``.
+        per_query: name of a metric, as the user wrote it -> float64 (queries,), in the order of ``query_ids``.
     """
 
     query_ids: list[str]
@@ -41,14 +41,14 @@ class Evaluation:
         return {name: float(values.mean()) for name, values in self.per_query.items()}
 
     def save(self, path: Path) -> None:
-        """Write an .npz file: ``query_ids`` and an array for each metric."""
+        """Write an .npz file with ``query_ids`` and an array for each metric."""
         with atomic(path) as temporary, open(temporary, "wb") as stream:
             arrays: dict[str, Any] = {"query_ids": np.array(self.query_ids), **self.per_query}
             np.savez(stream, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> "Evaluation":
-        """Read the file that ``save`` wrote. Raises ``UserError`` where it is not one."""
+        """Read a file that ``save`` wrote. Raises ``UserError`` for any other file."""
         values = load_arrays(path)
         if "query_ids" not in values:
             raise UserError(f"{path}: holds no query_ids, so it is no evaluation; {RECOMPUTE}")
@@ -56,9 +56,9 @@ class Evaluation:
 
 
 def parse_metric(name: str) -> tuple[Measure, int | None]:
-    """The measure and cutoff of a name such as MRR@10, Recall@100, R@100, nDCG@10, Success@5, MAP, P@10.
+    """Return the measure and cutoff of a name such as MRR@10, Recall@100, R@100, nDCG@10, Success@5, MAP, P@10.
 
-    Raises ``UserError`` for a name that does not exist, lacks its cutoff, or asks for answers.
+    Raises ``UserError`` for a name that does not exist, lacks its cutoff, or is of a metric that uses answers.
     """
     measure, cutoff = split_metric(name)
     if measure == HIT:
@@ -67,7 +67,7 @@ def parse_metric(name: str) -> tuple[Measure, int | None]:
 
 
 def evaluate(run: Run, collection: Collection, split: str, metrics: list[str]) -> Evaluation:
-    """Score a run on a split: Hit@k by the answers of the queries, all other metrics by judgements.
+    """Evaluate a run on a split: Hit@k by the answers of the queries, all other metrics by judgements.
 
     Raises ``UserError`` for an unknown metric and for a split that lacks queries, judgements or answers.
     """
@@ -87,12 +87,13 @@ def evaluate(run: Run, collection: Collection, split: str, metrics: list[str]) -
 def score_answers(
     run: Run, collection: Collection, query_rows: NDArray[np.integer], metrics: list[str]
 ) -> dict[str, NDArray[np.float64]]:
-    """Hit@k: whether one of the first k passages of a query holds an answer (top-k accuracy, Karpukhin et al. 2020).
+    """Compute Hit@k: 1 if one of a query's first k passages contains an answer (top-k accuracy, Karpukhin et al. 2020).
 
-    Passages are checked in order, without titles, up to the first that holds an answer. Queries without answers count 0.
+    Passages are checked in order, without titles, up to the first passage that contains an answer. A query without
+    answers has the value 0.
 
     Returns:
-        metric -> float64 (queries,), in the order of ``query_rows``.
+        Name of a metric -> float64 (queries,), in the order of ``query_rows``.
 
     Raises:
         UserError: the collection has no answers.
@@ -115,16 +116,16 @@ def score_answers(
 def score(
     query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer], qrels: Qrels, metrics: list[str]
 ) -> dict[str, NDArray[np.float64]]:
-    """Metrics of rankings in memory.
+    """Compute metrics of rankings in memory.
 
     Args:
-        query_rows: (n,) queries that were searched; queries without a judgement are ignored.
-        passage_rows: (n, k) the passages of each query, best first, padded with -1.
+        query_rows: (n,) rows of the queries; queries without a judgement are ignored.
+        passage_rows: (n, k) rows of the passages retrieved for each query, best first, padded with -1.
         qrels: judgements.
-        metrics: names that ``parse_metric`` reads.
+        metrics: names of metrics, in the form that ``parse_metric`` reads.
 
     Returns:
-        metric -> float64 (queries,), in the order of ``qrels.query_set``.
+        Name of a metric -> float64 (queries,), in the order of ``qrels.query_set``.
     """
     parsed = {name: parse_metric(name) for name in metrics}
     place = {int(row): i for i, row in enumerate(np.asarray(qrels.query_set).tolist())}
@@ -147,7 +148,7 @@ def score(
             results[metric][places] = [values[measure].get(name, 0.0) for name in names]
     for metric, (measure, cutoff) in parsed.items():
         if measure is ir_measures.RR and cutoff:
-            # trec_eval gives 1/rank without a cutoff, so a first hit behind the cutoff is set to 0.
+            # trec_eval computes 1/rank without a cutoff, so a first hit beyond the cutoff is set to 0.
             results[metric][results[metric] < 1.0 / cutoff] = 0.0
     return results
 
@@ -158,7 +159,7 @@ def _measure(measure: Measure, cutoff: int | None, relevant_from: int) -> Measur
 
 
 def _judged(qrels: Qrels) -> dict[str, dict[str, int]]:
-    """Judgements as trec_eval reads them: query -> passage -> grade. It takes a negative grade (junk) for irrelevant."""
+    """Return judgements in trec_eval's form: query -> passage -> grade. To trec_eval, a negative grade is irrelevant."""
     judged: dict[str, dict[str, int]] = {}
     for query, passage, grade in zip(
         qrels.query_rows.tolist(), qrels.passage_rows.tolist(), qrels.grades.tolist(), strict=True
@@ -168,10 +169,10 @@ def _judged(qrels: Qrels) -> dict[str, dict[str, int]]:
 
 
 def _ranks(passages: NDArray[np.integer]) -> dict[str, float]:
-    """One ranking as trec_eval reads it: passage -> -rank.
+    """Return one ranking in trec_eval's form: passage -> score, where the score is -rank.
 
-    The real scores could change the order. trec_eval ignores the given order, reads scores as float32, sorts by score,
-    and puts equal scores in descending order of the passage id. Strictly falling numbers make it keep our order.
+    The real scores could change the order, because trec_eval reads scores as float32, sorts by score, and puts equal
+    scores in descending order of the passage id. With strictly decreasing numbers it keeps the given order.
     """
     retrieved = passages[passages >= 0].tolist()
     return dict(zip(map(str, retrieved), map(float, range(0, -len(retrieved), -1)), strict=True))

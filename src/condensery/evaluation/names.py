@@ -1,12 +1,12 @@
-"""Names of metrics as users write them. Imports no library, so a misspelt name is found before any work is done."""
+"""The names of metrics as users write them. The module imports no library, so misspelt names are reported at once."""
 
 import re
 
 from condensery.errors import UserError, shown
 
 _NAME = re.compile(r"(?P<name>[a-z]+)(?:@(?P<cutoff>[1-9][0-9]*))?", re.IGNORECASE)
-HIT = "Hit"  # our own: one of the first k passages holds an answer; the top-k accuracy of open-domain QA
-MEASURES = {  # name in small letters -> measure of ir_measures, or HIT
+HIT = "Hit"  # own metric: one of the first k passages contains an answer; the top-k accuracy of open-domain QA
+MEASURES = {  # name in lower case -> measure of ir_measures, or HIT
     "mrr": "RR",
     "rr": "RR",
     "recall": "R",
@@ -26,7 +26,7 @@ def split_metric(name: str) -> tuple[str, int | None]:
     """Split the name of a metric, such as MRR@10, Recall@100, R@100, nDCG@10, MAP or Hit@20, into measure and cutoff.
 
     Returns:
-        The name of the measure in ir_measures, or ``HIT``; and the cutoff, None where the name has none.
+        The name of the measure in ir_measures, or ``HIT``; and the cutoff, or None if the name has no cutoff.
 
     Raises:
         UserError: the name does not exist or lacks its cutoff.

@@ -7,14 +7,14 @@ Vectors = NDArray[np.float32]  # (n, d)
 
 
 def spearman(first: Vectors, second: Vectors, scores: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Spearman's rank correlation r of the cosines of n pairs with their scores, as one value for each pair.
+    """Compute Spearman's rank correlation r between the cosines and the scores of n pairs, as one value for each pair.
 
-    A correlation is not a mean over pairs, but tests and intervals need such a mean. Each pair therefore gets its
-    jackknife pseudo-value (Tukey 1958), n r - (n - 1) r', where r' is the correlation without the pair. All values are
-    shifted by the same number so that their mean is r. A correlation is 0 where all cosines or all scores are equal.
+    Significance tests and confidence intervals need a mean over pairs, which a correlation is not. Each pair therefore gets
+    its jackknife pseudo-value (Tukey 1958), n r - (n - 1) r', where r' is the correlation without the pair. All values are
+    shifted by the same number so that their mean is r. A correlation is 0 if all cosines or all scores are equal.
 
     Args:
-        first, second: (n, d) vectors of the two sentences of each pair.
+        first, second: (n, d) embeddings of the two sentences of each pair.
         scores: (n,) scores of the pairs.
 
     Returns:
@@ -31,18 +31,18 @@ def spearman(first: Vectors, second: Vectors, scores: NDArray[np.floating]) -> N
 
 
 def _without(ranks: NDArray[np.float64], at: int) -> NDArray[np.float64]:
-    """The ranks without the item ``at``: ranks above its rank fall by one, ranks equal to it by a half."""
+    """Return the ranks without the item ``at``: larger ranks decrease by one, equal ranks by a half."""
     return np.delete(ranks - (ranks > ranks[at]) - 0.5 * (ranks == ranks[at]), at)
 
 
 def _correlation(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Pearson's correlation; 0 where one side is constant."""
+    """Return Pearson's correlation; 0 if one of the two arrays is constant."""
     sides = [side - side.mean() for side in (first, second)] if len(first) else [first, second]
     scale = float(np.sqrt((sides[0] @ sides[0]) * (sides[1] @ sides[1])))
     return float(sides[0] @ sides[1]) / scale if scale else 0.0
 
 
 def nearer(anchor: Vectors, positive: Vectors, negative: Vectors) -> NDArray[np.float64]:
-    """1 where the positive of a triplet is nearer to the anchor than the negative, in Euclidean distance; else 0: (n,)."""
+    """Return (n,): 1 where a triplet's positive is nearer to the anchor than the negative (Euclidean distance), else 0."""
     distances = [np.linalg.norm(anchor - other, axis=1) for other in (positive, negative)]
     return (distances[0] < distances[1]).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Significance of the difference between two systems: paired, two-sided tests over the queries."""
+"""Test the significance of the difference between two systems by paired, two-sided tests over the queries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from condensery.randomness import generator
 
 Test = Literal["randomisation", "t"]
 PERMUTATIONS = 10_000
-CELLS = 10_000_000  # random signs in memory at a time, one byte each
+CELLS = 10_000_000  # number of random signs in memory at a time, one byte per sign
 
 
 class PerQuery(Protocol):
-    """Results that can be compared: the values of each metric over named queries."""
+    """Results that can be compared: the value of each metric for each query, with query ids."""
 
     @property
     def query_ids(self) -> Sequence[str]:
@@ -35,16 +35,16 @@ def compare(
     permutations: int = PERMUTATIONS,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """The mean difference system - baseline of a metric, and its p-value.
+    """Return the mean difference system - baseline of a metric, and the p-value of the difference.
 
     Args:
         system, baseline: results on the same queries, in any order.
-        metric: name of a metric of both.
+        metric: name of a metric that both results contain.
         test: "randomisation" (``randomisation_test``) or "t" (``t_test``).
-        permutations, seed: of the randomisation test.
+        permutations, seed: arguments of ``randomisation_test``.
 
     Raises:
-        UserError: the two were measured on different queries or on none, or one of them lacks the metric.
+        UserError: the two results are for different queries or for no query, or one of them lacks the metric.
     """
     first, second = list(system.query_ids), list(baseline.query_ids)
     if not first:
@@ -66,12 +66,12 @@ def compare(
 
 
 def randomisation_test(differences: NDArray[np.float64], permutations: int = PERMUTATIONS, seed: int = 0) -> float:
-    """Fisher's paired randomisation test (Smucker, Allan and Carterette 2007).
+    """Run Fisher's paired randomisation test (Smucker, Allan and Carterette 2007).
 
-    Under the null hypothesis the two systems' values of a query can be swapped, so each difference (n,) may change its
-    sign. p is the share of random sign vectors whose mean is at least as far from 0 as the observed mean. The observed
-    signs count as one of these vectors, so the smallest p is 1 / (permutations + 1). Where there are no more than
-    ``permutations`` sign vectors, each is counted once and p is exact.
+    Under the null hypothesis the two systems' values for a query can be swapped, so each difference may change its sign. p
+    is the share of random sign vectors for which the mean difference is at least as far from 0 as the observed mean. The
+    observed signs count as one of these vectors, so the smallest p is 1 / (permutations + 1). If there are at most
+    ``permutations`` different sign vectors, each is counted once and p is exact.
 
     Args:
         differences: (n,) the difference of the two systems on each query.
@@ -81,7 +81,7 @@ def randomisation_test(differences: NDArray[np.float64], permutations: int = PER
     Returns:
         The two-sided p-value.
     """
-    moving = differences[differences != 0]  # (m,) a query without a difference changes no sum
+    moving = differences[differences != 0]  # (m,) differences of zero change no sum
     if not len(moving):
         return 1.0
     observed = abs(moving.sum())
@@ -94,17 +94,17 @@ def randomisation_test(differences: NDArray[np.float64], permutations: int = PER
     for first in range(0, permutations, block):
         shape = (min(block, permutations - first), len(moving))
         flipped = np.unpackbits(np.frombuffer(random.bytes(-(-shape[0] * shape[1] // 8)), np.uint8))
-        # sum of signed differences = sum - 2 * sum of the flipped differences
+        # sum of signed differences = sum - 2 * (sum of the flipped differences)
         sums = moving.sum() - 2 * (flipped[: shape[0] * shape[1]].reshape(shape) @ moving)
-        extreme += int((np.abs(sums) >= observed - 1e-9 * observed).sum())  # sums of the same terms in another order
+        extreme += int((np.abs(sums) >= observed - 1e-9 * observed).sum())  # equal sums may differ by rounding
     return (extreme + 1) / (permutations + 1)
 
 
 def t_test(differences: NDArray[np.float64]) -> float:
-    """The p-value of Student's paired t-test; 1 when all differences are zero, and for a single query."""
+    """Return the p-value of Student's paired t-test; 1 if all differences are zero, and for a single query."""
     if not differences.any():
         return 1.0
-    if np.ptp(differences) <= 1e-12 * np.abs(differences).max():  # the same everywhere, but for rounding
+    if np.ptp(differences) <= 1e-12 * np.abs(differences).max():  # all differences are equal up to rounding
         return 0.0 if len(differences) > 1 else 1.0
     from scipy import stats  # takes seconds to import, so only this test imports it
 
@@ -112,7 +112,7 @@ def t_test(differences: NDArray[np.float64]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's (1979) step-down correction of p-values for testing several hypotheses at once; the order is kept."""
+    """Correct p-values for multiple testing by Holm's (1979) step-down procedure. The order is kept."""
     adjusted = [0.0] * len(p_values)
     highest = 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -123,7 +123,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Interval:
-    """The 95 % interval of a difference, and the p-value of no difference, over other queries and other seeds."""
+    """The 95 % confidence interval of a difference over queries and seeds, and the p-value for no difference."""
 
     low: float
     high: float
@@ -131,16 +131,16 @@ class Interval:
 
 
 def interval(system: Sequence[NDArray[np.float64]], baseline: Sequence[NDArray[np.float64]]) -> Interval:
-    """The 95 % interval of the difference of two systems' means, with queries and seeds both taken as random draws.
+    """Return the 95 % confidence interval of the difference of two systems' means over queries and seeds.
 
-    The variance of the mean over queries and the variances of each system's mean over seeds are added. The sum has the
-    degrees of freedom of Welch and Satterthwaite (a quasi-F of two random factors: Clark 1973). Chance within a seed is
-    part of both kinds of variance, so the interval is too wide rather than too narrow. A system with one seed, such as
-    BM25, has no variance over seeds.
+    Queries and seeds are both treated as random draws. Three variances are added: that of the mean difference over
+    queries, and for each system that of the mean over seeds. The sum has the degrees of freedom of Welch and Satterthwaite
+    (a quasi-F of two random factors: Clark 1973). The noise within a seed is part of both kinds of variance, so the
+    interval is too wide rather than too narrow. A system with one seed, such as BM25, has no variance over seeds.
 
     Args:
         system: for each seed the values (n,) of the queries, always in the same order.
-        baseline: the same values of the other system, which has other seeds.
+        baseline: the values of the other system in the same form; the seeds may differ.
     """
     from scipy.special import stdtr, stdtrit  # takes a third of a second to import
 

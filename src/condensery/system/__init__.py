@@ -1,1 +1,1 @@
-"""General tools of a program: files, inputs that users give, caches, memory, processes and signals, progress."""
+"""General utilities: files, users' input files, caches, memory, processes, signals and progress."""

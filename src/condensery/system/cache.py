@@ -1,7 +1,7 @@
-"""A cache for users' own programs: folders that are made once from texts, and found again by the content of the texts.
+"""A cache for users' own programs: folders that are computed once from texts and looked up by the content of the texts.
 
 The folders lie in ``$CONDENSERY_CACHE`` or ``~/.cache/condensery`` and may be deleted at any time. Recipes do not use this
-cache; they have an artifact store.
+cache, because they have an artifact store.
 """
 
 import hashlib
@@ -13,14 +13,14 @@ from condensery.system.files import atomic
 
 
 def cache_folder() -> Path:
-    """The folder of everything that is remembered across runs: ``CONDENSERY_CACHE``, or ``~/.cache/condensery``."""
+    """Return the folder of all data that is cached across runs: ``CONDENSERY_CACHE``, or ``~/.cache/condensery``."""
     return Path(os.environ.get("CONDENSERY_CACHE") or Path.home() / ".cache" / "condensery")
 
 
 def cached(kind: str, content: str, make: Callable[[Path], object]) -> Path:
-    """The cached folder of this ``kind`` for this ``content``.
+    """Return the cached folder of this ``kind`` for this ``content``.
 
-    Where the folder is missing, ``make`` fills it; it appears whole or not at all.
+    If the folder is missing, ``make`` fills it. The folder appears only once it is complete.
     """
     folder = cache_folder() / kind / hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
     if not folder.is_dir():
@@ -29,6 +29,6 @@ def cached(kind: str, content: str, make: Callable[[Path], object]) -> Path:
                 temporary.mkdir(parents=True)
                 make(temporary)
         except OSError:
-            if not folder.is_dir():  # another program may have been first, with the same result
+            if not folder.is_dir():  # another program may have created the same folder first
                 raise
     return folder

@@ -1,15 +1,16 @@
-"""Ends a child process when its parent ends, even where the parent is killed and can no longer end its children.
+"""End a child process when its parent ends, even if the parent is killed and can no longer end its children.
 
-The parent gives the child ``Parent.here()``, and the child first calls ``end_with``. Two mechanisms work at once:
+The parent passes ``Parent.here()`` to the child, and the child first calls ``end_with``. Two mechanisms work together:
 
-- Linux kills the child as soon as the thread that started it is gone (prctl(2), PR_SET_PDEATHSIG), even during a long
+- Linux kills the child as soon as the thread that started it has ended (prctl(2), PR_SET_PDEATHSIG), even during a long
   computation. A thread may end long before its process, so this is used only for children that the main thread starts.
-- On any system, a thread of the child checks at intervals whether its parent is still the same process.
+- On any system, a thread of the child checks at intervals whether the child still has the same parent process.
 
-Watching the end of a pipe would not work: a worker that waits for tasks holds both ends itself, and so do its siblings.
+Watching for the end of a pipe would not work: a worker that waits for tasks holds both ends of the pipe itself, and so do
+its siblings.
 
-A foreign program cannot call ``end_with``. It is started through ``guarded``: by a small process that ends the program and
-its whole group when the parent is gone.
+A program that is not part of this project cannot call ``end_with``. ``guarded`` starts such a program through a small
+process, which ends the program and its whole process group when the parent has ended.
 """
 
 import ctypes
@@ -26,21 +27,21 @@ from pathlib import Path
 from typing import NoReturn
 
 PAUSE = 0.2  # seconds between two checks
-PATIENCE = 3.0  # seconds between SIGTERM and SIGKILL for a foreign program
+PATIENCE = 3.0  # seconds between SIGTERM and SIGKILL for a guarded program
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def cores() -> int:
-    """The number of CPU cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class Parent:
-    """A process that starts a child. The object is sent to the child, which calls ``end_with`` before anything else.
+    """A process that starts a child. The object is passed to the child, which calls ``end_with`` before anything else.
 
     Attributes:
-        process: the id of the parent process.
+        process: id of the parent process.
         main_thread: whether the parent's main thread starts the child.
     """
 
@@ -49,11 +50,11 @@ class Parent:
 
     @classmethod
     def here(cls) -> "Parent":
-        """This process and thread."""
+        """Describe the current process and thread as the parent."""
         return cls(os.getpid(), threading.current_thread() is threading.main_thread())
 
     def end_with(self) -> None:
-        """End this process, and the group that it leads, when the parent ends; at once where the parent is gone already."""
+        """Make this process, and the group that it leads, end with the parent; at once if the parent has already ended."""
         if self.main_thread:
             _killed_with_parent()
         if self.gone():  # the parent may have ended before the call above
@@ -61,7 +62,7 @@ class Parent:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def gone(self) -> bool:
-        """Whether the parent has ended, as seen by its child: another process has adopted the child."""
+        """Return whether the parent has ended. Call it in the child, which another process has then adopted."""
         return os.getppid() != self.process
 
     def _watch(self) -> NoReturn:
@@ -71,8 +72,8 @@ class Parent:
 
 
 def alive(process: int) -> bool:
-    """Whether a process of this machine is alive. It need not be a child of this process."""
-    with suppress(OSError):  # Linux: an ended process may be listed until its parent asks for its exit code
+    """Return whether a process of this machine is alive. The process need not be a child of this process."""
+    with suppress(OSError):  # Linux: an ended process may stay listed until its parent reads the exit code
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     try:
         os.kill(process, 0)
@@ -84,12 +85,12 @@ def alive(process: int) -> bool:
 
 
 def manner_of_death(code: int | None) -> str:
-    """How a process died, in words, by its exit code; a negative code is the number of a signal."""
+    """Describe how a process ended, by its exit code. A negative code is the number of a signal."""
     return f"killed by signal {-code}, perhaps for want of memory" if code and code < 0 else f"exit code {code}"
 
 
 def end_group() -> NoReturn:
-    """Kill this process, and the whole process group where this process leads one."""
+    """Kill this process, and its whole process group if this process leads the group."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -97,24 +98,24 @@ def end_group() -> NoReturn:
 
 
 def guarded(command: Sequence[str]) -> list[str]:
-    """The command line that runs ``command`` and ends it when this process ends.
+    """Return the command line that runs ``command`` and ends it when this process ends.
 
-    It must be started with ``start_new_session``, since it ends the process group that it leads.
+    The command line must be started with ``start_new_session``, because it ends the process group that it leads.
     """
     return [sys.executable, "-m", "condensery.system.children", str(os.getpid()), *command]
 
 
 def _killed_with_parent() -> None:
-    """Let the kernel send SIGKILL at the end of the thread that started this process. Without effect outside Linux."""
+    """Make the kernel kill this process when the thread that started it ends. Has no effect outside Linux."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _guard(parent: Parent, command: Sequence[str]) -> int:
-    """Run ``command`` in this group and return its exit code, negative for a signal.
+    """Run ``command`` in this process group and return its exit code, negative for a signal.
 
-    Does not return when the parent ends first.
+    The function does not return if the parent ends first.
     """
     end_requested = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: end_requested.set())
@@ -122,14 +123,14 @@ def _guard(parent: Parent, command: Sequence[str]) -> int:
     while not (parent.gone() or end_requested.is_set()):
         with suppress(subprocess.TimeoutExpired):
             return program.wait(PAUSE)
-    os.killpg(0, signal.SIGTERM)  # this process itself only notes the signal
+    os.killpg(0, signal.SIGTERM)  # the handler in this process only records the signal
     with suppress(subprocess.TimeoutExpired):
         program.wait(PATIENCE)
     end_group()
 
 
 def main(parent: int, command: Sequence[str]) -> int:
-    """Run ``command`` as a child of ``parent`` would; return its exit code, or end by the signal that ended it."""
+    """Run ``command``, and end it with ``parent``. Returns its exit code, or ends by the signal that ended it."""
     code = _guard(Parent(parent, main_thread=False), command)
     if code < 0:
         with suppress(OSError):  # SIGKILL has no handler

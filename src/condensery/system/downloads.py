@@ -1,4 +1,4 @@
-"""Downloads files: an interrupted download is resumed, and each file is checked by size and digest."""
+"""Download files. An interrupted download is resumed, and each file is checked by size and digest."""
 
 import hashlib
 import os
@@ -18,9 +18,9 @@ from condensery.system.progress import progress
 if TYPE_CHECKING:
     from requests import Response
 
-SILENCE = 30.0  # seconds without a byte after which a connection counts as broken
-TRIES = 5  # failures of an address in a row, without a byte received, after which it is given up
-PART = ".part"  # ending of a file that is not yet whole
+SILENCE = 30.0  # seconds without data after which a connection counts as broken
+TRIES = 5  # consecutive failures of a URL, without a byte received, after which the next URL is tried
+PART = ".part"  # extension of an incomplete file
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Download:
     """A file that is fetched.
 
     Args:
-        urls: its addresses, the best first; none: it can only be fetched by hand.
-        path: where the file lies afterwards.
-        md5: its digest, 32 hexadecimal digits; None where none is published.
-        size: its bytes; None where they are not known in advance.
-        by_hand: how to get the file where a program may not fetch it: the page, and the steps there.
+        urls: URLs of the file, preferred first; empty = the file can only be downloaded by hand.
+        path: path of the downloaded file.
+        md5: MD5 of the file, 32 hexadecimal digits; None if none is published.
+        size: size of the file in bytes; None if unknown in advance.
+        by_hand: how to download the file if a program may not: the web page, and the steps there.
         headers: HTTP headers of the request.
     """
 
@@ -50,26 +50,26 @@ class Download:
 
     @property
     def bytes_whole(self) -> int:
-        """The bytes of the whole file; 0 where they are not known."""
+        """The size of the complete file in bytes; 0 where it is unknown."""
         return self.path.stat().st_size if self.path.is_file() else self.size or 0
 
     @property
     def missing(self) -> int:
-        """The bytes that are still to be fetched; 0 where the size is not known."""
+        """The number of bytes that are still to be fetched; 0 where the size is unknown."""
         return 0 if self.path.exists() else max(0, (self.size or 0) - _size(self.part))
 
 
 def fetch(download: Download, key: str) -> Path:
     """Fetch the missing bytes of a file, check the file, and return its path.
 
-    Several processes may ask for one file: one fetches it, the others wait.
+    If several processes need the same file, one process fetches it and the others wait.
 
     Args:
         download: the file.
-        key: the key of the config that named the file, for messages.
+        key: the config key that named the file, for error messages.
 
     Raises:
-        UserError: no address can be reached, the file has another digest, or it can only be fetched by hand.
+        UserError: no URL can be reached, the file has a different digest, or it can only be downloaded by hand.
     """
     if download.path.exists():
         if download.md5 and download.path.is_file():
@@ -85,7 +85,7 @@ def fetch(download: Download, key: str) -> Path:
 
 
 def check_digest(path: Path, md5: str) -> None:
-    """Raise ``UserError`` where the file at ``path`` has another MD5."""
+    """Raise ``UserError`` where the file at ``path`` has a different MD5."""
     if (actual := file_md5(path)) != md5:
         raise UserError(
             f"{path}: its MD5 is {actual}, not {md5}: another file, or a broken one; remove it and start again"
@@ -93,12 +93,12 @@ def check_digest(path: Path, md5: str) -> None:
 
 
 def file_md5(path: Path) -> str:
-    """The MD5 of a file, 32 hexadecimal digits."""
+    """Return the MD5 of a file, 32 hexadecimal digits."""
     return file_digest(path, hashlib.md5(usedforsecurity=False))
 
 
 def file_digest(path: Path, digest: Any) -> str:
-    """The digest of a file in hexadecimal digits; ``digest`` is a hash object of ``hashlib``, which takes the bytes."""
+    """Return the digest of a file in hexadecimal digits. ``digest``: a new hash object of ``hashlib``."""
     with open(path, "rb") as file, progress(f"checking {path.name}", _size(path) // MEGABYTE, "MB") as task:
         while block := file.read(MEGABYTE):
             digest.update(block)
@@ -107,7 +107,7 @@ def file_digest(path: Path, digest: Any) -> str:
 
 
 def check_space(downloads: Iterable[Download], key: str) -> None:
-    """Raise ``UserError`` where a disk has no room for the bytes that are still to be fetched."""
+    """Raise ``UserError`` where a disk lacks the space for the bytes that are still to be fetched."""
     wanted: dict[Path, int] = {}
     for download in downloads:
         folder = existing(download.path.parent)
@@ -117,14 +117,14 @@ def check_space(downloads: Iterable[Download], key: str) -> None:
 
 
 def check_room(folder: Path, size: int, key: str) -> None:
-    """Raise ``UserError`` where the disk of ``folder`` has no room for ``size`` bytes."""
+    """Raise ``UserError`` where the disk of ``folder`` lacks the space for ``size`` bytes."""
     folder = existing(folder)
     if size > (free := shutil.disk_usage(folder).free):
         raise UserError(f"{key}: {as_bytes(size)} are to be fetched, and {folder} has room for {as_bytes(free)}")
 
 
 def as_bytes(size: float) -> str:
-    """A number of bytes in a readable unit: ``1.1 GB`` is 1.1 x 10^9."""
+    """Return a number of bytes in a readable unit: ``1.1 GB`` is 1.1 x 10^9."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= scale:
             return f"{size / scale:,.1f} {unit}"
@@ -136,7 +136,7 @@ def _size(path: Path) -> int:
 
 
 def _fetch(download: Download, key: str) -> None:
-    """Fetch the file from the first of its addresses that has it."""
+    """Fetch the file from the first of its URLs that works."""
     problems = []
     for url in download.urls:
         problem = _fetch_from(url, download)
@@ -154,21 +154,21 @@ def _fetch(download: Download, key: str) -> None:
 
 
 def _fetch_from(url: str, download: Download) -> str:
-    """Fetch the missing bytes into ``download.part``. Returns the fault in words; empty where there is none."""
+    """Fetch the missing bytes into ``download.part``. Returns a description of the fault; empty on success."""
     import requests
     import urllib3
 
     failed, problem = 0, ""
     while failed < TRIES:
         before = _size(download.part)
-        # asks for the bytes without compression, so that their number and digest are those of the file
+        # requests the bytes uncompressed, so that their number and digest are those of the file
         headers = {**download.headers, "Accept-Encoding": "identity"} | (
             {"Range": f"bytes={before}-"} if before else {}
         )
         try:
             with requests.get(url, headers=headers, stream=True, timeout=SILENCE) as response:
                 if before and response.status_code == requests.codes.requested_range_not_satisfiable:
-                    return ""  # nothing is missing; the digest tells whether it is the right file
+                    return ""  # no byte is missing; the digest shows whether it is the right file
                 response.raise_for_status()
                 _write(response, download)
             return ""
@@ -177,13 +177,13 @@ def _fetch_from(url: str, download: Download) -> str:
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
             problem = _reason(error)
             if not _size(download.part):
-                return problem  # no answer at all
+                return problem  # the server sent nothing at all
             failed = 0 if _size(download.part) > before else failed + 1
     return problem
 
 
 def _write(response: "Response", download: Download) -> None:
-    """Append the response to the incomplete file. The file is begun anew where the server sends it from the start."""
+    """Append the response to the incomplete file. If the server sends the whole file, the file is overwritten."""
     import requests
 
     before = _size(download.part) if response.status_code == requests.codes.partial_content else 0
@@ -205,7 +205,7 @@ def _write(response: "Response", download: Download) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The reason why a connection failed, without the wrappers of requests and urllib3."""
+    """Return the reason why a connection failed, without the wrappers of requests and urllib3."""
     text = " ".join(str(error).split())
     if any(sign in text for sign in ("NameResolution", "name resolution", "Name or service", "getaddrinfo")):
         return "this name is not known here (is there a network?)"

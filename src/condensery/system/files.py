@@ -1,4 +1,4 @@
-"""Files: atomic writing, reading with plain error messages, and content hashes."""
+"""Write files atomically, read files with clear error messages, and hash their content."""
 
 import gzip
 import hashlib
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike, NDArray
 
-RECOMPUTE = "delete the folder that it lies in, and the next run computes it anew"  # for files in an artifact
+RECOMPUTE = "delete the folder that it lies in, and the next run computes it anew"  # advice for files in an artifact
 
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``. The file or folder there becomes ``path`` when the block ends without error."""
+    """Yield a temporary path beside ``path``. When the block ends without error, it is renamed to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -36,28 +36,28 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` as indented JSON, atomically. Raises ``ValueError`` on NaN: a table must never hold one."""
+    """Write ``value`` as indented JSON, atomically. Raises ``ValueError`` on NaN, which no table may contain."""
     with atomic(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def check_file(path: Path) -> None:
-    """Raise ``UserError`` where ``path`` is no file. Opening a pipe would wait, and a device has no end."""
+    """Raise ``UserError`` where ``path`` is not a file, because opening a pipe would block, and a device has no end."""
     if why := fault(path):
         raise UserError(f"{path}: {why}")
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON. Raises ``UserError`` that names ``path`` where it is missing, broken or no file."""
+    """Read JSON. Raises ``UserError`` that names ``path`` if it is missing, is not a file or is invalid JSON."""
     check_file(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits raises a plain ValueError
         raise UserError(f"{path}: not valid JSON ({error})") from None
 
 
 def load_array(path: Path, mapped: bool = False) -> "NDArray[Any]":
-    """Read an .npy file, or map it into memory. Pickled objects in it are never read.
+    """Read an .npy file, or memory-map it if ``mapped``. Pickled objects are never loaded.
 
     Raises ``UserError`` where the file is missing or is not a single array.
     """
@@ -80,7 +80,7 @@ def load_arrays(path: Path) -> "dict[str, NDArray[Any]]":
 
 @contextmanager
 def _readable(path: Path, complaint: str) -> Iterator[None]:
-    """Turn whatever goes wrong while arrays are read into a ``UserError`` with this complaint."""
+    """Turn any exception while arrays are read, except ``MemoryError``, into a ``UserError`` with ``complaint``."""
     check_file(path)
     try:
         yield
@@ -92,10 +92,10 @@ def _readable(path: Path, complaint: str) -> Iterator[None]:
 
 
 def new_array(path: Path, dtype: "DTypeLike", shape: tuple[int, ...]) -> "np.memmap[Any, Any]":
-    """Make a new .npy file and map it into memory for writing.
+    """Create a new .npy file and memory-map it for writing.
 
-    All its space is taken on the disk from the start. So a full disk is an ``OSError`` here; later, a page of the map
-    without space would end the process.
+    All disk space of the file is allocated at once. So a full disk raises an ``OSError`` here. Otherwise, writing to a
+    page of the map without disk space would later kill the process.
     """
     from numpy.lib.format import open_memmap
 
@@ -107,30 +107,30 @@ def new_array(path: Path, dtype: "DTypeLike", shape: tuple[int, ...]) -> "np.mem
 
 
 def expanded(path: str | Path) -> Path:
-    """The path with ``~`` replaced by the home folder; unchanged where there is no such user."""
+    """Return the path with ``~`` replaced by the home folder; unchanged where there is no such user."""
     return Path(os.path.expanduser(path))
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the nearest folder above it that exists."""
+    """Return the folder, or the nearest existing folder above it."""
     return next(one for one in (folder, *folder.parents) if one.exists())
 
 
 def is_hub_name(text: str) -> bool:
-    """Whether a text can be a name on the Hugging Face hub (`name` or `owner/name`); otherwise it can only be a path."""
+    """Return whether a string can be a name on the Hugging Face hub (`name` or `owner/name`) rather than only a path."""
     return bool(text) and not text.startswith(("/", ".", "~")) and text.count("/") <= 1 and "\\" not in text
 
 
 def inside(folder: Path, name: Any, where: str | Path) -> Path:
-    """``folder / name`` for a name that was read from a file.
+    """Return ``folder / name`` for a name that was read from a file.
 
     Args:
         folder: the folder.
         name: the name as it was read.
-        where: the file that holds the name, for the message.
+        where: the file that contains the name, for the error message.
 
     Raises:
-        UserError: the name is no text, or leads out of the folder.
+        UserError: the name is not a string, or leads out of the folder.
     """
     if not isinstance(name, str) or not name or "\0" in name or {"..", "/"} & {*PurePosixPath(name).parts}:
         raise UserError(f"{where}: {name!r} is no name of something in {folder}; was the file edited by hand?")
@@ -139,7 +139,7 @@ def inside(folder: Path, name: Any, where: str | Path) -> Path:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 text file, plain or gzip (by its ending). Raises ``UserError`` for a missing file."""
+    """Open a UTF-8 text file, plain or gzip (by its extension). Raises ``UserError`` for a missing file."""
     check_file(path)
     opener: Any = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8", newline="\n") as stream:
@@ -147,6 +147,6 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
 
 def content_hash(path: Path) -> str:
-    """Hex digest (32 characters) of a file's bytes."""
+    """Return the hash of a file's bytes, 32 hexadecimal characters."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

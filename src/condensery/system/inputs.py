@@ -1,7 +1,7 @@
-"""Files that a user gives: checks what stands at a path, and opens files, plain or gzip.
+"""Check and open the files that a user names, plain or gzip.
 
-All readers use this module. So a folder, a pipe, an empty file or a gzip file with a wrong name gives the same message of
-one line everywhere, whether or not the content is known from an earlier run.
+All readers use this module. So a folder, a pipe, an empty file or a gzip file with a wrong name gives the same one-line
+message everywhere, whether or not the content is known from an earlier run.
 """
 
 import errno
@@ -21,7 +21,7 @@ from condensery.errors import UserError
 
 MEGABYTE = 1 << 20
 GZIP = b"\x1f\x8b"
-HEAD = 1024  # bytes at the beginning of a file that are checked for being text
+HEAD = 1024  # number of bytes at the beginning of a file that are checked for being text
 FILE, FOLDER = "a file", "a folder"
 KINDS = {
     stat.S_IFREG: FILE,
@@ -34,9 +34,9 @@ KINDS = {
 
 
 def standing(path: Path) -> str:
-    """The kind of thing at ``path`` in words: ``a file``, ``a folder``, ...; empty where there is nothing.
+    """Describe what exists at ``path``: ``a file``, ``a folder``, ...; empty where nothing exists.
 
-    Nothing is opened.
+    The path is not opened.
     """
     try:
         return KINDS.get(stat.S_IFMT(path.stat().st_mode), "something unknown")
@@ -47,11 +47,11 @@ def standing(path: Path) -> str:
     except OSError as error:
         if error.errno == errno.ELOOP:
             return "one of links that lead in a circle"
-        raise  # no permission, or the name is too long: these have the same message everywhere
+        raise  # no permission, or the name is too long: the caller reports these in one way
 
 
 def fault(path: Path, wanted: str = FILE) -> str:
-    """Why ``path`` is not of the kind ``wanted`` (``FILE`` or ``FOLDER``), in words; empty where it is."""
+    """Say why ``path`` is not of the kind ``wanted`` (``FILE`` or ``FOLDER``); empty where it is of this kind."""
     actual = standing(path)
     if actual == wanted:
         return ""
@@ -60,14 +60,14 @@ def fault(path: Path, wanted: str = FILE) -> str:
 
 
 def twin(path: Path) -> Path:
-    """The path with ``.gz`` added or removed."""
+    """Return the path with ``.gz`` added or removed."""
     return path.with_suffix("") if path.suffix == ".gz" else path.parent / f"{path.name}.gz"
 
 
 def resolve(path: Path) -> Path | None:
-    """``path`` itself, or its twin with ``.gz`` added or removed; ``None`` when neither exists.
+    """Return ``path`` itself, or its twin with ``.gz`` added or removed; ``None`` when neither exists.
 
-    Raises ``UserError`` where both exist and differ in content, for then the choice is ambiguous.
+    Raises ``UserError`` where both exist and differ in content, because the choice is then ambiguous.
     """
     existing = [one for one in (path, twin(path)) if not fault(one)]
     if len(existing) == 2 and not _hold_the_same(*map(_state, sorted(existing, key=lambda one: one.suffix == ".gz"))):
@@ -76,14 +76,14 @@ def resolve(path: Path) -> Path | None:
 
 
 def fault_of_either(path: Path) -> str:
-    """Why there is neither ``path`` nor its twin, in words."""
+    """Say why neither ``path`` nor its twin is a file."""
     if not standing(path) and standing(twin(path)):
         return f"no such file, and {twin(path).name} is {fault(twin(path))}"
     return fault(path) + ("" if standing(path) else f" (nor {twin(path).name})")
 
 
 def anything(path: Path) -> bool:
-    """Whether anything at all stands at ``path`` or its twin, usable or not."""
+    """Return whether anything exists at ``path`` or its twin, usable or not."""
     return bool(standing(path) or standing(twin(path)))
 
 
@@ -110,21 +110,21 @@ def _hold_the_same(plain: State, packed: State) -> bool:
 
 @contextmanager
 def opened(path: Path) -> Iterator["tuple[io.BufferedReader[Any], IO[bytes]]"]:
-    """Open a file of text.
+    """Open a text file, plain or gzip.
 
     Yields:
-        The bytes as a stream, unpacked where the name ends in .gz; and the file on disk, whose position tells how much
-        is read.
+        The bytes as a stream, decompressed if the name ends in .gz; and the file on disk, whose position is the number
+        of bytes read.
 
     Raises:
-        UserError: there is no file, its first bytes are not text, or it is packed and its name does not end in .gz (or
-            the other way round); while it is read, also where a gzip file is broken.
+        UserError: there is no file, its first bytes are not text, or the name ends in .gz although the file is not gzip
+            (or the reverse). During reading, also where a gzip file is corrupt.
     """
     with readable(path):
         if why := fault(path):
             raise UserError(f"{path}: {why}")
         with open(path, "rb") as file:
-            # GzipFile finds line ends in Python; a buffered reader around it finds them in C
+            # GzipFile searches line ends in Python code; a buffered reader around it searches them in C
             packed = path.suffix == ".gz"
             stream = io.BufferedReader(gzip.GzipFile(fileobj=file), MEGABYTE) if packed else file
             _check_head(stream.peek(HEAD), path)
@@ -132,7 +132,10 @@ def opened(path: Path) -> Iterator["tuple[io.BufferedReader[Any], IO[bytes]]"]:
 
 
 def _check_head(head: bytes, path: Path) -> None:
-    """Raise ``UserError`` where the first bytes are those of gzip, or hold a NUL, which UTF-16 has and UTF-8 would accept."""
+    """Raise ``UserError`` where the first bytes are those of gzip, or contain a NUL.
+
+    A NUL occurs in UTF-16, and decoding as UTF-8 would accept it.
+    """
     if head.startswith(GZIP):
         twice = path.suffix == ".gz"
         what = "a gzip file within a gzip file; unpack it once" if twice else "this is a gzip file; name it .gz"
@@ -143,7 +146,7 @@ def _check_head(head: bytes, path: Path) -> None:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn a fault while ``path`` is read into a ``UserError`` of one line: a missing, broken or unreadable file."""
+    """Turn a fault while ``path`` is read into a one-line ``UserError``: a missing, corrupt or unreadable file."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
@@ -161,8 +164,8 @@ def readable(path: Path) -> Iterator[None]:
 def look(paths: Iterable[Path]) -> None:
     """Open each file and check its first bytes, as reading does. Raises ``UserError`` as ``opened``.
 
-    This is for results that are found again by the hash of the content alone: a file whose name does not fit its content
-    must be refused there too.
+    Use it before a cached result is looked up by the hash of the content: even then, a file whose name does not fit its
+    content must be refused.
     """
     for path in paths:
         with opened(path):

@@ -1,7 +1,7 @@
-"""Shows progress: a bar on a terminal, a line every few seconds elsewhere, nothing when it is switched off.
+"""Show progress: a bar on a terminal, a line every few seconds elsewhere, nothing when it is switched off.
 
-``CONDENSERY_PROGRESS`` chooses ``bar``, ``lines`` or ``off``. When it is not set, a terminal gets a bar and a log gets
-lines.
+The environment variable ``CONDENSERY_PROGRESS`` chooses ``bar``, ``lines`` or ``off``. By default a terminal gets a bar
+and a log gets lines.
 """
 
 import os
@@ -15,13 +15,13 @@ LINE_EVERY = 10.0  # seconds between two lines of one task
 
 
 class ProgressTask(Protocol):
-    """Receives the progress of a long piece of work."""
+    """An object that receives the progress of a long task."""
 
     def advance(self, n: int = 1) -> None:
         """Report that ``n`` more units are done."""
 
     def note(self, text: str) -> None:
-        """Show ``text`` (a loss, a rate) beside the count."""
+        """Show ``text``, such as a loss or a speed, beside the count."""
 
 
 class _Silent:
@@ -31,7 +31,7 @@ class _Silent:
 
 
 class _Lines:
-    """Prints a line every ``LINE_EVERY`` seconds: units done, rate, time left."""
+    """Prints a line every ``LINE_EVERY`` seconds: units done, units per second, time left."""
 
     def __init__(self, label: str, total: int, unit: str, done: int) -> None:
         self.label, self.total, self.unit = label, total, unit
@@ -57,27 +57,27 @@ class _Lines:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as m:ss or h:mm:ss."""
+    """Format seconds as m:ss or h:mm:ss."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def style() -> str:
-    """The current way of showing progress: ``bar``, ``lines`` or ``off``."""
+    """Return the current style of the progress display: ``bar``, ``lines`` or ``off``."""
     chosen = os.environ.get("CONDENSERY_PROGRESS", "")
     return chosen or ("bar" if sys.stderr.isatty() else "lines")
 
 
 @contextmanager
 def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[ProgressTask]:
-    """Show the progress of a piece of work while the block runs.
+    """Show the progress of a task while the block runs.
 
     Args:
-        label: the name of the work.
-        total: its units; 0: not known.
-        unit: the name of the units, such as ``rows``.
-        done: units that were done before.
+        label: name of the task.
+        total: total number of units; 0 = unknown.
+        unit: name of the units, such as ``rows``.
+        done: number of units that were done before.
     """
     shown = style()
     if shown == "off":

@@ -1,6 +1,6 @@
-"""Signals that end a process through its ``finally`` blocks.
+"""End a process on a signal through its ``finally`` blocks.
 
-Ctrl-C reaches every process of a terminal's group. Only the process that was started there should report it.
+Ctrl-C reaches every process of a terminal's process group. Only the process that was started there should report it.
 """
 
 import os
@@ -14,20 +14,20 @@ from multiprocessing import resource_tracker
 from typing import Any
 
 came: list[int] = []
-"""The signals of ``leave_upon`` that this process got."""
+"""The signals of ``leave_upon`` that this process has received."""
 _again: list[Callable[[], BaseException]] = []
-"""Makes what the last of them raised; the exception itself would keep alive all that it passed through."""
+"""Creates the exception of the last signal anew. A stored exception would keep alive all frames that it passed through."""
 _steps: list[None] = []
-"""One for each block ``after_this_step`` that we are in."""
+"""One entry for each ``after_this_step`` block that is running."""
 _handlers: dict[int, Callable[[int, Any], None]] = {}
-_AGAIN = 0.05  # seconds until a signal whose exception was lost is sent once more
+_AGAIN = 0.05  # seconds until a signal whose exception was lost is sent again
 
 
 def leave_upon(numbers: Iterable[int], error: Callable[[int], BaseException]) -> None:
-    """Let each of the signals ``numbers`` raise ``error(number)``.
+    """Make each of the signals ``numbers`` raise ``error(number)``.
 
-    Where Python cannot raise, as in a ``__del__``, it prints the exception and goes on as if there had been no signal.
-    This function makes it print nothing then, and sends the signal again a moment later.
+    Where Python cannot raise an exception, as in a ``__del__``, it prints the exception and continues as if there had been
+    no signal. With this function, Python prints nothing in this case, and the signal is sent again a moment later.
     """
 
     def leave(number: int, frame: object) -> None:
@@ -55,17 +55,17 @@ def leave_upon(numbers: Iterable[int], error: Callable[[int], BaseException]) ->
 
 
 def hear_again() -> None:
-    """Restore the handlers of ``leave_upon`` that a library has replaced, as Lightning does for SIGTERM."""
+    """Restore the handlers of ``leave_upon`` that a library has replaced, as Lightning replaces that of SIGTERM."""
     for number, handler in _handlers.items():
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)
 
 
 def leave_if_asked() -> None:
-    """Raise the exception of the last signal again, if a signal came.
+    """Raise the exception of the last signal again, if there was a signal.
 
-    A library may turn that exception into another one (as a module does that was being imported) or swallow it. The caller
-    must then report no fault and begin no work.
+    A library may have swallowed the exception or replaced it by another one, as may happen during an import. The caller
+    must then neither report a fault nor begin new work.
     """
     if _again:
         raise _again[-1]()
@@ -73,10 +73,10 @@ def leave_if_asked() -> None:
 
 @contextmanager
 def after_this_step() -> Iterator[None]:
-    """Let the first signal of ``leave_upon`` in the block, except Ctrl-C, wait for the end of a training step.
+    """Delay the first signal of ``leave_upon`` in the block, except Ctrl-C, until the end of a training step.
 
     The code that runs the steps reads ``came`` after each step, and calls ``leave_if_asked`` once a checkpoint is written.
-    So SLURM's warning that the time is nearly up costs no work. A second signal raises at once.
+    So no work is lost when SLURM warns that the time is nearly up. A second signal raises at once.
     """
     _steps.append(None)
     try:
@@ -88,16 +88,16 @@ def after_this_step() -> Iterator[None]:
 
 @contextmanager
 def deaf_to_ctrl_c() -> Iterator[None]:
-    """Let the processes that are started in the block, and their children, ignore SIGINT. Their starter must end them.
+    """Make the processes that are started in the block, and their children, ignore SIGINT. This process must end them.
 
-    The processes inherit a mask that blocks SIGINT. In this process a SIGINT waits until the block ends; if it were ignored
-    instead, a SIGINT during the block would be lost. Signals concern the main thread only: in another thread this function
-    does nothing.
+    The started processes inherit a mask that blocks SIGINT. In this process, a SIGINT is delayed until the block ends,
+    because an ignored SIGINT would be lost. Only the main thread handles signals, so this function does nothing in another
+    thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    resource_tracker.ensure_running()  # multiprocessing's helper: in the block its start would let SIGINT through
+    resource_tracker.ensure_running()  # multiprocessing's helper: its start within the block would unblock SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,8 +1,8 @@
-"""Spawns processes, and checks that the user's program has the main guard that spawning needs.
+"""Spawn processes, and check that the user's program has the main guard that spawning needs.
 
-Processes are spawned, for a fork beside threads is not safe. Each spawned process first imports the program that started it
-("safe importing of main module" in the documentation of multiprocessing). Without ``if __name__ == "__main__":`` it would
-reach the call that started it, and start processes of its own.
+Processes are spawned, because a fork is unsafe while threads run. Each spawned process first imports the program that
+started it ("safe importing of main module" in the documentation of multiprocessing). Without
+``if __name__ == "__main__":`` the new process would itself reach the call that started it, and start further processes.
 """
 
 import ast
@@ -16,22 +16,22 @@ from types import FrameType
 
 from condensery.errors import UserError
 
-_CHILDREN_DIFFER = {"__name__", "current_process"}  # names whose value differs between a child and its program
+_CHILDREN_DIFFER = {"__name__", "current_process"}  # names whose value differs between a child and its parent
 
 
 def spawning(asked: str) -> SpawnContext:
-    """Return ``multiprocessing.get_context("spawn")``, the context to start processes with.
+    """Return ``multiprocessing.get_context("spawn")``, the context for starting processes.
 
-    In a spawned process that reaches this call while it imports the program, the process is ended.
+    A spawned process that reaches this call while it imports the program is ended.
 
     Args:
-        asked: the setting that asks for processes, such as workers=2; for messages.
+        asked: the setting that requests processes, such as workers=2, for error messages.
 
     Raises:
-        UserError: the program has no main guard, so each process would reach this call itself; or it cannot be imported.
+        UserError: the program cannot be imported, or has no main guard, so each process would itself reach this call.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise SystemExit(1)  # quietly: the program that started it says why
+        raise SystemExit(1)  # quietly, because the program that started this process reports the reason
     main = sys.modules["__main__"]
     path, module = getattr(main, "__file__", None), getattr(main, "__spec__", None)
     if module is None and path is not None and not Path(path).exists():
@@ -49,7 +49,7 @@ def spawning(asked: str) -> SpawnContext:
 
 
 def _line_of(names: dict[str, object], path: str) -> int | None:
-    """The line of the program's file that is running; None where the file has been run to its end."""
+    """Return the line of the program's file that is running; None if the file has already run to its end."""
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         if frame.f_globals is names and frame.f_code.co_name == "<module>" and frame.f_code.co_filename == path:
@@ -60,10 +60,10 @@ def _line_of(names: dict[str, object], path: str) -> int | None:
 
 @cache
 def _guarded(path: str, line: int) -> bool:
-    """Whether the line stands below ``if __name__ == "__main__":`` or a similar condition."""
+    """Return whether the line is inside ``if __name__ == "__main__":`` or a similar condition."""
     try:
         tree = ast.parse(Path(path).read_bytes())
-    except (OSError, SyntaxError, ValueError):  # without the source this cannot be told
+    except (OSError, SyntaxError, ValueError):  # unknown without the source code
         return True
     nodes = list(ast.walk(tree))
     telling = {*_CHILDREN_DIFFER, *(name for node in nodes for name in _telling_names(node))}
@@ -75,7 +75,7 @@ def _guarded(path: str, line: int) -> bool:
 
 
 def _telling_names(node: ast.AST) -> list[str]:
-    """The names that a node defines and whose value differs between child and parent: ``MAIN = __name__ == "__main__"``."""
+    """Return the names defined by a node that differ between child and parent: ``MAIN = __name__ == "__main__"``."""
     if isinstance(node, ast.FunctionDef):
         return [node.name] if _mentions(_CHILDREN_DIFFER, *(x for x in node.body if isinstance(x, ast.Return))) else []
     if not isinstance(node, ast.Assign) or not _mentions(_CHILDREN_DIFFER, node.value):
@@ -84,7 +84,7 @@ def _telling_names(node: ast.AST) -> list[str]:
 
 
 def _asked_by(node: ast.AST) -> list[ast.expr]:
-    """The expressions that decide whether the code within a node runs: conditions, or arguments that may hold one."""
+    """Return the expressions that decide whether the code in a node runs: conditions, or arguments with a condition."""
     match node:
         case ast.If(test=test) | ast.IfExp(test=test):
             return [test]

@@ -1,4 +1,4 @@
-"""Keeps spreadsheet programs from taking cells of a CSV file for formulas."""
+"""Prevent spreadsheet programs from reading cells of a CSV file as formulas."""
 
 import re
 
@@ -7,5 +7,5 @@ FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # first characters o
 
 
 def harmless(text: str) -> str:
-    """The text of a cell, with an apostrophe before it where a spreadsheet would compute it as a formula."""
+    """Return the text of a cell, with an apostrophe before a text that a spreadsheet would evaluate as a formula."""
     return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text

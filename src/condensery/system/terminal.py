@@ -1,4 +1,4 @@
-"""Handles text that a terminal, a pipe or the command line cannot hold: foreign characters, and bytes that are no UTF-8."""
+"""Handle characters that a terminal or a pipe cannot encode, and command-line arguments that are not UTF-8."""
 
 import io
 import os
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from condensery.errors import UserError
 
 ENCODING = "PYTHONIOENCODING"
-_STRICT = ("strict", "surrogateescape")  # surrogateescape: in Python's C locale, where it helps only file names
+_STRICT = ("strict", "surrogateescape")  # surrogateescape: in Python's C locale, useful only for file names
 
 
 def print_anything() -> None:
-    """Let this process and its children print ``?`` for a character that their output cannot encode.
+    """Make this process and its children print ``?`` for a character that their output cannot encode.
 
-    Otherwise a terminal of ASCII, Latin-1 or Windows-1252 would end a run at its first table.
+    Otherwise, on a terminal with ASCII, Latin-1 or Windows-1252, the first table would end a run.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in _STRICT:
@@ -23,10 +23,10 @@ def print_anything() -> None:
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Raise ``UserError`` where an argument holds bytes that are no UTF-8. Python passes them on as lone surrogates.
+    """Raise ``UserError`` where an argument contains bytes that are not UTF-8. Python decodes them as lone surrogates.
 
-    In an ASCII locale Python does so with every character beyond ASCII. That case has its own message, for files with such
-    names could not be opened either.
+    In an ASCII locale, Python decodes every non-ASCII character so. This case has a separate message, because files with
+    such names could not be opened either.
     """
     for argument in arguments:
         try:
@@ -47,7 +47,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def _is_utf8(argument: str) -> bool:
-    """Whether the typed bytes are UTF-8, in whichever encoding Python decoded them."""
+    """Return whether the bytes as typed are UTF-8, whichever encoding Python used to decode them."""
     try:
         os.fsencode(argument).decode()
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""Floor 1: text. Readers turn every input format into a ``Collection`` on disk."""
+"""Texts: readers convert every input format to a ``Collection`` on disk."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 def read_collection(config: "DataConfig", folder: Path) -> "Collection":
-    """Read the input that ``config`` describes into ``folder`` and open it. Raises ``UserError`` for bad input."""
+    """Read the input that ``config`` describes, write it as a collection to ``folder``, and open the collection.
+
+    Raises ``UserError`` for invalid input.
+    """
     from condensery.text.collection import Collection
     from condensery.text.config import FORMATS
     from condensery.text.writer import CollectionWriter

@@ -1,8 +1,9 @@
-"""Tells whether a text holds an answer, by the rules of open-domain question answering (Karpukhin et al. 2020, DPR).
+"""Decide whether a text contains an answer, by the rules of open-domain question answering (Karpukhin et al. 2020, DPR).
 
-Answer and text are brought to NFD and cut into tokens: runs of letters, marks and digits, or single characters of any
-other kind except separators and control characters. Case does not count. A text holds an answer if it holds the answer's
-tokens one after the other. For regular expressions (CuratedTREC) it does if the expression is found anywhere in it.
+Answer and text are normalised to NFD and split into tokens. A token is a run of letters, marks and digits, or any other
+single character except separators and control characters. Case is ignored. A text contains an answer if it contains the
+answer's tokens as one consecutive run. An answer that is a regular expression (CuratedTREC) must match anywhere in the
+text.
 """
 
 import unicodedata
@@ -14,19 +15,19 @@ import regex
 TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
 REMEMBERED = 1 << 16  # texts whose tokens are kept
-GAP = " "  # a separator, so it is part of no token
+GAP = " "  # a separator, so no token contains it
 
 
 def answer_tokens(text: str) -> list[str]:
-    """The tokens of a text, in small letters."""
+    """Return the tokens of a text, in lower case."""
     return [token.lower() for token in TOKEN.findall(unicodedata.normalize("NFD", text))]
 
 
 class AnswerMatcher:
-    """Tells which texts hold one of the given answers.
+    """Decides which texts contain any of the given answers.
 
-    As in DPR, an answer without any token (a blank) is in every text, and a broken regular expression is in no text.
-    Readers leave out the former and warn of the latter.
+    As in DPR, every text contains an answer without tokens (white space), and no text contains an answer that is an
+    invalid regular expression. Readers drop the former and warn of the latter.
 
     Args:
         answers: the answers of one question.
@@ -38,7 +39,7 @@ class AnswerMatcher:
         self._sequences = [] if regex_answers else [_sequence(answer) for answer in answers]
 
     def __call__(self, text: str) -> bool:
-        """Whether ``text`` holds an answer."""
+        """Return whether ``text`` contains an answer."""
         if self._patterns is not None:
             normal = unicodedata.normalize("NFD", text)
             return any(pattern is not None and pattern.search(normal) for pattern in self._patterns)
@@ -49,13 +50,13 @@ class AnswerMatcher:
 
 
 def is_pattern(answer: str) -> bool:
-    """Whether an answer is a valid regular expression. (Three of CuratedTREC's answers are not, once brought to NFD.)"""
+    """Return whether an answer is a valid regular expression. In NFD, three of CuratedTREC's answers are not."""
     return _compiled(answer) is not None
 
 
-@lru_cache(maxsize=REMEMBERED)  # neighbouring questions find the same passages
+@lru_cache(maxsize=REMEMBERED)  # neighbouring questions retrieve the same passages
 def _sequence(text: str) -> str:
-    """The tokens joined with gaps before, between and behind them, so that a substring match is a run of whole tokens."""
+    """Join the tokens, with gaps before, between and after them, so that a substring match is a run of whole tokens."""
     return GAP + "".join(token + GAP for token in answer_tokens(text))
 
 

@@ -1,4 +1,4 @@
-"""Reads a file of any size that is one JSON array of objects, entry by entry. Only the current entry is in memory."""
+"""Read a file that is one JSON array of objects, of any size, entry by entry. Only the current entry is in memory."""
 
 import io
 import json
@@ -11,18 +11,18 @@ from condensery.system.inputs import MEGABYTE, opened
 from condensery.text.lines import LONGEST, in_megabytes, json_fault
 
 BLOCK = MEGABYTE  # characters read at a time
-NEAR = 16  # characters; the longest literal or escape that the end of a block can split
+NEAR = 16  # characters; an upper bound on the literal or escape that the end of a block can split
 BLANK = " \t\r\n"
 
 
 def read_array(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, object) for every entry of a JSON array.
 
-    The place is ``path:line`` of the entry's first character. Where the line holds more than this entry, as in an array
-    that is one line, the place is ``path:line:column``.
+    The place is ``path:line`` of the entry's first character. Where several entries share a line, as in an array that is
+    one line, the place is ``path:line:column``.
 
     Raises:
-        UserError: the file is no array of objects (with the line); also as ``read_lines``.
+        UserError: the file is not an array of objects; the message names the line. Also in the cases of ``read_lines``.
     """
     with opened(path) as (raw, file):
         entries = _Entries(path, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="\n"))
@@ -30,13 +30,13 @@ def read_array(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 class _Entries:
-    """Iterates over the entries of an array in a stream of text."""
+    """An iterator over the entries of an array in a text stream."""
 
     def __init__(self, path: Path, stream: io.TextIOWrapper) -> None:
         self.path, self.stream = path, stream
         self.text, self.at = "", 0  # the text in memory, and the current place in it
         self.line, self.column = 1, 1  # line and column of the current place in the file
-        self.shared = 0  # the line of the array's last "[", "," or "]"; places on it are given with their column
+        self.shared = 0  # the line of the array's last "[", "," or "]"; a place on this line includes the column
         self.decoder = json.JSONDecoder()
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -69,7 +69,7 @@ class _Entries:
             except RecursionError:
                 raise UserError(f"{place}: not valid JSON (nested too deeply)") from None
             except json.JSONDecodeError as error:
-                behind = error.pos - self.at  # relative, for reading on moves the beginning of the text in memory
+                behind = error.pos - self.at  # relative, because ``_more`` drops text before ``at`` from memory
                 torn = error.pos > len(self.text) - NEAR or error.msg.startswith("Unterminated string")
                 if torn and len(self.text) - self.at < LONGEST and self._more():
                     continue
@@ -81,7 +81,7 @@ class _Entries:
             return value
 
     def _next(self) -> str:
-        """Go to the next character that is not blank and return it; empty at the end of the file."""
+        """Advance to the next character that is not white space and return it; empty at the end of the file."""
         while True:
             at = self.at
             while at < len(self.text) and self.text[at] in BLANK:
@@ -95,7 +95,8 @@ class _Entries:
     def _more(self) -> bool:
         """Read another block and drop the text before the current place. Returns whether there was more text.
 
-        A long entry is parsed anew after each block, so the block grows with the text in memory.
+        After each block, an incomplete entry is parsed again from its start. The block grows with the text in memory, so
+        that the number of such re-parses stays small.
         """
         try:
             read = self.stream.read(max(BLOCK, len(self.text) - self.at))

@@ -1,4 +1,4 @@
-"""A collection on disk: passages, queries and judgements, opened without reading them."""
+"""A collection on disk: passages, queries and judgements. To open it, no text is read."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,7 @@ DESCRIPTION = "collection.json"
 class Qrels:
     """The judgements of one split, sorted by query row and passage row. *Shape:* three int32 arrays (n,).
 
-    A passage is relevant to the query where the grade is at least ``relevant_from``.
+    A passage is relevant to the query if the grade is at least ``relevant_from``.
     """
 
     query_rows: NDArray[np.int32]
@@ -34,16 +34,16 @@ class Qrels:
 
     @property
     def query_set(self) -> NDArray[np.int32]:
-        """The rows of the judged queries, ascending, each once."""
+        """The distinct rows of the judged queries, ascending."""
         return np.unique(self.query_rows)
 
     def of(self, query_rows: NDArray[np.integer]) -> "Qrels":
-        """Only the judgements of the queries ``query_rows``."""
+        """Return only the judgements of the queries ``query_rows``."""
         kept = np.isin(self.query_rows, query_rows)
         return Qrels(self.query_rows[kept], self.passage_rows[kept], self.grades[kept], self.relevant_from)
 
     def positives(self) -> dict[int, NDArray[np.int32]]:
-        """For each query row the rows of its relevant passages, in the order of the queries' rows."""
+        """Return query row -> rows of the query's relevant passages, in the order of the query rows."""
         relevant = self.grades >= self.relevant_from
         queries, starts = np.unique(self.query_rows[relevant], return_index=True)
         passages = np.split(self.passage_rows[relevant], starts[1:])
@@ -54,15 +54,15 @@ class Collection:
     """A collection as a reader wrote it: the artifact that all later stages start from.
 
     Attributes:
-        passages: table with the columns id, title, text, document; passages of one document stand together.
+        passages: table with the columns id, title, text, document. The passages of a document are consecutive rows.
         queries: table with the columns id, text: the queries of all splits.
         documents: table with the columns id, title, passages (a list of strings): separate documents for
-            pre-training; ``None`` where the passages themselves are the text for pre-training.
-        splits: the splits among train, dev, test, dl19 and dl20 that have judgements. A split with answers alone is not
-            among them.
+            pre-training. ``None`` where the passages themselves are the text for pre-training.
+        splits: the splits among train, dev, test, dl19 and dl20 that have judgements. A split that has only answers is
+            not listed.
         description: the content of ``collection.json``: counts, numbers of dropped items, warnings, content hash.
 
-    Raises ``UserError`` when ``folder`` holds no whole collection.
+    Raises ``UserError`` when ``folder`` holds no complete collection.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -103,19 +103,19 @@ class Collection:
 
     @cached_property
     def answers(self) -> Column[list[str]] | None:
-        """For each query its known answers, an empty list without any; ``None`` where no query has answers."""
+        """The list of known answers of each query, which may be empty; ``None`` where no query has answers."""
         path = self.folder / "answers.arrow"
         return TextTable(path).column("answers") if self.description.get("answers") else None
 
     @cached_property
     def given_negatives(self) -> NDArray[np.int32] | None:
-        """The hard negatives that the input gave, int32 (n, 2): query row and passage row, by query, best first."""
+        """The input's hard negatives, int32 (n, 2): query row and passage row, sorted by query, best first."""
         return load_array(self.folder / "negatives.npy") if self.description.get("negatives") else None
 
     @cached_property
     def document_starts(self) -> NDArray[np.int64]:
         """The first passage row of each document, and at the end the number of passages. *Shape:* (documents + 1,)."""
-        import pyarrow.compute as pc  # a tenth of a second to import
+        import pyarrow.compute as pc  # the import takes a tenth of a second
 
         names = self.passages.arrow("document")
         changes = pc.not_equal(names.slice(1), names.slice(0, len(names) - 1)).to_numpy()
@@ -123,16 +123,16 @@ class Collection:
 
     @cached_property
     def passage_texts(self) -> PassageTexts:
-        """The index of the passages by their text, which tells the same texts. All passages are read for it."""
+        """The index of the passages by their text, which finds equal texts. To build it, all passages are read."""
         return PassageTexts(self.passages)
 
     def unjudged(self) -> NDArray[np.int64]:
-        """The rows of the queries that are in no split, ascending. ``data.unlabelled_queries`` keeps such queries."""
+        """Return the ascending rows of the queries in no split. ``data.unlabelled_queries`` keeps such queries."""
         in_splits = [self.questions(split) for split in self.description["splits"]]
         return np.setdiff1d(np.arange(len(self.queries)), np.concatenate([np.empty(0, np.int64), *in_splits]))
 
     def qrels(self, split: str) -> Qrels:
-        """The judgements of ``split``. Raises ``UserError`` when the collection has no such split."""
+        """Return the judgements of ``split``. Raises ``UserError`` when the collection has no such split."""
         if split not in self.splits:
             there = ", ".join(self.splits) or "none"
             raise UserError(f'the collection {self.name} has no split "{split}" (its splits: {there}); see data.splits')
@@ -142,7 +142,7 @@ class Collection:
         return Qrels(query_rows, passage_rows, grades, relevant_from)
 
     def questions(self, split: str) -> NDArray[np.int64]:
-        """The rows of the queries of ``split``, ascending: judged queries, or queries with answers alone.
+        """Return the ascending rows of the queries of ``split``: judged queries, or queries that have only answers.
 
         Raises ``UserError`` as ``qrels``.
         """

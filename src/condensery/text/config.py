@@ -1,4 +1,4 @@
-"""All formats of an input, and its description in any of them: the type of the configs that ``conf/data/`` composes."""
+"""The registry of all input formats, and ``DataConfig``, the union of their descriptions: the type of ``data`` configs."""
 
 from typing import TYPE_CHECKING, Annotated, Union
 
@@ -38,4 +38,4 @@ if TYPE_CHECKING:
     DataConfig = DataConfig
 else:
     _ALL = tuple(source for source, _ in FORMATS.values())
-    DataConfig = Annotated[Union[_ALL], Field(discriminator="format")]  # noqa: UP007  (their number is not fixed)
+    DataConfig = Annotated[Union[_ALL], Field(discriminator="format")]  # noqa: UP007  (the number of types varies)

@@ -1,7 +1,7 @@
-"""Reads docstrings from Python source without importing it, and cuts each into a query and a passage.
+"""Read docstrings from Python source without importing it, and split each docstring into a query and a passage.
 
-The query is the docstring's first sentence; the passage is the rest, so a query is never part of its passage.
-Mark-up, doctests, code and rulers are removed; prose and the descriptions of parameters stay.
+The query is the docstring's first sentence. The passage is the rest, so a query is never part of its passage.
+Mark-up, doctests, code and rulers are removed. Prose and the descriptions of parameters stay.
 """
 
 import ast
@@ -52,7 +52,7 @@ _STAR = re.compile(r"(?<![\w*])\*{1,2}([^\s*](?:[^*]*[^\s*])?)\*{1,2}(?![\w*])")
 
 
 class Docstring(NamedTuple):
-    """One docstring, cut into query and passage. ``query`` is empty where the first sentence makes no query."""
+    """One docstring, split into query and passage. ``query`` is empty where the first sentence is unfit as a query."""
 
     line: int
     query: str
@@ -60,9 +60,9 @@ class Docstring(NamedTuple):
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, docstring) of the module, its classes and their functions, in order. Nested functions are left out.
+    """Yield (line, docstring) of a module, its functions, classes and methods, in order. Nested functions are left out.
 
-    A file that this interpreter cannot parse (a template, a file for another version) yields nothing.
+    A file that this interpreter cannot parse, such as a template or a file for another Python version, yields nothing.
     """
     try:
         with warnings.catch_warnings():
@@ -87,11 +87,11 @@ def _documented(node: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def cut(text: str, minimum_words: int) -> tuple[str, str] | None:
-    """Cut a docstring into (query, passage).
+    """Split a docstring into (query, passage).
 
     Returns:
-        ``None`` when the passage would have fewer than ``minimum_words`` words, and for a docstring that only lists
-        parameters. The query is empty where the first sentence makes no query.
+        (query, passage). The query is empty where the first sentence is unfit as a query. ``None`` for a passage of
+        fewer than ``minimum_words`` words, and for a docstring that only lists parameters.
     """
     if number_of_words(text) < minimum_words:
         return None
@@ -110,7 +110,7 @@ def cut(text: str, minimum_words: int) -> tuple[str, str] | None:
 
 
 def first_sentence(paragraph: str) -> tuple[str, str]:
-    """Split a paragraph into (first sentence, rest). The rest is empty when there is only one sentence."""
+    """Split a paragraph into (first sentence, rest). The rest is empty where the paragraph is one sentence."""
     for match in _SENTENCE_END.finditer(paragraph):
         if not _ABBREVIATION.search(paragraph, 0, match.start() + 1):
             return paragraph[: match.end()].strip(), paragraph[match.end() :].strip()
@@ -124,7 +124,7 @@ def _is_query(sentence: str) -> bool:
 
 
 def _prose_lines(lines: list[str]) -> Iterator[str]:
-    """The lines without doctests, fenced and indented code, directives, rulers and mark-up."""
+    """Yield the lines without doctests, fenced and indented code, directives, rulers and mark-up."""
     at, count = 0, len(lines)
     while at < count:
         line = lines[at]
@@ -153,7 +153,7 @@ def _prose_lines(lines: list[str]) -> Iterator[str]:
 
 
 def _skip_block(lines: list[str], at: int, indent: int) -> int:
-    """The number of the first line from ``at`` on that is neither blank nor indented deeper than ``indent``."""
+    """Return the index of the first line from ``at`` on that is neither blank nor indented deeper than ``indent``."""
     while at < len(lines) and (not lines[at].strip() or _indent(lines[at]) > indent):
         at += 1
     return at
@@ -164,7 +164,7 @@ def _indent(line: str) -> int:
 
 
 def clean(line: str) -> str:
-    """Remove reStructuredText and Markdown marks from a line; its indentation stays."""
+    """Remove reStructuredText and Markdown mark-up from a line. The indentation stays."""
     if line.lstrip().startswith("#"):
         line = _TITLE.sub(r"\1", line)
     if "`" in line:
@@ -186,8 +186,9 @@ def _role_text(match: re.Match[str]) -> str:
 
 
 def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
-    """Join lines into paragraphs. A paragraph ends at a blank line, before a heading ("Args:"), or where the indentation
-    shrinks.
+    """Join lines into paragraphs.
+
+    A paragraph ends at a blank line, before a heading such as "Args:", and where the indentation decreases.
     """
     held: list[str] = []
     indent = 0
@@ -204,7 +205,7 @@ def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
 
 
 def read_file(path: Path, minimum_words: int) -> list[Docstring]:
-    """The docstrings of a file that give a passage of at least ``minimum_words`` words, in order."""
+    """Return the docstrings of a file whose passage has at least ``minimum_words`` words, in order."""
     kept = []
     for line, text in docstrings(path):
         pieces = cut(text, minimum_words)
@@ -214,9 +215,9 @@ def read_file(path: Path, minimum_words: int) -> list[Docstring]:
 
 
 def read_files(paths: list[Path], minimum_words: int) -> list[list[Docstring]]:
-    """Run ``read_file`` on each of the files: one portion of work of a process."""
+    """Run ``read_file`` on each of the files. Such a list of files is one task of a worker process."""
     collecting = gc.isenabled()
-    gc.disable()  # syntax trees are large and have no cycles that matter; collecting them costs a third of the time
+    gc.disable()  # syntax trees are large, with no cycles that matter; garbage collection takes a third of the time
     try:
         return [read_file(path, minimum_words) for path in paths]
     finally:

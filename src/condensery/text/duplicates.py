@@ -1,4 +1,4 @@
-"""Near-duplicates and leaks between texts: MinHash (Broder 1997) with banding, and exact runs of words."""
+"""Find near-duplicate texts by MinHash (Broder 1997) with banding, and leaked sentences by exact runs of words."""
 
 import zlib
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ SHINGLE = 3  # words
 
 
 def sketches(texts: Sequence[str]) -> "list[MinHash]":
-    """The MinHash of each text's set of shingles (runs of three words)."""
+    """Return the MinHash of the set of shingles (runs of three words) of each text."""
     from datasketch import MinHash
 
     empty = MinHash(num_perm=PERMUTATIONS, hashfunc=zlib.crc32)
@@ -29,9 +29,9 @@ def sketches(texts: Sequence[str]) -> "list[MinHash]":
 
 
 def first_of_each(min_hashes: "Iterable[MinHash]", threshold: float) -> list[bool]:
-    """Tells for each text, in order, whether it is kept.
+    """Return for each text, in order, whether it is kept.
 
-    A text is kept when no earlier kept text has an estimated Jaccard similarity of at least ``threshold`` with it.
+    A text is kept if its estimated Jaccard similarity with every earlier kept text is below ``threshold``.
     """
     from datasketch import MinHashLSH
 
@@ -48,10 +48,10 @@ def first_of_each(min_hashes: "Iterable[MinHash]", threshold: float) -> list[boo
 
 
 def contained(sentences: Sequence[str], texts: Iterable[str]) -> list[bool]:
-    """Tells for each sentence whether any of the texts holds its words as one run. Case and punctuation do not count.
+    """Return for each sentence whether any of the texts contains its words as one run. Case and punctuation are ignored.
 
-    A sentence of fewer than three words is never contained. Sentences are looked up by their first three words, so
-    the search costs little more than one pass over the texts.
+    A sentence of fewer than three words never counts as contained. Sentences are looked up by their first three words,
+    so the search costs little more than one pass over the texts.
     """
     wanted = [words(sentence) for sentence in sentences]
     is_contained = [False] * len(sentences)

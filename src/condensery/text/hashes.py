@@ -1,4 +1,4 @@
-"""Hashes of ids, and of the content of input files, which are remembered: gigabytes are hashed only once."""
+"""Hashes of ids and of the content of input files. Content hashes are cached, so gigabytes are hashed only once."""
 
 import hashlib
 import os
@@ -10,20 +10,20 @@ from pathlib import Path
 from condensery.system.cache import cache_folder
 from condensery.system.files import content_hash
 
-SETTLED = 2.0  # seconds; a file changed more recently may change again within the resolution of its time stamp
+SETTLED = 2.0  # seconds; a file changed more recently may change again without a change of its time stamp
 
 
 def id_hash(identifier: str) -> int:
-    """The 64-bit hash of an id (BLAKE2b, read as a little-endian number)."""
+    """Return the 64-bit hash of an id (BLAKE2b, read as a little-endian number)."""
     return int.from_bytes(hashlib.blake2b(identifier.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
 
 
 def content_hashes(paths: list[Path]) -> list[str]:
-    """The content hash of each file, remembered by absolute path, size and two times of change.
+    """Return the content hash of each file, cached by absolute path, size, mtime and ctime.
 
-    The two times are mtime, which a copy may keep, and ctime, which no program can set.
+    A copy may keep the mtime of the original. No program can set the ctime.
 
-    Where the cache cannot be written (a read-only home, a broken file) the hashes are computed each time.
+    Where the cache cannot be written (a read-only home, a corrupt cache file), the hashes are computed each time.
     """
     keys = [_key(path) for path in paths]
     known = _recall(keys)
@@ -36,7 +36,7 @@ def content_hashes(paths: list[Path]) -> list[str]:
 
 def _key(path: Path) -> str:
     status = path.stat()
-    name = os.fsencode(path.resolve()).decode(errors="backslashreplace")  # SQLite takes no lone surrogates
+    name = os.fsencode(path.resolve()).decode(errors="backslashreplace")  # SQLite rejects lone surrogates
     return f"{name}|{status.st_size}|{status.st_ctime_ns}|{status.st_mtime_ns}"
 
 

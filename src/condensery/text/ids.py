@@ -1,7 +1,7 @@
-"""Finds the row of an id by sorted, memory-mapped 64-bit hashes, without a dictionary of millions of strings.
+"""Look up the row of an id by sorted, memory-mapped 64-bit hashes, without a dictionary of millions of strings.
 
-Two ids count as the same when their hashes are equal. Among 8.8 million ids the chance that any two different ids
-share a hash is 2e-6. Such a collision shows as a "duplicate id" error, never as a silent mistake.
+Two ids count as the same when their hashes are equal. Among 8.8 million ids the probability that any two different ids
+share a hash is 2e-6. Such a collision raises a "duplicate id" error. It is never a silent mistake.
 """
 
 import unicodedata
@@ -17,21 +17,21 @@ from condensery.system.files import load_array
 from condensery.text.hashes import id_hash
 
 SUFFIX = ".rows.npy"
-MOST = 255  # bytes of an id that are kept for messages
+MOST = 255  # maximum number of bytes of an id that are kept for error messages
 
 
 def alike(identifier: str) -> str:
-    """The NFKC form of an id without invisible characters and blanks; equal for ids that look the same."""
+    """Return the NFKC form of an id without invisible characters and spaces. Ids that look the same have equal forms."""
     plain = unicodedata.normalize("NFKC", identifier)
     kept = "".join(one for one in plain if unicodedata.category(one) not in ("Cf", "Cc", "Zs", "Zl", "Zp"))
     return unicodedata.normalize("NFKC", kept)
 
 
 def look_alike(identifier: str, known: Iterable[str]) -> str:
-    """A hint for an unknown id: the known id that looks the same, and the first character in which the two differ.
+    """Return a hint for an unknown id: the known id that looks the same, and the first character in which the two differ.
 
     Returns:
-        The hint, to be added to a message; empty where no known id looks the same.
+        The hint, to be appended to an error message; an empty string where no known id looks the same.
     """
     wanted = alike(identifier)
     other = next((one for one in known if (one == wanted if one.isascii() else alike(one) == wanted)), None)
@@ -48,14 +48,14 @@ def look_alike(identifier: str, known: Iterable[str]) -> str:
 
 
 def _code_points(identifier: str, at: int) -> str:
-    """The code points of the character at a place and of the mark behind it, as ``U+0065 U+0301``."""
+    """Return the code points of the character at ``at`` and of a combining mark after it, such as ``U+0065 U+0301``."""
     codes = [f"U+{ord(one):04X}" for one in identifier[at : at + 2]]
     marked = len(codes) == 2 and unicodedata.combining(identifier[at + 1])
     return " ".join(codes[: 2 if marked else 1]) or "nothing"
 
 
 def check_distinct(ids: Iterable[object], where: str) -> None:
-    """Raise ``UserError`` where two different ids, such as the number 1 and the text "1", are written alike."""
+    """Raise ``UserError`` where two different ids, such as the number 1 and the string "1", become the same string."""
     seen: dict[str, object] = {}
     for one in ids:
         if (other := seen.setdefault(str(one), one)) is not one:
@@ -71,7 +71,10 @@ def _called(identifier: object) -> str:
 
 
 class KeptIds:
-    """Ids in the order of arrival: the hash of each, and its beginning for messages (9 bytes and the beginning)."""
+    """Ids in the order in which they were added: the hash of each id, and the beginning of the id for error messages.
+
+    An id takes 9 bytes plus its beginning.
+    """
 
     def __init__(self) -> None:
         self._hashes, self._lengths, self._text = array("Q"), array("B"), bytearray()
@@ -88,28 +91,28 @@ class KeptIds:
 
     @property
     def hashes(self) -> NDArray[np.uint64]:
-        """The hashes of the ids in the order of arrival, uint64 (n,)."""
+        """The hashes of the ids in the order in which they were added, uint64 (n,)."""
         return np.frombuffer(self._hashes, np.uint64)
 
     def beginning(self, at: int) -> str:
-        """The kept text of the id at a place: the whole id, or the beginning of a long id."""
+        """Return the stored part of the id at position ``at``: the whole id, or the beginning of a long id."""
         first = sum(self._lengths[:at])
         return self._text[first : first + self._lengths[at]].decode(errors="replace")
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the kept text of each id."""
+        """Yield the stored part of each id."""
         first = 0
         for length in self._lengths:
             yield self._text[first : first + length].decode(errors="replace")
             first += length
 
     def __getitem__(self, at: int) -> str:
-        """The kept text of an id in quotes, as a message shows it."""
+        """Return the stored part of an id in quotes, as an error message shows it."""
         return repr(self.beginning(at))
 
 
 class IdIndex:
-    """Finds rows by the hash of their id.
+    """An index that returns the row of an id by the hash of the id.
 
     Attributes:
         hashes: uint64 (n,), ascending.
@@ -127,7 +130,7 @@ class IdIndex:
 
     @classmethod
     def load(cls, path: Path) -> "IdIndex":
-        """Open a saved index; nothing is read until rows are looked up."""
+        """Open a saved index. Its arrays are memory-mapped, so they are read only when rows are looked up."""
         stored = load_array(path, mapped=True)
         return cls(stored[0], stored[1].view(np.int64))
 
@@ -136,18 +139,18 @@ class IdIndex:
         np.save(path, np.stack([self.hashes, self.rows.view(np.uint64)]))
 
     def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The row of each hash; -1 for a hash that is not in the index. *Shape:* (m,) -> (m,)."""
+        """Return the row of each hash; -1 for a hash that is not in the index. *Shape:* (m,) -> (m,)."""
         if not len(self.hashes):
             return np.full(len(hashes), -1, np.int64)
         places = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
         return np.where(self.hashes[places] == hashes, self.rows[places], -1)
 
     def find_ids(self, ids: Iterable[str]) -> NDArray[np.int64]:
-        """The row of each id, int64 (m,); -1 for an id that is not in the index."""
+        """Return the row of each id, int64 (m,); -1 for an id that is not in the index."""
         return self.find(np.fromiter((id_hash(identifier) for identifier in ids), np.uint64))
 
     def first_duplicate(self) -> tuple[int, int] | None:
-        """(row, earlier row) of the repeated id that comes first in the file; ``None`` when every id is there once."""
+        """Return (row, earlier row) of the first repeated id of the file; ``None`` when no id is repeated."""
         same = np.flatnonzero(self.hashes[1:] == self.hashes[:-1])
         if not len(same):
             return None

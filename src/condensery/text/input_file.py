@@ -13,10 +13,10 @@ class InputFile:
 
     Attributes:
         role: the purpose of the file, such as ``corpus`` or ``qrels of train``.
-        path: where the file is expected, with or without ``.gz``.
-        hint: how to get the file, or how to do without it; the end of messages.
+        path: the expected path of the file, with or without ``.gz``.
+        hint: the end of error messages: how to get the file, or how to do without it.
         exact: whether the file must have exactly this name.
-        may_be_empty: whether a file of no bytes is accepted.
+        may_be_empty: whether a file of zero bytes is accepted.
     """
 
     role: str
@@ -26,26 +26,26 @@ class InputFile:
     may_be_empty: bool = False
 
     def existing_path(self) -> Path | None:
-        """The file on disk, or None. Raises ``UserError`` where its plain and its packed form both exist and differ."""
+        """Return the file on disk, or None. Raises ``UserError`` where a plain and a gzip file exist and differ."""
         return (None if fault(self.path) else self.path) if self.exact else resolve(self.path)
 
     def fault(self) -> str:
-        """Why there is no file at the expected place, in words; empty where the file is there."""
+        """Say why there is no file at the expected path; empty where the file exists."""
         if self.existing_path():
             return ""
         return fault(self.path) if self.exact else fault_of_either(self.path)
 
     def open_path(self) -> Path:
-        """The file on disk. Raises ``UserError`` where it is missing; the message says what stands in its place."""
+        """Return the file on disk. Raises ``UserError`` where it is missing; the message says what is there instead."""
         path = self.existing_path()
         if path is None:
             raise UserError(f"{self.path}: {self.fault()}; it is the {self.role}{self.hint}")
         return path
 
     def look(self) -> Path:
-        """The file on disk, after a check of its first bytes.
+        """Return the file on disk, after a check of its first bytes.
 
-        Raises ``UserError`` where the file is missing, is empty (unless it may be), or is no text.
+        Raises ``UserError`` where the file is missing, is not text, or is empty although ``may_be_empty`` is False.
         """
         path = self.open_path()
         with opened(path) as (stream, _):

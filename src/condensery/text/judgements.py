@@ -1,4 +1,4 @@
-"""Collects judgements and given negatives by id while a collection is written; checks them and turns them into rows."""
+"""Collect judgements and hard negatives by id while a collection is written, check them, and convert ids to rows."""
 
 from array import array
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from condensery.text.ids import IdIndex, KeptIds
 from condensery.text.lines import Places
 
 Rows = NDArray[np.int32]
-Hint = Callable[[str], str]  # unknown id -> hint at a known id that looks the same
+Hint = Callable[[str], str]  # unknown id -> hint that names a known id that looks the same
 
 
 class Judgements:
-    """The judgements of one split in the order of arrival: ids, grades and places; no text is kept."""
+    """The judgements of one split in the order in which they were added: ids, grades and places, without texts."""
 
     def __init__(self, split: str) -> None:
         self.split = split
@@ -40,18 +40,18 @@ class Judgements:
         like_query: Hint,
         like_passage: Hint,
     ) -> tuple[Rows, int]:
-        """Turn the judgements into rows of the collection.
+        """Convert the judgements to rows of the collection.
 
         Exact repetitions, and judgements of passages whose hash is in ``dropped``, are left out.
 
         Args:
-            queries, passages: find the row of a query id and of a passage id.
-            dropped: hashes of the ids of passages that are not in the collection.
-            like_query, like_passage: give the hint for an unknown id.
+            queries, passages: indexes from id to row.
+            dropped: hashes of the ids of passages that were left out of the collection.
+            like_query, like_passage: functions that return the hint for an unknown id.
 
         Returns:
-            The judgements, int32 (n, 3): query row, passage row and grade, sorted; and the number of judgements that
-            were left out.
+            The sorted judgements, int32 (n, 3): query row, passage row and grade. The number of judgements that were
+            left out.
 
         Raises:
             UserError: an id is unknown, a pair has two grades, or a query has no relevant passage.
@@ -99,13 +99,13 @@ class Judgements:
 
 
 class GivenNegatives:
-    """The hard negatives that an input names, in the order of arrival: ids and places."""
+    """The hard negatives that an input provides, in the order in which they were added: ids and places."""
 
     def __init__(self) -> None:
         self.queries, self.passages, self.counts, self.places = array("Q"), KeptIds(), array("q"), Places()
 
     def add(self, query_id: str, passage_ids: list[str], where: str) -> None:
-        """Add the negatives of one query, best first."""
+        """Add the hard negatives of one query, best first."""
         self.queries.append(id_hash(query_id))
         for identifier in passage_ids:
             self.passages.add(identifier)
@@ -113,9 +113,9 @@ class GivenNegatives:
         self.places.add(where)
 
     def resolve(self, queries: IdIndex, passages: IdIndex, dropped: set[int], like_passage: Hint) -> Rows:
-        """Turn the negatives into rows of the collection.
+        """Convert the hard negatives to rows of the collection.
 
-        Negatives of queries that were left out, and passages whose hash is in ``dropped``, are left out.
+        Negatives of queries that are not in the collection, and passages whose hash is in ``dropped``, are left out.
 
         Returns:
             Pairs of query row and passage row, int32 (n, 2), sorted by query. The negatives of a query keep their order.

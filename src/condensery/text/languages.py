@@ -1,7 +1,7 @@
-"""Rules of languages for terms: which letters count as the same, and which letters are taken in pairs.
+"""The rules by which each language forms terms: which letters count as the same, and which letters form bigrams.
 
-Every language but ``words`` takes scripts without blanks in pairs of characters (``text.words.terms``), also within texts
-of other scripts. The foldings are those of Lucene's ArabicNormalizationFilter, PersianNormalizationFilter and
+Every language except ``words`` splits scripts without spaces into character bigrams (``text.words.terms``), also within
+texts of other scripts. The foldings are those of Lucene's ArabicNormalizationFilter, PersianNormalizationFilter and
 TurkishLowerCaseFilter.
 """
 
@@ -23,10 +23,10 @@ from condensery.text.words import (
     terms,
 )
 
-AUTO, ANY, WORDS = "auto", "any", "words"  # guessed; no particular language; words alone, without pairs of characters
-SAMPLE, CHARACTERS = 1_000, 2_000  # passages that a guess reads, and the first characters of each
-SHARE = 0.1  # share of the letters from which on a script decides the language
-DOTLESS = 0.01  # share of the dotless i from which on a text is Turkish; Turkish has 5 in 100, other languages none
+AUTO, ANY, WORDS = "auto", "any", "words"  # guessed; no particular language; words only, without character bigrams
+SAMPLE, CHARACTERS = 1_000, 2_000  # number of passages that a guess reads, and of characters from the start of each
+SHARE = 0.1  # a script with at least this share of the letters decides the language
+DOTLESS = 0.01  # lowest share of the dotless i in a Turkish text; Turkish has 5 in 100, other languages none
 
 _ARABIC_LETTERS = "\u0620-\u065f\u066e-\u06ff\u0750-\u077f\u0870-\u08ff\ufb50-\ufdff\ufe70-\ufefe"
 _HEBREW_LETTERS = "\u0590-\u05ff\ufb1d-\ufb4f"
@@ -34,13 +34,13 @@ _HEBREW_LETTERS = "\u0590-\u05ff\ufb1d-\ufb4f"
 
 @dataclass(frozen=True)
 class Language:
-    """How a text becomes terms.
+    """The rules by which a text is turned into terms.
 
     Attributes:
-        paired: letters that are taken in pairs, as the inside of a character class; empty: no letters are.
-        before: (text, replacement) pairs that are applied before letters are made small.
-        letters: code of a letter or mark -> its replacement in a term; None: the letter is left out.
-        says: the effect on terms in words, for people.
+        paired: letters that form bigrams, as the inside of a character class; empty for no bigrams.
+        before: (string, replacement) pairs that are applied before lower-casing.
+        letters: code point of a letter or mark -> replacement in a term; None = the letter is removed.
+        says: description of the effect on terms, for the user.
     """
 
     paired: str = UNSPACED
@@ -49,14 +49,14 @@ class Language:
     says: str = "pairs of characters are its terms"
 
     def terms(self, text: str) -> list[str]:
-        """The terms of a text in order."""
+        """Return the terms of a text in order."""
         for one, other in self.before:
             text = text.replace(one, other)
         found = terms(text, self.paired)
         return [term.translate(self.letters) for term in found] if self.letters and not text.isascii() else found
 
     def is_half_a_pair(self, term: str) -> bool:
-        """Whether a term is a single character of a script that is taken in pairs."""
+        """Return whether a term is a single character of a script that forms bigrams."""
         return bool(self.paired) and runs_of(self.paired).match(term) is not None and is_one_character(term)
 
 
@@ -97,7 +97,7 @@ LANGUAGES = {
     "hebrew": Language(letters=_HEBREW_POINTS, says="vowel points do not count"),
 }
 
-_SCRIPTS = {  # language -> its letters; of equal counts the first language wins
+_SCRIPTS = {  # language -> its letters; on equal counts the first language wins
     "chinese": HAN,
     "japanese": KANA,
     "korean": HANGUL,
@@ -126,11 +126,11 @@ def check_language(name: str) -> str:
 def guess(texts: Sequence[str]) -> str:
     """Guess the language from the letters of a sample of the texts.
 
-    A script decides the language when it has a tenth of the letters. Arabic stands for all languages in Arabic letters,
-    and Turkish for all languages with a dotless i.
+    A script decides the language if it has at least a tenth of the letters. Arabic stands for all languages in Arabic
+    letters, and Turkish for all languages with a dotless i.
 
     Returns:
-        A key of ``LANGUAGES``; ``any`` where the language has no rules of its own.
+        A key of ``LANGUAGES``; ``any`` where the language has no special rules.
     """
     step = max(1, len(texts) // SAMPLE)
     sample = (texts[at][:CHARACTERS] for at in range(0, len(texts), step))

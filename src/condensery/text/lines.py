@@ -1,4 +1,4 @@
-"""Reads lines of input files, plain or gzip, with their place; faults of lines are reported in one way."""
+"""Read the lines of input files, plain or gzip, each with its place ``path:line``. Faulty lines are reported in one way."""
 
 import csv
 import io
@@ -17,9 +17,9 @@ from condensery.system.inputs import MEGABYTE, opened
 from condensery.system.progress import progress
 
 BOM = b"\xef\xbb\xbf"
-LONGEST = 256 * MEGABYTE  # bytes of a line, characters of a field or an entry; a file with longer ones counts as broken
+LONGEST = 256 * MEGABYTE  # limit in bytes for a line, in characters for a field or an entry; a longer one is an error
 
-SHOW_FROM = 32 * MEGABYTE  # progress is shown for files of this size and larger; smaller files are read too quickly
+SHOW_FROM = 32 * MEGABYTE  # progress is shown from this file size on; smaller files are read too quickly for it
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -28,7 +28,7 @@ Kind = TypeVar("Kind")
 
 
 def read_lines(path: Path, show: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield (place, line) for every line; place is ``path:number``, the line has no line end.
+    """Yield (place, line) for every line. The place is ``path:number``; the line comes without its line end.
 
     A byte-order mark and Windows line ends are removed.
 
@@ -37,7 +37,7 @@ def read_lines(path: Path, show: bool = True) -> Iterator[tuple[str, str]]:
         show: whether to show the progress of a large file; False where several files are read side by side.
 
     Raises:
-        UserError: the file is missing, is a broken gzip file, or holds bytes that are not UTF-8.
+        UserError: the file is missing, is a corrupt gzip file, or contains bytes that are not UTF-8.
     """
     for number, raw in enumerate(_raw_lines(path, show), start=1):
         if len(raw) == LONGEST:
@@ -63,13 +63,13 @@ def _raw_lines(path: Path, show: bool) -> Iterator[bytes]:
 
 
 def in_megabytes(items: Iterable[Item], path: Path, file: IO[bytes], each: int) -> Iterator[Item]:
-    """Pass on the items that are read from ``file``, and show how much of it is read where it is large.
+    """Yield the items that are read from ``file``. For a large file, show how many megabytes have been read.
 
     Args:
         items: the items.
-        path: of the file.
-        file: the file on disk, open; its position tells how much is read.
-        each: the number of items after which the position is looked at.
+        path: path of the file.
+        file: the open file on disk; its position is the number of bytes read.
+        each: number of items between two checks of the position.
     """
     size = path.stat().st_size
     if size < SHOW_FROM:
@@ -85,14 +85,14 @@ def in_megabytes(items: Iterable[Item], path: Path, file: IO[bytes], each: int) 
 
 
 def _check_line_ends(first: bytes, stream: io.BufferedReader, path: Path) -> None:
-    """Raise ``UserError`` where the file is a single line that holds line ends of old Macs (CR)."""
+    """Raise ``UserError`` where the file is a single line that contains the line ends of old Macs (CR)."""
     within = b"\r" in first.rstrip(b"\r\n")
     if within and (len(first) == LONGEST or not stream.peek(1)):
         raise UserError(f"{path}: its lines end in a carriage return (CR) alone; save the file with line feeds (LF)")
 
 
 def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, object) for every line of a JSON-lines file; ``UserError`` where a line is no JSON object."""
+    """Yield (place, object) for every line of a JSON-lines file. Raises ``UserError`` for a line without a JSON object."""
     for place, line in read_lines(path):
         if not line.strip():
             continue
@@ -103,7 +103,7 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def at_least_one(items: Iterable[Item], path: Path, none: str) -> Iterator[Item]:
-    """Pass on the items that are read from ``path``. Raises ``UserError`` with the text ``none`` where there are none."""
+    """Yield the items that are read from ``path``. Raises ``UserError`` with the message ``none`` if there are no items."""
     number = 0
     for number, item in enumerate(items, start=1):  # noqa: B007  (it counts)
         yield item
@@ -118,10 +118,10 @@ def read_columns(
 
     Args:
         path: the file.
-        names: of all columns.
-        separator: what stands between two columns; None = any run of white space.
-        quoted: whether fields between tabs may be "quoted". A quote inside a quoted field is doubled, and no field holds a
-            line end.
+        names: the names of all columns.
+        separator: string between two columns; None = any run of white space.
+        quoted: whether fields between tabs may be "quoted". A quote inside a quoted field is doubled. A field cannot
+            contain a line end.
 
     Raises:
         UserError: the number of columns is wrong.
@@ -146,15 +146,15 @@ def _unquoted(line: str, place: str) -> list[str]:
 
 
 def _csv_reader(lines: Iterable[str], **how: Any) -> Any:
-    """A ``csv.reader`` whose fields may have up to ``LONGEST`` characters; ``how`` goes to ``csv.reader``."""
-    csv.field_size_limit(LONGEST)  # holds for the whole process, so it is set only here; the default is 131,072
+    """Return a ``csv.reader`` whose fields may have up to ``LONGEST`` characters; ``how`` is passed to ``csv.reader``."""
+    csv.field_size_limit(LONGEST)  # applies to the whole process, so it is set only here; the default is 131,072
     return csv.reader(lines, **how)
 
 
 def csv_rows(lines: Iterable[str], path: Path, hint: str = "", separator: str = ",") -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, fields) for every row of the ``lines`` of a CSV file. A quoted field may hold line ends.
+    """Yield (place, fields) for every row of the ``lines`` of a CSV file. A quoted field may contain line ends.
 
-    Raises ``UserError`` where a line is not valid CSV; ``hint`` ends the message.
+    Raises ``UserError`` where a line is not valid CSV; ``hint`` is appended to the message.
     """
     begin = 1
     rows = _csv_reader(lines, delimiter=separator, strict=True)
@@ -167,9 +167,9 @@ def csv_rows(lines: Iterable[str], path: Path, hint: str = "", separator: str = 
 
 
 def read_csv(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, fields) for every row of a CSV file. A quoted field may hold line ends.
+    """Yield (place, fields) for every row of a CSV file. A quoted field may contain line ends.
 
-    Raises ``UserError`` where the file is not valid CSV; the message says with ``expected`` what the file must be.
+    Raises ``UserError`` where the file is not valid CSV. ``expected`` describes the correct format in the message.
     """
     lines = (line + "\n" for _, line in read_lines(path))
     rows = csv_rows(lines, path, f"; the file is {expected}")
@@ -177,14 +177,15 @@ def read_csv(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def fields_of(record: dict[str, Any]) -> str:
-    """The names of the fields of a JSON object, for a message; the first eight at most."""
+    """Return the names of the fields of a JSON object for an error message, at most the first eight."""
     return f"fields here: {', '.join(shown(name) for name in list(record)[:8]) or 'none'}"
 
 
 def field(record: dict[str, Any], name: str, place: str, kind: type[Kind], default: Kind | None = None) -> Kind:
-    """The field ``name`` of a JSON object, which must be of type ``kind``.
+    """Return the field ``name`` of a JSON object, which must be of type ``kind``.
 
-    A missing or null field gives ``default``. Raises ``UserError`` where there is no default, or the type is another.
+    A missing or null field gives ``default``. Raises ``UserError`` for a missing field without default and for a field
+    of a different type.
     """
     value = record.get(name)
     if value is None and default is not None:
@@ -197,7 +198,7 @@ def field(record: dict[str, Any], name: str, place: str, kind: type[Kind], defau
 
 
 def check_whole(text: str, what: str, place: str) -> None:
-    """Raise ``UserError`` where ``text`` holds a lone surrogate, which JSON can escape but UTF-8 cannot hold."""
+    """Raise ``UserError`` where ``text`` contains a lone surrogate, which JSON can escape but UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -205,14 +206,14 @@ def check_whole(text: str, what: str, place: str) -> None:
 
 
 def integer(value: str, name: str, place: str) -> int:
-    """The whole number that the column ``name`` holds as text. Raises ``UserError`` for any other text."""
+    """Parse the value of the column ``name`` as a whole number. Raises ``UserError`` for any other string."""
     if not re.fullmatch(r"[+-]?\d{1,18}", value, re.ASCII):
         raise UserError(f'{place}: the {name} must be a whole number, not "{shown(value)}"')
     return int(value)
 
 
 def decimal(value: str) -> float:
-    """The number that a text of digits, point and exponent stands for; NaN for any other text.
+    """Parse a string of digits, decimal point and exponent as a number; return NaN for any other string.
 
     Python's ``float`` alone would also accept 0_1, digits of other scripts, and words such as infinity.
     """
@@ -220,7 +221,7 @@ def decimal(value: str) -> float:
 
 
 def read_value(text: str, place: str) -> Any:
-    """The JSON value of a line. Raises ``UserError`` with its ``place`` where the line is not valid JSON."""
+    """Parse a line as JSON. Raises ``UserError``, with the line's ``place``, where the line is not valid JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -228,7 +229,7 @@ def read_value(text: str, place: str) -> Any:
 
 
 def json_fault(error: Exception) -> str:
-    """The fault of a line of JSON, with its column. The caller knows the number of the line."""
+    """Describe the fault of a line of JSON, with its column. The caller adds the line number."""
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at column {error.colno}"
     return "nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
@@ -244,14 +245,14 @@ def _called(value: Any) -> str:
 
 
 class Places:
-    """A list of places ``path:line`` (or ``path:line:column``) that keeps each path once; 8 bytes a place."""
+    """A list of places ``path:line`` or ``path:line:column``. Each path is stored once, so a place takes 8 bytes."""
 
     def __init__(self) -> None:
         self._paths: dict[str, int] = {}
         self._path, self._line = array("I"), array("I")
 
     def add(self, where: str) -> None:
-        """Append ``where`` (``path:line``, or any text without a line)."""
+        """Append ``where``: ``path:line``, or any string without a line number."""
         path, _, line = where.rpartition(":")
         if not line.isdecimal():
             path, line = where, "0"
@@ -259,8 +260,8 @@ class Places:
         self._line.append(int(line))
 
     def path(self, row: int) -> str:
-        """The file of a place."""
-        return re.sub(r":\d+$", "", list(self._paths)[self._path[row]])  # of path:line:column the path keeps the line
+        """Return the file of a place."""
+        return re.sub(r":\d+$", "", list(self._paths)[self._path[row]])  # of path:line:column, ``_paths`` has path:line
 
     def __getitem__(self, row: int) -> str:
         path = list(self._paths)[self._path[row]]

@@ -1,4 +1,4 @@
-"""Queries made for passages: reads their published files, and sorts the queries by the row of their passage."""
+"""Read published files of queries that were generated for passages, and sort the queries by the row of their passage."""
 
 import glob
 from array import array
@@ -28,7 +28,7 @@ _READ = 4096  # rows at a time
 
 
 def query_files(path: str) -> list[Path]:
-    """The files that ``path`` (a file, a folder or a glob) names, sorted. Raises ``UserError`` where there are none."""
+    """Return the sorted files that ``path`` (a file, a folder or a glob) names. Raises ``UserError`` where none exists."""
     named = expanded(path)
     what = standing(named)
     if what == FOLDER:
@@ -47,7 +47,7 @@ def query_files(path: str) -> list[Path]:
 
 
 def format_of(files: list[Path]) -> Format:
-    """The format that ``auto`` stands for: told by the ending of the first file, or else by its first line."""
+    """Return the format that ``auto`` stands for, judged by the extension of the first file or else by its first line."""
     name = files[0].name.removesuffix(".gz")
     for ending, known in _ENDINGS.items():
         if name.endswith(ending):
@@ -63,17 +63,17 @@ def read_query_files(files: list[Path], kind: Format, passages: TextTable) -> It
         files: the files of queries, as ``query_files`` lists them.
         kind: the format of the files:
 
-            - jsonl: one object a line with the id of a passage (id, _id or passage) and its queries. The field queries,
-              predicted_queries, query or text holds a string or a list of strings; querygen holds one string with a
-              query a line.
-            - tsv: id of a passage, tab, query; a passage may have several lines.
-            - lines: line i of each file is a query of passage i; a blank line is no query. The queries of docTTTTTquery
-              are published so.
-        passages: the table of passages that the ids, or the numbers of the lines, refer to.
+            - jsonl: one object per line, with the id of a passage (id, _id or passage) and its queries. The field
+              queries, predicted_queries, query or text holds a string or a list of strings. The field querygen holds one
+              string with one query per line.
+            - tsv: id of a passage, tab, query. A passage may have several lines.
+            - lines: line i of each file is a query of passage i. A blank line is ignored. The queries of docTTTTTquery
+              are published in this form.
+        passages: the table of passages that the ids, or the line numbers, refer to.
 
     Raises:
-        UserError: a line is broken or names an unknown passage, or a file of ``lines`` has another number of lines
-            than there are passages.
+        UserError: a line is malformed or names an unknown passage, or the number of lines of a ``lines`` file differs
+            from the number of passages.
     """
     if kind == "lines":
         yield from _by_line(files, len(passages))
@@ -119,7 +119,7 @@ def _one_of(record: dict[str, Any], names: tuple[str, ...], place: str) -> str:
 
 
 def _by_line(files: list[Path], passages: int) -> Iterator[Pair]:
-    """Read line i of all files before line i + 1, so that the queries of a passage come together."""
+    """Read line i of all files before line i + 1, so that all queries of a passage are consecutive."""
     wanted, row = f"line i must be a query of passage i of {passages:,}", -1
     with progress("reading queries", passages, "passages") as task:
         for row, lines in enumerate(zip_longest(*(read_lines(file, show=False) for file in files))):
@@ -136,27 +136,27 @@ def _by_line(files: list[Path], passages: int) -> Iterator[Pair]:
 
 
 def distinct(queries: Iterable[str]) -> list[str]:
-    """The queries that hold a visible character, each once, in their order; runs of white space become one blank."""
+    """Return the distinct queries with a visible character, in their order. Each run of white space becomes one space."""
     evened = (" ".join(query.split()) for query in queries)
     return list(dict.fromkeys(query for query in evened if any(map(_is_read, query))))
 
 
 def _is_read(character: str) -> bool:
-    """Whether every tokenizer sees the character: a letter, number, punctuation or symbol, except U+FFFD.
+    """Return whether every tokenizer sees the character: a letter, number, punctuation or symbol, except U+FFFD.
 
-    U+FFFD stands for a broken byte.
+    U+FFFD is the replacement character for an invalid byte.
     """
     return category(character)[0] in "LNPS" and character != "\ufffd"
 
 
 class QuerySorter:
-    """Takes queries in any order and gives them back by passage. The texts wait on disk; memory holds only their rows."""
+    """Takes queries in any order and returns them by passage. The queries wait on disk; memory holds only their rows."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._rows = path, array("q")
 
     def take(self, pairs: Iterable[Pair]) -> None:
-        """Read all pairs and write their queries to disk. To be called once."""
+        """Read all pairs and write their queries to disk. Call it only once."""
         with TableWriter(self.path, ("text",)) as table:
             for row, query in pairs:
                 table.add((query,), len(query))

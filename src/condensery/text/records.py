@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Passage:
     """A piece of text that can be retrieved.
 
-    ``document`` is the id of the document that the passage was cut from. It is ``None`` where the source knows no
-    documents; each passage is then a document of its own.
+    ``document`` is the id of the document that the passage was cut from. It is ``None`` where the input names no
+    documents. Each passage is then its own document.
     """
 
     id: str
@@ -19,7 +19,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question, or any text that is typed into a search box. ``answers``: the known answers, any of which is right."""
+    """A question, or any text that is typed into a search box. ``answers``: all known correct answers."""
 
     id: str
     text: str
@@ -28,7 +28,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text for pre-training, as passages in reading order. Documents are not searched."""
+    """A text for pre-training, as passages in reading order. A document is not part of the search index."""
 
     id: str
     title: str

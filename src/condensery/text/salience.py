@@ -10,12 +10,12 @@ from condensery.text.words import number_of_plain_words, terms
 class Salience:
     """Inverse document frequencies of words: idf(w) = ln(1 + (N - n(w) + 0.5) / (n(w) + 0.5)), as in BM25.
 
-    N is the number of passages; n(w) is the number of passages that hold w. Words are ``text.words.terms``: in scripts
-    without blanks they are pairs of characters.
+    N is the number of passages, and n(w) is the number of passages that contain w. Words are ``text.words.terms``: in
+    scripts without spaces they are character bigrams.
 
     Args:
-        passages: N.
-        holding: n(w) of each word.
+        passages: the number of passages, N.
+        holding: n(w) for each word w.
     """
 
     def __init__(self, passages: int, holding: Counter[str]) -> None:
@@ -33,7 +33,7 @@ class Salience:
         return cls(number, holding)
 
     def of_words(self, words: Sequence[str]) -> float:
-        """The mean idf of the distinct words; 0 where there are none."""
+        """Return the mean idf of the distinct words; 0 for an empty list."""
         distinct = set(words)
         return math.fsum(self._idf(word) for word in distinct) / len(distinct) if distinct else 0.0
 
@@ -41,7 +41,7 @@ class Salience:
         """Rank the sentences that have ``minimum_words`` to ``maximum_words`` words.
 
         Returns:
-            The places of these sentences, the most salient first. Sentences of equal salience keep their order.
+            The indices of these sentences, most salient first. Sentences of equal salience keep their order.
         """
         numbers = map(number_of_plain_words, sentences)
         fit = [place for place, number in enumerate(numbers) if minimum_words <= number <= maximum_words]

@@ -1,8 +1,8 @@
-"""Finds texts that occur several times under different ids, by 64-bit hashes.
+"""Find texts that occur several times under different ids, by 64-bit hashes.
 
-Two texts are the same when they are equal in Unicode's form NFC and with each run of white space as one blank. Case and
-punctuation make a difference. The hashes are those of ``condensery.text.ids``, with the same chance of a collision: 2e-6
-among 8.8 million texts.
+Two texts are the same if they are equal in Unicode's form NFC with each run of white space replaced by one space. Case
+and punctuation make a difference. The hashes are those of ``condensery.text.ids``, with the same probability of a
+collision: 2e-6 among 8.8 million texts.
 """
 
 import unicodedata
@@ -22,12 +22,12 @@ Ids = NDArray[np.int64]
 
 
 def plain(text: str) -> str:
-    """A text in NFC with single blanks between its words; equal for texts that are the same."""
+    """Return a text in NFC with single spaces between its words. Two texts that are the same give equal strings."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def text_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
-    """A hash of each text, uint64 (n,); equal for texts that are the same."""
+    """Return a hash of each text, uint64 (n,). Two texts that are the same have equal hashes."""
     return np.fromiter((id_hash(plain(text)) for text in texts), np.uint64)
 
 
@@ -47,7 +47,7 @@ class SameTexts:
     def of(cls, index: IdIndex) -> "SameTexts":
         """Find the repeating rows by the hashes of all texts.
 
-        A row may have several hashes; it is the same as every row that shares one of them.
+        A row may have several hashes. Two rows are the same if they share one hash.
         """
         equal = np.flatnonzero(index.hashes[1:] == index.hashes[:-1])
         one, other = index.rows[equal], index.rows[equal + 1]
@@ -64,7 +64,7 @@ class SameTexts:
         return cls(rows[rows > firsts], firsts[rows > firsts])
 
     def first(self, rows: NDArray[np.integer]) -> Ids:
-        """For each of ``rows`` the first row with the same text. Any shape, which is kept; -1 stays -1."""
+        """Return for each of ``rows`` (any shape, which is kept) the first row with the same text; -1 stays -1."""
         same: Ids = rows.astype(np.int64)
         if len(self.rows):
             at = np.minimum(np.searchsorted(self.rows, same), len(self.rows) - 1)
@@ -72,14 +72,14 @@ class SameTexts:
         return same
 
     def copies(self, firsts: Ids) -> Ids:
-        """All rows with the text of one of the first rows ``firsts`` (n,), these included, ascending."""
+        """Return all rows with the text of any of the first rows ``firsts`` (n,), ascending; ``firsts`` are included."""
         ordered, rows = self._by_first
         begins, ends = (np.searchsorted(ordered, firsts, side) for side in ("left", "right"))
         later = [rows[begin:end] for begin, end in zip(begins, ends, strict=True) if end > begin]
         return np.unique(np.concatenate([firsts, *later]))
 
     def numbers(self, firsts: Ids) -> Ids:
-        """For each of the first rows ``firsts`` (n,) the number of rows with its text, (n,)."""
+        """Return for each of the first rows ``firsts`` (n,) the number of rows with the same text, (n,)."""
         ordered, _ = self._by_first
         return 1 + np.searchsorted(ordered, firsts, "right") - np.searchsorted(ordered, firsts, "left")
 
@@ -90,12 +90,12 @@ class SameTexts:
 
 
 class PassageTexts:
-    """Finds passages of a collection by their text. It holds 16 bytes a passage, twice that where there are titles.
+    """An index that finds the passages of a collection by their text: 16 bytes per passage, 32 bytes with titles.
 
-    All texts are read once: 8.8 million in about a minute.
+    To build the index, all texts are read once: 8.8 million in about a minute.
 
     Attributes:
-        same: the passages whose text, or title and text, an earlier passage has.
+        same: the passages whose text, or title and text, repeats that of an earlier passage.
     """
 
     def __init__(self, passages: TextTable) -> None:
@@ -113,14 +113,14 @@ class PassageTexts:
         self.same = SameTexts.of(IdIndex(both[order], rows[order]) if titled else self._whole)
 
     def with_texts(self, hashes: NDArray[np.uint64]) -> tuple[Ids, Ids]:
-        """The passages whose text, or title and text, is one of the given texts.
+        """Find the passages whose text, or title and text, is one of the given texts.
 
         Args:
             hashes: uint64 (n,), the hashes of the texts.
 
         Returns:
-            Two arrays (m,): the place of the text in ``hashes``, and the row of the passage. Of passages that are the
-            same, only the first is given.
+            Two arrays (m,): the index of the text in ``hashes``, and the row of the passage. Of several passages with
+            the same text, only the first is returned.
         """
         whole = self._whole.find(hashes)
         begins, ends = (np.searchsorted(self._bare.hashes, hashes, side) for side in ("left", "right"))

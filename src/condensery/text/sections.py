@@ -1,4 +1,4 @@
-"""Triplets of sentences from sections of articles: two of one section, the third of another (Ein Dor et al. 2018)."""
+"""Draw triplets of sentences from articles: two from one section, the third from another (Ein Dor et al. 2018)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ Triplet = tuple[str, str, str]  # anchor, another sentence of its section, a sen
 
 @dataclass(frozen=True)
 class Article:
-    """An article: the texts of each section, in the order in which the sections begin.
+    """An article: the passages of each section, with the sections in the order in which they begin.
 
-    The text before the first heading is a section too.
+    The text before the first heading is also a section.
     """
 
     id: str
@@ -24,13 +24,13 @@ class Article:
 
 
 def read_articles(path: Path) -> Iterator[Article]:
-    """Read articles, one JSON object a line: ``{"_id", "title", "passages": [...], "headings": [...]}``.
+    """Read articles, one JSON object per line: ``{"_id", "title", "passages": [...], "headings": [...]}``.
 
     ``headings`` holds for each passage the heading of its section.
 
     Raises:
-        UserError: headings are missing, their number differs from that of the passages, or an id occurs twice. The
-            message names file and line.
+        UserError: headings are missing, the numbers of headings and passages differ, or an id occurs twice. The message
+            names file and line.
     """
     places: dict[str, str] = {}
     for place, record in read_objects(path):
@@ -57,12 +57,12 @@ def read_articles(path: Path) -> Iterator[Article]:
 def section_triplets(sections: Sequence[Sequence[str]], number: int, *keys: int | str) -> Iterator[Triplet]:
     """Draw at most ``number`` different triplets of sentences from the sections of one article.
 
-    Anchor, positive and negative are drawn uniformly among the possible sentences. A repeated draw is left out, so a
-    short article gives fewer triplets.
+    Anchor, positive and negative are drawn uniformly among the possible sentences. A repeated draw is dropped, so a
+    short article yields fewer triplets.
 
     Args:
         sections: the sentences of each section.
-        number: of draws.
+        number: the number of draws.
         keys: the keys of the random generator (see ``randomness.generator``).
     """
     flat = [(section, at) for section, sentences in enumerate(sections) for at in range(len(sentences))]

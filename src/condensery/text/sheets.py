@@ -1,6 +1,6 @@
-"""Sheets that people fill in. They are CSV files, written so that spreadsheet programs change no cell.
+"""Sheets that people fill in: CSV files whose cells spreadsheet programs leave unchanged.
 
-They are read back in the form in which a spreadsheet program saves them.
+The filled sheets are read in the form in which a spreadsheet program saves them.
 """
 
 import csv
@@ -19,7 +19,7 @@ from condensery.text.lines import at_least_one, csv_rows
 SEPARATORS = ",;\t"
 CELL = 30_000  # characters; spreadsheet programs cut a cell at 32,767
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-NOWHERE = 1 << 30  # the place of a column that is not there
+NOWHERE = 1 << 30  # the index of a missing column
 
 
 def write_sheet(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -33,24 +33,24 @@ def write_sheet(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
 def cell(text: str) -> str:
     """Make a text fit for a cell: one line, no control characters, at most ``CELL`` characters, no formula."""
     line = _plain(text)[:CELL].rstrip()
-    return f"'{line}" if line.startswith(FORMULA) else line  # numbers too: +5 would come back as 5
+    return f"'{line}" if line.startswith(FORMULA) else line  # numbers too: a spreadsheet would save +5 as 5
 
 
 def bare(text: str) -> str:
-    """A cell without the parts that a spreadsheet program may add or remove, for comparing cells."""
+    """Return a cell without the parts that a spreadsheet program may add or remove, to compare cells."""
     return _plain(text).lstrip("'").strip()
 
 
 def _plain(text: str) -> str:
-    """The text in one line that UTF-8 can hold; a JSON file may give lone surrogates."""
+    """Return the text as one line that UTF-8 can encode; a text from a JSON file may contain lone surrogates."""
     held = unicodedata.normalize("NFC", text.encode(errors="replace").decode())
     return " ".join(CONTROL.sub(" ", held).split())
 
 
 def filled_sheets(sheets: Path | Sequence[Path], key: str = "sheets") -> list[Path]:
-    """The files that the key ``key`` names: listed files, or all ``*.csv`` of a folder.
+    """Return the files that the config key ``key`` names: a list of files, or all ``*.csv`` of a folder.
 
-    Raises ``UserError`` where a file is missing or the folder has none.
+    Raises ``UserError`` where a file is missing or the folder has no CSV file.
     """
     if not isinstance(sheets, Path):
         paths = [expanded(path) for path in sheets]
@@ -71,14 +71,14 @@ def filled_sheets(sheets: Path | Sequence[Path], key: str = "sheets") -> list[Pa
 def sheet_rows(path: Path, columns: Sequence[str], others: Sequence[str] = ()) -> Iterator[tuple[str, list[str]]]:
     """Yield (place, the cells of ``columns`` and ``others``) of every line that is not blank.
 
-    Columns may stand in any order, beside further columns. A column of ``others`` may be missing; its cells are empty.
+    The file may have further columns, in any order. A column of ``others`` may be missing; its cells are then empty.
 
     Raises:
-        UserError: the file is no sheet with ``columns``. The message names the line.
+        UserError: the file is not a sheet with ``columns``. The message names the line.
     """
     text = _decoded(path)
     heading = next((line for line in text.splitlines() if line.strip()), "")
-    separator = max(SEPARATORS, key=heading.count)  # the names of the columns hold none of them
+    separator = max(SEPARATORS, key=heading.count)  # column names contain no separator
     rows = csv_rows(io.StringIO(text, newline=""), path, separator=separator)
     filled = at_least_one(
         ((place, row) for place, row in rows if any(one.strip() for one in row)),

@@ -1,4 +1,4 @@
-"""The size of a collection before it is read: estimated from its files, or as it was published."""
+"""The size of a collection before it is read: estimated from its files, or the published size."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -8,15 +8,15 @@ from condensery.errors import UserError
 from condensery.system.inputs import opened
 from condensery.text.input_file import InputFile
 
-CHARACTERS = 4.4  # characters of a token: English text, WordPiece of 30,522 tokens, the spaces included
-UNPACKED = 3.0  # bytes of English text in a byte of gzip
+CHARACTERS = 4.4  # characters per token, spaces included: English text, a WordPiece vocabulary of 30,522 tokens
+UNPACKED = 3.0  # bytes of English text per byte of its gzip file
 SAMPLE = 1 << 20  # bytes at the beginning of a file from which the mean length of its lines is estimated
-PASSAGES = ("passages", "corpus")  # roles of the files with a passage a line
+PASSAGES = ("passages", "corpus")  # roles of the files with one passage per line
 TEXTS = ("text ", "documents", "extra documents")  # roles of the files with whole texts
-PARAGRAPH = 100.0  # tokens of a passage that is cut from a whole text
-JUDGED = ("queries of ", "questions of ", "qrels of ")  # roles of the files with a judged query a line
+PARAGRAPH = 100.0  # tokens per passage that is cut from a whole text
+JUDGED = ("queries of ", "questions of ", "qrels of ")  # roles of the files with one judged query per line
 HELD_OUT_SHARE = 10  # at most one train query in 10 becomes a dev query
-READ = 1.2e-7  # CPU-seconds to read and write a byte of text; one core of an EPYC (Zen 5)
+READ = 1.2e-7  # CPU-seconds to read and write one byte of text, on one core of an EPYC (Zen 5)
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,13 @@ class CollectionSizes:
     """The known sizes of a collection; None = not known.
 
     Attributes:
-        passages, documents: their numbers. Where there are no separate documents, each passage is a document.
-        passage_tokens, document_tokens: the mean number of tokens of a passage and of a document, estimated.
+        passages, documents: the number of passages and of documents. Without separate documents, each passage counts as
+            a document.
+        passage_tokens, document_tokens: the estimated mean number of tokens per passage and per document.
         queries: the number of judged queries of each split.
-        unjudged: the number of queries that no split judges.
-        reading: CPU-seconds to read the collection, estimated.
-        published: whether the sizes are the published ones and nothing was counted.
+        unjudged: the number of queries without judgements in any split.
+        reading: the estimated time to read the collection, in CPU-seconds.
+        published: whether all sizes are published ones rather than counted in the files.
     """
 
     passages: float | None = None
@@ -48,9 +49,9 @@ class SentenceSizes:
 
     Attributes:
         examples: the number of pairs or triplets of each split.
-        each: the number of sentences of an example.
-        tokens: the mean number of tokens of a sentence, estimated.
-        reading: CPU-seconds to read the examples, estimated.
+        each: the number of sentences per example.
+        tokens: the estimated mean number of tokens per sentence.
+        reading: the estimated time to read the examples, in CPU-seconds.
     """
 
     examples: Mapping[str, float]
@@ -60,15 +61,15 @@ class SentenceSizes:
 
     @property
     def sentences(self) -> float:
-        """The number of sentences of all examples together."""
+        """The total number of sentences of all examples."""
         return self.each * sum(self.examples.values())
 
 
 def counted_examples(files: Mapping[str, InputFile], each: int) -> SentenceSizes | None:
-    """The sizes of files (split -> file) with one example of ``each`` sentences a line.
+    """Estimate the sizes of files (split -> file) with one example of ``each`` sentences per line.
 
     Returns:
-        None where the size of one of the files cannot be told.
+        The sizes; None where the size of a file is unknown.
     """
     examples: dict[str, float] = {}
     tokens = size = 0.0
@@ -83,7 +84,7 @@ def counted_examples(files: Mapping[str, InputFile], each: int) -> SentenceSizes
 
 
 def counted(files: Iterable[InputFile]) -> CollectionSizes:
-    """The sizes of files with one item a line, estimated from their first lines. Missing files are not counted."""
+    """Estimate the sizes of files with one item per line from their first lines. Missing files are not counted."""
     none: tuple[float | None, float | None] = (None, None)
     passages = documents = none
     queries: dict[str, float] = {}
@@ -105,10 +106,10 @@ def counted(files: Iterable[InputFile]) -> CollectionSizes:
 
 
 def _lines(file: InputFile) -> tuple[float | None, float | None, float]:
-    """The number of items of a file, the mean number of tokens of an item, and the bytes of its text, all estimated.
+    """Estimate the number of items of a file, the mean number of tokens per item, and the bytes of the text.
 
-    A number that cannot be told is None. In a file of judgements the items are queries: lines that begin with the same
-    word count as one.
+    An unknown number is None. In a file of judgements the items are queries: lines that begin with the same word count
+    as one query.
     """
     try:
         path = file.existing_path()

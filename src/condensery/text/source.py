@@ -1,4 +1,4 @@
-"""The base of all descriptions of an input: it names the input's files, checks them and knows their identity."""
+"""The base class of the descriptions of an input. A description lists the input's files, checks and identifies them."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from condensery.text.hashes import content_hashes
 from condensery.text.input_file import InputFile
 from condensery.text.sizes import PARAGRAPH, CollectionSizes, counted
 
-AUTO = "auto"  # value of a split: its file where there is one
+AUTO = "auto"  # value of a split: the split's file if it exists
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class WantedFile:
     """A file that a recipe reads.
 
     Attributes:
-        path: where the file lies, or will lie.
-        size: its bytes; 0: not known.
-        here: whether the file is there.
-        digest: its digest; empty: not known.
-        address: where the file is fetched from; empty: nowhere.
+        path: path of the file, which need not exist yet.
+        size: size in bytes; 0 = unknown.
+        here: whether the file exists.
+        digest: digest of the content; empty = unknown.
+        address: URL that the file is fetched from; empty = it cannot be fetched.
     """
 
     path: Path
@@ -39,7 +39,7 @@ class WantedFile:
 
 
 def missing_files(files: Iterable[InputFile]) -> list[str]:
-    """A text for each file that is missing: its name, its role and, if any, the wrong thing that stands in its place."""
+    """Describe each missing file by its name, its role and, if its path exists but is no file, by what is there."""
     wrong = [file for file in files if file.fault()]
     return [
         f"{file.path.name} ({file.role}{file.hint}{f'; {file.fault()}' if standing(file.path) else ''})"
@@ -48,27 +48,27 @@ def missing_files(files: Iterable[InputFile]) -> list[str]:
 
 
 class Keys(BaseModel):
-    """The base of all keys below ``data``: unknown keys are refused."""
+    """The base class of all groups of config keys below ``data``. An unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Splits(Keys):
-    """For each split the file stem of its judgements in ``qrels/``; ``None`` when the split is not wanted."""
+    """For each split the file stem of its judgements in ``qrels/``; ``None`` = the split is not used."""
 
     train: str | None
     dev: str | None
     test: str | None
 
     def named(self) -> dict[str, str]:
-        """The splits that have a file: split -> stem."""
+        """Return the splits that have a file: split -> stem."""
         return {split: stem for split, stem in self.model_dump().items() if stem}
 
 
 class DataConfig(Keys):
     """The keys that all formats share. The files of ``conf/data/`` explain each key."""
 
-    # keys that do not enter the fingerprint: they say where the input lies or how it is read
+    # keys that are left out of the fingerprint, because they say only where the input lies or how it is read
     outside_identity: ClassVar[set[str]] = {"root"}
 
     format: str
@@ -83,51 +83,54 @@ class DataConfig(Keys):
         return self.name
 
     def input_files(self) -> list[InputFile]:
-        """Every file that ``read`` will open, in a fixed order; none where the input is known by its name."""
+        """Return every file that ``read`` will open, in a fixed order; none for an input that is identified by name."""
         return []
 
     def judged_splits(self) -> set[str] | None:
-        """The splits that will have judgements; ``None`` where only reading tells (the embedded collection has all)."""
+        """Return the splits that will have judgements; ``None`` where only reading tells (pydocs has all splits)."""
         splits = getattr(self, "splits", None)
         return None if splits is None else set(splits.named())
 
     def answered_splits(self) -> set[str]:
-        """The splits whose queries will have answers."""
+        """Return the splits whose queries will have answers."""
         return set()
 
     def gives_negatives(self) -> bool:
-        """Whether the input names hard negatives of its queries."""
+        """Return whether the input names hard negatives of its queries."""
         return False
 
     def wanted(self) -> list[WantedFile]:
-        """Every file that is read, with its size and digest as far as known. Raises ``UserError`` as ``check`` does."""
+        """Return every file that is read, with size and digest as far as known. Raises ``UserError`` as ``check`` does."""
         self.check()
         paths = [file.open_path() for file in self.input_files()]
         return [WantedFile(path, path.stat().st_size, True) for path in paths]
 
     def expected(self) -> dict[str, int]:
-        """The number of ``passages`` by that key, as far as it is known before reading; empty: not known."""
+        """Return {"passages": number of passages} if the number is known before reading, else {}."""
         return {}
 
     def fetch(self) -> None:
-        """Fetch missing files and check all files. The files of a user's folder are not fetched: they must be there.
+        """Fetch missing files and check all files. Files of a user's folder are never fetched: they must exist.
 
         Raises:
-            UserError: as ``check``; also where a file cannot be fetched, or has the wrong content.
+            UserError: as ``check``; also where a file cannot be fetched or has the wrong content.
         """
         self.check()
         for file in self.input_files():
             file.look()
 
     def sizes(self) -> CollectionSizes:
-        """The size of the collection, as far as it can be told without reading it."""
+        """Estimate the size of the collection without reading all of it."""
         sizes, passages = counted(self.input_files()), self.expected().get("passages")
         if sizes.passages is None and passages:
             return replace(sizes, passages=passages, passage_tokens=PARAGRAPH)
         return sizes
 
     def check(self) -> None:
-        """Raise one ``UserError`` that names every missing file. No file is opened, so it is quick enough for the start."""
+        """Raise one ``UserError`` that names every missing file.
+
+        No file is opened, so the check is fast enough for the start of a run.
+        """
         missing = [file for file in self.input_files() if file.fault()]
         if len(missing) == 1:
             missing[0].open_path()
@@ -136,9 +139,9 @@ class DataConfig(Keys):
             raise UserError(f"{missing[0].path.parent}: {len(missing)} files are missing: {names}")
 
     def fingerprint(self) -> str:
-        """The identity of the input, 32 hexadecimal characters: a hash of file contents and of the keys that matter.
+        """Return the identity of the input: 32 hexadecimal characters, a hash of file contents and config keys.
 
-        Those are the keys that change the collection. The identity does not depend on where the files lie.
+        Only keys that change the collection are hashed. The identity does not depend on where the files lie.
 
         Raises:
             UserError: as ``check``; also for a file whose first bytes show that it cannot be read. So a file with a
@@ -150,7 +153,7 @@ class DataConfig(Keys):
         return self._digest([[file.role, file_hash] for file, file_hash in zip(files, hashes, strict=True)])
 
     def _digest(self, content: Any) -> str:
-        # the key came later; at 0 it is left out, so that earlier fingerprints stay valid
+        # the key is newer than the fingerprint; at 0 it is left out, so that earlier fingerprints stay valid
         later = set() if self.unlabelled_queries else {"unlabelled_queries"}
         identity = [self.model_dump(mode="json", exclude=self.outside_identity | later), content]
         return hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()
@@ -159,7 +162,8 @@ class DataConfig(Keys):
 class FolderSource(DataConfig):
     """An input that is a folder, given by ``data.root``.
 
-    A split that is ``auto`` has the file of its own name in ``qrels/``; without such a file the split is not wanted.
+    The value ``auto`` of a split stands for the file of the same name in ``qrels/``. Without such a file the split is not
+    used.
     """
 
     root: str = Field(min_length=1)
@@ -179,7 +183,7 @@ class FolderSource(DataConfig):
         return {**values, "splits": there}
 
     def input_files(self) -> list[InputFile]:
-        """Every file of the folder that ``read`` will open, in a fixed order."""
+        """Return every file of the folder that ``read`` will open, in a fixed order."""
         raise NotImplementedError
 
     @property
@@ -188,7 +192,7 @@ class FolderSource(DataConfig):
         return expanded(self.root)
 
     def check(self) -> None:
-        """Raise ``UserError`` for a missing root, and as ``DataConfig.check`` for missing files."""
+        """Raise ``UserError`` for a missing root and, as ``DataConfig.check`` does, for missing files."""
         if why := fault(self.folder, FOLDER):
             raise UserError(f"{self.folder}: {why}; give the folder of the collection {self.name} as data.root")
         super().check()

@@ -1,4 +1,4 @@
-"""Tables of text on disk: Arrow record batches, written as a stream and read memory-mapped."""
+"""Tables of text on disk: Arrow record batches, written as a stream and memory-mapped for reading."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -13,13 +13,13 @@ from condensery.errors import UserError
 from condensery.text.ids import SUFFIX, IdIndex, look_alike
 
 BATCH_ROWS = 4096
-BATCH_CHARACTERS = 8_000_000  # a batch ends here even with fewer rows, so that long documents do not fill memory
+BATCH_CHARACTERS = 8_000_000  # a batch of this size ends even with fewer rows, so that long documents fit into memory
 
 Value = TypeVar("Value")
 
 
 class TableWriter:
-    """Writes rows to one Arrow file; holds one record batch in memory.
+    """Writes rows to one Arrow file. One record batch is in memory at a time.
 
     ``columns`` names all columns. ``lists`` names the columns whose values are lists of strings.
     """
@@ -64,7 +64,7 @@ class TableWriter:
 class Column(Sequence[Value], Generic[Value]):
     """One column of a table. Values are read from disk on access.
 
-    ``column[i]`` is a value, ``column[a:b]`` a list of values, ``column.take(rows)`` the values of any rows.
+    ``column[i]`` is one value, ``column[a:b]`` is a list of values, and ``column.take(rows)`` gives the values of any rows.
     """
 
     def __init__(self, data: pa.ChunkedArray) -> None:
@@ -88,7 +88,7 @@ class Column(Sequence[Value], Generic[Value]):
         return self._data[at].as_py()
 
     def take(self, rows: ArrayLike | Sequence[int]) -> list[Value]:
-        """The values of ``rows`` (any integers, any order). Each row is read once; other rows are not read or copied.
+        """Return the values of ``rows``, in any order, repetitions allowed. Only these rows are read, each row once.
 
         Arrow's own ``take`` would join the chunks first, which copies the whole column into memory.
         """
@@ -102,9 +102,9 @@ class Column(Sequence[Value], Generic[Value]):
 
 
 class TextTable:
-    """A memory-mapped table of texts with ids. Opening it reads nothing, and it can be sent to other processes.
+    """A memory-mapped table of texts with ids. Opening it reads no text, and the object can be sent to other processes.
 
-    Raises ``UserError`` when ``path`` is missing or is no Arrow file.
+    Raises ``UserError`` when ``path`` is missing or is not an Arrow file.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -124,24 +124,24 @@ class TextTable:
         return int(self._table.num_rows)
 
     def content(self) -> dict[str, NDArray[np.uint8]]:
-        """The bytes of the whole table as a memory map, under the name ``rows``."""
+        """Return the bytes of the whole table as a memory map, under the name ``rows``."""
         return {"rows": np.memmap(self.path, np.uint8, mode="r")}
 
     def column(self, name: str) -> Column[Any]:
-        """The column ``name``. Raises ``KeyError`` when there is no such column."""
+        """Return the column ``name``. Raises ``KeyError`` when there is no such column."""
         return Column(self._table.column(name))
 
     def arrow(self, name: str) -> pa.ChunkedArray:
-        """The column ``name`` as Arrow holds it (zero-copy)."""
+        """Return the column ``name`` as an Arrow array, without a copy."""
         return self._table.column(name)
 
     @cached_property
     def ids(self) -> list[str]:
-        """All ids in row order (in memory from the first use)."""
+        """All ids in row order, kept in memory from the first use on."""
         return self._table.column("id").to_pylist()
 
     def ids_at(self, rows: ArrayLike) -> list[str]:
-        """The ids of ``rows`` (any integers, any order), read from disk."""
+        """Return the ids of ``rows``, in any order, read from disk."""
         return self.column("id").take(rows)
 
     @cached_property
@@ -149,17 +149,17 @@ class TextTable:
         return IdIndex.load(self.path.with_suffix(SUFFIX))
 
     def rows_of(self, ids: Sequence[str]) -> np.ndarray:
-        """The row of each id, int64 (n,); -1 for an unknown id."""
+        """Return the row of each id, int64 (n,); -1 for an unknown id."""
         return self._index.find_ids(ids)
 
     def unlike(self, identifier: str) -> str:
-        """A hint for an unknown id: the id of the table that looks the same; empty where there is none."""
+        """Return a hint for an unknown id: the id of the table that looks the same; empty where none does."""
         return look_alike(identifier, self.column("id"))
 
     def full_texts(self, rows: ArrayLike, titles: bool = True) -> list[str]:
-        """The texts of ``rows`` of a table of passages.
+        """Return the texts of ``rows`` of a table of passages.
 
-        With ``titles`` a text that has a title begins with the title and a blank.
+        With ``titles``, the title of a passage, if any, and a space are put before the text.
         """
         texts: list[str] = self.column("text").take(rows)
         if not titles:

@@ -1,4 +1,4 @@
-"""Makes a collection of the texts that a user's program gives: a folder, a list of texts, or a collection."""
+"""Turn the texts that a user's program passes into a collection: a folder, a list of texts, or a collection."""
 
 import hashlib
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ Given = str | Path | Sequence[str] | Collection
 
 
 def collection_of(data: Given, splits: dict[str, str | None] | None = None) -> Collection:
-    """Turn ``data`` into a collection. A folder or a list of texts is read once, and later found again by its content.
+    """Turn ``data`` into a collection. A folder or a list of texts is read once; later calls find it cached by content.
 
     Args:
-        data: a folder in the BEIR layout (``corpus.jsonl``, ``queries.jsonl``, ``qrels/``), of documents
-            (``documents.jsonl``) or of plain text (``*.txt``, ``*.md``); a list of texts, each a document; or a
-            ``Collection``.
-        splits: for train, dev and test the name of the file in ``qrels/``, without ``.tsv``; None = the files that are
-            there.
+        data: a folder, a list of texts, or a ``Collection``. The folder has the BEIR layout (``corpus.jsonl``,
+            ``queries.jsonl``, ``qrels/``), documents (``documents.jsonl``) or plain text (``*.txt``, ``*.md``). Each text
+            of a list is a document.
+        splits: for train, dev and test the name of the file in ``qrels/``, without ``.tsv``; None = all files that
+            exist.
 
     Raises:
         UserError: the folder has none of these layouts, or cannot be read.
@@ -56,7 +56,7 @@ def _write(texts: Sequence[str], folder: Path) -> None:
 
 
 def _source(folder: Path, splits: dict[str, str | None] | None) -> Any:
-    """The description of a folder; its format is told by the files in it."""
+    """Return the description of a folder. The files in the folder determine its format."""
     if why := fault(folder, FOLDER):
         raise UserError(f"{folder}: {why}; a folder of texts is expected")
     judged = {name: name if resolve(folder / "qrels" / f"{name}.tsv") else None for name in ("train", "dev", "test")}

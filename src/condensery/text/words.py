@@ -1,11 +1,11 @@
-"""The words of a text, for all code that counts or compares words; which texts are blank.
+"""Split a text into words, for all code that counts or compares words, and decide whether a text is blank.
 
-A word is a run of letters, marks, digits and ``_``. Typographic variants do not count: composed and decomposed accents,
-fullwidth and plain letters, ligatures, digits of any script and invisible characters (soft hyphens, joiners, marks of
-direction) give the same words. A text in ASCII has the words of ``re.findall(r"\\w+", text.lower())``.
+A word is a run of letters, marks, digits and ``_``. Typographic variants give the same words: composed and decomposed
+accents, fullwidth and plain letters, ligatures, and digits of any script. Invisible characters such as soft hyphens,
+joiners and direction marks are ignored. The words of an ASCII text are ``re.findall(r"\\w+", text.lower())``.
 
-Marks stay with their letters, as in Unicode's rules of word boundaries (UAX 29, WB4). Three rules differ from UAX 29: a
-word ends at an apostrophe or a full stop between letters, ``_`` belongs to words, and symbols and emoji belong to none.
+Marks stay with their letters, as in Unicode's rules of word boundaries (UAX 29, WB4). Three rules differ from UAX 29. A
+word ends at an apostrophe or a full stop between letters. ``_`` is a word character. Symbols and emoji are not.
 """
 
 import re
@@ -16,42 +16,42 @@ from unicodedata import category, decimal, decomposition, normalize
 
 import regex
 
-# Scripts that are written without blanks between words.
+# Scripts that are written without spaces between words.
 THAI, LAO, KHMER = "\u0e00-\u0e7f", "\u0e80-\u0eff", "\u1780-\u17ff\u19e0-\u19ff"
 BURMESE = "\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f"
 TAI_AND_JAVANESE = "\u1950-\u19df\u1a20-\u1aaf\uaa80-\uaadf\u1b00-\u1b7f\ua980-\ua9df"  # Balinese, too
 KANA = "\u3031-\u3035\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f"
 HAN = "\u3005-\u3007\u3021-\u3029\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 BOPOMOFO_AND_TANGUT = "\u3100-\u312f\u31a0-\u31bf\U00016fe0-\U00018dff\U0001b170-\U0001b2ff"  # Khitan and Nushu, too
-# (letters of scripts without blanks, mean number of letters of a word in running text, marks not counted)
+# (letters of scripts without spaces, mean number of letters per word in running text, marks not counted)
 LETTERS = [(THAI + LAO, 3.0), (BURMESE + KHMER + TAI_AND_JAVANESE, 2.4), (KANA, 2.0), (HAN + BOPOMOFO_AND_TANGUT, 1.6)]
 UNSPACED = "".join(letters for letters, _ in LETTERS)
 HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff\uffa0-\uffdc"
 
 _WORD = re.compile(r"\w+")
-_INVISIBLE = re.compile(  # Default_Ignorable_Code_Point without the zero width space; marks of annotations besides
+_INVISIBLE = re.compile(  # Default_Ignorable_Code_Point without the zero width space, and annotation characters
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-# Any character except white space, control characters, the empty Braille pattern, and the characters that Unicode lets a
-# program leave out (zero-width spaces and joiners, soft hyphens, fillers, selectors).
+# Any character except white space, control characters, the empty Braille pattern, and the characters that Unicode calls
+# default ignorable (zero-width spaces and joiners, soft hyphens, fillers, selectors).
 _SEEN = regex.compile(r"[^\s\p{Cc}\p{Default_Ignorable_Code_Point}\u2800]")
-_BREAK = "\u200b"  # the zero width space, which may separate words of scripts without blanks
+_BREAK = "\u200b"  # the zero width space, which may separate words of scripts without spaces
 _TATWEEL = "\u0640"  # stretches an Arabic word
-_MEANT = ("<super", "<fraction")  # forms that carry meaning: ten squared is not 102, one half is not two numbers
+_MEANT = ("<super", "<fraction")  # forms that carry meaning: 10² must not become 102, nor ½ two numbers
 _WIDTHS = ("<wide", "<narrow", "<small", "<square", "<vertical")
 
 
 @cache  # patterns are compiled on first use, not at import
 def runs_of(letters: str) -> "re.Pattern[str]":
-    """The pattern that finds runs of ``letters``, which are given as the inside of a character class."""
+    """Return the pattern that matches runs of ``letters``, which are given as the inside of a character class."""
     return re.compile(f"([{letters}]+)")
 
 
 class _Characters(dict[int, str]):
-    """Maps the code of a character to its form within words.
+    """Maps the code point of a character to the form of the character within words.
 
-    A letter becomes its plain form, an invisible character the empty string, and any other character a blank.
+    A letter becomes its plain form, an invisible character the empty string, and any other character a space.
     """
 
     def __missing__(self, code: int) -> str:
@@ -75,19 +75,19 @@ _CHARACTERS = _Characters()
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in order, in small letters. In scripts without blanks a word is a run between punctuation."""
+    """Return the lower-case words of a text, in order. In scripts without spaces a word is a run between punctuation."""
     return _WORD.findall(text.lower()) if text.isascii() else _words(_folded(text))
 
 
 def terms(text: str, paired: str = UNSPACED) -> list[str]:
-    """The terms of a text in order: its words, and for scripts without blanks the overlapping pairs of characters.
+    """Return the terms of a text, in order: words, or overlapping character bigrams in scripts without spaces.
 
-    Lucene's CJKAnalyzer does the same for Chinese and Japanese. A character is a letter with its marks; a character that
-    stands alone is a term itself.
+    Lucene's CJKAnalyzer does the same for Chinese and Japanese. A character here is a letter with its marks. A single
+    character without a neighbour is itself a term.
 
     Args:
         text: any text.
-        paired: letters that are taken in pairs, as the inside of a character class; empty: no letters are.
+        paired: letters that form bigrams, as the inside of a character class; empty for no bigrams.
     """
     if text.isascii():
         return _WORD.findall(text.lower())
@@ -103,23 +103,23 @@ def terms(text: str, paired: str = UNSPACED) -> list[str]:
 
 
 def unspaced(text: str) -> bool:
-    """Whether a text holds a letter of a script that writes no blanks between words."""
+    """Return whether a text contains a letter of a script without spaces between words."""
     return not text.isascii() and runs_of(UNSPACED).search(text) is not None
 
 
 def number_of_words(text: str) -> int:
-    """The number of words of a text, split at white space; an estimate for scripts without blanks between words."""
+    """Return the number of words of a text, split at white space; an estimate for scripts without spaces between words."""
     return _counted(text.split()) if unspaced(text) else len(text.split())
 
 
 def number_of_plain_words(text: str) -> int:
-    """The number of words of a text without punctuation: "it's" has two words, and a dash none."""
+    """Return the number of words of a text without punctuation: "it's" counts as two words, a dash as none."""
     found = words(text)
     return _counted(found) if unspaced(text) else len(found)
 
 
 def first_words(text: str, number: int) -> str:
-    """The first ``number`` words of a text, joined by single blanks."""
+    """Return the first ``number`` words of a text, joined by single spaces."""
     pieces = text.split()
     if not unspaced(text):
         return " ".join(pieces[:number])
@@ -135,30 +135,30 @@ def first_words(text: str, number: int) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Whether ``text`` holds no visible character."""
+    """Return whether ``text`` contains no visible character."""
     return _SEEN.search(text) is None
 
 
 def between_letters(text: str, at: int) -> int:
-    """The last place up to ``at`` where a text can be cut without parting a letter from its marks; at least 1."""
+    """Return the last place up to ``at`` where a cut separates no letter from its marks; at least 1."""
     while 1 < at < len(text) and (category(text[at])[0] == "M" or "\u200d" in text[at - 1 : at + 1]):
         at -= 1
     return at
 
 
 def is_one_character(term: str) -> bool:
-    """Whether a term is a letter with its marks."""
+    """Return whether a term is a single letter, with or without marks."""
     return len(_characters(term)) == 1
 
 
 def _folded(text: str) -> str:
-    """The text in plain, composed, small letters, with blanks for all characters that belong to no word."""
+    """Return the text in plain, composed, lower-case letters, with a space for every character outside words."""
     small = text.translate(_CHARACTERS).casefold()
-    return normalize("NFC", small.replace("i\u0307", "i"))  # casefold makes "i" and a dot of the dotted capital I
+    return normalize("NFC", small.replace("i\u0307", "i"))  # casefold of the dotted capital I gives "i" and a dot
 
 
 def _words(folded: str) -> list[str]:
-    """The words of a folded text, split at blanks; marks at the beginning of a word are left out."""
+    """Return the words of a folded text, split at spaces. Marks at the beginning of a word are removed."""
     return [word for piece in folded.split() if (word := piece if piece[0].isalnum() else _from_letter(piece))]
 
 
@@ -167,7 +167,7 @@ def _from_letter(piece: str) -> str:
 
 
 def _characters(run: str) -> list[str]:
-    """The letters of a run, each with its marks."""
+    """Return the letters of a run, each with its marks."""
     if run.isalnum():
         return list(run)
     characters: list[str] = []
@@ -180,7 +180,7 @@ def _characters(run: str) -> list[str]:
 
 
 def _without_breaks(text: str, paired: str) -> str:
-    """Remove zero width spaces between letters that are taken in pairs: few texts have them, and no reader sees them."""
+    """Remove zero width spaces between letters that form bigrams. Such spaces are rare, and no reader sees them."""
     return re.sub(f"(?<=[{paired}]){_BREAK}+(?=[{paired}])", "", text)
 
 
@@ -190,7 +190,7 @@ def _pairs(run: str) -> list[str]:
 
 
 def _size(piece: str) -> float:
-    """The estimated number of words of a piece without blanks."""
+    """Return the estimated number of words of a piece without spaces."""
     parts = runs_of(UNSPACED).split(piece)
     if len(parts) == 1:
         return 1.0

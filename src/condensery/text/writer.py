@@ -1,4 +1,4 @@
-"""Writes a collection from a stream of passages, queries, documents and judgements; the whole is checked at the end."""
+"""Write a collection from a stream of passages, queries, documents and judgements, and check it as a whole at the end."""
 
 import hashlib
 import re
@@ -23,12 +23,12 @@ from condensery.text.sizes import HELD_OUT_SHARE
 from condensery.text.table import TableWriter, TextTable
 from condensery.text.words import is_blank
 
-UNJUDGED = "unjudged"  # the setting that keeps the queries that no split judges
+UNJUDGED = "unjudged"  # the setting that keeps the queries without judgements in any split
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class _Rows:
-    """One table being written, with the hashes and places of its ids."""
+    """A table that is being written, with the hashes and places of its ids."""
 
     def __init__(self, folder: Path, name: str, columns: tuple[str, ...], lists: tuple[str, ...] = ()) -> None:
         self.name, self.path = name, folder / f"{name}.arrow"
@@ -43,7 +43,7 @@ class _Rows:
         self.characters += length
 
     def unlike(self, identifier: str) -> str:
-        """The hint for an unknown id: an id of the table that looks the same. The table must be closed."""
+        """Return a hint for an unknown id: an id of the table that looks the same. The table must be closed."""
         return TextTable(self.path).unlike(identifier)
 
     def close(self) -> IdIndex:
@@ -59,28 +59,30 @@ class _Rows:
 
 
 class CollectionWriter:
-    """Writes a collection folder from a stream; at most a few thousand texts are in memory at a time.
+    """Writes a collection folder from a stream. At most a few thousand texts are in memory at a time.
 
     Args:
-        folder: where to write; the remains of an earlier, interrupted writer are replaced.
+        folder: folder to write to; the remains of an earlier, interrupted writer are replaced.
         name: the collection's name in tables.
-        source: the name of the input as a whole in messages (its root, its packages).
-        empty_passages: ``error`` refuses a passage without text and title, ``drop`` leaves it and its judgements out.
+        source: the name of the whole input in error messages, such as its root or its packages.
+        empty_passages: what to do with a passage that has neither text nor title: ``error`` raises, ``drop`` leaves out
+            the passage and its judgements.
         dev_queries: the number of train queries that become dev queries when there are train judgements and no dev
-            judgements. At most a tenth of the train queries, chosen by the hash of their id.
-        unlabelled_queries: the number of remaining train queries that lose their judgements and stay in the collection.
-            At most half, chosen by hash. ``unjudged`` keeps the queries that no split judges instead.
+            judgements. At most a tenth of the train queries is taken, chosen by the hash of the id.
+        unlabelled_queries: the number of remaining train queries whose judgements are removed. The queries stay in the
+            collection. At most half of the train queries is taken, chosen by hash. ``unjudged`` instead keeps the
+            queries without judgements in any split.
 
     Attributes:
         warnings: the warnings in the description of the collection.
         regex_answers: whether answers are regular expressions.
-        broken_answers: (place, answer) of the answers that are no valid regular expression.
-        relevant_from: split -> the lowest grade that counts as relevant, where that is not 1.
+        broken_answers: (place, answer) of the answers that are invalid regular expressions.
+        relevant_from: split -> the lowest grade that counts as relevant, if it is not 1.
 
-    A passage with a title and without text gets its title as its text. Judgements must be added before queries: queries
-    that no split judges are then left out (counted as ``unjudged_queries``) or kept. Every fault of the input is a
-    ``UserError`` that names its place. ``close`` reports the faults that only the whole shows: repeated or unknown ids, and
-    queries without positives.
+    A passage with a title and without text gets its title as its text. Judgements must be added before queries, because a
+    query without judgements in any split is left out (counted as ``unjudged_queries``) or kept when it is added. Every
+    fault of the input raises a ``UserError`` that names the place. ``close`` reports the faults that need the whole input:
+    repeated ids, unknown ids, documents whose passages are not consecutive, and queries without positives.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class CollectionWriter:
         self._document_hashes, self._document_places = array("Q"), Places()
         self._judgements: dict[str, Judgements] = {}
         self._judged: set[int] = set()
-        self._unjudged = KeptIds()  # ids of the queries that were left out
+        self._unjudged = KeptIds()  # ids of the queries that were left out for lack of judgements
         self._dropped_passages: set[int] = set()
         self._hash = hashlib.blake2b(digest_size=16)
 
@@ -127,7 +129,7 @@ class CollectionWriter:
             self.close()
 
     def add_passage(self, passage: Passage, where: str = "") -> None:
-        """Append a passage. Raises ``UserError`` for an empty text, a bad id, or a document that was interrupted."""
+        """Append a passage. Raises ``UserError`` for an empty text and for an invalid id of the passage or its document."""
         title, text = passage.title, passage.text
         if is_blank(text):
             if is_blank(title):
@@ -155,11 +157,11 @@ class CollectionWriter:
         self._document = document
 
     def add_query(self, query: Query, where: str = "", split: str | None = None) -> None:
-        """Append a query if a split judges it or all queries are kept.
+        """Append a query if it has a judgement in any split or all queries are kept.
 
         Args:
             query: the query.
-            where: its place in the input, for messages.
+            where: the query's place in the input, for error messages.
             split: the split of a query that has answers and no judgements.
 
         Raises:
@@ -183,7 +185,7 @@ class CollectionWriter:
         self._queries.add((query.id, query.text), len(query.text), where)
 
     def add_document(self, document: Document, where: str = "") -> None:
-        """Append a document for pre-training. Empty passages are left out, and documents without any passage too."""
+        """Append a document for pre-training. Empty passages, and documents without passages, are left out."""
         passages = [passage for passage in document.passages if not is_blank(passage)]
         if not passages:
             self.dropped["empty_documents"] += 1
@@ -267,9 +269,9 @@ class CollectionWriter:
         return qrels
 
     def _like_query(self, identifier: str) -> str:
-        """The hint for an unknown query id: a query that looks the same.
+        """Return a hint for an unknown query id: the id of a query that looks the same.
 
-        Queries that were left out are searched too, for a judgement may have meant one of them.
+        Queries that were left out are searched too, because a judgement may refer to one of them.
         """
         return self._queries.unlike(identifier) or look_alike(identifier, self._unjudged)
 
@@ -286,15 +288,15 @@ class CollectionWriter:
         if isinstance(self.unlabelled_queries, int) and self.unlabelled_queries and "train" in qrels:
             aside = self._drawn(qrels["train"], "unlabelled", self.unlabelled_queries, 2)
             for rows in (rows for split, rows in qrels.items() if split != "train"):
-                aside &= ~np.isin(qrels["train"][:, 0], rows[:, 0])  # keep queries that another split judges too
+                aside &= ~np.isin(qrels["train"][:, 0], rows[:, 0])  # not queries that are also in another split
             self.dropped["labels_set_aside"] += int(aside.sum())
             qrels["train"] = qrels["train"][~aside]
 
     def _drawn(self, train: NDArray[np.int32], what: str, number: int, share: int) -> NDArray[np.bool_]:
-        """Draw ``number`` queries, at most one in ``share``, by the hash of their id.
+        """Draw ``number`` queries by the hash of their id, but at most one query in ``share``.
 
         Returns:
-            bool (n,), True at the judgements of the drawn queries.
+            bool (n,), True for each judgement of a drawn query.
         """
         queries = np.unique(train[:, 0])
         hashes = np.frombuffer(self._queries.hashes, np.uint64)[queries]
@@ -302,7 +304,7 @@ class CollectionWriter:
         return np.isin(train[:, 0], queries[order[: min(number, len(queries) // share)]])
 
     def _save(self, name: str, rows: NDArray[np.signedinteger], label: str) -> None:
-        """Write an array of rows. Its numbers enter the content hash behind ``label``."""
+        """Write an array of rows, and add ``label`` and the array's numbers to the content hash."""
         np.save(self.folder / f"{name}.npy", rows)
         self._hash.update(label.encode() + rows.astype(rows.dtype.newbyteorder("<")).tobytes())
 
@@ -340,9 +342,9 @@ class CollectionWriter:
 
 
 def _check_id(identifier: str, kind: str, where: str) -> None:
-    """Raise ``UserError`` where an id is empty or holds white space or a control character.
+    """Raise ``UserError`` where an id is empty or contains white space or a control character.
 
-    Run files separate their columns by white space, so ids cannot hold any.
+    Run files separate their columns by white space, so an id cannot contain it.
     """
     if not identifier:
         raise UserError(f"{where}: the {kind} is empty")

@@ -1,4 +1,4 @@
-"""A collection as tokens: the choice of its texts for pre-training, and the folders of token stores that stages write."""
+"""The token form of a collection: the choice of texts for pre-training, and the folders of token stores of each stage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from condensery.tokens.store import TokenStore, tokenise
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
-MOST_UNKNOWN = 0.05  # share of [UNK] among the tokens of a store; with a tokenizer that fits it is far below 1 %
+MOST_UNKNOWN = 0.05  # largest normal share of [UNK] in a store; with a suitable tokenizer it is far below 1 %
 
 
 def pretraining_texts(collection: Collection) -> tuple[Column[str], np.ndarray]:
-    """The concatenated texts of all documents, and the index of each document's first text (documents + 1,).
+    """Return the concatenated texts of all documents, and the index of each document's first text (documents + 1,).
 
     The texts are the passages, grouped by document, unless the collection has separate documents.
     """
@@ -39,15 +39,16 @@ def tokenise_collection(
     """Tokenise a collection and write the artifact ``Tokens``.
 
     Args:
-        collection: its texts are tokenised.
+        collection: collection whose texts are tokenised.
         tokenizer: folder with ``tokenizer.json``.
-        folder: gets the token stores and the vocabulary.
-        titles: also tokenise titles, because passages are read as title [SEP] text.
+        folder: folder to which the token stores and the vocabulary are written.
+        titles: whether to tokenise titles too, for passages that are read as title [SEP] text.
         workers: number of processes.
-        label: shown with the progress.
+        label: label of the progress display.
 
     Returns:
-        The token stores by name: passages, queries, separate documents where there are any, and titles if wanted.
+        The token stores by name: passages, queries, separate documents if the collection has them, and titles if
+        requested.
     """
     Vocabulary.of(load_tokenizer(tokenizer)).save(folder)
     texts, documents = pretraining_texts(collection)
@@ -76,7 +77,7 @@ def tokenise_collection(
 
 @dataclass(frozen=True)
 class _Stores:
-    """A folder with token stores and their common vocabulary. Each part is opened on first use."""
+    """A folder with token stores and their common vocabulary. Each store and the vocabulary are opened on first use."""
 
     folder: Path
 
@@ -116,16 +117,16 @@ class Tokens(_Stores):
 
 
 def unknown_words(stores: Mapping[str, TokenStore], unknown: int) -> dict[str, list[str]]:
-    """The ``warnings`` of a manifest about token stores whose share of [UNK] is above ``MOST_UNKNOWN``.
+    """Return the ``warnings`` of a manifest about token stores whose share of [UNK] is above ``MOST_UNKNOWN``.
 
-    Such a store was made with the tokenizer of another language, or with an empty tokenizer.
+    The tokenizer of such a store is for another language, or is empty.
 
     Args:
         stores: token stores by name.
         unknown: the id of [UNK].
 
     Returns:
-        ``{"warnings": [...]}``, or {} where no store has too many.
+        ``{"warnings": [...]}``, or {} if no store exceeds the limit.
     """
     warnings = []
     for name, store in stores.items():
@@ -137,33 +138,33 @@ def unknown_words(stores: Mapping[str, TokenStore], unknown: int) -> dict[str, l
 
 
 def pair_reader(tokens: Tokens, query_length: int, length: int, separators: int) -> PairReader:
-    """The reader of rows [CLS] query [SEP] passage [SEP] of the collection; the arguments are those of ``PairReader``."""
+    """Return the reader of rows [CLS] query [SEP] passage [SEP] of a collection; for the arguments see ``PairReader``."""
     stores = (tokens.queries, tokens.passages, tokens.titles)
     return PairReader(*stores, tokens.vocabulary, query_length, length, separators)
 
 
 @dataclass(frozen=True)
 class Passages(_Stores):
-    """The artifact of the stage ``passages``: a table and its tokens, row by row."""
+    """The artifact of the stage ``passages``: a table of passages, and the token ids of each row."""
 
     @cached_property
     def table(self) -> TextTable:
-        """The columns id, document, title and text; N rows."""
+        """The table of N passages, with the columns id, document, title and text."""
         return TextTable(self.folder / "passages.arrow")
 
     @cached_property
     def store(self) -> TokenStore:
-        """The texts, without titles, with sentences and documents."""
+        """The tokens of the texts, without titles, with the starts of sentences and documents."""
         return self._store("texts")
 
 
 @dataclass(frozen=True)
 class Sentences(_Stores):
-    """The artifact of stages that make examples of a sentence task: distinct sentences, and their rows in each example."""
+    """The artifact of a sentence task: the distinct sentences, and for each example the rows of its sentences."""
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """``name`` of the data, and ``task``: similarity = pairs with scores, triplets = anchor, positive, negative."""
+        """``name`` of the data, and ``task``: similarity (pairs with scores) or triplets (anchor, positive, negative)."""
         return dict(read_json(self.folder / "sentences.json"))
 
     @cached_property
@@ -172,55 +173,56 @@ class Sentences(_Stores):
         return self._store("texts")
 
     def rows(self, split: str) -> np.ndarray:
-        """(n, k) int64 rows in ``store`` of the k = 2 or 3 sentences of each example."""
+        """Return the rows in ``store`` of the k = 2 or 3 sentences of each example, int64 (n, k)."""
         return load_array(self.folder / f"rows-{split}.npy")
 
     def scores(self, split: str) -> np.ndarray:
-        """The score of each example: (n,) float32 from 0 to 1; zeros for triplets."""
+        """Return the score of each example, float32 (n,) from 0 to 1; zeros for triplets."""
         return load_array(self.folder / f"scores-{split}.npy")
 
 
 @dataclass(frozen=True)
 class Queries:
-    """The artifact of the stages that make queries for passages.
+    """The artifact of the stages that generate or extract queries for passages.
 
     Attributes:
-        store: the tokens of all queries, those of passage 0 first.
-        first: (N + 1,) int64, the first query of each passage in ``store``; a passage may have none.
+        store: the tokens of all queries, in the order of their passages.
+        first: (N + 1,) int64, the first query of each passage in ``store``; a passage may have no query.
     """
 
     folder: Path
 
     @cached_property
     def store(self) -> TokenStore:
-        """The tokens of all queries, those of passage 0 first."""
+        """The tokens of all queries, in the order of their passages."""
         return TokenStore(self.folder / "queries")
 
     @cached_property
     def first(self) -> np.ndarray:
-        """(N + 1,) int64: the first query of each passage in ``store``."""
+        """The first query of each passage in ``store``, int64 (N + 1,)."""
         return load_array(self.folder / "first.npy")
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """(N,) number of queries of each passage."""
+        """The number of queries of each passage, (N,)."""
         return np.diff(self.first)
 
     @cached_property
     def places(self) -> np.ndarray | None:
-        """Where queries that are sentences of their passages stand: (Q, 2) int64; None for queries of other kinds.
+        """The positions of queries that are sentences of their passages, int64 (Q, 2); None for queries of other kinds.
 
-        The columns are the first token in the passages' store and the number of tokens; -1 where these are unknown.
+        The columns are the index of the query's first token in the passages' store and the number of tokens; -1 where
+        these are unknown.
         """
         path = self.folder / "places.npy"
         return load_array(path) if path.exists() else None
 
     def texts(self, row: int) -> list[str]:
-        """The queries of one passage."""
+        """Return the queries of the passage ``row``."""
         return self._column[int(self.first[row]) : int(self.first[row + 1])]
 
     def texts_at(self, rows: np.ndarray) -> list[str]:
-        """The queries at some rows (n,) of ``store``."""
+        """Return the queries at the rows (n,) of ``store``."""
         return list(self._column.take(rows))
 
     @cached_property

@@ -1,6 +1,6 @@
-"""Cut batches of token rows into padded chunks. A chunk holds a budget of tokens, not a fixed number of rows.
+"""Cut batches of token rows into padded chunks. A token budget limits a chunk, not a fixed number of rows.
 
-Shapes: n rows of a batch, b rows of a chunk, t width of a chunk in tokens, m masked positions of a chunk, N tokens of all
+Shapes: n rows in a batch, b rows in a chunk, t width of a chunk in tokens, m masked positions in a chunk, N tokens in all
 rows of a batch.
 """
 
@@ -28,15 +28,15 @@ class Chunk:
     """Rows that go through the encoder together.
 
     Attributes:
-        input_ids: (b, t) int64, padded behind each row.
-        lengths: (b,) int64, tokens of each row, special tokens included; longest first in a chunk without context.
-        rows: (b,) int64, the place of each row in the batch, or the identity that the caller gave the row.
-        masked: (m,) int64, ascending positions in the flattened (b * t); None where no token is predicted.
-        targets: (m,) int64, the original ids at ``masked``; None where no token is predicted.
-        tower: the encoder that reads the chunk: 0 = the first (of passages, or of both), 1 = the second.
-        context: b rows that a decoder fills in, row i with the help of the encoder's vector of row i here; None without
-            a decoder. These rows are not sorted by their own lengths.
-        second: (b,) int64, the first token of each row's second text, whose tokens are of type 1; None where a row is
+        input_ids: int64 (b, t), right-padded.
+        lengths: int64 (b,), number of tokens in each row, special tokens included; longest first if ``context`` is None.
+        rows: int64 (b,), the index of each row in the batch, or the identity that the caller gave to the row.
+        masked: int64 (m,), ascending positions in the flattened (b * t); None where no token is predicted.
+        targets: int64 (m,), the original ids at ``masked``; None where no token is predicted.
+        tower: the encoder that reads the chunk: 0 = the first (for passages, or for both), 1 = the second.
+        context: b rows for a decoder. The decoder predicts the masked tokens of row i with the encoder's embedding of
+            row i of this chunk. None without a decoder. The context rows are not sorted by their lengths.
+        second: int64 (b,), the first token of each row's second text, whose tokens are of type 1; None where a row is
             one text.
     """
 
@@ -51,19 +51,19 @@ class Chunk:
 
     @property
     def attention_mask(self) -> torch.Tensor:
-        """(b, t) bool: True where a token stands, False on padding."""
+        """The attention mask, bool (b, t): True for a token, False for padding."""
         return torch.arange(self.input_ids.shape[1], device=self.lengths.device) < self.lengths[:, None]  # (b, t)
 
     @property
     def tokens(self) -> int:
-        """The number of padded tokens, b * t, without those of the context."""
+        """The number of tokens including padding, b * t, without the context."""
         return self.input_ids.numel()
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """The same chunk on ``device``."""
+        """Return the same chunk on ``device``."""
         parts: dict[str, Any] = {
             name: value.to(device, non_blocking=non_blocking)
             for name, value in vars(self).items()
@@ -74,7 +74,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class DecoderInput:
-    """The rows that a decoder fills in, one for each row of a batch.
+    """The rows whose masked tokens a decoder predicts, one for each row of a batch.
 
     Attributes:
         flat_ids: (N,) the concatenated rows.
@@ -103,30 +103,30 @@ def chunks(
 ) -> list[Chunk]:
     """Cut a batch into chunks of at most ``budget`` padded tokens, longest rows first. A chunk has at least one row.
 
-    With a ``context`` the length of a row is that of the longer side, and each side of a chunk stays in the budget.
-    Rows of equal length keep their order, so the result is a function of the batch alone. The width of a chunk is that
-    of its longest row, rounded up to a multiple of 8 but never above the longest row of the batch. This leaves few
-    different shapes, so chunks can share matrix kernels and memory.
+    With a ``context``, the length of a row is the larger of the lengths of the row and of its context row. The rows and
+    the context rows of a chunk each stay within the budget. Rows of equal length keep their order, so the result depends
+    only on the batch. The width of a chunk is the length of its longest row, rounded up to a multiple of 8 but never
+    above the longest row of the batch. This leaves few different shapes, so chunks can share matrix kernels and memory.
 
     Args:
         flat_ids: (N,) the concatenated rows.
         starts: (n + 1,) the start of each row in ``flat_ids``; the last entry is N.
-        budget: padded tokens that a chunk may hold; a longer row gets a chunk of its own.
-        pad_id: the id that fills up the rows.
+        budget: largest number of tokens in a chunk, padding included. A longer row becomes a chunk by itself.
+        pad_id: id of the padding token.
         masked: positions in ``flat_ids`` that are predicted; given together with ``targets``.
         targets: the original ids at ``masked``, as many as ``masked`` has positions.
-        tower: copied into each chunk.
+        tower: value of ``Chunk.tower`` in each chunk.
         rows: (n,) identity of each row; by default 0 .. n - 1.
         context: n rows; row i becomes the context of row i.
-        together: number of consecutive rows that stay in one chunk, in their order; n is a multiple of it. Each of these
-            rows counts as long as the longest of them.
+        together: number of consecutive rows that stay in one chunk, in their order; n must be a multiple of it. Such a
+            group counts with the length of its longest row.
 
     Returns:
-        The chunks, in the order of falling length.
+        The chunks, longest rows first.
 
     Raises:
-        ValueError: when ``budget`` is not positive, only one of ``masked`` and ``targets`` is given, or the context has
-            another number of rows.
+        ValueError: ``budget`` is not positive, only one of ``masked`` and ``targets`` is given, or the context has a
+            different number of rows.
     """
     if budget < 1:
         raise ValueError(f"budget must be positive, not {budget}")
@@ -146,7 +146,7 @@ def chunks(
 
 
 class _Side:
-    """One side of a batch: the rows of its chunks, or the rows of their contexts."""
+    """One side of a batch: the rows for the encoder, or the context rows for the decoder."""
 
     def __init__(
         self, flat_ids: ArrayLike, starts: ArrayLike, masked: ArrayLike | None, targets: ArrayLike | None, tower: int
@@ -160,13 +160,13 @@ class _Side:
         self.tower = tower
 
     def chunks(self, order: Ids, cuts: Ids, names: Ids, pad_id: int) -> list[Chunk]:
-        """The chunks of this side, each as wide as its longest row.
+        """Return the chunks of this side, each as wide as its longest row.
 
         Args:
             order: (n,) the rows, longest first.
             cuts: (chunks + 1,) the first row of each chunk in ``order``; the last entry is n.
             names: (n,) the identity of each row, in ``order``.
-            pad_id: the id that fills up the rows.
+            pad_id: id of the padding token.
         """
         lengths = self.lengths[order]  # (n,)
         ids = self.flat[ranges(self.edges[:-1][order], lengths)].astype(np.int64)  # (N,)
@@ -194,12 +194,12 @@ class _Side:
 
 
 def _rounded(lengths: Ids) -> Ids:
-    """The lengths (n,) rounded up to a multiple of ``_MULTIPLE``, but not above the longest of them: (n,)."""
+    """Round the lengths (n,) up to a multiple of ``_MULTIPLE``, but not above the largest length: (n,)."""
     return np.minimum(-(-np.maximum(lengths, 1) // _MULTIPLE) * _MULTIPLE, max(1, int(lengths.max(initial=1))))
 
 
 def _cuts(widths: Ids, budget: int) -> Ids:
-    """The first row of each chunk, of rows sorted widest first, and the end of the last chunk: (chunks + 1,)."""
+    """Return the first row of each chunk and the end of the last chunk, (chunks + 1,), for rows sorted widest first."""
     cuts = [0]
     while cuts[-1] < len(widths):
         cuts.append(min(len(widths), cuts[-1] + max(1, budget // int(widths[cuts[-1]]))))
@@ -207,7 +207,7 @@ def _cuts(widths: Ids, budget: int) -> Ids:
 
 
 def _place(masked: Ids, targets: NDArray, edges: Ids, order: Ids, cuts: Ids, widths: Ids) -> list[tuple[Ids, Ids]]:
-    """For each chunk, the masked positions in its flattened (b * t) and their targets, both ascending by position."""
+    """Return for each chunk the ascending masked positions in the flattened (b * t), and the targets at the positions."""
     row = np.searchsorted(edges, masked, side="right") - 1  # row of each masked position
     rank = np.empty_like(order)  # (n,) place of each row in ``order``
     rank[order] = np.arange(len(order))
@@ -221,7 +221,11 @@ def _place(masked: Ids, targets: NDArray, edges: Ids, order: Ids, cuts: Ids, wid
 
 
 def span_rows(store: TokenStore, spans: ArrayLike, vocabulary: Vocabulary) -> tuple[Ids, Ids]:
-    """Rows [CLS] span [SEP] of the spans (n, 2), (start, tokens) in a store: the flat ids and the row starts (n + 1,)."""
+    """Build rows [CLS] span [SEP] from the spans (n, 2), each (start, tokens) in a store.
+
+    Returns:
+        The flat ids and the row starts (n + 1,).
+    """
     pairs = np.asarray(spans, dtype=np.int64).reshape(-1, 2)  # (n, 2)
     return framed(store.tokens[ranges(pairs[:, 0], pairs[:, 1])], pairs[:, 1], vocabulary)
 
@@ -235,19 +239,19 @@ def text_rows(
     hidden: Ids | None = None,
     prefix: Ids = NONE,
 ) -> tuple[Ids, Ids]:
-    """Make rows [CLS] text [SEP], or with titles [CLS] title [SEP] text [SEP].
+    """Build rows [CLS] text [SEP], or with titles [CLS] title [SEP] text [SEP].
 
-    A row whose title is empty is written as if there were no titles.
+    A row with an empty title has the form [CLS] text [SEP].
 
     Args:
-        store: gives the texts.
-        rows: (n,) the texts of ``store``.
-        vocabulary: gives the ids of [CLS] and [SEP].
-        length: tokens of the longest row, special tokens included: one number, or (n,). Longer rows are cut.
-        titles: the titles of the texts of ``store``.
-        hidden: (n, 2) a stretch of each text that is left out before the text is cut to ``length``: its first token in
-            the store and its number of tokens. A negative first token leaves nothing out.
-        prefix: (p,) ids that stand behind each [CLS].
+        store: token store of the texts.
+        rows: (n,) indices of texts in ``store``.
+        vocabulary: vocabulary with the ids of [CLS] and [SEP].
+        length: maximum number of tokens per row, special tokens included: one number, or (n,). Longer rows are cut.
+        titles: token store of the titles of the texts.
+        hidden: (n, 2) a stretch of each text that is removed before the text is cut to ``length``: the index of the
+            stretch's first token in the store, and its number of tokens. Nothing is removed if the index is negative.
+        prefix: (p,) ids that follow each [CLS].
 
     Returns:
         The flat ids and the row starts (n + 1,).
@@ -274,20 +278,20 @@ def text_rows(
 
 
 def flatten(rows: Sequence[ArrayLike]) -> tuple[Ids, Ids]:
-    """Concatenate n arrays of ids: the flat ids and the start of each array (n + 1,)."""
+    """Concatenate n arrays of ids. Returns the flat ids and the start of each array (n + 1,)."""
     arrays = [np.asarray(row, dtype=np.int64) for row in rows]
     starts = np.concatenate([[0], np.cumsum([len(array) for array in arrays], dtype=np.int64)]).astype(np.int64)
     return (np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)), starts
 
 
 def framed(body: NDArray, counts: Ids, vocabulary: Vocabulary, prefix: Ids = NONE) -> tuple[Ids, Ids]:
-    """Put [CLS] and a prefix before each row, and [SEP] behind it.
+    """Put [CLS] and a prefix before each row, and [SEP] after each row.
 
     Args:
         body: the concatenated ids of all rows.
-        counts: (n,) number of ids of each row.
-        vocabulary: gives the ids of [CLS] and [SEP].
-        prefix: (p,) ids that stand behind each [CLS].
+        counts: (n,) number of ids in each row.
+        vocabulary: vocabulary with the ids of [CLS] and [SEP].
+        prefix: (p,) ids that follow each [CLS].
 
     Returns:
         The flat ids and the row starts (n + 1,).

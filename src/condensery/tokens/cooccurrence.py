@@ -1,6 +1,6 @@
-"""Counts of tokens that occur near each other in a text, and token vectors made from these counts without training.
+"""Count the co-occurrences of tokens, and compute token vectors from the counts without training.
 
-Shapes: V tokens of the vocabulary, d dimensions.
+Shapes: V tokens in the vocabulary, d dimensions.
 """
 
 import math
@@ -8,18 +8,18 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.linalg import svds  # loads a BLAS of its own; threads can be limited in loaded libraries only
+from scipy.sparse.linalg import svds  # loads its own BLAS; thread limits affect only libraries that are loaded already
 from threadpoolctl import threadpool_limits
 
 from condensery.randomness import generator
 from condensery.system.progress import ProgressTask
 from condensery.tokens.store import TokenStore
 
-BLOCK = 1 << 22  # tokens, or pairs of tokens, that are counted at a time
+BLOCK = 1 << 22  # number of tokens, or of token pairs, that are counted at a time
 
 
 def unigrams(store: TokenStore, size: int) -> NDArray[np.int64]:
-    """Count how often each of ``size`` ids occurs in the texts of ``store``: (V,)."""
+    """Count how often each of ``size`` ids occurs in the texts of ``store``: int64 (V,)."""
     counts = np.zeros(size, np.int64)
     for first in range(0, store.token_count, BLOCK):
         counts += np.bincount(store.tokens[first : first + BLOCK], minlength=size)
@@ -31,14 +31,14 @@ def cooccurrences(store: TokenStore, size: int, window: int, progress: ProgressT
 
     A pair at distance s counts 1 / s. The texts of a document count as one text. The unit of the result is
     1 / lcm(1, ..., window), so only whole numbers are added. A count below 2⁵³ units is therefore exact and does not
-    depend on the order of the additions. For window 10 that is a pair which stands side by side 3.6e12 times. Memory
-    holds the pairs of one block and the distinct pairs, V² at most.
+    depend on the order of the additions. For window 10, a pair reaches this limit when it occurs side by side 3.6e12
+    times. Memory holds the pairs of one block and the distinct pairs, at most V².
 
     Args:
-        store: the documents.
-        size: V, more than any id.
+        store: token store of the documents.
+        size: vocabulary size V, larger than any id.
         window: from 1 to 40; the unit of a larger window is not exact.
-        progress: advances by the tokens counted.
+        progress: progress task that advances by the number of tokens counted.
 
     Returns:
         (V, V) float64, symmetric.
@@ -66,7 +66,7 @@ def cooccurrences(store: TokenStore, size: int, window: int, progress: ProgressT
 
 
 def positive_pmi(counts: sparse.csr_array, smoothing: float = 0.75) -> sparse.csr_array:
-    """Positive pointwise mutual information of counted pairs, max(0, log p(a, b) / (p(a) p(b))): (V, V).
+    """Compute the positive pointwise mutual information of counted pairs, max(0, log p(a, b) / (p(a) p(b))): (V, V).
 
     The probability of a context b is proportional to its count to the power ``smoothing`` (Levy, Goldberg and Dagan 2015,
     eq. 3). Levy and Goldberg 2014 show that skip-gram with negative sampling factorises this matrix. The unit of the
@@ -85,9 +85,9 @@ def positive_pmi(counts: sparse.csr_array, smoothing: float = 0.75) -> sparse.cs
 
 
 def truncated_svd(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The left singular vectors (V, dim) and the singular values (dim,), largest first; zeros beyond the matrix's rank.
+    """Return the left singular vectors (V, dim) and the singular values (dim,), largest first; zeros beyond the rank.
 
-    BLAS runs on one thread, however many there are: its order of additions decides the signs of the vectors.
+    BLAS always runs on one thread here, because its order of additions decides the signs of the vectors.
     """
     left, values = np.zeros((matrix.shape[0], dim)), np.zeros(dim)
     occur = np.flatnonzero(np.diff(matrix.indptr) + np.bincount(matrix.indices, minlength=matrix.shape[1]))
@@ -101,12 +101,12 @@ def truncated_svd(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float6
 
 
 def _singular(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """``truncated_svd`` of a matrix in which no index has an empty row and an empty column.
+    """Compute ``truncated_svd`` of a matrix in which every index has a non-empty row or a non-empty column.
 
     Returns min(dim, size of the matrix) vectors and values.
     """
     size = matrix.shape[0]
-    if size <= 4 * dim:  # on a matrix this small an iteration is neither faster nor stable
+    if size <= 4 * dim:  # for a small matrix, the iteration is neither faster nor stable
         every, values, _ = np.linalg.svd(matrix.toarray())
         return every[:, :dim], values[:dim]
     # ARPACK's iteration starts from the same vector each time

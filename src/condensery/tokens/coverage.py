@@ -1,4 +1,4 @@
-"""Measure what a tokenizer loses of a text: unknown words, and different words that get the same ids."""
+"""Measure what a tokenizer loses of a text: unknown words, and different words that get the same token ids."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,8 @@ from condensery.tokens.store import Texts
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-BLOCKS, BLOCK, CHARACTERS = 20, 50, 1_000  # of a sample: stretches, texts of a stretch, characters of a text
-MOST_UNKNOWN, MOST_MERGED = 0.01, 0.02  # shares above these are warnings; English has 0.0001 and at most 0.008
+BLOCKS, BLOCK, CHARACTERS = 20, 50, 1_000  # a sample has 20 blocks of 50 texts, at most 1,000 characters of each text
+MOST_UNKNOWN, MOST_MERGED = 0.01, 0.02  # larger shares raise a warning; English has 0.0001 and at most 0.008
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Coverage:
 
     Attributes:
         unknown: share of [UNK] among the tokens.
-        merged: share of the distinct words (case ignored) that have the ids of another word. Words with [UNK] among
-            their ids do not count as merged.
-        examples: a few words that have the same ids.
+        merged: share of the distinct words (case ignored) that have the same token ids as another word. A word with
+            [UNK] among its ids does not count as merged.
+        examples: a few words that have the same token ids.
     """
 
     unknown: float
@@ -32,9 +32,9 @@ class Coverage:
     examples: tuple[str, ...]
 
     def warnings(self, trained: bool) -> list[str]:
-        """A line for each share that is too large, with the configuration key that changes it.
+        """Return a line for each share that is too large, with the configuration key that changes it.
 
-        ``trained``: the tokenizer is a WordPiece trained by this project.
+        ``trained``: whether the tokenizer is a WordPiece tokenizer that this project trained.
         """
         lines = []
         if self.unknown > MOST_UNKNOWN:
@@ -55,7 +55,7 @@ class Coverage:
         return lines
 
     def metrics(self, trained: bool) -> dict[str, Any]:
-        """The shares for a manifest, with ``warnings`` where there are any."""
+        """Return the shares for a manifest, and the ``warnings``, if any."""
         lines = self.warnings(trained)
         shares = {"unknown_share": round(self.unknown, 6), "merged_share": round(self.merged, 6)}
         return {**shares, **({"warnings": lines} if lines else {})}

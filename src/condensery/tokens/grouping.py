@@ -1,6 +1,6 @@
-"""Group the sentences of documents into passages that an encoder reads whole (Wu et al. 2023, §4.1).
+"""Group the sentences of documents into passages that fit into an encoder's input (Wu et al. 2023, §4.1).
 
-Every limit counts tokens of the finished passage, tokenised by itself, so no reader of the passages cuts one.
+Every limit counts the tokens of the finished passage, tokenised by itself. So no reader has to truncate a passage.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ class DocumentTexts:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A passage: [CLS] title [SEP] text [SEP] has at most ``length`` tokens."""
+    """A passage, of which [CLS] title [SEP] text [SEP] has at most ``length`` tokens."""
 
     title: str
     text: str
@@ -34,7 +34,7 @@ class Grouped:
 
 @dataclass(frozen=True)
 class _Unit:
-    """A sentence, or a piece of a sentence that is too long: characters ``begin`` to ``end`` of a text of the document."""
+    """A sentence, or a piece of a too long sentence: characters ``begin`` to ``end`` of a text of the document."""
 
     text: int
     begin: int
@@ -47,13 +47,13 @@ def group_documents(
 ) -> list[tuple[str, list[Grouped]]]:
     """Group the sentences of each document into passages of at most ``length`` tokens.
 
-    A passage holds consecutive sentences, as many as fit. A sentence that does not fit by itself is cut, between words
-    where it has any. Only white space between sentences is lost. A passage that continues in the next text of its
-    document joins the two texts with a blank. A passage has the title of the text in which it begins. A title that takes
-    more than half of the room is cut.
+    A passage holds as many consecutive sentences as fit. A sentence that is longer than a passage is cut, between words
+    if possible. Only white space between sentences is lost. A passage that continues in the next text of the document
+    joins the two texts with a space. A passage has the title of the text in which it begins. A title that takes more than
+    half of the available length is cut.
 
     Returns:
-        The id and the passages of each document; a document without words has no passage.
+        The id and the passages of each document; a document without words has no passages.
     """
     titles = {title: _first_piece(tokenizer, title, (length - 3) // 2) for one in documents for title in one.titles}
     rooms = {title: length - SPECIAL_TOKENS - (tokens + 1 if tokens else 0) for title, (_, tokens) in titles.items()}
@@ -71,9 +71,9 @@ def group_documents(
 
 
 def cut(tokenizer: Tokenizer, text: str, limit: int) -> list[tuple[int, int]]:
-    """Cut ``text`` into pieces of at most ``limit`` tokens: the characters (begin, end) of each piece.
+    """Cut ``text`` into pieces of at most ``limit`` tokens. Returns the character range (begin, end) of each piece.
 
-    White space around pieces is left out. A cut lies between words where there is a blank within ``limit`` tokens. A
+    White space around pieces is left out. A cut lies between words if there is white space within ``limit`` tokens. A
     single character is never cut.
     """
     pieces, waiting = [], [(0, len(text))]
@@ -85,13 +85,13 @@ def cut(tokenizer: Tokenizer, text: str, limit: int) -> list[tuple[int, int]]:
         cuts = [0, *_cuts(text[begin:end], places, limit), end - begin]
         if len(cuts) == 2:
             pieces.append((begin, end))
-        else:  # tokenised by itself a piece may have other tokens than in the whole, so it is checked again
+        else:  # a piece may be tokenised differently by itself than within the text, so it is checked again
             waiting += [(begin + first, begin + last) for first, last in reversed(list(pairwise(cuts)))]
     return pieces
 
 
 def _cuts(text: str, places: Sequence[int], limit: int) -> Iterator[int]:
-    """The characters at which a text is cut; its tokens begin at the characters ``places``."""
+    """Yield the characters at which a text is cut. The tokens of the text begin at the characters ``places``."""
     first, before = 0, 0
     while len(places) - first > limit:
         inside = [token for token in range(first + limit, first, -1) if before < places[token] < len(text)]
@@ -112,7 +112,7 @@ def _stripped(text: str, begin: int, end: int) -> tuple[int, int]:
 
 
 def _first_piece(tokenizer: Tokenizer, title: str, limit: int) -> tuple[str, int]:
-    """The beginning of a title, at most ``limit`` tokens long, and its number of tokens."""
+    """Return the beginning of a title, at most ``limit`` tokens long, and the number of tokens of this beginning."""
     pieces = cut(tokenizer, title, limit)
     first = title[slice(*pieces[0])] if pieces else ""
     return first, _count(tokenizer, [first])[0]
@@ -123,7 +123,7 @@ def _count(tokenizer: Tokenizer, texts: list[str]) -> list[int]:
 
 
 def _units(tokenizer: Tokenizer, documents: Sequence[DocumentTexts], rooms: dict[str, int]) -> Iterator[list[_Unit]]:
-    """The units of each document. Each unit is tokenised by itself, the units of all documents in one call."""
+    """Yield the units of each document. Each unit is tokenised by itself, the units of all documents in one call."""
     ranges = [[sentences(text) for text in document.texts] for document in documents]
     texts = [document.texts[n] for document in documents for n in range(len(document.texts))]
     flat = [text[b:e] for text, spans in zip(texts, (r for one in ranges for r in one), strict=True) for b, e in spans]
@@ -144,13 +144,13 @@ def _units(tokenizer: Tokenizer, documents: Sequence[DocumentTexts], rooms: dict
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
-    """Characters (begin, end) of each sentence, without the white space around it."""
+    """Return the character range (begin, end) of each sentence, without white space around it."""
     spans = (_stripped(text, begin, end) for begin, end in pairwise([*sentence_begins(text), len(text)]))
     return [(begin, end) for begin, end in spans if begin < end]
 
 
 def _groups(units: Sequence[_Unit], rooms: Sequence[int]) -> Iterator[list[_Unit]]:
-    """Group consecutive units, as many as fit into the room of the text in which the first unit stands."""
+    """Group consecutive units, as many as fit into the limit of the text in which the group begins."""
     group: list[_Unit] = []
     tokens = 0
     for unit in units:
@@ -169,10 +169,10 @@ def _fitting(
     groups: list[tuple[int, list[_Unit]]],
     rooms: dict[str, int],
 ) -> list[tuple[int, list[_Unit]]]:
-    """The groups, each with the number of its document, halved where the units together have too many tokens.
+    """Return the groups, each with the number of its document; a group with too many tokens is halved until it fits.
 
-    Units may have more tokens together than by themselves. This never happens with WordPiece. Byte-level tokenizers
-    write a word behind a blank with other tokens than at the beginning of a text.
+    A group may have more tokens than its units have separately. This never happens with WordPiece. Byte-level tokenizers
+    split a word after a space into other tokens than at the beginning of a text.
     """
     fitting = []
     counts = _count(tokenizer, [_joined(documents[number], group) for number, group in groups])
@@ -186,7 +186,7 @@ def _fitting(
 
 
 def _joined(document: DocumentTexts, group: Sequence[_Unit]) -> str:
-    """The characters from the first unit to the last, with a blank between two texts."""
+    """Return the characters from the first unit to the last, with a space between two texts."""
     parts = []
     for number in sorted({unit.text for unit in group}):
         of_text = [unit for unit in group if unit.text == number]

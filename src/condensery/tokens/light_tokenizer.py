@@ -1,7 +1,7 @@
-"""A quick loader for a checkpoint's tokenizer, used to answer single queries without importing transformers.
+"""A fast loader for a checkpoint's tokenizer, for single queries, without an import of transformers.
 
-``load_tokenizer`` reads any tokenizer, but importing its library takes longer than the answer. This module reads the
-tokenizers of our own checkpoints with the same Rust code, and leaves all others to ``load_tokenizer``.
+``load_tokenizer`` reads any tokenizer, but importing transformers takes longer than answering a query. This module reads
+the tokenizers of this project's checkpoints with the same Rust code, and leaves all others to ``load_tokenizer``.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from condensery.system.files import read_json
 
 @dataclass(frozen=True)
 class QuickTokenizer:
-    """Maps a text to ids without special tokens, and holds the ids of [CLS] and [SEP], which a query needs."""
+    """A function from a text to ids without special tokens, and the ids of [CLS] and [SEP], which a query also needs."""
 
     ids: Callable[[str], list[int]]
     cls: int
@@ -28,7 +28,7 @@ def load_quick_tokenizer(folder: Path) -> QuickTokenizer:
 
 
 def _read(folder: Path) -> QuickTokenizer | None:
-    """Read the tokenizer without the library; None where the files are not as the library writes them."""
+    """Read the tokenizer without transformers. Returns None where the files are not in the form that transformers writes."""
     from tokenizers import Tokenizer
 
     try:
@@ -57,5 +57,5 @@ def _by_library(folder: Path) -> QuickTokenizer:
 
 
 def _word(token: Any) -> str:
-    """The word of a special token; ``tokenizer_config.json`` holds the word alone, or the word with its settings."""
+    """Return the string of a special token. ``tokenizer_config.json`` holds the string alone or with further settings."""
     return str(token["content"] if isinstance(token, dict) else token)

@@ -1,8 +1,8 @@
-"""Masked language modelling: choose the tokens of a batch to predict, and replace them in the input.
+"""Masked language modelling: choose the tokens of a batch that are predicted, and replace them in the input.
 
-The rule is that of Devlin et al. (2019, section 3.1, and their code). About ``rate`` of the tokens of every span are
-predicted. Of these tokens 80 % become [MASK], 10 % a random token, and 10 % stay. Whole-word masking takes words in a
-random order and masks all tokens of a word or none.
+The rule is that of Devlin et al. (2019, section 3.1, and their code). About a share ``rate`` of the tokens of every span
+is predicted. Of these tokens 80 % become [MASK], 10 % a random token, and 10 % stay unchanged. Whole-word masking takes
+words in a random order and masks either all tokens of a word or none.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from condensery.randomness import Key, uniforms
 from condensery.tokens.vocabulary import Vocabulary
 
 Ids = NDArray[np.int64]
-MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # of the predicted tokens; the rest stays as it is
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # shares of the predicted tokens; the rest stays unchanged
 _DRAW_BITS = 40  # bits of the random order within a span; the other 24 bits of the sort key number the spans
 MOST_SPANS = 1 << (64 - _DRAW_BITS)
 
@@ -28,28 +28,28 @@ def mask_spans(
 ) -> tuple[Ids, Ids, Ids]:
     """Mask a batch of spans for masked language modelling.
 
-    A span with n tokens that are not special has a quota of max(1, round(rate * n)). Its words are taken in a random
-    order until the quota is reached; a word that would overshoot it is skipped, as in BERT's code, so the quota is
-    never exceeded. Only where not one word fits (a span of few, long words), its shortest word is taken whole. Token
-    masking is the case where every token is a word. A span without ordinary tokens is left alone.
+    A span with n ordinary (not special) tokens has a quota of max(1, round(rate * n)) tokens. The words of the span are
+    taken in a random order until the quota is reached. A word that would exceed the quota is skipped, as in BERT's code.
+    If no word of the span fits into the quota, as in a span of few, long words, the shortest word is masked completely.
+    Token masking is the case where every token is a word. A span without ordinary tokens stays unchanged.
 
-    Every draw is a function of (keys, span id, position in the span) alone: a span gets the same mask in any batch.
+    Every draw depends only on (keys, span id, position in the span), so a span gets the same mask in any batch.
 
     Args:
-        ids: (N,) the concatenated spans, with their special tokens; not changed.
+        ids: (N,) the concatenated spans, with their special tokens; the array is not changed.
         starts: (n + 1,) the start of each span; the last entry is N.
-        vocabulary: gives the special tokens, the word borders and the random tokens.
+        vocabulary: vocabulary with the special tokens, the word borders and the tokens for random replacement.
         rate: share of the tokens that is predicted, 0 < rate <= 1.
-        whole_word: mask whole words (by ``vocabulary.continues``) instead of single tokens.
-        keys: for example (seed, "mask", epoch).
-        span_ids: (n,) identity of each span, non-negative: its index in the corpus, not in the batch.
+        whole_word: whether to mask whole words (by ``vocabulary.continues``) instead of single tokens.
+        keys: keys of the random draws, for example (seed, "mask", epoch).
+        span_ids: (n,) non-negative identity of each span: its index in the corpus, not in the batch.
 
     Returns:
-        input_ids (N,), the ids that the encoder reads; masked (m,), ascending positions in ``ids``; targets (m,), the
+        input_ids (N,): the ids that the encoder reads. masked (m,): ascending positions in ``ids``. targets (m,): the
         original ids at these positions.
 
     Raises:
-        ValueError: when ``rate`` is not in (0, 1] or the batch has more than ``MOST_SPANS`` spans.
+        ValueError: ``rate`` is not in (0, 1], or the batch has more than ``MOST_SPANS`` spans.
     """
     if not 0 < rate <= 1:
         raise ValueError(f"the mask rate must be above 0 and at most 1, not {rate}")
@@ -75,9 +75,9 @@ def mask_spans(
 def _word_starts(
     flat: Ids, edges: Ids, ordinary: NDArray[np.bool_], vocabulary: Vocabulary, whole_word: bool
 ) -> NDArray[np.bool_]:
-    """(N,) True where a word begins: at an ordinary token that continues no word, or follows no ordinary token.
+    """Return (N,) True where a word begins: at an ordinary token that continues no word or follows no ordinary token.
 
-    A token continues a word only within its span.
+    A token can continue only a word of the same span.
     """
     if not whole_word:
         return ordinary
@@ -89,9 +89,9 @@ def _word_starts(
 
 
 def _take_words(word_span: Ids, sizes: Ids, draws: NDArray[np.float64], quota: Ids) -> NDArray[np.bool_]:
-    """(words,) True for the words that fill each span's quota, in the order of their draws.
+    """Return (words,) True for the words that fill the quota of each span, taken in the order of their random draws.
 
-    All spans walk through their words side by side, one word a turn, until their quota is filled or the words end.
+    All spans are processed in parallel, one word of each span per turn, until the quota is filled or no word is left.
     """
     key = (word_span.astype(np.uint64) << np.uint64(_DRAW_BITS)) | (draws * 2.0**_DRAW_BITS).astype(np.uint64)
     order = np.argsort(key, kind="stable")
@@ -117,7 +117,7 @@ def _take_words(word_span: Ids, sizes: Ids, draws: NDArray[np.float64], quota: I
 
 
 def _replace(flat: Ids, masked: Ids, names: Ids, positions: Ids, vocabulary: Vocabulary, keys: tuple[Key, ...]) -> Ids:
-    """The ids with 80 % of ``masked`` turned into [MASK] and 10 % into an ordinary token drawn uniformly."""
+    """Return the ids with 80 % of ``masked`` replaced by [MASK] and 10 % by an ordinary token drawn uniformly."""
     replaced = flat.copy()
     kind = uniforms(*keys, "kind", index=names, second=positions)
     replaced[masked[kind < MASK_SHARE]] = vocabulary.mask

@@ -1,4 +1,4 @@
-"""Rows that hold a query and a passage, as a cross-encoder reads them."""
+"""Rows that contain a query and a passage, as a cross-encoder reads them."""
 
 from dataclasses import dataclass, replace
 
@@ -18,15 +18,15 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PairReader:
-    """Makes rows [CLS] query [SEP] passage [SEP]; with titles the passage reads title [SEP] text.
+    """Builds rows [CLS] query [SEP] passage [SEP]. With titles, the passage has the form title [SEP] text.
 
     Attributes:
-        queries, passages: token stores.
+        queries, passages: token stores of the queries and of the passages.
         titles: token store of the passages' titles, or None.
-        vocabulary: gives the ids of the special tokens.
-        query_length: tokens of the longest query, [CLS] and [SEP] included.
-        length: tokens of the longest row; the passage is cut to the room that the query leaves.
-        separators: number of [SEP] between query and passage: 1, or 2 for tokenizers that write pairs so (RoBERTa's).
+        vocabulary: vocabulary with the ids of the special tokens.
+        query_length: maximum number of tokens per query, [CLS] and [SEP] included.
+        length: maximum number of tokens per row; the passage is cut to the length that the query leaves.
+        separators: number of [SEP] tokens between query and passage: 1, or 2 for tokenizers such as RoBERTa's.
 
     Raises:
         UserError: the longest query leaves no room for a passage.
@@ -45,10 +45,10 @@ class PairReader:
             raise UserError(wrong)
 
     def rows(self, queries: ArrayLike, passages: ArrayLike) -> tuple[Ids, Ids, Ids]:
-        """The rows of the pairs of queries (n,) and passages (n,).
+        """Build the rows of the pairs of queries (n,) and passages (n,).
 
         Returns:
-            The flat ids, the row starts (n + 1,), and the first token of the second text of each row (n,).
+            The flat ids, the row starts (n + 1,), and the position of the second text's first token in each row (n,).
         """
         query_tokens, query_starts = text_rows(self.queries, queries, self.vocabulary, self.query_length)
         before, shared = np.diff(query_starts), 2 - self.separators  # (n,) tokens of [CLS] query [SEP]
@@ -56,7 +56,7 @@ class PairReader:
         passage_tokens, passage_starts = text_rows(self.passages, passages, self.vocabulary, room, self.titles)
         passage_tokens[passage_starts[:-1]] = self.vocabulary.sep  # in place of [CLS]
         behind = np.diff(passage_starts) - shared  # (n,)
-        # each pair is two stretches of an array that holds all queries and then all passages
+        # each pair consists of two stretches of an array that contains all queries, followed by all passages
         counts = np.column_stack([before, behind])  # (n, 2)
         first = np.column_stack([query_starts[:-1], len(query_tokens) + passage_starts[1:] - behind])
         flat = np.concatenate([query_tokens, passage_tokens])[ranges(first.reshape(-1), counts.reshape(-1))]
@@ -64,9 +64,9 @@ class PairReader:
         return flat, starts, before + self.separators - 1
 
     def chunks(self, queries: ArrayLike, passages: ArrayLike, budget: int, together: int = 1) -> list[Chunk]:
-        """The rows of the pairs in chunks of at most ``budget`` padded tokens; ``Chunk.rows`` are 0 .. n - 1.
+        """Return the rows of the pairs in chunks of at most ``budget`` padded tokens; ``Chunk.rows`` are 0 .. n - 1.
 
-        ``together`` consecutive pairs stay in one chunk, as in ``condensery.tokens.batches.chunks``.
+        Each group of ``together`` consecutive pairs stays in one chunk, as in ``condensery.tokens.batches.chunks``.
         """
         flat, starts, second = self.rows(queries, passages)
         pieces = chunks(flat, starts, budget, self.vocabulary.pad, together=together)

@@ -1,8 +1,8 @@
-"""Token ids of prefixes, the words put before queries and before passages, as E5's "query: " and "passage: ".
+"""Token ids of the prefixes of queries and passages, such as E5's "query: " and "passage: ".
 
-The token store holds texts without prefixes. A prefix is put behind [CLS] when rows are made, so one store serves every
-retriever. This is exact where the tokenizer splits prefix and text apart, as tokenizers that split at spaces do. Each
-prefix is checked for it.
+The token store holds texts without prefixes. A prefix is inserted after [CLS] when rows are built, so one store serves
+every retriever. The ids are exact if the tokenizer never joins the prefix with the text, as tokenizers that split at
+spaces never do. This is checked for each prefix.
 """
 
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 Ids = NDArray[np.int64]
 NONE: Ids = np.empty(0, np.int64)
-_BEGINNINGS = ("what is it", "The end", "2 of 3", "(a) x", '"so"', "Über", "x", "don't", "U.S.")  # of texts to try
+_BEGINNINGS = ("what is it", "The end", "2 of 3", "(a) x", '"so"', "Über", "x", "don't", "U.S.")  # of trial texts
 
 
 @dataclass(frozen=True)
 class Prefixes:
-    """Token ids of the prefixes: ``query`` (n,) and ``passage`` (m,), empty where there is none."""
+    """Token ids of the prefixes: ``query`` (n,) and ``passage`` (m,), empty without a prefix."""
 
     query: Ids = field(default_factory=lambda: NONE)
     passage: Ids = field(default_factory=lambda: NONE)
@@ -34,12 +34,12 @@ class Prefixes:
         """Tokenise the prefixes of queries and passages.
 
         Args:
-            tokenizer: folder or hub name; not needed where both prefixes are empty.
-            query, passage: the prefixes as text; empty = no prefix.
-            lengths: longest query and passage in tokens, special tokens included.
+            tokenizer: folder or hub name of a tokenizer; may be None if both prefixes are empty.
+            query, passage: the prefixes as strings; empty = no prefix.
+            lengths: maximum length of a query and of a passage in tokens, special tokens included.
 
         Raises:
-            UserError: there is no tokenizer, it does not split prefix and text apart, or a prefix fills the whole input.
+            UserError: there is no tokenizer, the tokenizer joins prefix and text, or a prefix fills the whole input.
         """
         if not query and not passage:
             return cls()
@@ -60,19 +60,19 @@ NO_PREFIXES = Prefixes()
 def check_prefix(key: str, prefix: str, number: int, length_key: str, length: int) -> None:
     """Raise ``UserError`` where a prefix of ``number`` tokens leaves no room for a text.
 
-    ``length`` is the longest input in tokens, [CLS] and [SEP] included.
+    ``length`` is the maximum input length in tokens, [CLS] and [SEP] included.
     """
     if number > length - 3:
         raise UserError(f"{key}: {shown(prefix)!r} is {number} tokens; raise {length_key}, which is {length}")
 
 
 def _ids(tokenizer: "PreTrainedTokenizerFast", key: str, prefix: str, length_key: str, length: int) -> Ids:
-    """The ids of a prefix. They and the ids of a text are together the ids of the text with its prefix."""
+    """Return the ids of a prefix. Followed by the ids of a text, they equal the ids of the text with the prefix."""
 
     def read(text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    for form in (prefix, prefix.rstrip()):  # some tokenizers make a token of the space at the end
+    for form in (prefix, prefix.rstrip()):  # some tokenizers turn the final space into a token
         ids = read(form)
         if all(read(prefix + text) == ids + read(text) for text in _BEGINNINGS):
             check_prefix(key, prefix, len(ids), length_key, length)

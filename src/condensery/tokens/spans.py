@@ -1,7 +1,7 @@
-"""Spans of a corpus for pre-training: every span of the corpus once an epoch, or two spans of a document.
+"""Draw the spans of a corpus for pre-training: every span of the corpus once per epoch, or two spans of a document.
 
-A span is (start, tokens): a stretch of a store's ``tokens`` inside one document, without special tokens. Documents are
-runs of texts, so a span may cross the border between two passages.
+A span is (start, tokens): a stretch of a store's ``tokens`` inside one document, without special tokens. A document is a
+run of texts, so a span may cross the border between two passages.
 """
 
 from abc import ABC, abstractmethod
@@ -18,30 +18,30 @@ from condensery.tokens.store import TokenStore
 
 Ids = NDArray[np.int64]
 SPECIAL_TOKENS = 2  # [CLS] and [SEP]
-BLOCK = 1 << 22  # sentences packed at a time
+BLOCK = 1 << 22  # number of sentences packed at a time
 Span = tuple[int, int]
 
 
 class SpanSet(ABC):
-    """The spans of a store, as a function of (seed, epoch, document).
+    """The spans of a store, which depend only on (seed, epoch, document).
 
-    A document with fewer than ``2 * min_length`` tokens cannot give two spans; it is left out and counted.
+    A document with fewer than ``2 * min_length`` tokens cannot give two spans. It is left out and counted.
 
     Args:
-        store: the tokens, with sentences where the kind of span needs them.
-        length: tokens of the longest input, with [CLS] and [SEP]; a span has at most ``length - 2``.
-        seed: seed of every draw.
-        min_length: tokens of the shortest span.
+        store: token store, with sentences if the kind of span needs them.
+        length: maximum input length in tokens, with [CLS] and [SEP]; a span has at most ``length - 2`` tokens.
+        seed: seed of all random draws.
+        min_length: minimum number of tokens per span.
 
     Attributes:
-        limit: tokens of the longest span, ``length - 2``.
+        limit: maximum number of tokens per span, ``length - 2``.
         usable: (documents,) index of each usable document in the store.
-        documents: how many documents are used.
-        dropped: how many documents are too short (empty ones included).
-        dropped_tokens: tokens that ``spans`` never shows because their document is too short.
+        documents: number of usable documents.
+        dropped: number of documents that are too short, empty documents included.
+        dropped_tokens: number of tokens that no span of ``spans`` contains, because the document is too short.
 
     Raises:
-        UserError: when ``min_length`` does not leave room in ``length``, or no document is long enough.
+        UserError: ``min_length`` is below 1 or above half of ``limit``, or no document is long enough.
     """
 
     def __init__(self, store: TokenStore, length: int, seed: int, min_length: int) -> None:
@@ -66,30 +66,30 @@ class SpanSet(ABC):
         self._size: Ids = lengths[self.usable]
 
     def pair(self, epoch: int, document: int) -> tuple[Span, Span]:
-        """Two different, non-overlapping spans of one usable document, ((start, tokens), (start, tokens))."""
+        """Return two non-overlapping spans of one usable document, ((start, tokens), (start, tokens))."""
         (a, m), (b, n) = self.pairs(epoch, [document])[0].tolist()
         return (a, m), (b, n)
 
     @abstractmethod
     def pairs(self, epoch: int, documents: ArrayLike) -> Ids:
-        """``pair`` for many usable documents (n,) at once: (n, 2, 2) int64.
+        """Return the result of ``pair`` for many usable documents (n,) at once: int64 (n, 2, 2).
 
         The axes are the document, the first or second span, and (start, tokens).
         """
 
     @abstractmethod
     def spans(self, epoch: int) -> Ids:
-        """Every span of the corpus, in the order of the corpus: (S, 2) int64 of (start, tokens), disjoint."""
+        """Return every span of the corpus, disjoint and in the order of the corpus: int64 (S, 2), (start, tokens)."""
 
     def _draw(self, what: str, epoch: int, documents: Ids) -> NDArray[np.float64]:
         return uniforms(self.seed, "spans", what, epoch, index=self.usable[documents])
 
 
 class RandomWindows(SpanSet):
-    """Windows that begin anywhere in a document, at another place in each epoch."""
+    """Windows that begin anywhere in a document, at a different place in each epoch."""
 
     def pairs(self, epoch: int, documents: ArrayLike) -> Ids:
-        """Two windows of full width where the document has room for both, else each half of the document."""
+        """Return two windows of full width if the document has room for both, else the two halves of the document."""
         chosen = np.asarray(documents, dtype=np.int64)
         width = np.minimum(self.limit, self._size[chosen] // 2)
         room = self._size[chosen] - 2 * width + 1
@@ -101,7 +101,7 @@ class RandomWindows(SpanSet):
         return np.stack([starts.T, np.broadcast_to(width[:, None], (len(chosen), 2))], axis=-1)
 
     def spans(self, epoch: int) -> Ids:
-        """Cut each document into windows from a random phase; a window shorter than ``min_length`` is left out."""
+        """Cut each document into windows from a random offset. A window shorter than ``min_length`` is left out."""
         every = np.arange(self.documents)
         phase = (self._draw("phase", epoch, every) * self.limit).astype(np.int64)
         phase = np.where(self._size <= self.limit, self.limit, np.maximum(phase, 1))
@@ -115,15 +115,15 @@ class RandomWindows(SpanSet):
 
 
 class SentencePacked(SpanSet):
-    """Sentences packed greedily into spans of at most ``length - 2`` tokens, the same spans in every epoch.
+    """Sentences packed greedily into spans of at most ``length - 2`` tokens. The spans are the same in every epoch.
 
-    A sentence that does not fit into a span by itself is cut. A share ``short_probability`` of the spans aims at a
-    shorter target, drawn uniformly between ``min_length`` and the limit, so that the encoder also sees short inputs (the
-    data scripts of Condenser and coCondenser do so with 0.1). Spans shorter than ``min_length``, mostly at the ends of
-    documents, are left out and counted in ``dropped_tokens``.
+    A sentence that is longer than a span is cut. With probability ``short_probability``, a span gets a shorter target
+    length, drawn uniformly between ``min_length`` and the limit, so that the encoder also sees short inputs. The data
+    scripts of Condenser and coCondenser do this with probability 0.1. Spans shorter than ``min_length``, mostly at the
+    ends of documents, are left out and counted in ``dropped_tokens``.
 
     A document that was packed into fewer than two spans is split near its middle to give a pair. The split lies at the
-    beginning of a sentence where one begins within the middle half, else between two tokens.
+    beginning of a sentence if a sentence begins in the middle half, else between two tokens.
 
     Raises:
         UserError: also when the store has no sentences.
@@ -146,11 +146,11 @@ class SentencePacked(SpanSet):
         self._halves: Ids = self._split(store.sentences, self._single)
 
     def spans(self, epoch: int) -> Ids:
-        """The packed spans of the corpus; the epoch does not change them."""
+        """Return the packed spans of the corpus, the same for every epoch."""
         return self._spans
 
     def pairs(self, epoch: int, documents: ArrayLike) -> Ids:
-        """Two of the document's spans, drawn uniformly without replacement, in random order."""
+        """Return two spans of each document, drawn uniformly without replacement, in random order."""
         chosen = np.asarray(documents, dtype=np.int64)
         number = self._number[chosen]
         choices = np.maximum(number, 2)
@@ -166,35 +166,35 @@ class SentencePacked(SpanSet):
         return pairs
 
     def _blocks(self, sentences: Ids) -> list[tuple[int, int]]:
-        """The documents of the store in runs of about ``BLOCK`` sentences: (first, last + 1) document of each."""
+        """Split the store's documents into runs of about ``BLOCK`` sentences: (first, last + 1) document of each run."""
         before = np.searchsorted(sentences, self.store.document_starts)  # sentences before each document
         cuts = np.searchsorted(before, np.arange(0, len(sentences), BLOCK))
         cuts = np.unique(np.concatenate([[0], cuts, [len(before) - 1]]))
         return list(pairwise(cuts.tolist()))
 
     def _pack(self, sentences: Ids, first: int, last: int) -> Ids:
-        """Pack the documents first .. last - 1 of the store: (S, 2) spans that cover every token of them once."""
+        """Pack the documents first .. last - 1 of the store into spans (S, 2) that cover each of their tokens once."""
         edges = self.store.document_starts
         a, b = np.searchsorted(sentences, [edges[first], edges[last]])
         starts = np.asarray(sentences[a:b])
-        pieces = -(-np.diff(starts, append=edges[last]) // self.limit)  # a longer sentence is cut into several
+        pieces = -(-np.diff(starts, append=edges[last]) // self.limit)  # a longer sentence is cut into several pieces
         begin = ranges(np.zeros_like(starts), pieces) * self.limit + np.repeat(starts, pieces)
         document_end = edges[np.searchsorted(edges, begin, side="right")]
         border = np.append(begin, edges[last])
         reach = np.minimum(begin + self._targets(begin), document_end)
-        following = np.searchsorted(border, reach, side="right") - 1  # where the next span begins, if one begins here
+        following = np.searchsorted(border, reach, side="right") - 1  # start of the span after one that starts here
         following = np.maximum(following, np.arange(1, len(begin) + 1))
         chosen = border[_walk(following)]
         return np.stack([chosen[:-1], np.diff(chosen)], axis=-1)
 
     def _targets(self, begin: Ids) -> Ids:
-        """The most tokens that a span beginning at each of the places ``begin`` may hold."""
+        """Return for each position in ``begin`` the maximum number of tokens of a span that begins there."""
         draws = [uniforms(self.seed, "spans", what, index=begin) for what in ("short", "target")]
         shorter = self.min_length + (draws[1] * (self.limit - self.min_length + 1)).astype(np.int64)
         return np.where(draws[0] < self.short_probability, shorter, self.limit)
 
     def _split(self, sentences: Ids, documents: Ids) -> Ids:
-        """Two neighbouring spans of each of these usable documents (n,), cut near the middle: (n, 2, 2)."""
+        """Cut each of the usable documents (n,) near the middle into two adjacent spans: (n, 2, 2)."""
         first, size = self._first[documents], np.minimum(self._size[documents], 2 * self.limit)
         middle = first + size // 2
         slack = np.minimum(size // 4, size // 2 - np.maximum(self.min_length, size - self.limit))
@@ -207,7 +207,7 @@ class SentencePacked(SpanSet):
 
 
 def _walk(following: Ids) -> Ids:
-    """The places 0, following[0], following[following[0]], ..., len(following)."""
+    """Return the positions 0, following[0], following[following[0]], ..., len(following)."""
     jump = memoryview(following)  # type: ignore[arg-type]  # gives plain integers, faster than indexing the array
     places, place = [0], 0
     while place < len(jump):

@@ -1,4 +1,4 @@
-"""Texts tokenised once: ids in one memory-mapped file, and the places where texts, sentences and documents begin."""
+"""The token store: the ids of tokenised texts in one memory-mapped file, and the starts of texts, sentences, documents."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -16,12 +16,12 @@ from condensery.tokens.workers import Piece, read_tokenizer, tokenised, vocabula
 
 Ids = NDArray[np.int64]
 _FIELDS = {"dtype": str, "texts": int, "tokens": int, "sentences": int, "documents": int}
-_BLOCK = 1 << 22  # tokens counted at a time
-_ABSENT = -1  # the count of sentences or documents where none were recorded
+_BLOCK = 1 << 22  # number of tokens counted at a time
+_ABSENT = -1  # stands for the number of sentences or documents if they were not recorded
 
 
 class Texts(Protocol):
-    """A list of texts, or a memory-mapped column that gives a list for a slice."""
+    """A list of texts, or a memory-mapped column that returns a list for a slice."""
 
     def __len__(self) -> int: ...
 
@@ -32,18 +32,18 @@ class TokenStore:
     """The token ids of N texts, without special tokens, memory-mapped from a folder.
 
     Args:
-        folder: where ``tokenise`` wrote it.
-        single_texts: take each text as a document of its own, whatever the folder says.
+        folder: folder to which ``tokenise`` wrote the store.
+        single_texts: whether to treat each text as a document, even if the folder records documents.
 
     Attributes:
         tokens: (T,) uint16 or uint32, the concatenated texts.
         starts: (N + 1,) int64, the start of each text in ``tokens``.
         sentences: (S,) int64, the start of each sentence in ``tokens``, ascending; each text begins a sentence. None
-            when the store was written without sentences.
+            if the store was written without sentences.
         documents: (D + 1,) int64, the first text of each document; without documents each text is a document.
 
     Raises:
-        UserError: when the folder holds no whole store, or its files contradict each other.
+        UserError: the folder holds no complete store, or the files of the store are inconsistent.
     """
 
     def __init__(self, folder: Path, single_texts: bool = False) -> None:
@@ -67,22 +67,22 @@ class TokenStore:
         return TokenStore, (
             self.folder,
             self.single_texts,
-        )  # another process maps the files itself and does not get their content
+        )  # so another process maps the files itself instead of receiving their content
 
     @staticmethod
     def exists(folder: Path) -> bool:
-        """Whether a whole store lies in ``folder`` (the description is written last)."""
+        """Return whether ``folder`` holds a complete store. The description ``store.json`` is written last."""
         return (Path(folder) / "store.json").is_file()
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     def text(self, index: int) -> NDArray:
-        """The ids of one text: a view, without special tokens."""
+        """Return the ids of one text as a view, without special tokens."""
         return self.tokens[self.starts[index] : self.starts[index + 1]]
 
     def sentence_spans(self, index: int) -> list[tuple[int, int]]:
-        """(start, tokens) of each sentence of one text; none where no sentences were recorded."""
+        """Return (start, tokens) of each sentence of one text; an empty list if no sentences were recorded."""
         if self.sentences is None:
             return []
         first, last = int(self.starts[index]), int(self.starts[index + 1])
@@ -91,27 +91,27 @@ class TokenStore:
         return [(start, end - start) for start, end in zip(starts, [*starts[1:], last], strict=True)]
 
     def share_of(self, token: int) -> float:
-        """The share of one id among all tokens, from 0 to 1; 0 where there are none. Reads the store once, in blocks."""
+        """Return the share of one id among all tokens, from 0 to 1; 0 for an empty store. Reads the store in blocks."""
         blocks = (self.tokens[first : first + _BLOCK] for first in range(0, self.token_count, _BLOCK))
         return sum(int(np.count_nonzero(block == token)) for block in blocks) / max(1, self.token_count)
 
     def content(self) -> dict[str, NDArray | None]:
-        """The arrays of the store by name, without its folder."""
+        """Return the arrays of the store by name. The folder is not part of the content."""
         return {name: getattr(self, name) for name in ("tokens", "starts", "sentences", "documents")}
 
     @cached_property
     def lengths(self) -> Ids:
-        """(N,) number of tokens of each text."""
+        """The number of tokens of each text, (N,)."""
         return np.diff(self.starts)
 
     @cached_property
     def document_starts(self) -> Ids:
-        """(D + 1,) the start of each document in ``tokens``; the texts of a document lie side by side."""
+        """The start of each document in ``tokens``, (D + 1,). The texts of a document are adjacent."""
         return np.asarray(self.starts[self.documents])
 
     @cached_property
     def document_lengths(self) -> Ids:
-        """(D,) number of tokens of each document."""
+        """The number of tokens of each document, (D,)."""
         return np.diff(self.document_starts)
 
     def _map_tokens(self, dtype: str) -> NDArray:
@@ -126,7 +126,7 @@ class TokenStore:
         return np.memmap(path, dtype=dtype, mode="r") if held else np.empty(0, dtype=dtype)
 
     def _map(self, name: str, size: int | None, last: int | None = None) -> Ids:
-        """Map an int64 array, check its size and, where ``last`` is given, that the array runs from 0 to ``last``."""
+        """Memory-map an int64 array, and check its size and, if ``last`` is given, that it runs from 0 to ``last``."""
         path = self.folder / name
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -151,23 +151,23 @@ def tokenise(
 ) -> TokenStore:
     """Tokenise every text once, in order, and write a ``TokenStore``.
 
-    Each text is tokenised whole. Sentence boundaries are found in its characters and carried over to tokens by the
+    Each text is tokenised as a whole. Sentence boundaries are detected in the characters and mapped to tokens by the
     tokenizer's offsets, so the ids do not depend on where sentences end. The result does not depend on ``workers`` or
-    ``batch``. Memory holds a few batches.
+    ``batch``. A few batches are in memory at a time.
 
     Args:
-        texts: gives a list of strings for a slice.
+        texts: list of texts, or a column that returns a list of strings for a slice.
         tokenizer: folder with ``tokenizer.json`` (the artifact of the stage `tokenizer`).
-        folder: gets the store; an older store there is replaced.
-        sentences: also record where sentences begin.
-        documents: (D + 1,) first text of each document, ending with len(texts).
+        folder: folder to which the store is written; an older store there is replaced.
+        sentences: whether to record also where sentences begin.
+        documents: (D + 1,) first text of each document; the last entry is len(texts).
         workers: number of processes; with 1 the work is done in this process.
-        batch: number of texts of a task.
-        label: shown with the progress.
+        batch: number of texts per task.
+        label: label of the progress display.
 
     Raises:
-        UserError: when ``tokenizer`` holds no usable tokenizer.json.
-        ValueError: when ``documents`` does not run from 0 to len(texts) in ascending order.
+        UserError: ``tokenizer`` holds no usable tokenizer.json.
+        ValueError: ``documents`` does not run from 0 to len(texts) in ascending order.
     """
     edges = np.asarray([0, len(texts)] if documents is None else documents, dtype=np.int64)
     if len(edges) == 0 or edges[0] != 0 or edges[-1] != len(texts) or (np.diff(edges) < 0).any():
@@ -189,7 +189,7 @@ def tokenise(
 
 
 def _write(folder: Path, pieces: Iterable[Piece], sentences: bool, advance: Callable[[int], None]) -> tuple[int, int]:
-    """Append pieces to the files of a store; returns the numbers of tokens and sentences (``_ABSENT`` without sentences)."""
+    """Append pieces to the files of a store. Returns the numbers of tokens and of sentences (``_ABSENT`` without them)."""
     tokens = 0
     with (
         open(folder / "tokens.bin", "wb") as ids,
@@ -209,7 +209,7 @@ def _write(folder: Path, pieces: Iterable[Piece], sentences: bool, advance: Call
 
 
 class _Growing:
-    """An int64 .npy file that grows. Its header, which NumPy pads for this purpose, is written again at the end."""
+    """An int64 .npy file that grows. At the end, the header is written again; NumPy pads the header for this purpose."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.count = path, 0

@@ -1,4 +1,4 @@
-"""Tokenizers: a pre-trained one by name or folder, or a WordPiece trained on the collection."""
+"""Load a pre-trained tokenizer by name or folder, or train a WordPiece tokenizer on the collection."""
 
 import sys
 import unicodedata
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-MOST_CHARACTERS = 1000  # of the alphabet, as BERT's: rarer characters become [UNK]
-FEWEST_CHARACTERS = 100  # the alphabet is not cut below this, whatever the size of the vocabulary
-COVERED = 0.999  # share of the characters of a text that the alphabet should hold, where more ideographs can help
+MOST_CHARACTERS = 1000  # largest alphabet, ideographs aside, as in BERT: rarer characters become [UNK]
+FEWEST_CHARACTERS = 100  # the alphabet is never cut below this size, even for a small vocabulary
+COVERED = 0.999  # share of a text's characters that the alphabet should cover, if more ideographs can achieve it
 StripAccents = Literal["latin"] | bool
 
-# marks behind a Latin letter, behind a character that is neither letter nor mark, and at the beginning of a text
+# combining marks after a Latin letter, after a character that is neither letter nor mark, and at the start of a text
 LATIN_ACCENTS = r"(?:(?<=[\p{Latin}[^\p{L}\p{Mn}\p{Mc}]])|\A)\p{Mn}+"
 ALL_ACCENTS = r"\p{Mn}+"
-# A run of letters without a blank, as Thai and Burmese are written. WordPiece turns a word of more than 100 characters
-# into [UNK], so a run is cut before that. Latin letters are left as BERT has them: so long a run of them is no word.
+# A run of letters without spaces, as in Thai and Burmese. WordPiece turns a word of more than 100 characters into [UNK],
+# so a run is cut before it reaches this length. Runs of Latin letters are not cut, as in BERT: such a long run is no word.
 LONG_RUN = r"[\p{L}\p{M}&&[^\p{Latin}]][\p{L}\p{M}\p{N}]{79,99}(?!\p{M})"
 ROUTER = "router_config.json"  # the file in which sentence-transformers names the folders of two towers
 _BATCH = 1024
 
 
 def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
-    """A fast tokenizer from a folder or from the Hugging Face hub, fit for masked language modelling.
+    """Load a fast tokenizer from a folder or from the Hugging Face hub, for masked language modelling.
 
     Raises:
-        UserError: when there is no such folder, the hub does not have it or cannot be reached, there is no fast
-            tokenizer, it has no words, or it lacks one of the special tokens pad, cls, sep, mask, unk.
+        UserError: the folder does not exist, the hub lacks the tokenizer or cannot be reached, there is no fast
+            tokenizer, the tokenizer has no words, or one of the special tokens pad, cls, sep, mask, unk is missing.
     """
     text, folder = str(name), expanded(name)
     local = bool(text) and folder.is_dir()
@@ -73,10 +73,10 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
 
 
 def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", what: str) -> None:
-    """Raise ``UserError`` for settings that the library accepts, but on which it fails when it reads a text.
+    """Raise ``UserError`` for settings that the library accepts at first, but on which it fails when it reads a text.
 
-    The settings are a longest input that is not a number, and an unknown token that is not in the vocabulary. ``what``
-    begins the message.
+    These settings are a maximum input length that is not a number, and an unknown token that is missing from the
+    vocabulary. The message begins with ``what``.
     """
     longest = tokenizer.model_max_length
     if type(longest) not in (int, float):
@@ -92,14 +92,14 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", what: str) -> None:
 
 
 def number_of_words(tokenizer: "PreTrainedTokenizerBase") -> int:
-    """The number of tokens that are not special. It is 0 for a folder that lacks its files, which the library accepts."""
+    """Return the number of ordinary tokens. It is 0 for a folder without tokenizer files, which the library accepts."""
     return len(tokenizer) - len(set(tokenizer.all_special_ids))
 
 
 def _read(name: str, local: bool) -> Any:
-    """Read a tokenizer; a folder with nothing but BERT's ``vocab.txt`` counts as one (cased if it has capitals).
+    """Read a tokenizer. A folder with only BERT's ``vocab.txt`` gives a BERT tokenizer, cased if the file has capitals.
 
-    Where sentence-transformers keeps two towers in subfolders, the tokenizer of passages is read.
+    For a sentence-transformers folder with two towers in subfolders, the tokenizer of passages is read.
     """
     from transformers import AutoTokenizer, BertTokenizer
 
@@ -126,24 +126,24 @@ def train_wordpiece(
 ) -> "PreTrainedTokenizerFast":
     """Train a WordPiece tokenizer like BERT's on ``texts`` and save it as a Hugging Face folder.
 
-    The alphabet holds the most frequent characters (at most a quarter of the vocabulary) and the ideographs that the
-    text needs beyond them. Each frequent character is there twice: at the beginning and inside of a word. The same text
-    gives the same tokenizer in every process.
+    The alphabet contains the most frequent characters (at most a quarter of the vocabulary), and further ideographs that
+    the text needs. Each frequent character has two entries: one for the beginning and one for the inside of a word. The
+    same text gives the same tokenizer in every process.
 
     Args:
-        texts: gives a list of strings for a slice; read twice.
-        vocab_size: entries, special tokens included; fewer when the text has no more to offer.
-        folder: gets the files of the tokenizer.
-        lowercase: turn all letters into lower case.
-        label: shown with the progress.
+        texts: list of texts, or a column that returns a list of strings for a slice; it is read twice.
+        vocab_size: number of entries, special tokens included; a small text may give fewer entries.
+        folder: folder to which the tokenizer's files are written.
+        lowercase: whether to convert all letters to lower case.
+        label: label of the progress display.
         strip_accents: which accents ``normaliser`` removes: "latin", True (all) or False (none).
-        warn: give a Python warning where the tokenizer loses much of the texts, as ``tokens.coverage`` measures it.
+        warn: whether to issue a Python warning if the tokenizer loses much of the texts, by ``tokens.coverage``.
 
     Returns:
         The tokenizer, read from ``folder``.
 
     Raises:
-        UserError: when there is no text, or ``vocab_size`` does not hold the special tokens and the alphabet.
+        UserError: there is no text, or ``vocab_size`` is too small for the special tokens and the alphabet.
     """
     from tokenizers.trainers import WordPieceTrainer
     from transformers import BertTokenizer, PreTrainedTokenizerFast
@@ -154,8 +154,8 @@ def train_wordpiece(
         alphabet = _alphabet(_batches(texts, task), backend.normalizer.normalize_str, vocab_size)
         trainer = WordPieceTrainer(
             vocab_size=vocab_size,
-            # The library numbers "##x" in the order of a hash table, and breaks ties between merges by these numbers.
-            # Tokens named here are numbered in our order, so the same text gives the same tokenizer in every process.
+            # The library numbers tokens "##x" in the order of a hash table, and breaks ties between merges by these
+            # numbers. Tokens named here keep this order, so the same text gives the same tokenizer in every process.
             special_tokens=[*SPECIAL.values(), *(f"##{character}" for character in alphabet[: _most(vocab_size)])],
             initial_alphabet=alphabet,
             limit_alphabet=len(alphabet),
@@ -164,7 +164,7 @@ def train_wordpiece(
         backend.train_from_iterator(_batches(texts, task), trainer=trainer)
     backend = BertTokenizer(vocab=backend.get_vocab()).backend_tokenizer
     _as_ours(backend, lowercase, strip_accents)
-    # The library's class for BERT would put BERT's normaliser in the place of ours when the folder is opened.
+    # The library's class for BERT would replace this normaliser by BERT's normaliser when the folder is opened.
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
@@ -178,7 +178,7 @@ def train_wordpiece(
 
 
 def _as_ours(backend: "Tokenizer", lowercase: bool, strip_accents: StripAccents) -> None:
-    """Give a tokenizer our normaliser, and make it cut runs of letters that are longer than a word."""
+    """Set ``normaliser`` as the tokenizer's normaliser, and make the tokenizer cut overlong runs (``LONG_RUN``)."""
     from tokenizers import Regex, pre_tokenizers
 
     backend.normalizer = normaliser(lowercase, strip_accents)
@@ -187,14 +187,15 @@ def _as_ours(backend: "Tokenizer", lowercase: bool, strip_accents: StripAccents)
 
 
 def normaliser(lowercase: bool = True, strip_accents: StripAccents = "latin") -> "Normalizer":
-    """BERT's normaliser of texts, with two changes: accents have a setting of their own, and all text is decomposed.
+    """Return BERT's normaliser of texts with two changes: accents have a separate setting, and all text is decomposed.
 
-    Invisible characters are removed, blanks are put around ideographs, and all characters are decomposed (NFD), Korean
-    syllables too, so composed and decomposed forms are the same. A decomposed accent is a mark of its own behind its
-    letter (Unicode's Mn). ``strip_accents`` removes:
+    Invisible characters are removed, and spaces are put around ideographs. All characters are decomposed (NFD), Korean
+    syllables too, so composed and decomposed forms become equal. A decomposed accent is a separate mark after its letter
+    (Unicode's Mn). ``strip_accents`` removes:
 
-    - ``"latin"``: marks behind a Latin letter, a number or a sign, so English reads as in BERT's uncased models. Marks of
-      all other scripts are kept: the vowel signs of Hindi and Thai are letters, and so is the breve of Cyrillic й.
+    - ``"latin"``: marks after a Latin letter, a number or a sign, so English is normalised as in BERT's uncased models.
+      Marks of all other scripts are kept, because they are letters, such as the vowel signs of Hindi and Thai, or parts
+      of letters, such as the breve of Cyrillic й.
     - ``True``: all marks, as BERT's uncased models do.
     - ``False``: no marks.
     """
@@ -211,13 +212,13 @@ def normaliser(lowercase: bool = True, strip_accents: StripAccents = "latin") ->
 
 
 def _alphabet(batches: Iterator[Sequence[str]], normalise: Callable[[str], str], vocab_size: int) -> list[str]:
-    """The characters that the vocabulary spells words with, most frequent first.
+    """Return the characters with which the vocabulary spells words, most frequent first.
 
-    Behind the most frequent characters come the ideographs that are needed to spell a share ``COVERED`` of the text.
-    They are cut where the alphabet would fill more than three quarters of the vocabulary.
+    The most frequent characters are followed by the ideographs that are needed to spell a share ``COVERED`` of the text.
+    The list is cut where the alphabet would fill more than three quarters of the vocabulary.
 
-    ``normalise`` must treat each character by itself, except combining marks, which may depend on the character before
-    them. It is therefore called once for each distinct character, and on every batch of texts with marks.
+    ``normalise`` must treat each character independently, except combining marks, which may depend on the character
+    before them. It is therefore called once for each distinct character, and on every batch of texts with marks.
     """
     counts = _characters(batches, normalise)
     ordered = [
@@ -225,19 +226,19 @@ def _alphabet(batches: Iterator[Sequence[str]], normalise: Callable[[str], str],
     ]
     if not ordered:
         raise UserError("there is no text to train the tokenizer on: the collection is empty")
-    needed = len(SPECIAL) + 2 * min(len(ordered), FEWEST_CHARACTERS)  # each at the beginning and inside of a word
+    needed = len(SPECIAL) + 2 * min(len(ordered), FEWEST_CHARACTERS)  # one for the start, one for the inside of words
     if vocab_size < needed:
         raise UserError(f"vocab_size={vocab_size} is too small for this text; give at least {needed}")
     most = _most(vocab_size)
     occurrences = np.cumsum([counts[character] for character in ordered])
     covering = int(np.searchsorted(occurrences, COVERED * occurrences[-1])) + 1
-    # an ideograph always stands alone, so one entry holds it
+    # an ideograph is always a word by itself, so it needs only one entry
     ideographs = [character for character in ordered[most:covering] if normalise(character) == f" {character} "]
     return ordered[:most] + ideographs[: max(0, 3 * vocab_size // 4 - 2 * most)]
 
 
 def _most(vocab_size: int) -> int:
-    """The largest number of characters that words are spelt with, both at their beginning and inside."""
+    """Return the maximum number of characters that have an entry for the beginning and one for the inside of a word."""
     return min(MOST_CHARACTERS, max(FEWEST_CHARACTERS, vocab_size // 4))
 
 

@@ -1,4 +1,4 @@
-"""The ids and word borders of a tokenizer, which a batch needs, without the tokenizer object."""
+"""The ids and word borders of a tokenizer: all that batches need, without the tokenizer object."""
 
 import json
 from dataclasses import dataclass, field
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 NEEDED = ("pad", "cls", "sep", "mask", "unk")
-_SPREAD, _SPARE = 4, 10_000  # the most ids of a tokenizer: _SPREAD times the number of its tokens, and _SPARE more
+_SPREAD, _SPARE = 4, 10_000  # a tokenizer may have at most _SPREAD * (number of tokens) + _SPARE ids
 _WORD_START = ("Ġ", "Ċ", "ĉ", "č")  # space, line feed, tab and carriage return in the byte-level alphabet
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Ids of a tokenizer, as training needs them.
+    """The ids of a tokenizer that training needs.
 
     Attributes:
-        size: number of ids (V); the embedding has at least as many rows.
+        size: number of ids (V); the embedding matrix has at least as many rows.
         pad, cls, sep, mask, unk: ids of the special tokens.
-        special: (s,) int64, sorted: every special id; special ids are never masked and never drawn.
-        continues: (V,) bool: True where a token continues the word of the token before it. In scripts without blanks
-            between words no token does.
+        special: int64 (s,), every special id, sorted. Special ids are never masked and never drawn as random tokens.
+        continues: bool (V,), True where a token continues the word of the previous token. In scripts without spaces
+            between words, it is False for every token.
     """
 
     size: int
@@ -74,14 +74,14 @@ class Vocabulary:
 
     @cached_property
     def is_special(self) -> NDArray[np.bool_]:
-        """(V,) True for special ids."""
+        """True for special ids, bool (V,)."""
         flags = np.zeros(self.size, dtype=np.bool_)
         flags[self.special] = True
         return flags
 
     @cached_property
     def ordinary(self) -> NDArray[np.int64]:
-        """(V - s,) every id that is not special; random replacements are drawn from these ids."""
+        """Every id that is not special, (V - s,). Random replacements are drawn from these ids."""
         return np.flatnonzero(~self.is_special).astype(np.int64)
 
     def save(self, folder: Path) -> None:
@@ -93,7 +93,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, folder: Path) -> "Vocabulary":
-        """Read the files that ``save`` wrote. A missing or broken file raises a ``UserError`` that names the file."""
+        """Read the files that ``save`` wrote. A missing or invalid file raises a ``UserError`` that names the file."""
         path = folder / "vocabulary.json"
         values = read_json(path)
         try:
@@ -108,22 +108,22 @@ class Vocabulary:
 
 
 def _continuation(backend: dict[str, Any]) -> Any:
-    """The rule that says whether a token string continues a word, read from the tokenizer's description of itself."""
+    """Return the function that decides whether a token continues a word, from the tokenizer's serialised description."""
     model = backend["model"]
     prefix = model.get("continuing_subword_prefix")
     if prefix:
-        # A run of Thai or Burmese is many words. Nobody knows where they end, so each piece counts as a word.
+        # A run of Thai or Burmese contains many words with unknown borders, so each token counts as a word.
         return lambda token: token.startswith(prefix) and len(token) > len(prefix) and not unspaced(token)
     kinds = _kinds(backend.get("pre_tokenizer")) | _kinds(backend.get("decoder"))
     if "ByteLevel" in kinds:
         return lambda token: not token.startswith(_WORD_START)
     if "Metaspace" in kinds:
         return lambda token: not token.startswith("▁")
-    return lambda token: False  # whole words or characters: each token stands for itself
+    return lambda token: False  # whole words or characters: each token is a word
 
 
 def _kinds(part: dict[str, Any] | None) -> set[str]:
-    """The types of a pre-tokenizer or decoder and of all parts nested in it."""
+    """Return the types of a pre-tokenizer or decoder and of all parts nested in it."""
     if part is None:
         return set()
     nested = part.get("pretokenizers", []) + part.get("decoders", [])
@@ -131,7 +131,7 @@ def _kinds(part: dict[str, Any] | None) -> set[str]:
 
 
 class Ends(Protocol):
-    """The ids of the special tokens around a text; a ``Vocabulary`` has them."""
+    """An object with the ids of the special tokens around a text, such as a ``Vocabulary``."""
 
     @property
     def cls(self) -> int: ...
@@ -141,6 +141,6 @@ class Ends(Protocol):
 
 
 def with_special(ids: ArrayLike, ends: Ends, length: int) -> NDArray[np.int64]:
-    """[CLS] ids [SEP], cut to ``length`` tokens in all: (min(len(ids) + 2, length),)."""
+    """Return [CLS] ids [SEP], cut to a total of ``length`` tokens: (min(len(ids) + 2, length),)."""
     body = np.asarray(ids, dtype=np.int64)[: length - 2]
     return np.concatenate([[ends.cls], body, [ends.sep]])

@@ -1,6 +1,6 @@
-"""Tokenise texts in this process or in several: texts in, ids and sentence starts out, in the same order.
+"""Tokenise texts in one or several processes. The results, ids and sentence starts, keep the order of the texts.
 
-A worker process imports this module and neither torch nor transformers, so it starts in a fraction of a second.
+A worker process imports this module but neither torch nor transformers, so it starts in a fraction of a second.
 """
 
 import os
@@ -24,12 +24,12 @@ from condensery.system.children import Parent
 from condensery.system.signals import deaf_to_ctrl_c
 from condensery.system.spawning import spawning
 
-AHEAD = 2  # batches that wait for each worker: enough to keep the worker busy, few enough to keep memory small
-_LANGUAGE = "en"  # for the sentence splitter; its sentence marks are those of all languages
+AHEAD = 2  # batches queued per worker: enough to keep the worker busy, few enough to keep memory small
+_LANGUAGE = "en"  # for the sentence splitter, which uses the sentence marks of all languages anyway
 _ENDS = re.compile(
-    r"[\u0f0d-\u0f11](?:\s*[\u0f0d-\u0f11])*[»”’)]*\s*"  # Tibetan, whose mark may stand twice, a blank between
+    r"[\u0f0d-\u0f11](?:\s*[\u0f0d-\u0f11])*[»”’)]*\s*"  # Tibetan, whose mark may be doubled, with a space between
     r"|(?<!\u17d4\u179b)[\u17d4\u17d5](?!\u179b\u17d4)[»”’)]*\s*"  # Khmer, except its "and so on"
-    # a blank between Thai or Lao letters, but not a blank behind a sign of repetition or abbreviation
+    # a space between Thai or Lao letters, but not a space after a sign of repetition or abbreviation
     r"|(?<=[\u0e01-\u0e2e\u0e30-\u0e45\u0e47-\u0e4e\u0e81-\u0eae\u0eb0-\u0ec4\u0ec8-\u0ecd\u0edc-\u0edf])\s+"
     r"(?=[\u0e01-\u0e2e\u0e40-\u0e44\u0e81-\u0eae\u0ec0-\u0ec4\u0edc-\u0edf])"
 )
@@ -42,12 +42,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Piece:
-    """Some tokenised texts.
+    """A batch of tokenised texts.
 
     Attributes:
         ids: (T,) uint16 or uint32, the concatenated texts.
         lengths: (n,) int64, number of tokens of each text.
-        sentences: (s,) int64, the start of each sentence in ``ids``; empty when sentences were not asked for.
+        sentences: (s,) int64, the start of each sentence in ``ids``; empty if sentences were not requested.
     """
 
     ids: NDArray
@@ -56,10 +56,10 @@ class Piece:
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """The ``tokenizers`` object of a tokenizer folder, without truncation and padding.
+    """Read the ``tokenizers`` object of a tokenizer folder, without truncation and padding.
 
     Raises:
-        UserError: when there is no ``tokenizer.json``, or it cannot be read.
+        UserError: ``tokenizer.json`` is missing or cannot be read.
     """
     path = Path(folder) / "tokenizer.json"
     if not path.is_file():
@@ -74,13 +74,13 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:
-    """The number of ids of a tokenizer: one more than the highest id."""
+    """Return the number of ids of a tokenizer: one more than the highest id."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bool) -> Piece:
-    """Tokenise ``texts`` whole, without special tokens, and with ``sentences`` find where sentences begin."""
-    run = tokenizer.encode_batch if sentences else tokenizer.encode_batch_fast  # the fast one knows no offsets
+    """Tokenise ``texts`` as a whole, without special tokens. With ``sentences``, also detect where sentences begin."""
+    run = tokenizer.encode_batch if sentences else tokenizer.encode_batch_fast  # the fast method returns no offsets
     encodings = run(list(texts), add_special_tokens=False)
     lengths = np.fromiter((len(encoding) for encoding in encodings), dtype=np.int64, count=len(encodings))
     flat = chain.from_iterable(encoding.ids for encoding in encodings)
@@ -92,11 +92,11 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bo
 
 
 def sentence_begins(text: str) -> list[int]:
-    """The characters at which the sentences of a text begin. The first sentence includes the blanks before it.
+    """Return the characters at which the sentences of a text begin. The first sentence includes the spaces before it.
 
-    The beginnings come from sentencex, with two corrections. Ends that sentencex does not know are added: Khmer and
-    Tibetan have marks of their own, and Thai and Lao write only a blank between sentences. Wrong ends are moved or
-    removed: closing brackets stay with the text that they close, and a number in fullwidth digits stays whole.
+    The library sentencex finds the beginnings, with two corrections. First, ends that sentencex misses are added: Khmer
+    and Tibetan have special marks, and Thai and Lao have only a space between sentences. Second, wrong ends are moved or
+    removed: closing brackets stay with the text that they close, and a number in fullwidth digits is not split.
     """
     begins = [boundary["start_index"] for boundary in get_sentence_boundaries(_LANGUAGE, text)]
     if text.isascii():
@@ -107,17 +107,17 @@ def sentence_begins(text: str) -> list[int]:
 
 
 def _behind_closing(text: str, at: int) -> int:
-    """The place behind the brackets that close at ``at``; ``at`` itself where none closes, or at the text's beginning."""
+    """Return the position after the brackets that close at ``at``; ``at`` itself without such a bracket, and for 0."""
     closing = _CLOSING.match(text, at) if at else None
     return closing.end() if closing else at
 
 
 def _sentence_starts(texts: Sequence[str], lengths: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The tokens at which sentences begin, found from the characters where sentences begin and where tokens end.
+    """Return the tokens at which sentences begin, from the characters where sentences begin and where tokens end.
 
-    A sentence begins with the first token that ends behind the sentence's first character. With byte-level BPE this token
-    includes the blank before the sentence. All texts share one coordinate of characters, in which each text is one
-    character wider than it is, so that one search serves all texts.
+    A sentence begins with the first token that ends after the sentence's first character. With byte-level BPE this token
+    includes the space before the sentence. All texts are placed one after the other on one character axis, with a gap of
+    one character between them, so that one search serves all texts.
 
     Args:
         texts: n texts.
@@ -132,21 +132,21 @@ def _sentence_starts(texts: Sequence[str], lengths: NDArray[np.int64], ends: NDA
     first = np.cumsum(lengths) - lengths
     last = np.repeat(first + lengths, counts)
     tokens = np.searchsorted(ends + np.repeat(origins, lengths), begins + np.repeat(origins, counts), side="right")
-    inside = tokens < last  # a boundary behind the last token (blanks at the end) begins nothing
+    inside = tokens < last  # no sentence begins after the last token (spaces at the end)
     return np.union1d(tokens[inside], first[lengths > 0])
 
 
 def tokenised(
     batches: Iterable[Sequence[str]], folder: Path, dtype: str, sentences: bool, workers: int
 ) -> Iterator[Piece]:
-    """One ``Piece`` for each batch, in the order of the batches, made by ``workers`` processes (1 = this process)."""
+    """Yield one ``Piece`` for each batch, in the order of the batches, from ``workers`` processes (1 = this process)."""
     return in_order(partial(encode, dtype=dtype, sentences=sentences), batches, folder, workers)
 
 
 def in_order(
     work: Callable[[Tokenizer, Batch], Result], batches: Iterable[Batch], folder: Path, workers: int
 ) -> Iterator[Result]:
-    """The results ``work(tokenizer, batch)`` in the order of the batches, made by ``workers`` processes.
+    """Yield the results of ``work(tokenizer, batch)`` from ``workers`` processes, in the order of the batches.
 
     Each process reads the tokenizer of ``folder``. With 1 worker the work is done in this process.
     """

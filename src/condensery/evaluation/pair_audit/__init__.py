@@ -1,1 +1,1 @@
-"""The pair audit: contexts of pre-training, judged by people and ranked by BM25 (Wu et al. 2023, appendix A)."""
+"""The pair audit: how related the contexts of pre-training are, by people and BM25 (Wu et al. 2023, appendix A)."""

@@ -1,4 +1,4 @@
-"""Measure how related a passage and its context are without people: by the passage's BM25 rank for the context."""
+"""Measure without people how related a passage and its context are: by the passage's BM25 rank for the context."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,9 +20,9 @@ NOT_FOUND = -1
 
 
 def index_passages(passages: TextTable, folder: Path, k1: float, b: float, stopwords: str, stemmer: str) -> None:
-    """Index the texts without titles; their language is guessed.
+    """Index the texts without titles. The language of the texts is guessed.
 
-    All passages of a document share the title, which would make any two of them related.
+    All passages of a document share the title, so titles would make any two passages of a document look related.
     """
     texts, what = passages.column("text"), str(passages.path)
     index_texts(texts, len(passages), folder, k1, b, stopwords, stemmer, what, guess(texts))
@@ -31,9 +31,10 @@ def index_passages(passages: TextTable, folder: Path, k1: float, b: float, stopw
 def ranks(
     pairs: Sequence[Pair], index: BM25Index, words: int, progress: ProgressTask | None = None
 ) -> NDArray[np.int64]:
-    """The rank from 1 of each pair's passage, searched by its context: (pairs,); ``NOT_FOUND`` where they share no term.
+    """Return the rank, counted from 1, of each pair's passage in a BM25 search with the pair's context as query: (pairs,).
 
-    Only the first ``words`` words of a context are the query. A context that is itself a passage is left out of the ranking.
+    The rank is ``NOT_FOUND`` if passage and context share no term. Only the first ``words`` words of a context form the
+    query. A context that is itself a passage is left out of the ranking.
     """
     contexts = [first_words(pair.context, words) for pair in pairs]
     rows = np.array([pair.row for pair in pairs], np.int64)
@@ -41,7 +42,7 @@ def ranks(
 
 
 def summary(pair_ranks: NDArray[np.int64]) -> dict[str, Any]:
-    """The share of ranks up to each cutoff, and the median rank, which is None where most passages are not found."""
+    """Return the share of ranks up to each cutoff, and the median rank, or None if most passages are not found."""
     middle = median([np.inf if rank == NOT_FOUND else int(rank) for rank in pair_ranks])
     within = {f"rank_{cutoff}": float(((pair_ranks > 0) & (pair_ranks <= cutoff)).mean()) for cutoff in CUTOFFS}
     return {"pairs": len(pair_ranks), **within, "median_rank": None if middle == np.inf else float(middle)}

@@ -1,8 +1,8 @@
-"""Draw pairs of a passage and its context for people to judge.
+"""Draw pairs of a passage and its context for human judgement.
 
 A context is another passage of the same document, or one of the passage's queries. Pairs are drawn as in appendix A of
-query-as-context pre-training (Wu et al. 2023): a random document, a random passage of it, and a context for this passage.
-No document comes twice before all have come once, and no pair comes twice.
+query-as-context pre-training (Wu et al. 2023): a random document, a random passage of the document, and a context for this
+passage. Every document is drawn once before any document is drawn a second time. No pair is drawn twice.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,15 +20,15 @@ from condensery.randomness import generator
 from condensery.text.lines import field, read_objects
 from condensery.text.table import Column, TextTable
 
-PASSAGES, QUERIES = "passage-passage", "passage-query"  # the kinds, as tables call them
+PASSAGES, QUERIES = "passage-passage", "passage-query"  # the kinds of pairs, by their names in tables
 NO_ROW = -1
 
-Chosen = tuple[int, int]  # row of the passage; row of the other passage, or which of the passage's queries
+Chosen = tuple[int, int]  # row of the passage; row of the other passage, or index among the passage's queries
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A passage and its context. ``context_row`` is ``NO_ROW`` where the context is a query."""
+    """A passage and its context. ``context_row`` is ``NO_ROW`` if the context is a query."""
 
     kind: str
     row: int
@@ -40,15 +40,16 @@ class Pair:
 
 
 class Pairs:
-    """The pairs of passages and their predicted queries, in a random order that depends on ``seed`` alone.
+    """The passage-passage and passage-query pairs of a table, in a random order that depends only on ``seed``.
 
     Args:
-        passages: a table with the columns id, document and text; the passages of a document lie side by side.
-        queries: a file with one line for each passage in row order, {"id": ..., "queries": [...]}; or None.
+        passages: table with the columns id, document and text; the passages of a document are consecutive rows.
+        queries: file of predicted queries, with one line for each passage in row order, {"id": ..., "queries": [...]};
+            or None.
         seed: seed of the random order.
 
     Raises:
-        UserError: the file does not fit the table, or there is no pair of a kind.
+        UserError: the file does not fit the table, or there is no pair of one of the two kinds.
     """
 
     def __init__(self, passages: TextTable, queries: Path | None, seed: int) -> None:
@@ -57,7 +58,7 @@ class Pairs:
         changes = pc.not_equal(documents.slice(1), documents.slice(0, max(0, len(documents) - 1))).to_numpy()
         self.starts = np.concatenate([[0], np.flatnonzero(changes) + 1, [len(documents)]]).astype(np.int64)
         self.kinds = [PASSAGES] if queries is None else [PASSAGES, QUERIES]
-        self._of_each = np.zeros(len(passages), np.int32)  # queries of each passage
+        self._of_each = np.zeros(len(passages), np.int32)  # number of queries of each passage
         self._check()
 
     def _check(self) -> None:
@@ -73,7 +74,7 @@ class Pairs:
                 raise UserError(f"{self.queries}: no passage has a query, so there is no passage-query pair to audit")
 
     def _read_queries(self, path: Path) -> Iterator[tuple[int, list[str]]]:
-        """The row of each passage and its distinct queries; empty queries are left out."""
+        """Yield the row of each passage and the distinct queries of the passage. Empty queries are left out."""
         ids: Column[str] = self.passages.column("id")
         row = -1
         for row, ((place, record), expected) in enumerate(
@@ -94,23 +95,23 @@ class Pairs:
             raise UserError(f"{path}: {row + 1:,} lines for {len(ids):,} passages; predict the queries again")
 
     def available(self, kind: str) -> int:
-        """The number of different pairs of a kind."""
+        """Return the number of different pairs of a kind."""
         if kind == QUERIES:
             return int(self._of_each.sum(dtype=np.int64))
         sizes = np.diff(self.starts)
         return int((sizes * (sizes - 1) // 2).sum())
 
     def draw(self, kind: str, count: int) -> list[Pair]:
-        """The first ``count`` pairs of a kind, or all where there are fewer.
+        """Return the first ``count`` pairs of a kind, or all pairs if there are fewer.
 
-        A larger ``count`` only adds pairs: the first 10 of 20 pairs are the same as 10 pairs. The first pairs of a
-        document are about the same passage in both kinds, where this passage has a query.
+        A larger ``count`` only adds pairs: with 20 pairs, the first 10 are the same as with ``count=10``. For both kinds,
+        the first pair of a document has the same passage, if this passage has a query.
         """
         of_document = self._with_passages if kind == PASSAGES else self._with_queries
         order = generator("audit", self.seed, "documents").permutation(len(self.starts) - 1)
         chosen: list[Chosen] = []
         waiting: Iterable[Iterator[Chosen]] = (of_document(int(document)) for document in order)
-        while waiting and len(chosen) < count:  # a round: one pair of each document that has any left
+        while waiting and len(chosen) < count:  # one round: one pair of each document that still has pairs
             still = []
             for one in waiting:
                 if (pair := next(one, None)) is not None:
@@ -122,18 +123,18 @@ class Pairs:
         return self._read(kind, chosen)
 
     def _shuffled(self, document: int) -> NDArray[np.int64]:
-        """The rows of a document in a random order, the same for both kinds."""
+        """Return the rows of a document in a random order, which is the same for both kinds of pairs."""
         rows = np.arange(self.starts[document], self.starts[document + 1])
         return generator("audit", self.seed, "passages", document).permutation(rows)
 
     def _with_passages(self, document: int) -> Iterator[Chosen]:
-        """Every pair of passages of a document once, neighbours in the random order first."""
+        """Yield every pair of passages of a document once, starting with neighbours in the random order."""
         rows = self._shuffled(document).tolist()
         for apart in range(1, len(rows)):
             yield from zip(rows[:-apart], rows[apart:], strict=True)
 
     def _with_queries(self, document: int) -> Iterator[Chosen]:
-        """Every query of a document's passages once: first one query of each passage, then the second of each, ..."""
+        """Yield every query of a document's passages once: first one query of each passage, then a second one, ..."""
         rows = self._shuffled(document)
         counts = self._of_each[rows]
         orders = {}

@@ -1,7 +1,7 @@
-"""Sheets for annotators: one CSV file for each annotator, written blind, and read as spreadsheet programs save it.
+"""Write one blind CSV sheet for each annotator, and read the filled sheets as spreadsheet programs save them.
 
-A sheet does not show the kind of a pair; the key is kept apart. Each group of annotators judges its own share of the
-pairs, as in appendix A of query-as-context pre-training (Wu et al. 2023: two groups of three).
+A sheet does not show the kind of a pair. The key to the kinds is stored separately. Each group of annotators judges its
+own share of the pairs, as in appendix A of query-as-context pre-training (Wu et al. 2023: two groups of three).
 """
 
 import re
@@ -31,14 +31,14 @@ class Item:
 
 
 def items_of(pairs: Sequence[Sequence[Pair]], groups: int, seed: int) -> list[Item]:
-    """The pairs of all kinds, shuffled together and numbered; each kind is dealt to the groups in turn."""
+    """Shuffle the pairs of all kinds together and number them. The pairs of each kind are dealt to the groups in turn."""
     dealt = [(at % groups, pair) for of_kind in pairs for at, pair in enumerate(of_kind)]
     order = generator("audit", seed, "sheet").permutation(len(dealt))
     return [Item(number, *dealt[at]) for number, at in enumerate(order.tolist(), start=1)]
 
 
 def write_sheets(items: Sequence[Item], folder: Path, annotators: int, groups: int) -> list[Path]:
-    """Write ``sheet-1.csv``, ... into ``folder``, one for each annotator of each group; returns their paths."""
+    """Write ``sheet-1.csv``, ... into ``folder``, one for each annotator of each group. Returns the paths of the sheets."""
     paths = []
     for group in range(groups):
         own = [item for item in items if item.group == group]
@@ -50,14 +50,14 @@ def write_sheets(items: Sequence[Item], folder: Path, annotators: int, groups: i
 
 
 def read_sheets(paths: Sequence[Path], items: Sequence[Item], annotators: int, groups: int) -> Votes:
-    """Read the votes of all annotators on all pairs. Columns and lines may stand in any order; other columns may be added.
+    """Read the votes of all annotators on all pairs. Columns and lines may be in any order; further columns are allowed.
 
     Returns:
-        bool (items, annotators), in the order of ``items``; True is high.
+        bool (items, annotators), in the order of ``items``; True = high.
 
     Raises:
-        UserError: with file and line, for an unknown judgement, a number that is missing, repeated or of another group,
-            and texts that are not those of the pair. Also where a group has fewer or more sheets than annotators.
+        UserError: a judgement is unknown; a number is missing, repeated or of another group; texts are not those of the
+            pair; or a group has fewer or more sheets than annotators. The message names file and line where it can.
     """
     if len(paths) != annotators * groups:
         wanted = f"{annotators} annotators" + (f" in each of {groups} groups" if groups > 1 else "")
@@ -78,7 +78,7 @@ def read_sheets(paths: Sequence[Path], items: Sequence[Item], annotators: int, g
 
 
 def _read_sheet(path: Path, items: dict[int, Item]) -> tuple[int, dict[int, bool]]:
-    """The group of a sheet and its judgements by number."""
+    """Return the group of a sheet, and number of a pair -> judgement."""
     group = -1
     judged: dict[int, bool] = {}
     places: dict[int, str] = {}
@@ -114,7 +114,7 @@ def _read_sheet(path: Path, items: dict[int, Item]) -> tuple[int, dict[int, bool
 
 
 def _number(text: str, place: str) -> int:
-    """Read the number of a pair; a spreadsheet program may have written 7 as 7.0 or 7,0."""
+    """Parse the number of a pair. A spreadsheet program may have written 7 as 7.0 or 7,0."""
     if not re.fullmatch(r"\d{1,9}([.,]0+)?", text, re.ASCII):
         raise UserError(f"{place}: the number must be that of a pair, not {text[:40]!r}")
     return int(re.split("[.,]", text)[0])

@@ -1,6 +1,6 @@
-"""Summaries of the votes of several annotators: the majority on each item, a share with its interval, and agreement.
+"""Summarise the votes of several annotators: the majority vote, a share with confidence interval, and the agreement.
 
-Shapes: N items, n annotators of each item, k categories.
+Shapes: N items, n annotators per item, k categories.
 """
 
 import math
@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Votes = NDArray[np.bool_]  # (N, n): item by annotator, True for the category that is counted
+Votes = NDArray[np.bool_]  # (N, n): items by annotators, True for the category that is counted
 
 
 def majority(votes: Votes) -> NDArray[np.bool_]:
-    """The majority vote on each item, (N, n) -> (N,): True where more than half of the votes are True; a tie is False."""
+    """Return the majority vote on each item, (N, n) -> (N,): True if more than half of the votes are; a tie is False."""
     return 2 * votes.sum(axis=1) > votes.shape[1]
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson 1927). It stays between 0 and 1, and holds for few trials too.
+    """Return the 95 % confidence interval of a share (Wilson 1927). It stays within 0 and 1, and suits few trials too.
 
     Without trials the interval is (0, 1).
     """
@@ -31,19 +31,19 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def fleiss_kappa(counts: NDArray[np.integer]) -> float:
-    """Agreement beyond chance (Fleiss 1971, "Measuring nominal scale agreement among many raters").
+    """Compute the agreement beyond chance (Fleiss 1971, "Measuring nominal scale agreement among many raters").
 
     kappa = (P - E) / (1 - E). P is the mean over items of the share of agreeing pairs of annotators,
-    (sum_j counts_ij^2 - n) / (n (n - 1)). E = sum_j p_j^2, with p_j the share of category j in all votes.
+    (sum_j counts_ij^2 - n) / (n (n - 1)). E = sum_j p_j^2, where p_j is the share of category j in all votes.
 
     Args:
-        counts: (N, k), how many of the n annotators put item i into category j; each row has the sum n.
+        counts: (N, k), number of the n annotators who put item i into category j; each row sums to n.
 
     Returns:
-        kappa; NaN where it is not defined: all votes are in one category, there is one annotator, or there is no item.
+        kappa; NaN if it is undefined, because all votes are in one category, there is one annotator, or there is no item.
 
     Raises:
-        ValueError: when the rows do not have the same sum.
+        ValueError: the rows have different sums.
     """
     if not counts.size:
         return math.nan
@@ -60,7 +60,7 @@ def fleiss_kappa(counts: NDArray[np.integer]) -> float:
 
 
 def judged(votes: Votes) -> dict[str, Any]:
-    """Sum up the votes (pairs, annotators) on pairs of one kind. ``kappa`` is ``None`` where it is not defined."""
+    """Summarise the votes (pairs, annotators) on the pairs of one kind. ``kappa`` is ``None`` if it is undefined."""
     high, pairs = int(majority(votes).sum()), len(votes)
     says_high = votes.sum(axis=1)
     kappa = fleiss_kappa(np.stack([says_high, votes.shape[1] - says_high], axis=1))

@@ -1,6 +1,6 @@
-"""The input formats of a collection, one module each: it describes the files of a format and reads them.
+"""The input formats of a collection. Each format has a module, which describes the files of the format and reads them.
 
-Other packages add formats of their own by ``register_format``: a description of the input and its reader.
+Other packages add their own formats with ``register_format``. A format is a description of the input and a reader.
 """
 
 import sys
@@ -10,21 +10,22 @@ from typing import Any
 from condensery.text.source import DataConfig
 
 Reader = Callable[[Any, Any], None]  # called with a description and a ``CollectionWriter``
-Format = tuple[type[DataConfig], Reader]  # the description of an input, and its reader
+Format = tuple[type[DataConfig], Reader]  # the description of an input, and the reader of the input
 ADDED: dict[str, Format] = {}
 
 
 def register_format(source: type[DataConfig], read: Reader) -> None:
-    """Add a value to ``data.format``: the default of the field ``format`` of ``source``.
+    """Add a format, whose name becomes a value of ``data.format``.
 
-    A module named in ``CONDENSERY_STAGES`` calls this function when it is imported.
+    The name is the default of the field ``format`` of ``source``. A module named in ``CONDENSERY_STAGES`` calls this
+    function when it is imported.
 
     Args:
-        source: the description, a pydantic model with ``format: Literal["name"] = "name"``.
-        read: adds the passages, queries and judgements of a description to a ``CollectionWriter``.
+        source: the description of the input, a pydantic model with ``format: Literal["name"] = "name"``.
+        read: function that adds the passages, queries and judgements of the described input to a ``CollectionWriter``.
 
     Raises:
-        ValueError: the name is taken, or recipes were read already.
+        ValueError: the name is taken, or recipes have already been read.
     """
     name = str(source.model_fields["format"].default)
     if name in ADDED and ADDED[name] != (source, read):

@@ -1,4 +1,4 @@
-"""BEIR folders (Thakur et al. 2021): ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/*.tsv``, each plain or gzip."""
+"""Read BEIR folders (Thakur et al. 2021): ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/*.tsv``, each plain or gzip."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
 
 HEADER = ["query-id", "corpus-id", "score"]
-NO_DOCUMENTS = "; set data.documents=null to do without"  # else passages would silently replace missing documents
-IN_PARTS = "cqadupstack"  # a folder of twelve folders, which count as one data set
+NO_DOCUMENTS = "; set data.documents=null to do without"  # passages must not silently replace missing documents
+IN_PARTS = "cqadupstack"  # a folder of twelve folders, which together count as one data set
 
 
 class BeirSource(FolderSource):
     """A BEIR folder.
 
-    A line of the corpus may name its document (``doc_id``). ``documents`` names a file of whole documents for
-    pre-training. ``auto`` is ``documents.jsonl`` where it exists and the corpus names no documents; ``None`` is no file.
+    A line of the corpus may name the document of the passage (``doc_id``). ``documents`` names a file of whole documents
+    for pre-training. ``auto`` stands for ``documents.jsonl`` if this file exists and the corpus names no documents.
+    ``None`` stands for no file.
     """
 
     format: Literal["beir"] = "beir"
@@ -36,7 +37,7 @@ class BeirSource(FolderSource):
     @model_validator(mode="before")
     @classmethod
     def _named_as_its_folder(cls, values: Any) -> Any:
-        """Replace a null ``name`` by the name of the folder; a part of CQADupStack is named ``cqadupstack/<folder>``."""
+        """Replace a null ``name`` by the name of the folder. A part of CQADupStack is named ``cqadupstack/<folder>``."""
         if (
             not isinstance(values, dict)
             or values.get("name", "") is not None
@@ -50,7 +51,7 @@ class BeirSource(FolderSource):
     outside_identity: ClassVar[set[str]] = {"root", "documents", "splits"}
 
     def input_files(self) -> list[InputFile]:
-        """The corpus, the documents, the queries and the qrels."""
+        """Return the corpus, the documents, the queries and the qrels."""
         files = [InputFile("corpus", self.folder / "corpus.jsonl"), *question_files(self.folder, self.splits)]
         documents = self.folder / ("documents.jsonl" if self.documents == "auto" else self.documents or "")
         if self.documents and (self.documents != "auto" or anything(documents)):
@@ -59,7 +60,7 @@ class BeirSource(FolderSource):
 
 
 def question_files(folder: Path, splits: Splits) -> list[InputFile]:
-    """The files of queries and judgements that a BEIR folder holds for ``splits``; none when no split is wanted."""
+    """Return the files of queries and judgements of a BEIR folder for ``splits``; none when no split is used."""
     named = splits.named()
     if not named:
         return []
@@ -73,7 +74,7 @@ def question_files(folder: Path, splits: Splits) -> list[InputFile]:
 def read_questions(files: list[InputFile], writer: "CollectionWriter", form: Literal["NFC"] | None = None) -> None:
     """Read the judgements, then the queries, from the files of ``question_files``.
 
-    ``form``: the Unicode form that the ids of passages are brought to; None = the ids stay as they are.
+    ``form``: the Unicode form to which the ids of passages are normalised; None = the ids stay unchanged.
     """
     for file in files:
         if file.role.startswith("qrels of "):
@@ -88,8 +89,8 @@ def read_questions(files: list[InputFile], writer: "CollectionWriter", form: Lit
 def read_qrels(path: Path, split: str, writer: "CollectionWriter", form: Literal["NFC"] | None = None) -> None:
     """Read a file of judgements: query id, passage id and grade, separated by tabs, with or without the header line.
 
-    ``form``: the Unicode form that the ids of passages are brought to; None = the ids stay as they are. Raises
-    ``UserError`` for a bad line and for a file without judgements.
+    ``form``: the Unicode form to which the ids of passages are normalised; None = the ids stay unchanged. Raises
+    ``UserError`` for a malformed line and for a file without judgements.
     """
     rows = (row for number, row in enumerate(read_columns(path, HEADER)) if number or row[1] != HEADER)
     none = f"no judgements; without that split set data.splits.{split}=null"
@@ -99,7 +100,10 @@ def read_qrels(path: Path, split: str, writer: "CollectionWriter", form: Literal
 
 
 def document_of(record: dict[str, Any], place: str) -> Document:
-    """The document of a line of ``documents.jsonl``. Raises ``UserError`` when ``passages`` is no list of strings."""
+    """Return the document of a line of ``documents.jsonl``.
+
+    Raises ``UserError`` when ``passages`` is not a list of strings.
+    """
     passages = field(record, "passages", place, list)
     for number, passage in enumerate(passages):
         if not isinstance(passage, str):

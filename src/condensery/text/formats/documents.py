@@ -1,4 +1,7 @@
-"""Documents, one JSON object a line: ``{"_id", "title", "passages": [...]}``. Passages or whole documents are searched."""
+"""Read documents, one JSON object per line: ``{"_id", "title", "passages": [...]}``.
+
+The unit of search is the passage or the whole document.
+"""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -17,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class DocumentsSource(FolderSource):
-    """A folder with a file of documents; ``extra`` names further files of documents anywhere.
+    """A folder with a file of documents. ``extra`` names further files of documents in any folder.
 
-    Queries and judgements, where wanted, lie in the root as in a BEIR folder. ``searched`` tells the unit of search.
-    Judgements name that unit: a passage as ``<document>#<number>``, or a whole document by its id.
+    Optional queries and judgements lie in the root, as in a BEIR folder. ``searched`` is the unit of search. Judgements
+    name this unit: a passage as ``<document>#<number>``, or a whole document by its id.
     """
 
     format: Literal["documents"] = "documents"
@@ -32,13 +35,13 @@ class DocumentsSource(FolderSource):
     outside_identity: ClassVar[set[str]] = {"root", "documents", "extra", "searched", "splits"}
 
     def input_files(self) -> list[InputFile]:
-        """The file of documents, the extra ones, the queries and the qrels."""
+        """Return the file of documents, the extra files of documents, the queries and the qrels."""
         extra = [InputFile("extra documents", expanded(path)) for path in self.extra]
         main = InputFile("documents", self.folder / self.documents)
         return [main, *extra, *question_files(self.folder, self.splits)]
 
     def sizes(self) -> CollectionSizes:
-        """The size of the collection. Where documents are searched, each document counts as one passage."""
+        """Estimate the size of the collection. Where documents are searched, each document counts as one passage."""
         if self.searched == "passages":
             return super().sizes()
         return counted(
@@ -46,14 +49,15 @@ class DocumentsSource(FolderSource):
         )
 
     def _digest(self, content: Any) -> str:
-        # the key came later; for passages it is left out, so that earlier fingerprints stay valid
+        # the key is newer than the fingerprint; for passages it is left out, so that earlier fingerprints stay valid
         return super()._digest(content if self.searched == "passages" else [content, self.searched])
 
 
 def read(config: DocumentsSource, writer: "CollectionWriter") -> None:
     """Read the documents into ``writer``.
 
-    Each passage gets the id ``<document>#<number>``, numbered from 0; or each document becomes one passage.
+    Each passage gets the id ``<document>#<number>``, numbered from 0. Where documents are searched, each document
+    becomes one passage.
     """
     files = config.input_files()
     read_questions(files, writer)

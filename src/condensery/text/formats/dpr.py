@@ -1,13 +1,13 @@
-"""DPR's files (Karpukhin et al. 2020): Wikipedia in passages of 100 words, questions with answers, passages by BM25.
+"""Read DPR's files (Karpukhin et al. 2020): Wikipedia in passages of 100 words, questions, answers and BM25 negatives.
 
-- ``psgs_w100.tsv``: id, text, title, with a header; fields may be quoted. Neighbouring passages of one title are one
-  document.
+- ``psgs_w100.tsv``: id, text, title, with a header line; fields may be quoted. Consecutive passages with the same title
+  are one document.
 - ``biencoder-*.json``: an array of questions with ``answers``, ``positive_ctxs`` and ``hard_negative_ctxs``. An entry of
-  the two lists names a passage by ``passage_id``, in TriviaQA's files by ``psg_id``. Questions without a positive are left
-  out.
-- ``*.qa.csv``: question, tab, a list of answers. A split of such a file has answers and no judgements.
+  the two last lists names a passage by ``passage_id``, or in TriviaQA's files by ``psg_id``. Questions without a positive
+  are left out.
+- ``*.qa.csv``: question, tab, a list of answers. A split from such a file has answers and no judgements.
 
-Every file is accepted plain or gzip. Questions are named after their split and place: ``test-0``.
+Every file is accepted plain or gzip. The id of a question is its split and its position in the file, such as ``test-0``.
 """
 
 import ast
@@ -36,7 +36,7 @@ PLACES = {
     ".json": ": of https://github.com/facebookresearch/DPR (data.retriever); without that split set data.splits.{}=null",
     ".csv": ": of https://github.com/facebookresearch/DPR (data.retriever.qas); without that split set data.splits.{}=null",
 }
-# numbers of passages and questions: Karpukhin et al. 2020, table 1; tokens and seconds: from the sizes of the files
+# numbers of passages and questions: Karpukhin et al. 2020, table 1; tokens and seconds: estimated from the file sizes
 PUBLISHED = {
     name: CollectionSizes(21_015_324, 140, None, None, queries, reading=1_600, published=True)
     for name, queries in {
@@ -47,11 +47,12 @@ PUBLISHED = {
 
 
 class DprSource(FolderSource):
-    """A folder of DPR's files. A split is a .json file with judgements and answers, or a .csv file with answers alone.
+    """A folder of DPR's files. A split is a .json file with judgements and answers, or a .csv file with answers only.
 
     Attributes:
         passages: the file of passages.
-        positives: ``first`` takes the first positive passage of a question, as DPR's training does; ``all`` takes all.
+        positives: ``first`` uses the first positive passage of a question, as DPR's training does. ``all`` uses all
+            positive passages.
         answers: whether answers are strings or regular expressions (as in CuratedTREC).
     """
 
@@ -64,7 +65,7 @@ class DprSource(FolderSource):
     outside_identity: ClassVar[set[str]] = {"root", "passages", "splits"}
 
     def input_files(self) -> list[InputFile]:
-        """The questions of each split, and the passages."""
+        """Return the questions of each split, and the passages."""
         files = [
             InputFile(f"questions of {split}", self.folder / name, PLACES[_kind(name)].format(split))
             for split, name in self.splits.named().items()
@@ -72,20 +73,20 @@ class DprSource(FolderSource):
         return [*files, InputFile("passages", self.folder / self.passages, PLACES["passages"])]
 
     def sizes(self) -> CollectionSizes:
-        """The size of the collection; the published size where the passages are missing."""
+        """Estimate the size of the collection; return the published size where the file of passages is missing."""
         sizes = counted(self.input_files())
         return sizes if sizes.passages is not None else PUBLISHED.get(self.name, sizes)
 
     def judged_splits(self) -> set[str]:
-        """The splits of .json files, which have judgements."""
+        """Return the splits from .json files, which have judgements."""
         return {split for split, name in self.splits.named().items() if _kind(name) == ".json"}
 
     def answered_splits(self) -> set[str]:
-        """All wanted splits: every file has answers."""
+        """Return all requested splits, because every file has answers."""
         return set(self.splits.named())
 
     def gives_negatives(self) -> bool:
-        """Whether the input names hard negatives: .json files do."""
+        """Return whether the input names hard negatives, as .json files do."""
         return bool(self.judged_splits())
 
 
@@ -114,7 +115,7 @@ def read(config: DprSource, writer: "CollectionWriter") -> None:
 
 
 def _read_passages(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, [id, text, title]) of every passage. Raises ``UserError`` where the header has another order."""
+    """Yield (place, [id, text, title]) of every passage. Raises ``UserError`` where the header's columns differ."""
     for number, (place, fields) in enumerate(read_columns(path, HEADER, quoted=True)):
         if number or fields[0] != HEADER[0]:
             yield place, fields
@@ -125,7 +126,7 @@ def _read_passages(path: Path) -> Iterator[tuple[str, list[str]]]:
 def _read_json(
     records: Iterator[tuple[str, dict[str, Any]]], config: DprSource, split: str, writer: "CollectionWriter"
 ) -> None:
-    """Add judged questions."""
+    """Add the judged questions of a .json file to ``writer``."""
     for number, (place, record) in enumerate(records):
         field(record, "positive_ctxs", place, list)  # the list may be empty; a missing list is an error
         positives = _passages(record, "positive_ctxs", place)
@@ -142,7 +143,7 @@ def _read_json(
 
 
 def _passages(record: dict[str, Any], name: str, place: str) -> list[str]:
-    """The ids of the passages that a question lists under ``name``."""
+    """Return the ids of the passages that a question lists under ``name``."""
     ids = []
     for at, entry in enumerate(field(record, name, place, list, [])):
         value = next((entry[key] for key in IDS if key in entry), None) if isinstance(entry, dict) else None
@@ -153,10 +154,10 @@ def _passages(record: dict[str, Any], name: str, place: str) -> list[str]:
 
 
 def answers_in(record: dict[str, Any], place: str, writer: "CollectionWriter") -> tuple[str, ...]:
-    """The field ``answers`` of a question; empty where the field is missing.
+    """Return the field ``answers`` of a question; empty where the field is missing.
 
-    Raises ``UserError`` where the field is no list of strings. Broken regular expressions go to ``broken_answers`` of
-    the writer.
+    Raises ``UserError`` where the field is not a list of strings. Invalid regular expressions are added to the
+    ``broken_answers`` of the writer.
     """
     return _checked(field(record, "answers", place, list, []), place, writer)
 
@@ -171,7 +172,7 @@ def _checked(answers: Any, place: str, writer: "CollectionWriter") -> tuple[str,
 
 
 def _read_csv(rows: Iterator[tuple[str, list[str]]], split: str, writer: "CollectionWriter") -> None:
-    """Add questions with answers alone."""
+    """Add the questions of a .csv file, which have only answers, to ``writer``."""
     for number, (place, (question, written)) in enumerate(rows):
         answers = _checked(_list(written, place), place, writer)
         if all(map(is_blank, answers)):
@@ -180,7 +181,7 @@ def _read_csv(rows: Iterator[tuple[str, list[str]]], split: str, writer: "Collec
 
 
 def _list(written: str, place: str) -> Any:
-    """Parse a list that is written as JSON, or as Python prints it; DPR's files have Python's form."""
+    """Parse a list that is written as JSON or as a Python literal. DPR's files use Python literals."""
     for parse in (json.loads, ast.literal_eval):
         try:
             return parse(written)

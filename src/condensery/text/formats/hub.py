@@ -1,12 +1,12 @@
-"""Data sets of the Hugging Face hub: lists the files of a configuration, fetches and checks them, reads them row by row.
+"""List, fetch, check and read the files of data sets on the Hugging Face hub, row by row.
 
 ``huggingface_hub`` fetches files into its cache (``$HF_HOME``, by default ``~/.cache/huggingface``) and resumes interrupted
-downloads. It also keeps the list of a commit's files there, with their sizes and digests. The library ``datasets`` reads
-parquet, JSON, CSV and text from the cache in a stream, without a copy in Arrow's format. A commit in the cache is used even
-where the hub has a newer one.
+downloads. The cache also stores the list of a commit's files, with their sizes and digests. The library ``datasets``
+streams parquet, JSON, CSV and text from the cache, without a copy in Arrow's format. A commit in the cache is used even if
+the hub has a newer commit.
 
-Written to the documented behaviour of huggingface_hub 2.4 and datasets 5.2. Tests serve a small hub on this machine. The
-layouts of the data sets that are named in ``conf/data/`` were not seen, for lack of a network.
+This module follows the documented behaviour of huggingface_hub 2.4 and datasets 5.2. Tests serve a small hub on the local
+machine. The layouts of the data sets named in ``conf/data/`` could not be checked, for lack of a network.
 """
 
 import fnmatch
@@ -40,7 +40,7 @@ READERS = {
 }
 DATA = re.compile(rf"\.({'|'.join(READERS)})(\.(gz|bz2|xz|zst))?$")
 SPLIT_WORDS = {"dev": ("dev", "validation", "valid", "val"), "validation": ("validation", "valid", "val", "dev")}
-ROWS = 1000  # rows that are read at a time
+ROWS = 1000  # number of rows read at a time
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ class HubFile:
     """A file of a repository.
 
     Attributes:
-        size: in bytes.
-        digest: the SHA-256 (64 hexadecimal digits), or for a small file the SHA-1 that git gives it.
+        size: the size in bytes.
+        digest: the SHA-256 (64 hexadecimal digits), or for a small file the SHA-1 of its git blob.
     """
 
     size: int
     digest: str
 
     def check(self, path: Path) -> None:
-        """Raise ``UserError`` where the file at ``path`` has another size or digest."""
+        """Raise ``UserError`` where the file at ``path`` has a different size or digest."""
         size = path.stat().st_size
         git = hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
         start = hashlib.sha256() if len(self.digest) == 64 else git
@@ -69,12 +69,12 @@ class HubFile:
 
 
 class Repository:
-    """A data set by its name on the hub, or a folder in its layout (``./...``, ``/...`` or ``~...``).
+    """A data set on the hub, or a local folder with the same layout (``./...``, ``/...`` or ``~...``).
 
     Args:
         name: ``owner/name``, or a folder.
-        revision: commit, tag or branch; None for the main one.
-        key: the key of the config that names the data set, for messages.
+        revision: commit, tag or branch; None = the main branch.
+        key: the config key that names the data set, for error messages.
     """
 
     def __init__(self, name: str, revision: str | None, key: str) -> None:
@@ -83,7 +83,7 @@ class Repository:
 
     @cached_property
     def folder(self) -> Path:
-        """The folder of the commit in the cache; the hub is asked where the cache has no commit."""
+        """The folder of the commit in the cache. The hub is queried if the cache has no commit."""
         if self.local:
             folder = expanded(self.name)
             if not folder.is_dir():
@@ -98,12 +98,12 @@ class Repository:
 
     @cached_property
     def files(self) -> dict[str, HubFile | None]:
-        """Every file of the commit by its path, with its size and digest; None for the files of a folder."""
+        """Path -> size and digest, for every file of the commit; None instead of both for files of a local folder."""
         if self.local:
             paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file())
             return {path.relative_to(self.folder).as_posix(): None for path in paths}
         listing = self.folder.parents[1] / "trees" / f"{self.folder.name}.json"
-        if not listing.is_file():  # the cache is of an earlier version of the library, which kept no list
+        if not listing.is_file():  # an earlier version of the library, which stored no list, wrote the cache
             with self._talking():
                 self._fetched([CARD])
         if not listing.is_file():
@@ -117,7 +117,7 @@ class Repository:
 
     @cached_property
     def card(self) -> dict[str, Any]:
-        """The metadata at the head of the README: ``configs`` and ``dataset_info``, as far as there are any."""
+        """The metadata at the head of the README: ``configs`` and ``dataset_info``, where they exist."""
         path = self.folder / CARD
         if not path.is_file():
             return {}
@@ -131,22 +131,22 @@ class Repository:
 
     @cached_property
     def data(self) -> list[str]:
-        """The files whose format can be read."""
+        """The paths of the files whose format can be read."""
         return [path for path in self.files if DATA.search(path)]
 
     def has(self, config: str) -> bool:
-        """Whether the data set has a configuration ``config``: by its README, or else by the names of its files."""
+        """Return whether the data set has a configuration ``config``, by the README or else by the names of the files."""
         return config in self.configs if self.configs else any(_names(config, path) for path in self.data)
 
     def select(self, config: str | None, split: str | None) -> list[str]:
-        """The files of a configuration (None: the first) and a split (None: all), sorted.
+        """Return the sorted files of a configuration (None: the default) and a split (None: all).
 
         Where the README lists no configurations, the names of files and folders decide, as in the library ``datasets``.
 
         Raises:
-            UserError: the configuration, the split or a file of it does not exist.
+            UserError: the configuration or the split does not exist, or has no readable file.
         """
-        named = split  # the split, where the names of the files tell it
+        named = split  # the split, where the names of the files must contain its name
         if not self.configs:
             paths = [path for path in self.data if config is None or _names(config, path)]
         else:
@@ -167,7 +167,7 @@ class Repository:
         return sorted(paths)
 
     def _entry(self, config: str | None) -> dict[str, Any]:
-        """The entry of a configuration in the README; for None that of the default one, or else the first."""
+        """Return the README's entry of a configuration; for None that of the default or else the first configuration."""
         if config is None:
             marked = [name for name, one in self.configs.items() if one.get("default")]
             config = next(name for name in (*marked, "default", *self.configs) if name in self.configs)
@@ -176,13 +176,13 @@ class Repository:
         return self.configs[config]
 
     def digests(self, paths: Iterable[str]) -> list[str]:
-        """The digest of each file: the hub's digest, or for the files of a folder a hash of their bytes."""
+        """Return the digest of each file: the hub's digest, or for a file of a local folder a hash of its bytes."""
         known = [(path, self.files[path]) for path in paths]
         own = iter(content_hashes([self.folder / path for path, one in known if one is None]))
         return [one.digest if one else next(own) for _, one in known]
 
     def wanted(self, paths: Iterable[str]) -> list[WantedFile]:
-        """The place, size, digest and address of each file, as far as known."""
+        """Return the path, size, digest and URL of each file, as far as known."""
         files = []
         for path in paths:
             known, place = self.files[path], self.folder / path
@@ -192,12 +192,12 @@ class Repository:
         return files
 
     def fetch(self, paths: Iterable[str]) -> None:
-        """Fetch the missing files and check all files. Raises ``UserError`` where that fails."""
+        """Fetch the missing files and check all files. Raises ``UserError`` on failure."""
         paths = list(paths)
         if not self.local:
             missing = sum(one.size for one in self.wanted(paths) if not one.here)
             check_room(self.folder, missing, self.key)
-            # file names may hold characters that mean something in a pattern, so these are escaped
+            # file names may contain special characters of patterns, which are escaped
             with self._talking():
                 self._fetched([CARD, *(re.sub(r"([\[*?])", r"[\1]", path) for path in paths)])
         for path in paths:
@@ -205,7 +205,7 @@ class Repository:
                 known.check(self.folder / path)
 
     def rows(self, paths: Iterable[str], total: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (place, row) of every row of these files, which must be there. Some thousand rows are in memory at a time."""
+        """Yield (place, row) of every row of these files, which must exist. Some thousand rows are in memory at a time."""
         with progress(f"reading {self.name}", total, "rows") as task:
             for path in paths:
                 for number, row in enumerate(self._rows(path), start=1):
@@ -220,7 +220,7 @@ class Repository:
                     yield dict(zip(batch, values, strict=True))
 
     def count(self, config: str | None) -> int:
-        """The number of rows of a configuration by the README; 0 where the README does not tell."""
+        """Return the number of rows of a configuration as stated in the README; 0 where the README lacks it."""
         infos = self.card.get("dataset_info") or []
         infos = [infos] if isinstance(infos, dict) else infos
         for one in infos:
@@ -229,14 +229,14 @@ class Repository:
         return 0
 
     def _fetched(self, patterns: list[str], offline: bool = False) -> Path:
-        """Fetch the files that fit ``patterns``; returns the folder of the commit. A commit that was used before is kept."""
+        """Fetch the files that match ``patterns``, and return the folder of the commit. A commit in use is kept."""
         revision = self.__dict__["folder"].name if "folder" in self.__dict__ else self.revision
         what = {"repo_type": "dataset", "revision": revision, "allow_patterns": patterns}
         return Path(library().snapshot_download(self.name, local_files_only=offline, **what))
 
     @contextmanager
     def _talking(self, expected: type[Exception] = UserError) -> Iterator[None]:
-        """Turn the failures of the libraries into ``UserError`` of one line; the ``expected`` type passes unchanged."""
+        """Turn exceptions of the libraries into a ``UserError`` of one line. The ``expected`` type passes unchanged."""
         try:
             yield
         except (UserError, expected):
@@ -245,7 +245,7 @@ class Repository:
             raise of_the_disk(error) or self._said(error) from error
 
     def _said(self, error: Exception) -> UserError:
-        """What went wrong, in one line."""
+        """Return a ``UserError`` that explains the error in one line."""
         errors, name = library().errors, f"{self.key}: {self.name}"
         if isinstance(error, errors.GatedRepoError):
             return UserError(
@@ -269,7 +269,7 @@ class Repository:
 
 
 def library() -> Any:
-    """The library huggingface_hub, set to print errors and progress only.
+    """Return the library huggingface_hub, set to print only errors and progress.
 
     Raises ``UserError`` where the package ``datasets`` is not installed.
     """
@@ -291,12 +291,12 @@ def _first(error: BaseException) -> str:
 
 
 def _names(word: str, path: str) -> bool:
-    """Whether the path holds ``word`` between separators (``/._-``): ``corpus/0.parquet``, ``corpus.jsonl.gz``."""
+    """Return whether the path contains ``word`` between separators (``/._-``): ``corpus/0.parquet``, ``corpus.jsonl.gz``."""
     return re.search(rf"(^|[/._-]){re.escape(word)}([/._-]|$)", path) is not None
 
 
 def _of_split(paths: list[str], split: str | None) -> list[str]:
-    """The paths that hold the name of the split; all paths where ``train`` is wanted and no path names any split."""
+    """Return the paths that contain the split's name; for ``train`` all paths, if no path contains any split's name."""
     if split is None:
         return paths
     words = SPLIT_WORDS.get(split, (split,))
@@ -308,7 +308,7 @@ def _of_split(paths: list[str], split: str | None) -> list[str]:
 
 
 def _patterns(entry: dict[str, Any]) -> dict[str, list[str]]:
-    """Split -> patterns of files, for a configuration in a README; "" -> the patterns that name no split."""
+    """Return split -> file patterns for a configuration in a README; the key "" has the patterns without a split."""
     folder = str(entry.get("data_dir") or "").strip("/")
     given = entry.get("data_files") or f"{folder}/*".lstrip("/")
     patterns: dict[str, list[str]] = {}
@@ -322,11 +322,11 @@ def _patterns(entry: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _opened(path: Path) -> Any:
-    """The rows of a file as a stream of the library ``datasets``."""
+    """Return the rows of a file as a stream of the library ``datasets``."""
     import datasets
 
     datasets.utils.logging.set_verbosity_error()
-    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # else the library reports the use of JSON to a server
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # otherwise the library reports the use of JSON to a server
     ending = DATA.search(path.name)
     kind = ending[1] if ending else ""
     how = {"sep": "\t"} if kind == "tsv" else {}

@@ -1,13 +1,13 @@
-"""Collections by their name on the Hugging Face hub, in three layouts.
+"""Read collections from the Hugging Face hub by name, in three layouts.
 
 - ``huggingface``: corpus, queries and judgements in the layout of BEIR (``BeIR/scifact``, ``BeIR/scifact-qrels``) and MTEB
   (``mteb/scifact``).
 - ``huggingface_triples``: rows of query, positive and negative texts, the layout of sentence-transformers' data sets. The
-  texts have no ids; each gets the hash of its content as its id, so the same text is the same passage.
-- ``huggingface_documents``: rows of text (Wikipedia, BookCorpus) as documents, their paragraphs as passages.
+  texts have no ids. The id of a text is the hash of its content, so equal texts are one passage.
+- ``huggingface_documents``: rows of text (Wikipedia, BookCorpus). The texts are documents, and their paragraphs passages.
 
 ``hub.py`` fetches and reads the files. The identity of a collection is a hash of the digests of its files, which the hub
-tells before the files are fetched.
+lists before the files are fetched.
 """
 
 import re
@@ -34,7 +34,7 @@ AUTO = "auto"
 IDS = ("_id", "id", "doc_id", "docid", "query_id", "qid")
 QUERY_IDS, PASSAGE_IDS = ("query-id", "query_id", "qid"), ("corpus-id", "corpus_id", "doc_id", "docid", "pid")
 GRADES = ("score", "relevance", "grade")
-COLUMNS = {  # the possible names of the columns of triples, the most specific first
+COLUMNS = {  # role of a text in a triple -> possible names of its column, the most specific first
     "query": ("query", "anchor", "question", "title"),
     "positive": ("positive", "answer", "passage", "document", "text"),
     "negative": ("negative", "negatives"),
@@ -42,7 +42,10 @@ COLUMNS = {  # the possible names of the columns of triples, the most specific f
 
 
 class _OnTheHub(DataConfig):
-    """The base of the three layouts. ``revision``: commit, tag or branch; None: the commit in the cache, or the newest."""
+    """The base class of the three layouts.
+
+    ``revision``: commit, tag or branch; None = the commit in the cache, or else the newest commit.
+    """
 
     revision: str | None
 
@@ -50,38 +53,41 @@ class _OnTheHub(DataConfig):
 
     @property
     def called(self) -> str:
-        """The name of the collection in tables: that of the data set without its owner, or that of the folder."""
+        """The name of the collection in tables: the name of the data set without the owner, or the name of the folder."""
         return expanded(self.name).name
 
     @cached_property
     def repository(self) -> Repository:
-        """The data set on the hub, or its folder."""
+        """The data set on the hub, or a local folder."""
         return Repository(self.name, self.revision, "data.name")
 
     @cached_property
     def chosen(self) -> dict[str, tuple[Repository, list[str]]]:
-        """Role -> the data set and its files that are read. Raises ``UserError`` where a part does not exist."""
+        """Role -> the data set and those of its files that are read. Raises ``UserError`` for a part that does not exist."""
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise ``UserError`` where a part of the data set does not exist. The hub is asked where the cache cannot tell."""
+        """Raise ``UserError`` where a part of the data set does not exist.
+
+        The hub is queried only if the cache does not have the list of files.
+        """
         _ = self.chosen
 
     def fingerprint(self) -> str:
-        """The identity of the input: for each role the digests of its files, and the keys that matter."""
+        """Return the identity of the input: a hash of the files' digests by role, and of the keys that change the data."""
         return self._digest([[role, data.digests(paths)] for role, (data, paths) in self.chosen.items()])
 
     def wanted(self) -> list[WantedFile]:
-        """Every file that is read, with its size and digest. Raises ``UserError`` as ``check``."""
+        """Return every file that is read, with its size and digest. Raises ``UserError`` as ``check``."""
         return list(dict.fromkeys(one for data, paths in self.chosen.values() for one in data.wanted(paths)))
 
     def fetch(self) -> None:
-        """Fetch missing files and check all files; a file that is there is hashed. Raises ``UserError`` on failure."""
+        """Fetch missing files, and check all files by their digests. Raises ``UserError`` on failure."""
         for data, paths in self.chosen.values():
             data.fetch(paths)
 
     def rows(self, role: str, total: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (place, row) of every row of the files of ``role``. ``total``: their number, for progress; 0: not known."""
+        """Yield (place, row) of every row of the files of ``role``. ``total``: number of rows, for progress; 0 = unknown."""
         data, paths = self.chosen[role]
         return data.rows(paths, total)
 
@@ -99,9 +105,9 @@ class HuggingfaceSource(_OnTheHub):
 
     Attributes:
         configs: the configurations of the data set. ``configs.qrels`` may be ``auto``: ``qrels`` or ``default``.
-        judgements: the data set of the judgements, where it is a separate one. ``auto`` is NAME-qrels where the data set
-            has neither of these two configurations.
-        splits: the name of each split.
+        judgements: the data set of the judgements, if it is a separate one. ``auto`` stands for NAME-qrels if the data
+            set has neither a configuration ``qrels`` nor ``default``.
+        splits: the data set's name of each split.
     """
 
     format: Literal["huggingface"] = "huggingface"
@@ -113,7 +119,7 @@ class HuggingfaceSource(_OnTheHub):
 
     @cached_property
     def chosen(self) -> dict[str, tuple[Repository, list[str]]]:
-        """The files of the judgements of each split, of the queries and of the corpus, by role."""
+        """Role -> files, for the judgements of each split, the queries and the corpus."""
         data, parts = self.repository, dict[str, tuple[Repository, list[str]]]()
         own = next((name for name in ("qrels", "default") if data.has(name)), None)
         judging, config = data, self.configs.qrels if self.configs.qrels != AUTO else own
@@ -127,12 +133,12 @@ class HuggingfaceSource(_OnTheHub):
         return parts | {"passages": (data, data.select(self.configs.corpus, None))}
 
     def expected(self) -> dict[str, int]:
-        """The number of ``passages`` by the README of the data set; 0: not known."""
+        """Return {"passages": number of passages} as stated in the README of the data set; 0 = unknown."""
         return {"passages": self.repository.count(self.configs.corpus)}
 
 
 class Columns(Keys):
-    """The columns of triples. ``auto`` is the first existing name of ``COLUMNS``. ``negative``: None = no negatives."""
+    """The columns of triples. ``auto`` is the first name of ``COLUMNS`` that exists. ``negative``: None = no negatives."""
 
     query: str
     positive: str
@@ -140,7 +146,7 @@ class Columns(Keys):
 
 
 class HuggingfaceTriplesSource(_OnTheHub):
-    """Rows of texts: a query, a passage that answers it, hard negatives (``negative``, ``negative_1``, ..., or a list)."""
+    """Rows of texts: a query, a positive passage, and hard negatives (``negative``, ``negative_1``, ..., or a list)."""
 
     format: Literal["huggingface_triples"] = "huggingface_triples"
     config: str | None
@@ -151,21 +157,21 @@ class HuggingfaceTriplesSource(_OnTheHub):
 
     @cached_property
     def chosen(self) -> dict[str, tuple[Repository, list[str]]]:
-        """The files of the rows of each split, by role."""
+        """Role -> files, for the rows of each split."""
         named = self.splits.named().items()
         return {
             f"rows of {split}": (self.repository, self.repository.select(self.config, name)) for split, name in named
         }
 
     def gives_negatives(self) -> bool:
-        """Whether a column of negatives is named. Only reading tells whether the column exists."""
+        """Return whether the config names a column of negatives. The column may turn out not to exist."""
         return self.columns.negative is not None
 
 
 class HuggingfaceDocumentsSource(_OnTheHub):
-    """Rows of text. ``rows_per_document`` rows make a document; more than 1 is for rows that are sentences (BookCorpus).
+    """Rows of text. A document consists of ``rows_per_document`` rows: more than 1 if a row is a sentence (BookCorpus).
 
-    A paragraph ends at a blank line; a paragraph of fewer than ``minimum_words`` words is joined to the next.
+    A paragraph ends at a blank line. A paragraph of fewer than ``minimum_words`` words is joined to the next paragraph.
     """
 
     format: Literal["huggingface_documents"] = "huggingface_documents"
@@ -184,7 +190,7 @@ class HuggingfaceDocumentsSource(_OnTheHub):
         return {"documents": (self.repository, self.repository.select(self.config, self.split))}
 
     def judged_splits(self) -> set[str]:
-        """No splits: there are no queries."""
+        """Return no splits, because there are no queries."""
         return set()
 
 
@@ -196,7 +202,7 @@ def read(config: HuggingfaceSource, writer: "CollectionWriter") -> None:
     for split in config.splits.named():
         _read_qrels(config, split, known, writer)
     for place, identifier, _, text in _texts(config, "queries") if has_queries else ():
-        if id_hash(identifier) in known:  # a query may stand in the files of several splits
+        if id_hash(identifier) in known:  # a query may occur in the files of several splits
             known.remove(id_hash(identifier))
             writer.add_query(Query(identifier, text), place)
     for place, identifier, title, text in _texts(config, "passages", config.repository.count(config.configs.corpus)):
@@ -223,8 +229,8 @@ def _judgements(config: HuggingfaceSource, split: str) -> Iterator[tuple[int, st
 def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tuple[str, str, str, str]]:
     """Yield (place, id, title, text) of each passage or query.
 
-    A query may stand in several files, so ``UserError`` is raised here where a number and a text are written as the same
-    id. Of two passages with one id the writer tells.
+    A query may occur in several files. So ``UserError`` is raised here if the ids of two queries, a number and a string,
+    become the same string. Two passages with the same id are reported by the writer.
     """
     kinds: dict[int, type] = {}
     for place, row in config.rows(role, total):
@@ -243,7 +249,7 @@ def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tup
 
 
 def read_triples(config: HuggingfaceTriplesSource, writer: "CollectionWriter") -> None:
-    """Fetch rows of texts and read them into ``writer``. Equal texts become one passage, and equal queries one query."""
+    """Fetch rows of texts and read them into ``writer``. Equal texts become one passage; equal queries become one query."""
     config.fetch()
     passages, queries = set[int](), set[int]()
 
@@ -274,7 +280,7 @@ def read_triples(config: HuggingfaceTriplesSource, writer: "CollectionWriter") -
 
 
 def _negatives(row: dict[str, Any], column: str | None) -> Iterable[str]:
-    """The texts of the columns ``negative``, ``negative_1``, ...; a column may hold a list of texts."""
+    """Yield the texts of the columns ``negative``, ``negative_1``, ...; a column may hold a list of texts."""
     names = [] if column is None else _column("negative", column)
     for name, value in row.items():
         if re.sub(r"_\d+$", "", name) in names:
@@ -282,14 +288,14 @@ def _negatives(row: dict[str, Any], column: str | None) -> Iterable[str]:
 
 
 def read_documents(config: HuggingfaceDocumentsSource, writer: "CollectionWriter") -> None:
-    """Fetch rows of text and read them into ``writer``. Passages have the ids ``<document>#<number>``, from 0."""
+    """Fetch rows of text and read them into ``writer``. The ids of passages are ``<document>#<number>``, from 0."""
     config.fetch()
     for place, name, title, text in _documents(config):
         add_paragraphs(name, title, ((place, line) for line in text.splitlines()), config.minimum_words, writer)
 
 
 def _documents(config: HuggingfaceDocumentsSource) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (place, id, title, text) of each document. The id is its number, for ids of a data set need not differ."""
+    """Yield (place, id, title, text) of each document. The id is a running number; the data set's ids may repeat."""
     first, texts = "", list[str]()
     number = 0
     for place, row in config.rows("documents", config.repository.count(config.config)):
@@ -308,7 +314,7 @@ def _column(role: str, given: str) -> tuple[str, ...]:
 
 
 def _field(row: dict[str, Any], names: tuple[str, ...], place: str) -> Any:
-    """The value of the first of the columns ``names`` that is not null. Raises ``UserError`` where there is none."""
+    """Return the first non-null value among the columns ``names``. Raises ``UserError`` where all are null or missing."""
     for name in names:
         if row.get(name) is not None:
             return row[name]
@@ -333,5 +339,5 @@ def _words(value: Any, place: str) -> str:
 
 
 def _of_content(text: Any, place: str) -> str:
-    """The id of a text: 16 hexadecimal digits of the hash of its words."""
+    """Return the id of a text: the hash of its words, as 16 hexadecimal digits."""
     return f"{id_hash(' '.join(_words(text, place).split())):016x}"

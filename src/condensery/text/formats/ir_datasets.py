@@ -1,13 +1,14 @@
-"""Collections by their id in the library ir_datasets (MacAvaney et al. 2021): MS MARCO, BEIR, DPR's Wikipedia, mMARCO.
+"""Read collections of the library ir_datasets (MacAvaney et al. 2021) by id: MS MARCO, BEIR, DPR's Wikipedia, mMARCO.
 
-The library knows the address, size and MD5 of each file, and how to read it. The files lie in ``$IR_DATASETS_HOME`` (by
-default ``~/.ir_datasets``). Every file is first fetched whole (``system/downloads.py``) and checked. The identity of a
-collection is a hash of these digests, so it is known before anything is fetched. Written to ir_datasets 0.6.3.
+The library knows the URL, size and MD5 of each file, and how to read it. The files lie in ``$IR_DATASETS_HOME`` (by
+default ``~/.ir_datasets``). Every file is first fetched completely (``system/downloads.py``) and checked. The identity of
+a collection is a hash of these digests, so it is known before anything is fetched. The module is written for ir_datasets
+0.6.3.
 
 Texts may differ in single characters from the published files. The library repairs the broken encoding of MS MARCO's
 passages, and reads MS MARCO's documents from the file in TREC's format.
 
-Tests serve small files in the place of the real files.
+Tests serve small files instead of the real files.
 """
 
 import difflib
@@ -34,27 +35,27 @@ if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
 
 AUTO = "auto"
-CANDIDATES = {  # the names of a split in ir_datasets, the best first; "": the collection's own queries
+CANDIDATES = {  # split -> possible names in ir_datasets, the preferred first; "": the queries of the collection itself
     "train": ("train",),
     "dev": ("dev",),
     "test": ("test", "dev/small", "dev", ""),
     "dl19": ("trec-dl-2019/judged",),
     "dl20": ("trec-dl-2020/judged",),
 }
-ON_DEV = ("beir/msmarco",)  # BEIR reports MS MARCO on its dev queries; its test queries are TREC's of 2019
-RELEVANT_FROM = {"msmarco-passage": 2, "msmarco-passage-v2": 2}  # lowest relevant grade, as in TREC's own tables
+ON_DEV = ("beir/msmarco",)  # BEIR reports MS MARCO on the dev queries; its test queries are those of TREC 2019
+RELEVANT_FROM = {"msmarco-passage": 2, "msmarco-passage-v2": 2}  # lowest relevant grade, as in TREC's tables
 GRADED = {"dl19", "dl20"}
-LARGE = 1_000_000  # passages; from this number on unpacking takes minutes
-EVERY = 1000  # rows between two reports of progress
+LARGE = 1_000_000  # number of passages from which unpacking takes minutes
+EVERY = 1000  # number of rows between two reports of progress
 DPR = "dpr-w100"
-CALLED = {  # id -> name in the tables of this project
+CALLED = {  # id in ir_datasets -> name in this project's tables
     "msmarco-passage": "msmarco",
     "msmarco-document": "msmarco-documents",
     f"{DPR}/natural-questions": "nq",
     f"{DPR}/trivia-qa": "triviaqa",
     "beir/webis-touche2020/v2": "webis-touche2020",
 }
-NOT_IN_BEIR = {  # the four of BEIR's eighteen data sets whose texts are not free
+NOT_IN_BEIR = {  # the four of BEIR's eighteen data sets whose texts are not freely available -> how to get them
     "beir/bioasq": "register at http://participants-area.bioasq.org, then data=beir data.root=FOLDER",
     "beir/signal1m": "ask Signal AI (https://research.signal-ai.com), then data=beir data.root=FOLDER",
     "beir/trec-news": "data.name=wapo/v2/trec-news-2019; ask NIST (https://trec.nist.gov/data/wapost/)",
@@ -63,9 +64,9 @@ NOT_IN_BEIR = {  # the four of BEIR's eighteen data sets whose texts are not fre
 
 
 class IrSplits(Keys):
-    """For each split an id of ir_datasets, with or without the id of the collection before it; None: no such split.
+    """For each split an id of ir_datasets, with or without the collection's id as prefix; None = the split is not used.
 
-    ``auto`` is the first of ``CANDIDATES`` that the library has.
+    ``auto`` stands for the first of ``CANDIDATES`` that the library has.
     """
 
     train: str | None
@@ -77,12 +78,12 @@ class IrSplits(Keys):
 
 @dataclass(frozen=True)
 class Part:
-    """Documents, queries or judgements of the library.
+    """The documents, queries or judgements of a data set of the library.
 
     Attributes:
-        role: the purpose, such as ``passages`` or ``qrels of train``.
-        id: the id in ir_datasets.
-        handler: the library's object that reads them.
+        role: the purpose of the part, such as ``passages`` or ``qrels of train``.
+        id: the id of the data set in ir_datasets.
+        handler: the library's object that reads the part.
     """
 
     role: str
@@ -96,8 +97,8 @@ class IrDatasetsSource(DataConfig):
     Attributes:
         splits: the id of each split.
         documents: the id of another collection, whose documents are the text for pre-training.
-        relevant_from: the lowest grade of dl19 and dl20 that counts as relevant.
-        positives: ``first`` takes only the first judged positive of a query, as DPR's training does.
+        relevant_from: the lowest grade that counts as relevant in dl19 and dl20.
+        positives: ``first`` uses only the first judged positive of a query, as DPR's training does.
     """
 
     format: Literal["ir_datasets"] = "ir_datasets"
@@ -116,7 +117,7 @@ class IrDatasetsSource(DataConfig):
 
     @cached_property
     def parts(self) -> dict[str, Part]:
-        """The parts that are read, by role: judgements and queries of each split, the passages, the documents.
+        """Role -> part that is read: judgements and queries of each split, the passages, the documents.
 
         Raises ``UserError`` where the library is not installed, or does not know an id.
         """
@@ -137,18 +138,18 @@ class IrDatasetsSource(DataConfig):
         return parts
 
     def of_splits(self, kind: str) -> dict[str, Part]:
-        """Split -> its ``qrels`` or its ``queries`` (``kind``), for the wanted splits that the library has."""
+        """Return split -> ``qrels`` or ``queries`` of the split (by ``kind``), for the requested splits of the library."""
         begin = f"{kind} of "
         return {role.removeprefix(begin): part for role, part in self.parts.items() if role.startswith(begin)}
 
     def _with_docs(self, name: str, key: str) -> str:
-        """The id itself, or the longest beginning of it that names a collection with documents."""
+        """Return the id itself, or its longest prefix that names a collection with documents."""
         data = load(name)
         if data is not None and data.has("docs"):
             return name
         below = [one for one in library().registry if one.startswith(f"{name}/")]
         above = name.rpartition("/")[0]
-        if below and above and not data:  # dpr-w100/natural-questions has no entry of its own
+        if below and above and not data:  # dpr-w100/natural-questions itself has no entry
             return self._with_docs(above, key)
         if hint := NOT_IN_BEIR.get(name):
             raise UserError(f"{key}: {name} can only be fetched by hand: {hint}")
@@ -158,7 +159,7 @@ class IrDatasetsSource(DataConfig):
         raise UserError(f"{key}: ir_datasets has no documents called {shown(name)!r}; {named}")
 
     def _split_ids(self) -> dict[str, str]:
-        """Split -> id, for the splits that are wanted and that the library has."""
+        """Return split -> id, for the requested splits that the library has."""
         id_of = {}
         for split, given in self.splits:
             if given == AUTO:
@@ -175,16 +176,16 @@ class IrDatasetsSource(DataConfig):
         return id_of
 
     def _test_is_dev(self) -> bool:
-        """Whether the dev queries serve as test queries."""
+        """Return whether the dev queries serve as test queries."""
         return self.splits.test == AUTO and not _judges(f"{self.name}/test")
 
     @property
     def from_dpr(self) -> bool:
-        """Whether this is DPR's Wikipedia, with quoted texts, answers, hard negatives and numbers as query ids."""
+        """Whether the collection is DPR's Wikipedia, with quoted texts, answers, hard negatives and numeric query ids."""
         return self.name.split("/")[0] == DPR
 
     def lowest_grade(self, split: str) -> int | None:
-        """The lowest grade of ``split`` that counts as relevant; None where the grades are not TREC's."""
+        """Return the lowest grade of ``split`` that counts as relevant; None where the grades are not TREC's."""
         if split not in GRADED:
             return None
         if isinstance(self.relevant_from, int):
@@ -193,33 +194,33 @@ class IrDatasetsSource(DataConfig):
 
     @property
     def only_first(self) -> bool:
-        """Whether only the first positive of a query is taken."""
+        """Whether only the first positive of a query is used."""
         return self.positives == "first" or (self.positives == AUTO and self.from_dpr)
 
     def judged_splits(self) -> set[str]:
-        """The wanted splits that the library has."""
+        """Return the requested splits that the library has."""
         return set(self.of_splits("qrels"))
 
     def answered_splits(self) -> set[str]:
-        """The splits whose queries have answers (DPR's collections)."""
+        """Return the splits whose queries have answers, as in DPR's collections."""
         parts = self.of_splits("queries")
         return {split for split, part in parts.items() if "answers" in part.handler.queries_cls()._fields}
 
     def gives_negatives(self) -> bool:
-        """Whether the input names hard negatives: DPR's collections do."""
+        """Return whether the input names hard negatives, as DPR's collections do."""
         return self.from_dpr and bool(self.judged_splits())
 
     def check(self) -> None:
-        """Raise ``UserError`` for an unknown id, and for missing files that can only be fetched by hand."""
+        """Raise ``UserError`` for an unknown id, and for missing files that can only be downloaded by hand."""
         wanted = [one for one in self.downloads() if not one.urls and not one.path.exists()]
         if wanted:
             files = "; ".join(f"{one.path}: {one.by_hand}" for one in wanted)
             raise UserError(f"data.name={self.name}: {len(wanted)} of its files can only be fetched by hand: {files}")
 
     def fingerprint(self) -> str:
-        """The identity of the input: for each part its id and the digests of its files, and the keys that matter.
+        """Return the identity of the input: a hash of each part's id and file digests, and of the keys that change the data.
 
-        Nothing is fetched for it.
+        No file is fetched.
         """
         self.check()
         content: list[Any] = [[part.role, part.id, _digests(part)] for part in self.parts.values()]
@@ -227,12 +228,12 @@ class IrDatasetsSource(DataConfig):
         return self._digest([*content, ["first positive"] if self.only_first else []])
 
     def downloads(self) -> list[Download]:
-        """Every file that is read, each once."""
+        """Return the distinct files that are read."""
         files = [one for part in self.parts.values() for one in downloads_of(part.handler)]
         return list({one.path: one for one in files}.values())
 
     def wanted(self) -> list[WantedFile]:
-        """Every file that is read, with the size and digest that the library knows. Raises ``UserError`` as ``check``."""
+        """Return every file that is read, with the library's size and digest. Raises ``UserError`` as ``check``."""
         self.check()
         return [
             WantedFile(one.path, one.bytes_whole, one.path.exists(), one.md5 or "", "".join(one.urls[:1]))
@@ -240,7 +241,7 @@ class IrDatasetsSource(DataConfig):
         ]
 
     def fetch(self) -> None:
-        """Fetch missing files and check all files. A file that is there is hashed: a gigabyte in some two seconds.
+        """Fetch missing files and check all files. An existing file is hashed, in about two seconds per gigabyte.
 
         Raises ``UserError`` as ``DataConfig.fetch``.
         """
@@ -254,14 +255,14 @@ class IrDatasetsSource(DataConfig):
             fetch(download, "data.name")
 
     def sizes(self) -> CollectionSizes:
-        """The size of the collection: counts from the library, lengths of texts from the bytes of their files."""
+        """Estimate the size of the collection: counts from the library, lengths of texts from the sizes of files."""
         counts, tokens = self.expected(), dict[str, float]()
         for role, number in counts.items():
             packed = sum(one.bytes_whole for one in downloads_of(self.parts[role].handler))
             if number and packed:
                 tokens[role] = UNPACKED * packed / number / CHARACTERS
         known = {split: load(part.id).metadata() for split, part in self.of_splits("queries").items()}
-        # a split may have unjudged queries; there are at most as many judged queries as judgements
+        # a split may have unjudged queries, so the number of judgements is another upper bound on the judged queries
         queries = {
             split: min(one.get(kind, {}).get("count", 0) for kind in ("queries", "qrels"))
             for split, one in known.items()
@@ -277,15 +278,15 @@ class IrDatasetsSource(DataConfig):
         )
 
     def expected(self) -> dict[str, int]:
-        """The number of ``passages`` and of ``documents`` that the library knows; 0: not known."""
+        """Return the number of ``passages`` and of ``documents`` as stated in the library; 0 = unknown."""
         parts = [self.parts[role] for role in ("passages", "documents") if role in self.parts]
         return {part.role: load(part.id).metadata().get("docs", {}).get("count", 0) for part in parts}
 
 
 def knows(name: str) -> bool:
-    """Whether a collection of this name is known.
+    """Return whether the library has a collection of this name, or this module says how to get it by hand.
 
-    The library has it, or this module says how to get it by hand. False where the library is not installed.
+    False where the library is not installed.
     """
     try:
         return load(name) is not None or name in NOT_IN_BEIR or name.startswith(f"{DPR}/")
@@ -299,13 +300,13 @@ def _judges(identifier: str) -> bool:
 
 
 def _digests(part: Part) -> list[str]:
-    """The digests of the files of a part: the published MD5, or a hash of the content for a user's own files."""
+    """Return the digests of the files of a part: the published MD5, or a hash of the content for a user's own files."""
     own = [one.path for one in downloads_of(part.handler) if one.md5 is None and one.path.is_file()]
     return sorted([one.md5 for one in downloads_of(part.handler) if one.md5] + content_hashes(own))
 
 
 def library() -> Any:
-    """The library ir_datasets, set to print errors only. Raises ``UserError`` where it is not installed."""
+    """Return the library ir_datasets, set to print only errors. Raises ``UserError`` where it is not installed."""
     try:
         import ir_datasets
     except ModuleNotFoundError as error:
@@ -320,7 +321,7 @@ def library() -> Any:
 
 
 def load(identifier: str) -> Any:
-    """A data set of the library, or None."""
+    """Return a data set of the library, or None where the id is unknown."""
     try:
         return library().load(identifier)
     except KeyError:
@@ -328,9 +329,9 @@ def load(identifier: str) -> Any:
 
 
 def files_of(handler: Any) -> Iterator[Any]:
-    """Yield the library's ``Download`` objects that a handler reads, and ``LocalDownload`` objects of local data sets.
+    """Yield the library's ``Download`` objects that a handler reads, and the ``LocalDownload`` objects of local data sets.
 
-    The library has no list of them; they are attributes of the handlers and of the objects that unpack files.
+    The library has no list of these objects. They are attributes of the handlers and of the objects that unpack files.
     """
     util = library().util
     seen, left = set[int](), [handler]
@@ -354,7 +355,7 @@ def files_of(handler: Any) -> Iterator[Any]:
 def downloads_of(handler: Any) -> Iterator[Download]:
     """Yield the files that a handler reads.
 
-    The library is set to keep each download in a file, also those that it would otherwise fetch anew each time.
+    The library is set to store each download in a file, also a download that it would otherwise repeat for each reading.
     """
     util = library().util
     for one in files_of(handler):
@@ -365,7 +366,7 @@ def downloads_of(handler: Any) -> Iterator[Download]:
             one._cache_path = str(util.home_path() / "downloads" / one.expected_md5)
             one._stream = False
         if one._cache_path is None:
-            continue  # without a digest the library itself fetches the file while it reads
+            continue  # a file without a digest is fetched by the library itself during reading
         places = [place for place in one.mirrors if isinstance(place, util.RequestsDownload)]
         local = [place._message for place in one.mirrors if isinstance(place, util.LocalDownload) and not places]
         yield Download(
@@ -380,9 +381,9 @@ def downloads_of(handler: Any) -> Iterator[Download]:
 
 @contextmanager
 def _reading(part: Part) -> Iterator[None]:
-    """Turn a failure of the library while it reads into a ``UserError`` of one line.
+    """Turn an exception of the library during reading into a ``UserError`` of one line.
 
-    The library's own progress bars are shown only where our progress is a bar too.
+    The library's progress bars are shown only where our progress is also shown as a bar.
     """
     with_bars = tqdm.__init__
     if style() != "bar":
@@ -444,7 +445,7 @@ def read(config: IrDatasetsSource, writer: "CollectionWriter") -> None:
 
 
 def _name(config: IrDatasetsSource, split: str, identifier: str) -> str:
-    """The id of a query. DPR's ids are places in the file of a split; they get the names of ``text/formats/dpr.py``."""
+    """Return the id of a query. DPR's ids are positions in the file of a split, so they become ids as in ``dpr.py``."""
     return f"{split}-{identifier}" if config.from_dpr else identifier
 
 
@@ -475,7 +476,7 @@ def _read_qrels(config: IrDatasetsSource, split: str, writer: "CollectionWriter"
 
 
 def _text(row: Any) -> tuple[str, str]:
-    """(title, text) of a document or query. A row with other fields gives its text by ``default_text``."""
+    """Return (title, text) of a document or query. A row without a field ``text`` or ``body`` uses ``default_text``."""
     fields = type(row)._fields
     for name in ("text", "body"):
         if name in fields:
@@ -488,6 +489,6 @@ def _answers(row: Any) -> tuple[str, ...]:
 
 
 def unquoted(field: str) -> str:
-    """Remove the quotes of a field, as the library leaves them: fields of a file of columns may be "quoted"."""
+    """Remove the quotes around a field of a tab-separated file, which the library leaves in the text."""
     whole = len(field) > 1 and field.startswith('"') and field.endswith('"')
     return field[1:-1].replace('""', '"') if whole else field

@@ -1,4 +1,4 @@
-"""MS MARCO in its native files (Bajaj et al. 2016): the passage collection and the document collection.
+"""Read MS MARCO from its native files (Bajaj et al. 2016): the passage collection and the document collection.
 
 Every file is accepted plain or gzip.
 """
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 PAGE = "https://microsoft.github.io/msmarco/"
 ARCHIVE = "collectionandqueries.tar.gz"
 ARCHIVED = {"collection.tsv", "queries.train.tsv", "queries.dev.tsv", "queries.dev.small.tsv", "queries.eval.tsv"}
-# numbers: Bajaj et al. 2016 and the page above; tokens: from the sizes of the files
+# numbers: Bajaj et al. 2016 and the page above; tokens: estimated from the file sizes
 PUBLISHED = CollectionSizes(8_841_823, 76, None, None, {"train": 502_939, "test": 6_980}, reading=370, published=True)
 PUBLISHED_DOCUMENTS = CollectionSizes(
     3_213_835, 1_550, None, None, {"train": 367_013, "test": 5_193}, reading=2_700, published=True
 )
 PUBLISHED_WITH_DOCUMENTS = replace(PUBLISHED, documents=3_213_835, document_tokens=1_550, reading=370 + 2_700)
-NO_TITLE = "-"  # the mark of a passage without a title in the published files of titles
+NO_TITLE = "-"  # the title of a passage without a title, in the published files of titles
 
 
 class Questions(Keys):
-    """The files of one split: its queries and its judgements."""
+    """The files of one split: queries and judgements."""
 
     queries: str
     qrels: str
 
 
 class GradedQuestions(Questions):
-    """The files of a graded split, which may be missing, and the lowest grade that counts as relevant."""
+    """The files of a split with graded judgements, which may be missing, and the lowest grade that counts as relevant."""
 
     relevant_from: int
 
 
 class MarcoSplits(Keys):
-    """The files of each split, or ``None`` when the split is not wanted.
+    """The files of each split, or ``None`` when the split is not used.
 
-    ``dl19``, ``dl20``: the graded judgements of TREC's Deep Learning Tracks, read where their qrels files exist.
+    ``dl19``, ``dl20``: the graded judgements of TREC's Deep Learning Tracks, read if the qrels files exist.
     """
 
     train: Questions | None
@@ -58,12 +58,12 @@ class MarcoSplits(Keys):
     dl20: GradedQuestions | None
 
     def named(self) -> dict[str, Questions]:
-        """The splits that are wanted."""
+        """Return the splits that are used."""
         splits = {name: getattr(self, name) for name in type(self).model_fields}
         return {split: questions for split, questions in splits.items() if questions}
 
     def here(self, folder: Path) -> dict[str, Questions]:
-        """The splits that are wanted, without the graded splits of TREC whose qrels ``folder`` does not hold."""
+        """Return the splits that are used, except graded splits of TREC whose qrels are missing from ``folder``."""
         return {
             split: questions
             for split, questions in self.named().items()
@@ -72,21 +72,21 @@ class MarcoSplits(Keys):
 
 
 class _Marco(FolderSource):
-    """The base of both collections: queries and judgements in native files."""
+    """The base class of both collections: queries and judgements in native files."""
 
     splits: MarcoSplits
 
     def published_sizes(self) -> CollectionSizes:
-        """The published sizes of the official files."""
+        """Return the published sizes of the official files."""
         raise NotImplementedError
 
     def sizes(self) -> CollectionSizes:
-        """The size of the collection; the published size where a file is missing."""
+        """Estimate the size of the collection; return the published size where a file is missing."""
         files = self.input_files()
         return self.published_sizes() if any(not file.existing_path() for file in files) else counted(files)
 
     def judged_splits(self) -> set[str]:
-        """The splits that will have judgements; the splits of TREC only where their files exist."""
+        """Return the splits that will have judgements. The splits of TREC are included only if their files exist."""
         return set(self.splits.here(self.folder))
 
     def _digest(self, content: Any) -> str:
@@ -104,9 +104,9 @@ class MarcoSource(_Marco):
 
     Attributes:
         collection: the file of passages.
-        titles: a file of pid and title, or ``None``.
+        titles: a file with the columns pid and title, or ``None``.
         documents: ``msmarco-docs.tsv`` as the text for pre-training, or ``None``.
-        triples: the official triples of ids, which the stage ``triples`` reads, or ``None``.
+        triples: the official file of id triples, which the stage ``triples`` reads, or ``None``.
     """
 
     format: Literal["msmarco"] = "msmarco"
@@ -118,7 +118,7 @@ class MarcoSource(_Marco):
     outside_identity: ClassVar[set[str]] = {"root", "collection", "titles", "documents", "triples", "splits"}
 
     def input_files(self) -> list[InputFile]:
-        """The collection, titles, documents, queries and qrels."""
+        """Return the files of the collection, titles, documents, queries and qrels."""
         files = [marco_file("passages", self.folder, self.collection)]
         if self.titles:
             hint = "; titles are not part of the official files: set data.titles=null to do without"
@@ -128,7 +128,7 @@ class MarcoSource(_Marco):
         return files + question_files(self.folder, self.splits)
 
     def published_sizes(self) -> CollectionSizes:
-        """The published sizes of the passages and, where ``documents`` is named, of the documents."""
+        """Return the published sizes of the passages and, if ``documents`` is set, of the documents."""
         return PUBLISHED_WITH_DOCUMENTS if self.documents else PUBLISHED
 
     def check(self) -> None:
@@ -139,7 +139,7 @@ class MarcoSource(_Marco):
 
 
 class MarcoDocumentsSource(_Marco):
-    """The document collection, whose documents are searched: ``msmarco-docs.tsv`` (docid, url, title, body)."""
+    """The document collection, where the unit of search is the document: ``msmarco-docs.tsv`` (docid, url, title, body)."""
 
     format: Literal["msmarco_documents"] = "msmarco_documents"
     documents: str
@@ -147,22 +147,22 @@ class MarcoDocumentsSource(_Marco):
     outside_identity: ClassVar[set[str]] = {"root", "documents", "splits"}
 
     def input_files(self) -> list[InputFile]:
-        """The documents, queries and qrels."""
+        """Return the files of the documents, queries and qrels."""
         return [marco_file("documents", self.folder, self.documents), *question_files(self.folder, self.splits)]
 
     def published_sizes(self) -> CollectionSizes:
-        """The published sizes of the document collection."""
+        """Return the published sizes of the document collection."""
         return PUBLISHED_DOCUMENTS
 
 
 def marco_file(role: str, folder: Path, name: str, otherwise: str = "") -> InputFile:
-    """A file of MS MARCO with a hint how to get it; ``otherwise`` is added to the hint."""
+    """Return a file of MS MARCO, with a hint on how to get it; ``otherwise`` is appended to the hint."""
     plain = Path(name).name.removesuffix(".gz")
     return InputFile(role, folder / name, (f": in {ARCHIVE}" if plain in ARCHIVED else "") + otherwise)
 
 
 def question_files(folder: Path, splits: MarcoSplits) -> list[InputFile]:
-    """The files of queries and judgements of the wanted splits; the splits of TREC only where their files exist."""
+    """Return the files of queries and judgements of the requested splits; of TREC's splits only those that exist."""
     files = []
     for split, questions in splits.here(folder).items():
         files.append(marco_file(f"queries of {split}", folder, questions.queries))
@@ -182,7 +182,7 @@ def check_files(config: FolderSource, files: list[InputFile]) -> None:
 
 
 def read_questions(splits: MarcoSplits, files: list[InputFile], writer: "CollectionWriter") -> None:
-    """Read the judgements, then the queries. A query that stands in two files (dev and dev.small) is read once."""
+    """Read the judgements, then the queries. A query in two files, such as dev and dev.small, is read once."""
     graded = {split: one for split, one in splits.named().items() if isinstance(one, GradedQuestions)}
     for file in files:
         if file.role.startswith("qrels of "):
@@ -204,7 +204,7 @@ def read_questions(splits: MarcoSplits, files: list[InputFile], writer: "Collect
 
 
 def read_qrels(path: Path, split: str, writer: "CollectionWriter") -> None:
-    """Read TREC judgements: query id, 0, passage id and grade, separated by tabs or blanks."""
+    """Read judgements in TREC's format: query id, 0, passage id and grade, separated by tabs or spaces."""
     rows = read_columns(path, ["query id", "0", "passage id", "grade"], separator=None)
     none = f"no judgements; without that split set data.splits.{split}=null"
     for place, (query, _, passage, grade) in at_least_one(rows, path, none):
@@ -212,9 +212,9 @@ def read_qrels(path: Path, split: str, writer: "CollectionWriter") -> None:
 
 
 class Titles:
-    """Titles by passage id, from a file in the order of the collection.
+    """Titles by passage id, read from a file in the order of the collection.
 
-    Any other order works too; then titles that are read too early wait in memory.
+    Any other order also works, but a title that is read before its passage stays in memory until the passage is read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -223,7 +223,7 @@ class Titles:
         self.matched = self.missing = 0
 
     def of(self, identifier: str) -> str:
-        """The title of a passage; empty where the file has no title for it."""
+        """Return the title of a passage; empty where the file has no title for the passage."""
         if identifier in self._ahead:
             self.matched += 1
             return self._ahead.pop(identifier)
@@ -238,7 +238,10 @@ class Titles:
 
 
 def read_documents(file: InputFile, what: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (place, id, title, body) of each line of ``msmarco-docs.tsv``; ``what`` must not be missing, in words."""
+    """Yield (place, id, title, body) of each line of ``msmarco-docs.tsv``.
+
+    ``what``: what the file must contain, for the error message about an empty file.
+    """
     path = file.open_path()
     rows = read_columns(path, ["document id", "url", "title", "body"])
     for place, (identifier, _, title, body) in at_least_one(rows, path, f"holds no {what}"):

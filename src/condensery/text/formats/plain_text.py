@@ -1,4 +1,4 @@
-"""A folder of plain text: every ``.txt`` and ``.md`` file is a document, and its paragraphs are the passages."""
+"""Read a folder of plain text: every ``.txt`` and ``.md`` file is a document, and its paragraphs are the passages."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -26,10 +26,10 @@ ENDINGS = (".txt", ".md", ".txt.gz", ".md.gz")
 
 
 class TextSource(FolderSource):
-    """A folder of text files. All folders below it are read too, except hidden files and folders.
+    """A folder of text files. Subfolders are read too, but hidden files and folders are not.
 
     A paragraph ends at a blank line. A paragraph of fewer than ``minimum_words`` words (a heading, a caption) is joined to
-    the next paragraph of its file. Queries and judgements, where wanted, lie in the root as in a BEIR folder; judgements
+    the next paragraph of the same file. Optional queries and judgements lie in the root, as in a BEIR folder. Judgements
     name passages as ``<file>#<number>``.
     """
 
@@ -40,7 +40,7 @@ class TextSource(FolderSource):
     outside_identity: ClassVar[set[str]] = {"root", "splits"}
 
     def text_files(self) -> list[tuple[str, Path]]:
-        """(path below the root in NFC, path) of every text file, sorted: the order is the same on every machine."""
+        """Return (path relative to the root in NFC, path) of every text file, sorted in the same order on every machine."""
         files = []
         for path in self.folder.rglob("*"):
             below = path.relative_to(self.folder)
@@ -50,19 +50,20 @@ class TextSource(FolderSource):
         return sorted(files)
 
     def input_files(self) -> list[InputFile]:
-        """The text files, the queries and the qrels."""
+        """Return the text files, the queries and the qrels."""
         texts = [InputFile(f"text {below}", path, exact=True, may_be_empty=True) for below, path in self.text_files()]
         return texts + question_files(self.folder, self.splits)
 
     def _digest(self, content: Any) -> str:
-        # earlier versions joined unspaced texts into one passage, so their fingerprints change; all others stay valid
+        # earlier versions joined a text in a script without spaces into one passage, so the fingerprint of such a folder
+        # must change; all other fingerprints stay valid
         files = [path for _, path in self.text_files()]
         return super()._digest([content, "unspaced"] if any(map(_is_unspaced, files)) else content)
 
     def check(self) -> None:
-        """Raise ``UserError`` as ``FolderSource.check``; also for a folder without text files and for bad file names.
+        """Raise ``UserError`` as ``FolderSource.check``; also for a folder without text files and for invalid file names.
 
-        Bad are names that are not plain text in UTF-8, and two names that differ only in their Unicode form.
+        A name is invalid if it is not plain text in UTF-8, or differs from another name only in its Unicode form.
         """
         super().check()
         files = self.text_files()
@@ -82,7 +83,7 @@ class TextSource(FolderSource):
 
 
 def _is_unspaced(path: Path) -> bool:
-    """Whether a file begins with text of a script that writes no blanks between words."""
+    """Return whether a file begins with text in a script without spaces between words."""
     with opened(path) as (stream, _):
         return unspaced(stream.peek(HEAD)[:HEAD].decode(errors="ignore"))
 
@@ -90,14 +91,14 @@ def _is_unspaced(path: Path) -> bool:
 def add_paragraphs(
     document: str, title: str, lines: Iterable[tuple[str, str]], minimum_words: int, writer: "CollectionWriter"
 ) -> None:
-    """Add each paragraph of a document as a passage, with the id ``<document>#<number>``, from 0.
+    """Add each paragraph of a document as a passage, with the id ``<document>#<number>``, numbered from 0.
 
     Args:
         document: the id of the document.
         title: the title of every passage.
-        lines: (place, line) of the document's lines. A paragraph ends at a blank line; line breaks within it are kept.
+        lines: (place, line) of the document's lines. A paragraph ends at a blank line. Its line breaks are kept.
         minimum_words: see ``joined``.
-        writer: takes the passages.
+        writer: writer to which the passages are added.
     """
     number = -1
     for number, (place, text) in enumerate(joined(_blocks(lines), minimum_words)):
@@ -107,10 +108,10 @@ def add_paragraphs(
 
 
 def joined(parts: Iterable[tuple[str, str]], minimum_words: int) -> Iterator[tuple[str, str]]:
-    """Join the short paragraphs (place, text) of one document to their neighbours.
+    """Join the short paragraphs (place, text) of one document to neighbouring paragraphs.
 
-    A paragraph of fewer than ``minimum_words`` words is put in front of the next paragraph; at the end of the document
-    it is put behind the paragraph before it.
+    A paragraph of fewer than ``minimum_words`` words is joined to the next paragraph. At the end of the document it is
+    joined to the previous paragraph.
     """
     ready: tuple[str, list[str]] | None = None
     place, blocks = "", list[str]()
@@ -128,7 +129,7 @@ def joined(parts: Iterable[tuple[str, str]], minimum_words: int) -> Iterator[tup
 
 
 def _blocks(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """(place of the first line, text) of each run of lines without a blank one between them."""
+    """Yield (place of the first line, text) of each run of lines between blank lines."""
     for blank, run in groupby(lines, lambda one: is_blank(one[1])):
         if not blank:
             places, texts = zip(*run, strict=True)
@@ -136,10 +137,10 @@ def _blocks(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def read(config: TextSource, writer: "CollectionWriter") -> None:
-    """Read the text files into ``writer``. Each file is a document; its title is the file name without the ending."""
+    """Read the text files into ``writer``. A file is a document, whose title is the file name without the extension."""
     read_questions(question_files(config.folder, config.splits), writer, "NFC")
     for below, path in config.text_files():
-        # ids hold no white space
+        # ids cannot contain white space
         document = "".join(quote(one) if one == "%" or one.isspace() else one for one in below)
         title = below.rpartition("/")[2].removesuffix(".gz").rpartition(".")[0]
         add_paragraphs(document, title, read_lines(path), config.minimum_words, writer)

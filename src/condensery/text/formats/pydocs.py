@@ -1,19 +1,22 @@
-"""*pydocs*, the collection that needs no download: the docstrings of installed Python packages.
+"""Read *pydocs*, the collection that needs no download: the docstrings of installed Python packages.
 
-Each docstring with at least ``minimum_words`` words after its first sentence is a passage; the first sentence is the
-query that should find it. The module is the document; whole modules go to train, dev or test, by their hash. Left out:
+Each docstring with at least ``minimum_words`` words after its first sentence gives a passage. The first sentence is the
+query, whose relevant passage is the rest. The module is the document. A hash of the module's name assigns the whole module
+to train, dev or test. Left out are:
 
 - tests and tools for tests, ``idlelib``, ``lib2to3``, ``turtledemo``, vendored code (``LEFT_OUT``);
 - the sources of generated copies (``COPIES``);
 - near-duplicates of an earlier passage (MinHash over runs of three words), which are frequent among copied docstrings;
-- paragraphs of boilerplate: those that stand in more than ``BOILERPLATE`` docstrings;
+- boilerplate: paragraphs that occur in more than ``BOILERPLATE`` docstrings;
 - docstrings that only list parameters.
 
-A passage has no query in three cases. Its first sentence has fewer than three or more than 32 words. Or it is also the
-first sentence of another passage, so that the query is ambiguous. Or it stands inside a passage of the collection, so the
-text for pre-training never holds a query.
+A passage has no query if its first sentence meets one of three conditions:
 
-The text differs between versions of the interpreter and of the packages, so give the content hash beside every number.
+- The sentence has fewer than three or more than 32 words.
+- The sentence is also the first sentence of another passage, so that the query would be ambiguous.
+- The sentence occurs inside a passage of the collection. So the text for pre-training never contains a query.
+
+The text differs between versions of the interpreter and of the packages, so report the content hash with every result.
 """
 
 import importlib.metadata
@@ -54,14 +57,14 @@ if TYPE_CHECKING:
 STDLIB = "stdlib"
 LEFT_OUT = {"test", "tests", "testing", "idlelib", "lib2to3", "turtledemo", "_vendor"}
 LEFT_OUT |= {"site-packages", "dist-packages", "__pycache__"}
-COPIES = "modular_"  # transformers generates its modelling files from the files with this prefix
+COPIES = "modular_"  # prefix of the files from which transformers generates its modelling files
 BOILERPLATE = 12
-PORTION = 1 << 20  # bytes of source that a worker reads at a time
-SHARE_DEV, SHARE_TEST = 0.04, 0.16  # of the modules
+PORTION = 1 << 20  # bytes of source code that a worker reads at a time
+SHARE_DEV, SHARE_TEST = 0.04, 0.16  # shares of the modules
 
 
 class SourceFile(NamedTuple):
-    """A Python file: its module name, its path, and its size in bytes."""
+    """A Python file: module name, path, and size in bytes."""
 
     module: str
     path: Path
@@ -69,7 +72,7 @@ class SourceFile(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A docstring that may become a passage: its module, its line, the query and the passage."""
+    """A docstring that may become a passage: module, line, query and passage."""
 
     module: str
     line: int
@@ -78,7 +81,7 @@ class Entry(NamedTuple):
 
 
 class PydocsSource(DataConfig):
-    """Docstrings of ``packages``: top-level packages that are installed, ``stdlib`` for the standard library."""
+    """The docstrings of ``packages``: installed top-level packages, or ``stdlib`` for the standard library."""
 
     format: Literal["pydocs"] = "pydocs"
     packages: list[str] = Field(min_length=1)
@@ -89,14 +92,14 @@ class PydocsSource(DataConfig):
     outside_identity: ClassVar[set[str]] = {"workers"}
 
     def check(self) -> None:
-        """Raise ``UserError`` when a package is not installed. Imports none of them."""
+        """Raise ``UserError`` when a package is not installed. No package is imported."""
         for package in self.packages:
             package_folder(package)
 
     def sizes(self) -> CollectionSizes:
-        """The size, estimated from the bytes of the sources.
+        """Estimate the size of the collection from the size of the source files.
 
-        The standard library, torch, transformers and numpy give 126 passages a megabyte.
+        The standard library, torch, transformers and numpy give 126 passages per megabyte.
         """
         megabytes = sum(file.size for package in self.packages for file in source_files(package)) / 1e6
         passages = 126 * megabytes
@@ -106,7 +109,10 @@ class PydocsSource(DataConfig):
         return CollectionSizes(passages, 127, None, None, queries, reading=0.23 * megabytes)
 
     def fingerprint(self) -> str:
-        """The identity of the input: versions of interpreter and packages, names and sizes of files, keys that matter."""
+        """Return the identity of the input: a hash of versions, of file names and sizes, and of keys that change the data.
+
+        The versions are those of the interpreter and of the packages.
+        """
         versions = [platform.python_implementation(), platform.python_version()]
         versions += [_version(package) for package in self.packages if package != STDLIB]
         files = [[file.module, file.size] for package in self.packages for file in source_files(package)]
@@ -114,7 +120,7 @@ class PydocsSource(DataConfig):
 
 
 def package_folder(package: str) -> Path:
-    """The folder of an installed package. Raises ``UserError`` when no such package is installed."""
+    """Return the folder of an installed package. Raises ``UserError`` when no such package is installed."""
     if package == STDLIB:
         return Path(sysconfig.get_path("stdlib"))
     try:
@@ -134,15 +140,16 @@ def _version(package: str) -> str:
 
 
 def source_files(package: str) -> tuple[SourceFile, ...]:
-    """The Python files of a package that are read, sorted by module. Tests are left out."""
+    """Return the Python files of a package that are read, sorted by module. Tests are left out."""
     return _files_below(package_folder(package), () if package == STDLIB else (package,))
 
 
 @cache
 def _files_below(root: Path, prefix: tuple[str, ...]) -> tuple[SourceFile, ...]:
-    """The Python files below ``root``, sorted by module; module names begin with ``prefix``.
+    """Return the Python files below ``root``, sorted by module; module names begin with ``prefix``.
 
-    Listed once a process: the sizes, the fingerprint and the reader ask for the same thousands of files.
+    The list is cached for the process, because the sizes, the fingerprint and the reader need the same thousands of
+    files.
     """
     files = []
     for folder, below, names in os.walk(root):
@@ -168,7 +175,7 @@ def read(config: PydocsSource, writer: "CollectionWriter") -> None:
 
 
 def _extract(files: list[SourceFile], config: PydocsSource) -> tuple[list[Entry], "list[MinHash]"]:
-    """The docstrings of all files, in order, each with its MinHash."""
+    """Return the docstrings of all files, in order, and the MinHash of each docstring."""
     portions = list(_portions(files))
     entries: list[Entry] = []
     min_hashes: list[MinHash] = []
@@ -182,14 +189,14 @@ def _extract(files: list[SourceFile], config: PydocsSource) -> tuple[list[Entry]
 
 
 def _read_portion(files: list[SourceFile], minimum_words: int) -> tuple[list[Entry], "list[MinHash]"]:
-    """The docstrings of a portion of files and their MinHashes: the work of one process."""
+    """Return the docstrings of some files and the MinHashes of these docstrings: one task of a worker process."""
     by_file = read_files([file.path for file in files], minimum_words)
     entries = [Entry(file.module, *one) for file, of_file in zip(files, by_file, strict=True) for one in of_file]
     return entries, sketches([entry.passage for entry in entries])
 
 
 def _portions(files: list[SourceFile]) -> Iterator[list[SourceFile]]:
-    """Yield runs of files of about ``PORTION`` bytes, small enough to share the work evenly."""
+    """Yield runs of files of about ``PORTION`` bytes, small enough to share the work evenly among processes."""
     held: list[SourceFile] = []
     for file in files:
         held.append(file)
@@ -202,12 +209,12 @@ def _portions(files: list[SourceFile]) -> Iterator[list[SourceFile]]:
 
 @contextmanager
 def _mapper(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """A ``map`` that keeps the order, run in this process or in ``workers`` processes (0: one a core)."""
+    """Yield a ``map`` function that keeps the order and runs in ``workers`` processes (1: this process, 0: one per core)."""
     workers = workers or cores()
     if workers == 1:
         yield map
         return
-    # a fork starts fastest, but is not safe beside other threads
+    # a fork starts fastest, but is unsafe while other threads run
     alone = sys.platform == "linux" and threading.active_count() == 1
     context = multiprocessing.get_context("fork") if alone else spawning(f"workers={workers}")
     with ProcessPoolExecutor(workers, context, Parent.here().end_with) as pool:
@@ -220,7 +227,7 @@ def _mapper(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
 
 
 def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: "CollectionWriter") -> list[Entry]:
-    """Remove paragraphs that more than ``BOILERPLATE`` passages share, and passages that are too short without them."""
+    """Remove paragraphs that more than ``BOILERPLATE`` passages share, and then passages that have become too short."""
     counts = Counter(part for entry in entries for part in set(entry.passage.split("\n")))
     kept = []
     for entry in entries:
@@ -233,7 +240,7 @@ def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: "Coll
 
 
 def _without_unclear_queries(entries: list[Entry], writer: "CollectionWriter") -> list[Entry]:
-    """Empty the queries that several passages have, and the queries that stand inside a passage."""
+    """Replace by an empty string each query that several passages have or that occurs inside a passage."""
     counts = Counter(" ".join(words(entry.query)) for entry in entries)
     repeated = [counts[" ".join(words(entry.query))] > 1 for entry in entries]
     quoted = contained([entry.query for entry in entries], (entry.passage for entry in entries))
@@ -247,15 +254,15 @@ def _without_unclear_queries(entries: list[Entry], writer: "CollectionWriter") -
 
 
 def split_of(module: str) -> str:
-    """The split of a module, train, dev or test, by the hash of its name."""
-    from condensery.randomness import hash64  # imports NumPy, which a dry run does without
+    """Return the split of a module, train, dev or test, by the hash of the module's name."""
+    from condensery.randomness import hash64  # imports NumPy, which a dry run does not need
 
     draw = hash64("pydocs", module) / 2.0**64
     return "test" if draw < SHARE_TEST else "dev" if draw < SHARE_TEST + SHARE_DEV else "train"
 
 
 def _write(entries: list[Entry], writer: "CollectionWriter") -> None:
-    """Give judgements, passages and queries to the writer. Ids are ``module:line``."""
+    """Add judgements, passages and queries to the writer. Ids are ``module:line``."""
     for entry in entries:
         identifier = f"{entry.module}:{entry.line}"
         if entry.query:

@@ -1,4 +1,4 @@
-"""The STS benchmark (Cer et al. 2017): pairs of sentences with the similarity that people gave them, from 0 to 5."""
+"""Read the STS benchmark (Cer et al. 2017): pairs of sentences with a human similarity score from 0 to 5."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ ScoredPair = tuple[str, str, float]  # sentence, sentence, score
 
 
 def sts_files(root: Path) -> dict[str, InputFile]:
-    """The file of each split, plain or .gz."""
+    """Return the file of each split, plain or .gz."""
     hint = f" of STS-b, {EXPECTED}; {OTHERS}"
     return {split: InputFile(f"{split} split", root / f"{split}.csv", hint) for split in SPLITS}
 
@@ -28,8 +28,8 @@ def read_sts(path: Path) -> Iterator[ScoredPair]:
     """Yield the pairs of one file.
 
     Raises:
-        UserError: the header or the number of columns is another, a sentence is empty, a score is no number from 0 to 5,
-            a quotation does not end (each with file and line), or the file has no pairs.
+        UserError: the header or the number of columns is wrong, a sentence is empty, a score is not a number from 0 to 5,
+            a quotation does not end, or the file has no pairs. Except for the last, the message names file and line.
     """
     rows = (one for one in read_csv(path, EXPECTED) if one != (f"{path}:1", HEADER))
     for place, row in at_least_one(rows, path, f"no pair of sentences; the file is {EXPECTED}"):

@@ -1,9 +1,9 @@
-"""Tevatron's JSON lines (Gao et al. 2022): each query with its positive and negative passages and their texts.
+"""Read Tevatron's JSON lines (Gao et al. 2022): each query with the texts of its positive and negative passages.
 
 A line: ``{"query_id", "query", "positive_passages": [{"docid", "title", "text"}], "negative_passages": [...]}``, and
 ``answers`` where they are known. A split whose queries have answers and no positive passages is for evaluation only. The
-file of the corpus has a passage a line: ``{"docid", "title", "text"}``. Every file is accepted plain or gzip. One id must
-have the same text everywhere; where there is a corpus, this is checked only for the positive passages.
+corpus file has one passage per line: ``{"docid", "title", "text"}``. Every file is accepted plain or gzip. Passages with
+the same id must have the same text. If there is a corpus, this is checked only for the positive passages.
 """
 
 from array import array
@@ -27,7 +27,7 @@ POSITIVES, NEGATIVES = "positive_passages", "negative_passages"
 class TevatronSource(FolderSource):
     """A folder of Tevatron's files: the corpus, and a file for each split.
 
-    ``corpus``: the file of passages; ``None`` where only the passages of the queries are searched.
+    ``corpus``: the file of passages; ``None`` = only the passages in the files of queries are searched.
     """
 
     format: Literal["tevatron"] = "tevatron"
@@ -38,7 +38,7 @@ class TevatronSource(FolderSource):
     outside_identity: ClassVar[set[str]] = {"root", "corpus", "splits"}
 
     def input_files(self) -> list[InputFile]:
-        """The queries of each split, and the corpus."""
+        """Return the file of queries of each split, and the corpus."""
         files = [
             InputFile(f"queries of {split}", self.folder / name, f"; without that split set data.splits.{split}=null")
             for split, name in self.splits.named().items()
@@ -48,37 +48,37 @@ class TevatronSource(FolderSource):
 
     @cached_property
     def _first(self) -> dict[str, dict[str, Any]]:
-        """The first query of each split. Its fields tell which fields the other queries have."""
+        """The first query of each split. The other queries of the split have the same fields."""
         files = [file for file in self.input_files() if file.role != "corpus"]
         first = {file.role: next((record for _, record in read_objects(file.open_path())), {}) for file in files}
         return {role.removeprefix("queries of "): record for role, record in first.items()}
 
     def judged_splits(self) -> set[str]:
-        """The splits whose first query has positive passages."""
+        """Return the splits whose first query has positive passages."""
         return {split for split, record in self._first.items() if record.get(POSITIVES)}
 
     def answered_splits(self) -> set[str]:
-        """The splits whose first query has answers."""
+        """Return the splits whose first query has answers."""
         return {split for split, record in self._first.items() if record.get("answers")}
 
     def gives_negatives(self) -> bool:
-        """Whether the first query of any split has negative passages."""
+        """Return whether the first query of any split has negative passages."""
         return any(record.get(NEGATIVES) for record in self._first.values())
 
 
 class KnownTexts:
-    """Remembers by id the passages that queries bring along: a hash of the text and the place, some 150 bytes each.
+    """Stores by id the hash and the place of each passage in the files of queries, about 150 bytes per passage.
 
     Args:
-        with_titles: whether passages with different titles count as different texts. False where there is a corpus: it
-            may have titles that the passages of the queries lack.
+        with_titles: whether passages with different titles count as different texts. False if there is a corpus, because
+            the corpus may have titles that the files of queries lack.
     """
 
     def __init__(self, with_titles: bool) -> None:
         self.with_titles, self.rows, self.hashes, self.places = with_titles, dict[int, int](), array("Q"), Places()
 
     def take(self, passage: Passage, place: str) -> bool:
-        """Remember the passage. Returns whether its id is new. Raises ``UserError`` as ``check``."""
+        """Store the passage if its id is new, and return whether it is new. Raises ``UserError`` as ``check``."""
         if self.check(passage, place):
             return False
         self.rows[id_hash(passage.id)] = len(self.hashes)
@@ -87,7 +87,7 @@ class KnownTexts:
         return True
 
     def check(self, passage: Passage, place: str) -> bool:
-        """Whether the id is known. Raises ``UserError`` where the id has another text; white space does not count."""
+        """Return whether the id is known. Raises ``UserError`` if the texts differ in more than white space."""
         row = self.rows.get(id_hash(passage.id))
         if row is not None and self.hashes[row] != self._hash(passage):
             raise UserError(
@@ -124,7 +124,7 @@ def read(config: TevatronSource, writer: "CollectionWriter") -> None:
 def _read_query(
     record: dict[str, Any], place: str, split: str, judged: bool, writer: "CollectionWriter"
 ) -> tuple[list[Passage], list[Passage]]:
-    """Add a query with its judgements, negatives and answers. Returns its positive and its negative passages."""
+    """Add a query with judgements, negatives and answers. Returns the query's positive and negative passages."""
     identifier, text = _identifier(record, "query_id", place), field(record, "query", place, str)
     positives, negatives = (_passages(record, name, place) for name in (POSITIVES, NEGATIVES))
     query = Query(identifier, text, answers_in(record, place, writer))
@@ -156,6 +156,6 @@ def _passage(record: dict[str, Any], place: str) -> Passage:
 
 
 def _identifier(record: dict[str, Any], name: str, place: str) -> str:
-    """The id in the field ``name``; some files write ids as numbers."""
+    """Return the id in the field ``name`` as a string. Some files write ids as numbers."""
     value = record.get(name)
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else field(record, name, place, str)

@@ -1,4 +1,4 @@
-"""Triplets of sentences of Wikipedia (Ein Dor et al. 2018): the first two share a section, the third is of another."""
+"""Read triplets of Wikipedia sentences (Ein Dor et al. 2018): two from one section, the third from another section."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ Triplet = tuple[str, str, str]
 
 
 def triplet_files(root: Path) -> dict[str, InputFile]:
-    """The file of each split, plain or .gz."""
+    """Return the file of each split, plain or .gz."""
     hint = f" of wikipedia-sections-triplets.zip, {EXPECTED}"
     return {split: InputFile(f"{split} split", root / name, hint) for split, name in FILES.items()}
 
@@ -25,8 +25,9 @@ def read_triplets(path: Path) -> Iterator[Triplet]:
     """Yield the triplets of one file. Columns besides the three sentences are ignored.
 
     Raises:
-        UserError: the header lacks one of the three columns, a row has another length than the header, a sentence is
-            empty, a quotation does not end (each with file and line), or the file has no triplets.
+        UserError: the header lacks one of the three columns, the lengths of a row and the header differ, a sentence is
+            empty, a quotation does not end, or the file has no triplets. Except for the last, the message names file and
+            line.
     """
     rows = read_csv(path, EXPECTED)
     place, header = next(rows, (f"{path}:1", []))
