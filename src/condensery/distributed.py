@@ -12,12 +12,12 @@ _replicated: list[bool] = []  # ``whole`` of each ``replicated`` block that is o
 
 
 def processes() -> int:
-    """The number of processes that share the batch of this step; 1 without ``torch.distributed``."""
+    """Return the number of processes that share the batch of this step; 1 without ``torch.distributed``."""
     return 1 if any(_replicated) else _world()
 
 
 def rank() -> int:
-    """The number of this process, from 0. Only the first process writes, logs and validates."""
+    """Return the number of this process, from 0. Only the first process writes, logs and validates."""
     return distributed.get_rank() if _world() > 1 else 0
 
 
@@ -32,7 +32,7 @@ def replicated(whole: bool) -> Iterator[None]:
 
 
 def from_rank_zero(value: Value) -> Value:
-    """The ``value`` of the first process, in every process."""
+    """Return the ``value`` of the first process, in every process."""
     values = [value]
     if _world() > 1:
         distributed.broadcast_object_list(values)
@@ -77,7 +77,7 @@ def _world() -> int:
 
 
 def _for_numbers() -> torch.device:
-    """The device on which single numbers are exchanged: the CPU, so that no process waits for its GPU.
+    """Return the device on which single numbers are exchanged: the CPU, so that no process waits for its GPU.
 
     It is the GPU if the process group has NCCL alone, as Lightning's ``ddp`` on GPUs has. The group of a stage has a
     backend for each.
@@ -108,7 +108,7 @@ def gathered(rows: Tensor) -> Tensor:
 
 
 def sum_of(count: int) -> int:
-    """The sum of a count over the processes."""
+    """Return the sum of a count over the processes."""
     if processes() == 1:
         return count
     total = torch.tensor(count, device=_for_numbers())
@@ -117,7 +117,7 @@ def sum_of(count: int) -> int:
 
 
 def any_of(flag: bool) -> bool:
-    """Whether ``flag`` is true in at least one process, also of processes that do not share the batch."""
+    """Return whether ``flag`` is true in at least one process, also of processes that do not share the batch."""
     if _world() == 1:
         return flag
     number = torch.tensor(int(flag), device=_for_numbers())
@@ -126,7 +126,7 @@ def any_of(flag: bool) -> bool:
 
 
 def share_of(count: int) -> float:
-    """The mean of a count over the processes.
+    """Return the mean of a count over the processes.
 
     If each process divides its sum by this, the mean of the results over the processes is the mean over all items.
     """

@@ -50,7 +50,7 @@ class DiskError(UserError):
 
 
 def of_the_disk(error: BaseException) -> DiskError | None:
-    """The ``DiskError`` for an ``error`` that the disk caused; None for any other error."""
+    """Return the ``DiskError`` for an ``error`` that the disk caused; None for any other error."""
     if isinstance(error, OSError) and error.errno in DISK:
         return DiskError(f"{error.filename2 or error.filename or 'output_root'}: {DISK[error.errno]}")
     if LARGE.search(str(error)):
@@ -61,7 +61,7 @@ def of_the_disk(error: BaseException) -> DiskError | None:
 
 
 def said_within(error: BaseException) -> UserError | None:
-    """The ``UserError`` that a library has wrapped into its own exception; None if there is none."""
+    """Return the ``UserError`` that a library has wrapped into its own exception; None if there is none."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, UserError):
         cause = cause.__cause__ or cause.__context__
@@ -100,7 +100,7 @@ ELSEWHERE = {  # name in other toolkits -> name here
 
 
 def close_to(word: str, known: Iterable[str]) -> str:
-    """The hint that a message adds for an unknown ``word``, with a leading space.
+    """Return the hint that a message adds for an unknown ``word``, with a leading space.
 
     It gives the name that the word has now or has here, otherwise a similar known word (`` (did you mean 'x'?)``),
     otherwise the list of known words.
@@ -117,5 +117,5 @@ def close_to(word: str, known: Iterable[str]) -> str:
 
 
 def shown(text: str, most: int = SHOWN) -> str:
-    """A wrong value as a message shows it. A long value is cut to ``most`` characters, and its length is added."""
+    """Return a wrong value as a message shows it. A long value is cut to ``most`` characters, and its length is added."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"

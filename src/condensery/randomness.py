@@ -19,13 +19,13 @@ _MIX2 = np.uint64(0x94D049BB133111EB)
 
 
 def hash64(*keys: Key) -> int:
-    """A 64-bit unsigned integer that depends on every key and on their order; stable across processes and versions."""
+    """Return a 64-bit unsigned integer that depends on every key and on their order; stable across processes and versions."""
     digest = hashlib.blake2b(repr(keys).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The splitmix64 finaliser (Steele, Lea and Flood 2014), element by element."""
+    """Return the splitmix64 finaliser (Steele, Lea and Flood 2014), element by element."""
     with np.errstate(over="ignore"):
         values = values + _GOLDEN
         values = (values ^ (values >> np.uint64(30))) * _MIX1
@@ -45,7 +45,7 @@ def uniforms(*keys: Key, index: ArrayLike, second: ArrayLike | None = None) -> N
 
 
 def generator(*keys: Key) -> np.random.Generator:
-    """A new NumPy generator whose stream depends on these keys alone."""
+    """Return a new NumPy generator whose stream depends on these keys alone."""
     return np.random.Generator(np.random.Philox(key=hash64(*keys)))
 
 

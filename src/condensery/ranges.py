@@ -44,7 +44,7 @@ def check_numbers(called: Callable[..., Any], given: Mapping[str, Any], name: st
 
 
 def annotations_of(called: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of the arguments of a function, or of a class and its bases."""
+    """Return the annotations of the arguments of a function, or of a class and its bases."""
     if not isinstance(called, type):
         return dict(called.__annotations__)
     found: dict[str, Any] = {}
@@ -77,7 +77,7 @@ def fault(annotation: Any, value: Any) -> str | None:
 
 
 def _ranges(annotation: Any) -> Iterator[tuple[Any, ...]]:
-    """The ranges in an annotation such as ``Share | None``: int or float, and the bounds."""
+    """Yield the ranges in an annotation such as ``Share | None``: int or float, and the bounds."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated and type(arguments[1]) in BOUNDS:
         yield arguments

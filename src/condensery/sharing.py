@@ -51,7 +51,7 @@ class ProcessGroup:
         self.exchange(None)
 
     def from_rank_zero(self, work: Callable[[], Value]) -> Value:
-        """The result of ``work``, which only the first process calls; the others wait for the result."""
+        """Return the result of ``work``, which only the first process calls; the others wait for the result."""
         value: Value = self.exchange(work() if self.rank == 0 else None)[0]
         return value
 

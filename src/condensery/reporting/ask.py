@@ -22,7 +22,7 @@ for mark in "\u061c\u200e\u200f":  # marks that turn no text behind them stay
 
 
 def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[Hit]:
-    """The ``k`` best passages for ``text``, best first. Raises ``UserError`` when the text is empty."""
+    """Return the ``k`` best passages for ``text``, best first. Raises ``UserError`` when the text is empty."""
     if not text.strip():
         raise UserError("ask: the text is empty")
     scores, rows = search([text], k)
@@ -47,12 +47,12 @@ def show(text: str, answers: list[Hit], console: Console | None = None) -> None:
 
 
 def in_line(text: str) -> str:
-    """The text of ``printable`` in one line."""
+    """Return the text of ``printable`` in one line."""
     return " ".join(printable(text).split())
 
 
 def printable(text: str) -> str:
-    """The text with pictures in place of control characters (␛ for ESC); line feeds and tabs stay.
+    """Return the text with pictures in place of control characters (␛ for ESC); line feeds and tabs stay.
 
     Other characters that a terminal acts on or cannot show become \ufffd: C1 controls, marks of direction, and lone
     surrogates.

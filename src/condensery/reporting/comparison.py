@@ -91,7 +91,7 @@ def _add_published(table: Table, layout: TableLayout) -> list[str]:
 
 
 def published_cell(reference: str) -> Cell:
-    """The cell of a row of a paper that has a single number."""
+    """Return the cell of a row of a paper that has a single number."""
     (value,) = find(reference).values.values()
     return _own_cell(value)
 
@@ -103,7 +103,7 @@ def _own_cell(value: Decimal | None) -> Cell:
 
 
 def _cell(rows: Sequence[PublishedRow], key: str | None) -> Cell:
-    """The cell of several rows in a column: their common number, or all their different numbers with sources."""
+    """Return the cell of several rows in a column: their common number, or all their different numbers with sources."""
     by_value: dict[Decimal, list[PublishedRow]] = {}
     for row in rows:
         value = _value(row, key) if key else None
@@ -166,12 +166,12 @@ def _measured(layout: TableLayout, rows: Sequence[Row], split: str) -> tuple[lis
 
 
 def _ending(row: Row, columns: Sequence[ColumnLayout]) -> str:
-    """The first ending of the columns that the row's name has; empty where it has none."""
+    """Return the first ending of the columns that the row's name has; empty where it has none."""
     return next((column.ending for column in columns if column.ending and row.name.endswith(column.ending)), "")
 
 
 def _fits(row: Row, column: ColumnLayout, columns: Sequence[ColumnLayout], collection: str | None, split: str) -> bool:
-    """Whether a measured row belongs in ``column``, in the block of ``collection``."""
+    """Return whether a measured row belongs in ``column``, in the block of ``collection``."""
     return (
         column.metric in row.metrics
         and _ending(row, columns) == column.ending

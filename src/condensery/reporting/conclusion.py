@@ -50,7 +50,7 @@ def conclusion(
     test: Test = "randomisation",
     level: float = 0.01,
 ) -> str:
-    """A sentence on the best row by the first metric, and a sentence on the best dense row where it is another row.
+    """Return a sentence on the best row by the first metric, and a sentence on the best dense row where it is another row.
 
     The best row is compared with a reference: the best row of BM25, or else the table's ``baseline``, or else the first
     row. Where the best row is the reference, it is compared with the next best row. A row of BM25 is compared with nothing
@@ -126,12 +126,12 @@ def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> b
 
 
 def _is_unmatched(row: Row, kinds: Mapping[str, str]) -> bool:
-    """Whether the row is BM25's and found nothing for most queries. A lead over such a row means nothing."""
+    """Return whether the row is BM25's and found nothing for most queries. A lead over such a row means nothing."""
     return kinds[row.artifact] == BM25 and any(UNMATCHED in text for text in row.warnings)
 
 
 def _best(systems: Sequence[SummaryRow], among: Sequence[int] | None = None, but: Sequence[int] = ()) -> int:
-    """The place of the highest mean; of equal means the later place."""
+    """Return the place of the highest mean; of equal means the later place."""
     places = [i for i in (range(len(systems)) if among is None else among) if i not in but]
     return max(places, key=lambda i: (systems[i].mean, i))
 

@@ -38,7 +38,7 @@ class Curve:
     values: NDArray[np.float64]
 
     def times(self, scale: float) -> "Curve":
-        """The curve with every value multiplied by ``scale``."""
+        """Return the curve with every value multiplied by ``scale``."""
         return Curve(self.steps, scale * self.values)
 
 
@@ -159,13 +159,13 @@ def _limits(lines: list[NDArray[np.float64]]) -> tuple[float, float]:
 
 
 def losses_of(curves: Mapping[str, Curve]) -> list[str]:
-    """The columns of a stage's losses, the total first; alone where it has one part, which is the same line."""
+    """Return the columns of a stage's losses, the total first; alone where it has one part, which is the same line."""
     losses = [column for column in LOSSES if column in curves]
     return losses[:1] if len(losses) == 2 and losses[0] == LOSS else losses
 
 
 def smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A centred running mean over about a fiftieth of the points, shorter at the ends. Few points are not smoothed.
+    """Return a centred running mean over about a fiftieth of the points, shorter at the ends. Few points are not smoothed.
 
     *Shape:* (points,) -> (points,).
     """

@@ -146,7 +146,7 @@ def separate_ticks(axes: "Axes", places: Sequence[float], write: Callable[[float
 
 
 def compact(number: float) -> str:
-    """A count for the label of a tick: 8,623; 400 k; 1.2 M."""
+    """Return a count for the label of a tick: 8,623; 400 k; 1.2 M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e5, "k")):
         if number >= size:
             return f"{number / (1e3 if unit == 'k' else size):.3g} {unit}"

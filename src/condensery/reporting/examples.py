@@ -144,12 +144,12 @@ class Examples:
         )
 
     def data(self) -> dict[str, Any]:
-        """The examples and the rule as plain lists and dictionaries."""
+        """Return the examples and the rule as plain lists and dictionaries."""
         return {"rule": self.rule, **asdict(self)}
 
 
 def compared(evaluations: Sequence[Evaluation], bm25: Sequence[bool]) -> Compared:
-    """The two rows by which the questions are chosen: the best row besides BM25, and BM25.
+    """Return the two rows by which the questions are chosen: the best row besides BM25, and BM25.
 
     Of rows with equal means the later is the best. Without a row of BM25 the other row is the first row, or the second
     where the first is the best. The metric is the first metric.
@@ -198,7 +198,7 @@ def choose(
 
 
 def beginning(text: str, limit: int = PASSAGE) -> str:
-    """The beginning of a text in one line: at most ``limit`` characters, up to the end of a word, and an ellipsis.
+    """Return the beginning of a text in one line: at most ``limit`` characters, up to the end of a word, and an ellipsis.
 
     Control characters and marks that turn the direction of writing are left out. A text without blanks, as in languages
     that write none, is cut between letters, never between a letter and its marks.
@@ -213,7 +213,7 @@ def beginning(text: str, limit: int = PASSAGE) -> str:
 
 
 def examples(systems: Sequence[EvaluatedRow], collection: Collection, split: str) -> Examples:
-    """The example questions of ``split``, with the findings of each system.
+    """Return the example questions of ``split``, with the findings of each system.
 
     The systems must be those of one table, evaluated on the same questions. Raises ``UserError`` where their files are
     damaged or do not belong together.

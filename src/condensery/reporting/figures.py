@@ -196,7 +196,7 @@ def draw_training(stem: Path, title: str, caption: str, panels: Mapping[str, Seq
 
 
 def _labels(panels: Mapping[str, Sequence[Line]]) -> list[str]:
-    """The labels of all panels. Lines with the same label have the same style in all panels."""
+    """Return the labels of all panels. Lines with the same label have the same style in all panels."""
     return list(dict.fromkeys(line.label for lines in panels.values() for line in lines))
 
 
@@ -315,7 +315,7 @@ def _write_csv(path: Path, rows: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _numbers(panels: Mapping[str, Sequence[Line]], heading: str) -> str:
-    """The lines of all panels as a Markdown table, a column for each x."""
+    """Return the lines of all panels as a Markdown table, a column for each x."""
     places = sorted({x for lines in panels.values() for line in lines for x in line.x})
     rows = [["", *(f"{heading} {place:g}" for place in places)]]
     for panel, lines in panels.items():

@@ -14,7 +14,7 @@ TEMPLATES = files("condensery.reporting") / "templates"
 
 
 def template(name: str) -> str:
-    """The file ``name`` of ``templates/``, without line breaks and indentation."""
+    """Return the file ``name`` of ``templates/``, without line breaks and indentation."""
     return re.sub(r"\n\s*", "", (TEMPLATES / name).read_text(encoding="utf-8"))
 
 
@@ -24,7 +24,7 @@ def _shown(value: Any) -> Any:
 
 @cache
 def macros(name: str) -> Any:
-    """The macros of a template as functions, which return ``Markup``."""
+    """Return the macros of a template as functions, which return ``Markup``."""
     return (
         Environment(loader=FunctionLoader(template), autoescape=True, undefined=StrictUndefined, finalize=_shown)
         .get_template(name)

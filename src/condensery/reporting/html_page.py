@@ -106,7 +106,7 @@ def write_page(page: Page, path: Path) -> None:
 
 
 def html(page: Page) -> str:
-    """The whole HTML document of a page."""
+    """Return the whole HTML document of a page."""
     page_macros = macros("page.html")
     order = {name: at for at, name in enumerate(dict.fromkeys(row.name for row in page.rows))}
     rows = sorted(page.rows, key=lambda row: order[row.name])  # puts the seeds of a system together
@@ -175,7 +175,7 @@ def _data(figure: Figure) -> str:
 
 
 def _numbers(figure: Figure) -> tuple[list[str], list[list[str]], str]:
-    """The numbers that a figure shows, as a table.
+    """Return the numbers that a figure shows, as a table.
 
     A long line is reduced to some of its points. A CSV that holds no lines of points is given as it is.
 
@@ -203,7 +203,7 @@ def _numbers(figure: Figure) -> tuple[list[str], list[list[str]], str]:
 
 
 def _evenly(number: int) -> list[int]:
-    """At most ``SHOWN`` places out of ``number``, evenly spaced, with the first and the last."""
+    """Return at most ``SHOWN`` places out of ``number``, evenly spaced, with the first and the last."""
     return sorted({round(at * (number - 1) / max(1, min(SHOWN, number) - 1)) for at in range(min(SHOWN, number))})
 
 
@@ -224,7 +224,7 @@ def _curves(jobs: Sequence[JobSection]) -> list[tuple[str, list[Markup]]]:
 
 
 def _place_of_curves(job: JobSection, stage: str) -> str:
-    """The place on the page of the curves of a stage. An artifact has the same place in all jobs."""
+    """Return the place on the page of the curves of a stage. An artifact has the same place in all jobs."""
     return next((f"curves-{row.kind}-{row.id}" for row in job.artifacts if row.stage == stage), "")
 
 
@@ -261,7 +261,7 @@ def _warnings(page: Page) -> list[tuple[str, str]]:
 
 
 def _each_command(page: Page) -> str:
-    """The command of each run; empty for a single run, which the command of the page makes."""
+    """Return the command of each run; empty for a single run, which the command of the page makes."""
     if len(page.jobs) < 2 and page.command:
         return ""
     return "\n".join(line for job in page.jobs if job.command for line in (f"# {job.label or 'the run'}", job.command))
@@ -292,7 +292,7 @@ def _sources(rows: Sequence[Row], jobs: Sequence[JobSection]) -> list[list[Cell]
 
 
 def _ancestors(artifact: ArtifactRow, artifacts: Sequence[ArtifactRow]) -> list[str]:
-    """The stages that an artifact was made from, the nearest first."""
+    """Return the stages that an artifact was made from, the nearest first."""
     reads = {one.stage: one.reads for one in artifacts}
     names = list(dict.fromkeys(artifact.reads))
     for name in names:  # the list grows during the loop
@@ -301,7 +301,7 @@ def _ancestors(artifact: ArtifactRow, artifacts: Sequence[ArtifactRow]) -> list[
 
 
 def _stages(jobs: Sequence[JobSection]) -> list[list[Cell]]:
-    """A line for each artifact, once even where several runs share it."""
+    """Return a line for each artifact, once even where several runs share it."""
     lines: dict[tuple[str, str], list[Cell]] = {}
     for row in (row for job in jobs for row in job.artifacts):
         took = MISSING if row.seconds is None else clock(row.seconds)

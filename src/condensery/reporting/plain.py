@@ -11,7 +11,7 @@ SPACES = {ord(one): " " for one in CONTROLS if one.isspace() and one not in "\n\
 
 
 def one_line(text: str) -> str:
-    """The text in one line, without control characters and marks that turn the direction of writing.
+    """Return the text in one line, without control characters and marks that turn the direction of writing.
 
     Each run of white space becomes one blank; none is left at the ends.
     """
@@ -19,7 +19,7 @@ def one_line(text: str) -> str:
 
 
 def lines(text: str) -> str:
-    """The text without control characters and marks of direction, in several lines.
+    """Return the text without control characters and marks of direction, in several lines.
 
     Line feeds, tabs and blanks stay as they are.
     """

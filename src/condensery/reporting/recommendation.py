@@ -95,7 +95,7 @@ class _Words:
         return made.trained, len(made.parts), not lexical, of_test_alone, made.seconds, at
 
     def p_values(self, reference: int) -> dict[int, float]:
-        """The p-value of each other line against the line ``reference``."""
+        """Return the p-value of each other line against the line ``reference``."""
         return p_values(self.lines.systems, reference, self.lines.metric, self.test)
 
     def on_training(self, at: int, baseline: str | None, tested: Sequence[Comparison]) -> str:
@@ -117,7 +117,7 @@ class _Words:
         return f"{self.name(at)} {is_ahead} {self.name(against)}: {self._pair(at, against, p)}, {for_what}."
 
     def on_use(self, use: int, simplest: int) -> str:
-        """A sentence on the row to use, compared with the simplest row."""
+        """Return a sentence on the row to use, compared with the simplest row."""
         metric, mean = self.lines.metric, f"{100 * self.mean(use):.1f}"
         cost = f", after {_duration(self.made[use].seconds)} of training" if self.made[use].trained else ""
         if use == simplest:
@@ -127,7 +127,7 @@ class _Words:
         return f"Use {self.name(use)}: {metric} {mean}{cost}; {other}, {lead}."
 
     def on_highest(self, highest: int, use: int, p_of: Mapping[int, float]) -> str:
-        """A sentence on why the highest row is not recommended; empty where it is."""
+        """Return a sentence on why the highest row is not recommended; empty where it is."""
         if highest == use:
             return ""
         made = self.made[highest]
@@ -139,7 +139,7 @@ class _Words:
         )
 
     def on_bias(self) -> str:
-        """A sentence of warning: the row is chosen by the same queries that it is measured with."""
+        """Return a sentence of warning: the row is chosen by the same queries that it is measured with."""
         split = self.lines.measured.seeds[0][0][0].split
         return (
             f"The row is chosen by the {_queries(self.queries)} of {split} that it is measured with: others may give it a"
@@ -147,12 +147,12 @@ class _Words:
         )
 
     def _pair(self, at: int, against: int, p: float) -> str:
-        """The means of two lines and their difference: ``NDCG@10 54.2 against 51.6, +2.6 (0.9 to 4.2, p < 0.01)``."""
+        """Return the means of two lines and their difference: ``NDCG@10 54.2 against 51.6, +2.6 (0.9 to 4.2, p < 0.01)``."""
         means = f"{self.lines.metric} {100 * self.mean(at):.1f} against {100 * self.mean(against):.1f}"
         return f"{means}, {self._lead(at, against, p)}"
 
     def _lead(self, at: int, against: int, p: float) -> str:
-        """The difference of two lines with its interval and p-value: ``+2.6 (0.9 to 4.2, p < 0.01)``."""
+        """Return the difference of two lines with its interval and p-value: ``+2.6 (0.9 to 4.2, p < 0.01)``."""
         ids = self.lines.systems[against].evaluation.query_ids
         sides = (of_each_seed(self.lines.measured.seeds[one][0], self.lines.metric, ids) for one in (at, against))
         reach = interval(*sides)
@@ -190,7 +190,7 @@ def _queries(number: int) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """A duration in words: ``40 seconds``, ``4 minutes``, ``1.5 hours``."""
+    """Return a duration in words: ``40 seconds``, ``4 minutes``, ``1.5 hours``."""
     for unit, size in (("hour", 3600.0), ("minute", 60.0)):
         if seconds >= 1.5 * size:
             number = f"{seconds / size:.1f}".removesuffix(".0") if unit == "hour" else f"{seconds / size:.0f}"

@@ -142,7 +142,7 @@ def _whole(row: Row) -> str:
 
 
 def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[Row], str]) -> list[Row]:
-    """The mean over the ``parts`` of each whole, for the metrics that a system has on all of the parts."""
+    """Return the mean over the ``parts`` of each whole, for the metrics that a system has on all of the parts."""
     measured: dict[tuple[str, str, int | None, str], dict[str, Row]] = {}
     for row in rows:
         measured.setdefault((row.name, row.split, row.seed, whole(row)), {})[row.collection] = row

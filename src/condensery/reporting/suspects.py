@@ -21,14 +21,14 @@ SHOWN, PRINTED = 30, 10  # suspects on a page, and in a terminal
 
 
 def sheet_lines(suspects: Suspects, collection: Collection, rows: int) -> list[list[object]]:
-    """The lines of a sheet with ``COLUMNS``: at most ``rows`` suspects, the most suspicious first."""
+    """Return the lines of a sheet with ``COLUMNS``: at most ``rows`` suspects, the most suspicious first."""
     return [
         ["", *map(cell, texts), *numbers, *ids] for ids, texts, numbers in _most_suspicious(suspects, collection, rows)
     ]
 
 
 def shown(suspects: Suspects, collection: Collection, left_out: bool) -> dict[str, Any]:
-    """The content of ``FILE``, which the page and the terminal show.
+    """Return the content of ``FILE``, which the page and the terminal show.
 
     ``left_out``: whether mining left the suspects out.
     """
@@ -51,7 +51,7 @@ def about(found: dict[str, Any]) -> str:
 
 
 def lines(found: dict[str, Any]) -> list[list[str | tuple[str, str]]]:
-    """The lines of the page's table: numbers, then texts in ``<bdi>``, for they may be written from right to left."""
+    """Return the lines of the page's table: numbers, then texts in ``<bdi>``, for they may be written from right to left."""
     return [
         [_ratio(item), *item["numbers"][:2], *(("bdi", item[name]) for name in ("query", "passage", "positive"))]
         for item in found["items"]

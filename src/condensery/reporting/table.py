@@ -54,7 +54,7 @@ class Comparison:
     baseline: str
 
     def shown(self) -> list[str]:
-        """The four cells under ``COMPARED`` after the metric, in points."""
+        """Return the four cells under ``COMPARED`` after the metric, in points."""
         low, high = (f"{100 * end:+.1f}" for end in (self.interval.low, self.interval.high))
         return [f"{100 * self.difference:+.1f}", f"{low} to {high}", f"{self.p:.4f}", f"{self.interval.p:.4f}"]
 
@@ -117,7 +117,7 @@ class Table:
     conclusion: str = ""
 
     def turn(self) -> "Table":
-        """The table with lines and columns exchanged."""
+        """Return the table with lines and columns exchanged."""
         cells = [list(column) for column in zip(*self.cells, strict=True)]
         return replace(self, header=self.names, names=self.header, cells=cells, turned=not self.turned)
 
@@ -212,15 +212,15 @@ class Measured:
     where: str = ""
 
     def cells(self) -> list[list[Cell]]:
-        """The numbers in percent, with their standard deviation over the seeds."""
+        """Return the numbers in percent, with their standard deviation over the seeds."""
         return [[_cell(rows, metric) for rows, metric in zip(line, self.metrics, strict=True)] for line in self.seeds]
 
     def known(self, baseline: str) -> bool:
-        """Whether any line can be tested against the row called ``baseline``."""
+        """Return whether any line can be tested against the row called ``baseline``."""
         return any(self.baseline_of(at, baseline) is not None for at in range(len(self.names)))
 
     def baseline_of(self, at: int, baseline: str) -> int | None:
-        """The place of the line that the line ``at`` is tested against; None where there is none.
+        """Return the place of the line that the line ``at`` is tested against; None where there is none.
 
         In a sweep it is the baseline of the same settings, otherwise the line called ``baseline``.
         """
@@ -230,7 +230,7 @@ class Measured:
         return next((self.names.index(one) for one in wanted if one in self.names), None)
 
     def notes(self) -> list[str]:
-        """A note that explains ±; empty where no line has several seeds."""
+        """Return a note that explains ±; empty where no line has several seeds."""
         numbers = sorted({len(rows) for line in self.seeds for rows in line if len(rows) > 1})
         return [f"± is the standard deviation over {' or '.join(map(str, numbers))} seeds."] if numbers else []
 
@@ -307,7 +307,7 @@ def mark_significant(
 
 
 def over_seeds(seeds: Sequence[Row], metric: str) -> Evaluation | None:
-    """The mean over seeds of the value of each query; None where a row has no values for each query."""
+    """Return the mean over seeds of the value of each query; None where a row has no values for each query."""
     if not seeds or any(metric not in row.per_query for row in seeds):
         return None
     ids = list(seeds[0].query_ids)

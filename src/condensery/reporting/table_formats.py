@@ -50,7 +50,7 @@ LATEX = str.maketrans(
 
 
 def one_lined(table: Table) -> Table:
-    """The table with all texts in one line each, without control characters."""
+    """Return the table with all texts in one line each, without control characters."""
     return replace(
         table,
         title=one_line(table.title),
@@ -77,7 +77,7 @@ def _paragraph(text: str) -> str:
 
 
 def markdown(table: Table) -> str:
-    """The table in Markdown, with its conclusion, its notes and the differences from the baseline."""
+    """Return the table in Markdown, with its conclusion, its notes and the differences from the baseline."""
     table = one_lined(table)
     title = re.sub(r"#+$", r"\\\g<0>", escape_markdown(table.title))  # else "#" would close the heading and vanish
     header, above = _header(table), _above(table)
@@ -96,19 +96,19 @@ def markdown(table: Table) -> str:
 
 
 def _header(table: Table) -> list[Cell]:
-    """The cells above the columns."""
+    """Return the cells above the columns."""
     if not table.turned:
         return [Cell(text) for text in ("", *table.header, *[SOURCE] * bool(table.sources))]
     return [Cell(""), *(Cell(table.header[i], published=block.published) for block, at in table.by_block() for i in at)]
 
 
 def _place_of_sources(table: Table) -> set[int]:
-    """The place of the column of sources; empty where the table has none."""
+    """Return the place of the column of sources; empty where the table has none."""
     return {len(table.header) + 1} if table.sources and not table.turned else set()
 
 
 def _above(table: Table) -> list[list[Cell]]:
-    """The lines above the numbers of a turned table: the block and the source of each column."""
+    """Return the lines above the numbers of a turned table: the block and the source of each column."""
     if not (table.turned and table.sources):
         return []
     headings = [block.heading for block, places in table.by_block() for _ in places]
@@ -143,7 +143,7 @@ def _markdown(cell: Cell) -> str:
 
 
 def grid(lines: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
-    """A Markdown table, padded so that it also reads well as plain text.
+    """Return a Markdown table, padded so that it also reads well as plain text.
 
     Args:
         lines: the header and the lines below it.
@@ -163,7 +163,7 @@ def grid(lines: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[st
 
 
 def latex(table: Table) -> str:
-    """The table as a LaTeX ``table`` environment, for booktabs and graphicx. The notes stand below the numbers.
+    """Return the table as a LaTeX ``table`` environment, for booktabs and graphicx. The notes stand below the numbers.
 
     A table that is wider than the text is scaled down.
     """
@@ -217,7 +217,7 @@ def escape(text: str) -> str:
 
 
 def records(table: Table) -> tuple[list[str], list[list[str]]]:
-    """The table as records: the names of the columns, and lines of texts.
+    """Return the table as records: the names of the columns, and lines of texts.
 
     A number stands alone in its cell. Further columns beside it exist where any line needs them: the standard deviation over
     seeds, the p-value of the test against the baseline, and the different numbers of papers that disagree (the cell then
@@ -241,7 +241,7 @@ def records(table: Table) -> tuple[list[str], list[list[str]]]:
 
 
 def _texts_of(cell: Cell) -> dict[str, str]:
-    """The texts of a cell by the kind of column; the number itself has the empty kind."""
+    """Return the texts of a cell by the kind of column; the number itself has the empty kind."""
     number, _, deviation = cell.text.partition(" ± ")
     several = cell.number is not None and not NUMBER.fullmatch(number)
     if several:
@@ -255,7 +255,7 @@ def _texts_of(cell: Cell) -> dict[str, str]:
 
 
 def csv_text(table: Table) -> str:
-    """The records as CSV. Texts that a spreadsheet would take for a formula get an apostrophe before them."""
+    """Return the records as CSV. Texts that a spreadsheet would take for a formula get an apostrophe before them."""
     stream = io.StringIO()
     header, lines = records(table)
     texts = [[harmless(text) for text in line] for line in (header, *lines)]

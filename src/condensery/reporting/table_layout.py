@@ -15,7 +15,7 @@ Value = str | int | float | bool | None
 
 
 def as_typed(value: Value) -> str:
-    """A value as it is typed on the command line."""
+    """Return a value as it is typed on the command line."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

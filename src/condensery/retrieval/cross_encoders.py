@@ -51,7 +51,7 @@ def search_candidates(
     label: str,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Rows:
-    """The passages (n, k) that a retriever ranks highest, k <= ``depth``, kept in the file ``path``.
+    """Return the passages (n, k) that a retriever ranks highest, k <= ``depth``, kept in the file ``path``.
 
     A file that exists is read, and nothing is searched.
     """
@@ -77,7 +77,7 @@ def score_in_shards(
     group: ProcessGroup = SINGLE_PROCESS,
     each: int = 1,
 ) -> Scores:
-    """The scores (n, k) of candidates (n, k), memory-mapped from the file ``path``.
+    """Return the scores (n, k) of candidates (n, k), memory-mapped from the file ``path``.
 
     Complete shards of an interrupted call are kept. Of several processes only the first gets the scores; the others leave
     the stage here.
@@ -107,7 +107,7 @@ def score_in_shards(
 def logits(
     scorers: Sequence[PairScorer], budget: int, label: str
 ) -> Callable[[Rows, Rows, ProgressTask | None], Scores]:
-    """The ``Score`` that gives the mean logits (n, k) of cross-encoders, -inf where there is no candidate.
+    """Return the ``Score`` that gives the mean logits (n, k) of cross-encoders, -inf where there is no candidate.
 
     Scoring raises ``UserError`` where a score is not finite.
 

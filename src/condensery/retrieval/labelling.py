@@ -24,7 +24,7 @@ NONE = np.empty(0, np.int64)
 
 
 def probabilities(scores: Scores) -> Scores:
-    """The probability that each pair is relevant by the cross-encoder: the sigmoid of its logit; 0 for -inf."""
+    """Return the probability that each pair is relevant by the cross-encoder: the sigmoid of its logit; 0 for -inf."""
     wide = scores.astype(np.float64)
     return (0.5 * (1.0 + np.tanh(0.5 * wide))).astype(np.float32)
 

@@ -14,7 +14,7 @@ from condensery.text.table import TextTable
 
 
 def rows_of(table: TextTable, ids: Sequence[str] | pa.Array) -> NDArray[np.int64]:
-    """The row of each id (n,), -1 where the table has no such id. Every distinct id is looked up once."""
+    """Return the row of each id (n,), -1 where the table has no such id. Every distinct id is looked up once."""
     encoded = pa.array(ids, pa.string()).dictionary_encode()
     rows: NDArray[np.int64] = table.rows_of(encoded.dictionary.to_pylist())
     return rows[encoded.indices.to_numpy()] if len(rows) else np.empty(0, np.int64)
@@ -26,7 +26,7 @@ def known_rows(
     ids: Sequence[str] | pa.Array,
     place: Callable[[int], str],
 ) -> NDArray[np.int64]:
-    """The row of each id (n,) of queries or of passages.
+    """Return the row of each id (n,) of queries or of passages.
 
     Raises:
         UserError: an id is unknown; the message begins with ``place`` of the number of the first unknown id.
@@ -42,7 +42,7 @@ def known_rows(
 
 
 def first_repeated(values: NDArray[np.int64]) -> int | None:
-    """The first place of a value that occurred before; None where no value repeats."""
+    """Return the first place of a value that occurred before; None where no value repeats."""
     order = np.argsort(values, kind="stable")
     repeated = order[1:][values[order][1:] == values[order][:-1]]
     return int(repeated.min()) if len(repeated) else None

@@ -124,7 +124,7 @@ def mined(
     below: Below = Below(),  # noqa: B008
     relabelled: Relabelled = NOTHING,
 ) -> Negatives:
-    """The ``depth`` best negatives of each judged query of ``split``, mined with a searcher and kept in the cache.
+    """Return the ``depth`` best negatives of each judged query of ``split``, mined with a searcher and kept in the cache.
 
     A negative is not relevant to the query, does not have the text of a relevant passage or of the query, and does not
     score too high for ``below``. ``condensery.system.cache`` keeps the negatives.
@@ -177,7 +177,7 @@ class _Miner:
     def _found(
         self, rows: Ids, limits: Scores | None, wanted: int, k: int, deepest: int, task: ProgressTask | None
     ) -> list[_Found]:
-        """The negatives among the ``k`` best passages of each query.
+        """Return the negatives among the ``k`` best passages of each query.
 
         Where these are fewer than ``wanted``, more passages are searched, ``deepest`` at most. This happens where a
         relevant passage is in the collection many times.
@@ -210,7 +210,7 @@ def _left_out(rows: Ids, found: Sequence[_Found]) -> tuple[Ids, Scores]:
 
 
 def _unanswered(collection: Collection, rows: NDArray[np.int64], rankings: Rankings, wanted: int) -> Rankings:
-    """The first ``wanted`` passages of each ranking that hold no answer of the query."""
+    """Return the first ``wanted`` passages of each ranking that hold no answer of the query."""
     assert collection.answers is not None
     texts, regex = collection.passages.column("text"), collection.description["answers"] == "regex"
     kept = []

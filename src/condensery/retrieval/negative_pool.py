@@ -41,7 +41,7 @@ class NegativePool:
         return without_repeats(np.concatenate(parts, axis=1)) if parts else np.empty((len(chosen), 0), np.int32)
 
     def content(self) -> dict[str, Any]:
-        """The arrays that decide on the negatives. Scores do not count: they are not the same on every machine."""
+        """Return the arrays that decide on the negatives. Scores do not count: they are not the same on every machine."""
         return {
             "passages": [source.passage_rows for source in self.sources],
             "places": self.places,
@@ -49,7 +49,7 @@ class NegativePool:
         }
 
     def parts(self, chosen: NDArray[np.integer]) -> list[NDArray[np.int32]]:
-        """The negatives of each source for the queries ``chosen`` (b,), (b, depth); sources may share passages."""
+        """Return the negatives of each source for the queries ``chosen`` (b,), (b, depth); sources may share passages."""
         parts = []
         for source, places, depth in zip(self.sources, self.places, self.depths, strict=True):
             at = places[chosen]
@@ -86,7 +86,7 @@ def _added_up(pool: NDArray[np.int32], weights: NDArray[np.float64]) -> NDArray[
 
 
 def places_of(here: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The place in ``here`` of each value of ``wanted``; -1 for a value that ``here`` does not hold."""
+    """Return the place in ``here`` of each value of ``wanted``; -1 for a value that ``here`` does not hold."""
     order = np.argsort(here, kind="stable")
     at = np.minimum(np.searchsorted(here, wanted, sorter=order), len(here) - 1)
     return np.where(here[order[at]] == wanted, order[at], -1)

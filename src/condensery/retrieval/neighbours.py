@@ -28,7 +28,7 @@ Vectors = NDArray[np.float32]
 def lexical_neighbours(
     queries: Sequence[str], passages: Sequence[str], k: int, folder: Path, threads: int = 1
 ) -> sparse.csr_matrix:
-    """The BM25 scores of queries and passages, (t, u). ``folder`` gets the index.
+    """Return the BM25 scores of queries and passages, (t, u). ``folder`` gets the index.
 
     Raises:
         UserError: no passage has a word.
@@ -41,7 +41,7 @@ def lexical_neighbours(
 def dense_neighbours(
     queries: Vectors, passages: Vectors, k: int, threads: int = 1, device: str | None = None
 ) -> sparse.csr_matrix:
-    """The inner products of query vectors (t, d) and passage vectors (u, d), less their mean over all pairs: (t, u).
+    """Return the inner products of query vectors (t, d) and passage vectors (u, d), less their mean over all pairs: (t, u).
 
     The search is exact and runs on ``device_of_search(device)``.
     """
@@ -53,7 +53,7 @@ def dense_neighbours(
 
 
 def _joined(passages: Ranking, queries: Ranking, usual: float) -> sparse.csr_matrix:
-    """The neighbours of the queries (t, k) and those of the passages (u, k) as one matrix (t, u), less ``usual``."""
+    """Return the neighbours of the queries (t, k) and those of the passages (u, k) as one matrix (t, u), less ``usual``."""
     shape = len(passages[0]), len(queries[0])
     one, other = _listed(*passages, shape[1], usual), _listed(*queries, shape[0], usual)
     return one.maximum(other.T.tocsr())  # a pair in both lists has one similarity, up to rounding

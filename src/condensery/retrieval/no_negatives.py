@@ -71,7 +71,7 @@ class NoNegatives:
         return cls(same, texts.same, np.unique(np.concatenate(pairs)))
 
     def among(self, query_rows: NDArray[np.integer], passages: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Whether each passage (n, ...) is no negative of its query (n,)."""
+        """Return whether each passage (n, ...) is no negative of its query (n,)."""
         queries = self.queries.first(query_rows).reshape(-1, *[1] * (passages.ndim - 1))
         found: NDArray[np.bool_] = np.isin(packed(queries, self.passages.first(passages)), self.pairs)
         return found & (passages >= 0)
@@ -86,13 +86,13 @@ class NoNegatives:
         return self.pairs[ranges(begins, ends - begins)] & ROW, ends - begins
 
     def numbers(self, query_rows: NDArray[np.integer]) -> Ids:
-        """The number of passages that are no negatives of each query (n,). Passages with the same text all count."""
+        """Return the number of passages that are no negatives of each query (n,). Passages with the same text all count."""
         flat, lengths = self.lists(query_rows)
         ends = np.cumsum(np.concatenate([[0], self.passages.numbers(flat)]))[np.cumsum(np.concatenate([[0], lengths]))]
         return np.diff(ends)
 
     def by_text(self, positives: Mapping[int, NDArray[np.integer]]) -> int:
-        """The number of passages that are no negatives of the queries of ``positives`` by their text alone."""
+        """Return the number of passages that are no negatives of the queries of ``positives`` by their text alone."""
         return int(self.numbers(np.fromiter(positives, np.int64)).sum()) - sum(map(len, positives.values()))
 
 

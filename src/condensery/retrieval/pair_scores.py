@@ -58,7 +58,7 @@ class PairScores(PassageLists):
         return super().filled & ~np.isnan(self.scores)
 
     def of_queries(self, query_rows: Ids) -> "PairScores":
-        """The scores of the queries ``query_rows`` (n,) alone, in this order; queries without scores are left out."""
+        """Return the scores of the queries ``query_rows`` (n,) alone, in this order; queries without scores are left out."""
         places = places_of(self.query_rows, query_rows)
         places = places[places >= 0]
         return PairScores(self.query_rows[places], self.passage_rows[places], self.scores[places])
@@ -84,7 +84,7 @@ class TeacherScores:
         self.places = [places_of(source.query_rows, query_rows) for source in sources]
 
     def scored(self, chosen: Ids) -> tuple[Ids, Ids, NDArray[np.float32]]:
-        """The s scored pairs of the queries ``chosen`` (b,), source by source, in the form of ``Teacher.scored``."""
+        """Return the s scored pairs of the queries ``chosen`` (b,), source by source, in the form of ``Teacher.scored``."""
         found = [_nothing()]
         for source, places in zip(self.sources, self.places, strict=True):
             here = np.flatnonzero(places[chosen] >= 0)
@@ -96,7 +96,7 @@ class TeacherScores:
         return places_, rows, values
 
     def content(self) -> dict[str, Any]:
-        """The arrays that decide on the batches, for ``training.fingerprint``."""
+        """Return the arrays that decide on the batches, for ``training.fingerprint``."""
         parts = ((source.passage_rows, source.scores) for source in self.sources)
         return {"places": self.places, "pairs": [part for both in parts for part in both]}
 

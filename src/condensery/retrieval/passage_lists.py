@@ -60,7 +60,7 @@ class PassageLists:
         return np.asarray(self.passage_rows) >= 0
 
     def blocks(self, size: int) -> Iterator[Self]:
-        """The lists of at most ``size`` queries at a time, in memory."""
+        """Yield the lists of at most ``size`` queries at a time, in memory."""
         for first in range(0, len(self.query_rows), size):
             part = slice(first, first + size)
             scores = None if self.scores is None else np.asarray(self.scores[part])

@@ -49,7 +49,7 @@ class Below:
         return any(value is not None for value in (self.share, self.margin, self.score))
 
     def __str__(self) -> str:
-        """The limits in words, to follow "a score ..."."""
+        """Return the limits in words, to follow "a score ..."."""
         words = [
             "" if self.share is None else f"{100 * self.share:g} % of the positive's",
             "" if self.margin is None else f"the positive's less {self.margin:g}",
@@ -58,7 +58,7 @@ class Below:
         return f"below {' and '.join(filter(None, words))}"
 
     def limits(self, positives: Scores) -> Scores:
-        """The scores (n,) below which candidates are kept, from the scores of the positives (n,).
+        """Return the scores (n,) below which candidates are kept, from the scores of the positives (n,).
 
         Where a positive has no score (NaN), no candidate is known to be below it, and the limit is -inf.
         """
@@ -75,7 +75,7 @@ class Scorer(Protocol):
     """Gives scores to passages: a retriever, or cross-encoders."""
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> Scores:
-        """The scores (n, k) that queries (n,) of the collection give passages (n, k); NaN where there is no score."""
+        """Return the scores (n, k) that queries (n,) of the collection give passages (n, k); NaN where there is no score."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Judge:
 
 
 def lowest(scorer: Scorer, query_rows: Ids, positives: list[NDArray[np.integer]]) -> tuple[Scores, NDArray[np.int32]]:
-    """The lowest score of a positive of each query (n,), and this positive (n,); NaN and -1 where none has a score.
+    """Return the lowest score of a positive of each query (n,), and this positive (n,); NaN and -1 where none has a score.
 
     ``positives``: the relevant passages of each query, n lists.
     """

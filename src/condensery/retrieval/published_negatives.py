@@ -118,7 +118,7 @@ def from_systems(
 
 
 def _pairs(collection: Collection, lines: list[Line], queries: NDArray[np.int64]) -> Pairs:
-    """The queries (n,) and passages (n,) of the negatives of these lines that are no positives of theirs."""
+    """Return the queries (n,) and passages (n,) of the negatives of these lines that are no positives of theirs."""
     of_line = np.repeat(np.arange(len(lines)), [len(negatives) for *_, negatives in lines])
     flat = [one for *_, negatives in lines for one in negatives]
     passages = known_rows(collection, "passage", flat, lambda at: lines[int(of_line[at])][0])
@@ -130,7 +130,7 @@ def _pairs(collection: Collection, lines: list[Line], queries: NDArray[np.int64]
 
 
 def _parsed(path: Path, systems: Sequence[str] | None, per_system: int | None, seen: dict[str, None]) -> Iterator[Line]:
-    """The lines of a file, each with one list that takes from its systems in turn. ``seen`` gets the systems' names."""
+    """Yield the lines of a file, each with one list that takes from its systems in turn. ``seen`` gets the systems' names."""
     for place, record in read_objects(path):
         if "neg" in record:
             lists = {name: _ids(listed, place) for name, listed in field(record, "neg", place, dict).items()}
@@ -170,7 +170,7 @@ def _blocks(lines: Iterator[Line]) -> Iterator[list[Line]]:
 def from_collection(
     collection: Collection, depth: int, split: str = "train", relabelled: Relabelled = NOTHING
 ) -> tuple[Negatives, dict[str, Any]]:
-    """The first ``depth`` negatives that the collection's own files give for each query of ``split``.
+    """Return the first ``depth`` negatives that the collection's own files give for each query of ``split``.
 
     ``_screened`` leaves out passages that are no negatives.
 
@@ -203,7 +203,7 @@ def check_unlike(collection: Collection, query: str, place: str) -> None:
 def _screened(
     given: Iterable[Pairs], collection: Collection, depth: int, split: str, relabelled: Relabelled, none: str
 ) -> tuple[Negatives, dict[str, int]]:
-    """The first ``depth`` real negatives of each query of given pairs.
+    """Return the first ``depth`` real negatives of each query of given pairs.
 
     Left out are passages that ``split`` or people since (``relabelled``) judge relevant, and passages that have the same
     text as a relevant passage or as the query (``NoNegatives``).
@@ -250,7 +250,7 @@ def _triple_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _broken_triple(path: Path, reason: str) -> str:
-    """The message that names the first line without three columns, whose number Arrow does not know.
+    """Return the message that names the first line without three columns, whose number Arrow does not know.
 
     Raises ``UserError`` where ``read_lines`` does, because a line cannot be read.
     """
@@ -306,6 +306,6 @@ class Distinct:
             self.table = wider
 
     def result(self) -> Negatives:
-        """The negatives so far, of the queries that have any, in row order."""
+        """Return the negatives so far, of the queries that have any, in row order."""
         queries = np.flatnonzero(self.counts)
         return Negatives(queries, self.table[queries, : self.counts.max(initial=0)])

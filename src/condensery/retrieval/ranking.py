@@ -23,7 +23,7 @@ Row = TypeVar("Row", bound=np.integer)
 
 
 def pack(scores: NDArray[np.float32], rows: NDArray[np.integer]) -> Keys:
-    """One sortable key for each (score, row); shapes broadcast. Rows must be below 2**31, and no score NaN."""
+    """Return one sortable key for each (score, row); shapes broadcast. Rows must be below 2**31, and no score NaN."""
     return (_ordered(scores) << 32) + (LAST_ROW - rows.astype(np.int64))
 
 
@@ -41,14 +41,14 @@ def _scores(ordered: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def unpack(keys: Keys) -> Ranking:
-    """The scores (float32) and rows (int64) of keys; an empty key gives -inf and -1."""
+    """Return the scores (float32) and rows (int64) of keys; an empty key gives -inf and -1."""
     rows = LAST_ROW - (keys & 0xFFFFFFFF)
     empty = keys == EMPTY
     return np.where(empty, np.float32(-np.inf), _scores(keys >> 32)), np.where(empty, -1, rows)
 
 
 def top(keys: Keys, k: int) -> Keys:
-    """The k largest keys along the last axis, largest first; (..., m) -> (..., k), padded with ``EMPTY``."""
+    """Return the k largest keys along the last axis, largest first; (..., m) -> (..., k), padded with ``EMPTY``."""
     if keys.shape[-1] > FEW * k:
         keys = np.partition(keys, keys.shape[-1] - k, axis=-1)[..., -k:]
     keys = np.sort(keys, axis=-1)[..., ::-1][..., :k]
@@ -57,7 +57,7 @@ def top(keys: Keys, k: int) -> Keys:
 
 
 def ordered(scores: NDArray[np.float32], rows: NDArray[np.integer], k: int) -> Ranking:
-    """The k best of passages (n, m), row -1 = none, by their scores (n, m); padded with -inf and -1."""
+    """Return the k best of passages (n, m), row -1 = none, by their scores (n, m); padded with -inf and -1."""
     return unpack(top(np.where(rows >= 0, pack(scores, rows), EMPTY), k))
 
 
@@ -94,7 +94,7 @@ def scores_in(ranking: Ranking, passages: NDArray[np.integer], otherwise: float)
 
 
 def without_repeats(rows: NDArray[Row]) -> NDArray[Row]:
-    """The passages (n, m) with each at most once in a row: a later occurrence becomes -1."""
+    """Return the passages (n, m) with each at most once in a row: a later occurrence becomes -1."""
     order = np.argsort(rows, axis=1, kind="stable")
     ascending = np.take_along_axis(rows, order, axis=1)
     repeated = np.zeros(rows.shape, dtype=bool)

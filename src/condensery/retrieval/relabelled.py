@@ -49,7 +49,7 @@ class Relabelled:
         return more
 
     def all_no(self, qrels: Qrels) -> Ids:
-        """The pairs of ``no``, and all pairs that a split judges not relevant (grade 0 or less)."""
+        """Return the pairs of ``no``, and all pairs that a split judges not relevant (grade 0 or less)."""
         never = qrels.grades <= 0
         return np.union1d(self.no, packed(qrels.query_rows[never], qrels.passage_rows[never]))
 
@@ -121,7 +121,7 @@ def read_relabelled(paths: Sequence[Path], collection: Collection, split: str) -
 
 
 def _row(table: TextTable, name: str, text: str, where: str, collection: str) -> int:
-    """The row of an id. A spreadsheet may have put an apostrophe before the id."""
+    """Return the row of an id. A spreadsheet may have put an apostrophe before the id."""
     name = name.strip()
     row = int(table.rows_of([name])[0])
     if row < 0 and name.startswith("'"):
@@ -135,5 +135,5 @@ def _row(table: TextTable, name: str, text: str, where: str, collection: str) ->
 
 
 def named(collection: Collection, query: int, passage: int) -> tuple[str, str]:
-    """The ids of a pair as the cells of a sheet."""
+    """Return the ids of a pair as the cells of a sheet."""
     return harmless(collection.queries.column("id")[query]), harmless(collection.passages.column("id")[passage])

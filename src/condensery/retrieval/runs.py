@@ -112,7 +112,7 @@ def read_run(path: Path, collection: Collection) -> Run:
 
 
 def rankings_of(path: Path, query_ids: Sequence[str]) -> dict[str, list[str]]:
-    """The ids of the passages of a few queries, best first, in a compressed run that ``write_run`` wrote.
+    """Return the ids of the passages of a few queries, best first, in a compressed run that ``write_run`` wrote.
 
     The file is searched in blocks, which is faster than line by line. A query without lines has an empty list.
 

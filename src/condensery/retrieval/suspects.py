@@ -44,7 +44,7 @@ class Suspects:
 
 
 def were_left_out(folder: Path, depth: int) -> Suspects:
-    """The ``depth`` best passages of each query that mining into ``folder`` left out for their scores."""
+    """Return the ``depth`` best passages of each query that mining into ``folder`` left out for their scores."""
     pairs, scores = (load_array(folder / f"{name}.npy") for name in (LEFT_OUT, LEFT_OUT_SCORES))
     queries = load_array(folder / "queries.npy")
     positives, own = (load_array(folder / f"{name}.npy") for name in (POSITIVES, POSITIVE_SCORES))
@@ -54,7 +54,7 @@ def were_left_out(folder: Path, depth: int) -> Suspects:
 def are_negatives(
     negatives: Negatives, scorer: Scorer, relevant: Mapping[int, NDArray[np.integer]], judged: Ids, depth: int
 ) -> Suspects:
-    """The first ``depth`` negatives of each query, which a retriever ranks highest, with their scores.
+    """Return the first ``depth`` negatives of each query, which a retriever ranks highest, with their scores.
 
     Args:
         negatives: the negatives of the queries.
@@ -85,7 +85,7 @@ def are_negatives(
 def _best(
     queries: Ids, pairs: Ids, scores: Scores, positives: NDArray[np.integer], own: Scores, depth: int
 ) -> Suspects:
-    """The ``depth`` best pairs of each query; all pairs are sorted by how far the score is above the positive's."""
+    """Return the ``depth`` best pairs of each query; all pairs are sorted by how far the score is above the positive's."""
     order = np.lexsort((pairs, -scores, pairs >> 32))  # by query, best first; NaN last
     pairs, scores = pairs[order], scores[order]
     rank = np.arange(len(pairs)) - np.searchsorted(pairs >> 32, pairs >> 32)

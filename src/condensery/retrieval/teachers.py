@@ -34,7 +34,7 @@ Scaling = Literal["none", "min_max"]
 def pool_to_score(
     positives: Mapping[int, Rows], negatives: Sequence[Negatives], depth: int | None = None
 ) -> tuple[Ids, NDArray[np.int32]]:
-    """The queries (n,) of ``positives``, ascending, and the passages (n, k) that training may draw for them.
+    """Return the queries (n,) of ``positives``, ascending, and the passages (n, k) that training may draw for them.
 
     A query's positives stand first, then the ``depth`` best negatives of each source (None = all). Each passage is there
     once, and rows are padded with -1 at the end.
@@ -51,7 +51,7 @@ def pool_to_score(
 
 
 def by_retriever(retriever: CollectionRetriever) -> Score:
-    """The function that scores passages with a retriever."""
+    """Return the function that scores passages with a retriever."""
 
     def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
         task.advance(int((candidates >= 0).sum()))
@@ -61,7 +61,7 @@ def by_retriever(retriever: CollectionRetriever) -> Score:
 
 
 def together(scorers: Sequence[Score], weights: Sequence[float] | None = None, scaling: Scaling = "none") -> Score:
-    """The function that gives the weighted mean of several scorers.
+    """Return the function that gives the weighted mean of several scorers.
 
     The mean is NaN where a scorer gives no score, and where there is no passage.
 
@@ -91,7 +91,7 @@ def _scaled(scores: NDArray[np.floating], candidates: Rows) -> NDArray[np.float6
 def taught_by(
     teacher: Any, collection: Collection, positives: Mapping[int, Rows], negatives: Sequence[Negatives]
 ) -> PairScores:
-    """The scores of a teacher for the passages that training may draw (``pool_to_score``).
+    """Return the scores of a teacher for the passages that training may draw (``pool_to_score``).
 
     Args:
         teacher: existing scores, as ``PairScores``, as query id -> passage id -> score, or in a file or folder. Or a scorer:

@@ -81,11 +81,11 @@ class PublishedTable(_Closed):
         return numbers
 
     def key(self, column: PublishedColumn) -> str:
-        """The key of one of the table's columns."""
+        """Return the key of one of the table's columns."""
         return column.model_copy(update={"of": column.of or self.of}).key
 
     def keys(self) -> list[str]:
-        """The keys of all the table's columns."""
+        """Return the keys of all the table's columns."""
         return [self.key(column) for column in self.columns]
 
 
@@ -161,7 +161,7 @@ def papers() -> dict[str, Paper]:
 
 
 def find(reference: str) -> PublishedRow:
-    """The row that ``PAPER/TABLE/ROW`` names. Raises ``UserError`` with the known names where there is no such row."""
+    """Return the row that ``PAPER/TABLE/ROW`` names. Raises ``UserError`` with the known names where there is no such row."""
     parts = reference.split("/", 2)  # the name of a row may hold a slash
     if len(parts) < 3:
         raise UserError(f"{reference!r} is not of the form PAPER/TABLE/ROW, such as CO/1/BM25")

@@ -89,7 +89,7 @@ def build_approximate(
 
 
 def _made_on_gpu(index: Any, exact: DenseIndex, learned: Vectors | None) -> Any | None:
-    """The index, trained and filled on the first GPU; None where this is not possible."""
+    """Return the index, trained and filled on the first GPU; None where this is not possible."""
     try:
         theirs = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
         if learned is not None:
@@ -185,11 +185,11 @@ class ApproximateIndex:
         return self.recalled[0] / self.wanted[0] if self.wanted[0] else None
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of queries of the collection, as ``CollectionRetriever.search``."""
+        """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         return self.search_vectors(self.exact.query_vectors(query_rows), k, progress)
 
     def search_vectors(self, vectors: Vectors, k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of query vectors (n, d), as ``DenseIndex.search_vectors``.
+        """Return the k best passages of query vectors (n, d), as ``DenseIndex.search_vectors``.
 
         The first queries are also searched exactly, for ``recall``.
         """
@@ -219,5 +219,5 @@ class ApproximateIndex:
                 self.wanted[which] += len(theirs)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The exact scores (n, k) of passages (n, k) of each query, as ``DenseIndex.score``."""
+        """Return the exact scores (n, k) of passages (n, k) of each query, as ``DenseIndex.score``."""
         return self.exact.score(query_rows, passage_rows)

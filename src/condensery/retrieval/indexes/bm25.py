@@ -88,7 +88,7 @@ def build_bm25(
 
 
 def full_texts(titles: Sequence[str], texts: Sequence[str]) -> Iterator[str]:
-    """The texts of passages that BM25 reads: the title, if there is one, a blank and the text."""
+    """Yield the texts of passages that BM25 reads: the title, if there is one, a blank and the text."""
     return (f"{title} {text}" if title else text for title, text in zip(titles, texts, strict=True))
 
 
@@ -177,11 +177,11 @@ class BM25Index:
         return sparse.csr_matrix(self.arrays, shape=(len(self.vocabulary), self.passages), copy=False)
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of queries of the collection, as ``CollectionRetriever.search``."""
+        """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         return self.search_texts(self._texts(query_rows), k, progress)
 
     def search_texts(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of any texts: scores and rows (n, k), as ``CollectionRetriever.search``."""
+        """Return the k best passages of any texts: scores and rows (n, k), as ``CollectionRetriever.search``."""
         best: Keys = np.full((len(texts), k), EMPTY, np.int64)
 
         def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
@@ -197,7 +197,7 @@ class BM25Index:
         without: NDArray[np.integer],
         progress: ProgressTask | None = None,
     ) -> NDArray[np.int64]:
-        """The rank of one passage for each text, from 1, in the order of ``search_texts`` at any depth.
+        """Return the rank of one passage for each text, from 1, in the order of ``search_texts`` at any depth.
 
         Args:
             texts: n texts to search.
@@ -220,11 +220,11 @@ class BM25Index:
         return ranks
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores (n, k) that queries (n,) of the collection give passages (n, k), as ``score_texts``."""
+        """Return the scores (n, k) that queries (n,) of the collection give passages (n, k), as ``score_texts``."""
         return self.score_texts(self._texts(query_rows), passage_rows)
 
     def score_texts(self, texts: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores that any texts (n,) give passages (n, k) of each; 0 where no term is shared, NaN for row -1."""
+        """Return the scores that any texts (n,) give passages (n, k) of each; 0 where no term is shared, NaN for row -1."""
         values = np.zeros(passage_rows.shape, np.float32)
 
         def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
@@ -238,7 +238,7 @@ class BM25Index:
         return values
 
     def neighbours(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> tuple[Ranking, Ranking]:
-        """The k best passages of each text, and the k best texts of each passage.
+        """Return the k best passages of each text, and the k best texts of each passage.
 
         Both rankings are as ``CollectionRetriever.search`` gives them. The first (n, k) holds rows of passages, the second
         (passages, k) rows of ``texts``.
@@ -255,11 +255,11 @@ class BM25Index:
         return unpack(best), unpack(best_texts.keys())
 
     def without_terms(self, query_rows: NDArray[np.integer]) -> int:
-        """The number of queries (n,) that share no term with any passage, so that nothing is found for them."""
+        """Return the number of queries (n,) that share no term with any passage, so that nothing is found for them."""
         return self.texts_without_terms(self._texts(query_rows))
 
     def texts_without_terms(self, texts: Sequence[str]) -> int:
-        """The number of texts that share no term with any passage."""
+        """Return the number of texts that share no term with any passage."""
         return sum(not self._counts(text) for text in texts)
 
     def _texts(self, query_rows: NDArray[np.integer]) -> list[str]:
@@ -299,11 +299,11 @@ class BM25Index:
         return scores[scored], scored
 
     def _counts(self, text: str) -> Counter[int]:
-        """How often each term of the index occurs in a text, in the order of the text."""
+        """Return how often each term of the index occurs in a text, in the order of the text."""
         return Counter(self.vocabulary[term] for term in self.terms(text) if term in self.vocabulary)
 
     def terms(self, text: str) -> list[str]:
-        """The terms that a text is searched by, including terms that the index does not know.
+        """Return the terms that a text is searched by, including terms that the index does not know.
 
         Some scripts are indexed in pairs of characters. A text that is a single such character stands for all pairs that
         contain the character.
@@ -314,7 +314,7 @@ class BM25Index:
         return terms
 
     def _matrix(self, texts: Sequence[str]) -> "sparse.csr_matrix":
-        """How often each term occurs in each text, (queries, terms)."""
+        """Return how often each term occurs in each text, (queries, terms)."""
         import scipy.sparse as sparse
 
         columns, counts, starts = array("i"), array("f"), [0]
@@ -374,7 +374,7 @@ class _BestTexts:
         return rows, keys, place
 
     def keys(self) -> Keys:
-        """The best keys so far, (passages, k)."""
+        """Return the best keys so far, (passages, k)."""
         rows, keys, place = self._sift()
         best: Keys = np.full((len(self.least), self.k), EMPTY, np.int64)
         best[rows, place] = keys

@@ -70,7 +70,7 @@ class DenseIndex:
         return self.passages
 
     def query_vectors(self, query_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The vectors (n, d) of queries of the collection. Raises ``UserError`` where a query was not encoded."""
+        """Return the vectors (n, d) of queries of the collection. Raises ``UserError`` where a query was not encoded."""
         queries, rows = load_array(self.folder / "queries.npy", mapped=True), np.asarray(query_rows, dtype=np.int64)
         if (self.folder / QUERY_ROWS).exists():
             encoded = load_array(self.folder / QUERY_ROWS)
@@ -97,11 +97,11 @@ class DenseIndex:
         return vectors
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of queries of the collection, as ``CollectionRetriever.search``."""
+        """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         return self.search_vectors(self.query_vectors(query_rows), k, progress)
 
     def search_vectors(self, vectors: Vectors, k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of query vectors (n, d): scores and rows (n, k), as ``CollectionRetriever.search``.
+        """Return the k best passages of query vectors (n, d): scores and rows (n, k), as ``CollectionRetriever.search``.
 
         Raises ``UserError`` where a vector, given or on disk, is not finite.
         """
@@ -123,7 +123,7 @@ class DenseIndex:
         return unpack(np.concatenate(parts) if parts else np.empty((0, k), np.int64))
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The exact scores (n, k) that queries (n,) of the collection give passages (n, k); NaN for row -1.
+        """Return the exact scores (n, k) that queries (n,) of the collection give passages (n, k); NaN for row -1.
 
         With windows a passage has the score of its best window. Raises ``UserError`` where a score is not finite.
         """
@@ -147,7 +147,7 @@ class DenseIndex:
         return torch_search(queries, blocks, k, self.device, self.memory)
 
     def shard(self, number: int) -> "NDArray[np.floating] | Decoded":
-        """The vectors of a shard, (m, d), read from disk on access."""
+        """Return the vectors of a shard, (m, d), read from disk on access."""
         path = shard_path(self.folder, number)
         stored = load_array(path, mapped=True)
         if self.quantiser is None:
@@ -157,7 +157,7 @@ class DenseIndex:
         return Decoded(stored, self.quantiser)
 
     def blocks(self, size: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """All passages in order, in blocks: the first row of each block and its vectors (at most ``size``, d)."""
+        """Yield all passages in order, in blocks: the first row of each block and its vectors (at most ``size``, d)."""
         for number, (first, stop) in enumerate(self.shards):
             path = shard_path(self.folder, number)
             shard = self.shard(number)
@@ -168,7 +168,7 @@ class DenseIndex:
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """The path of the vectors of a shard of passages."""
+    """Return the path of the vectors of a shard of passages."""
     return folder / "passages" / f"{number:05d}.npy"
 
 
@@ -200,7 +200,7 @@ def multiply(
 def search_array(
     queries: NDArray[np.float32], passages: NDArray[np.float32], k: int, device: str, threads: int = 1
 ) -> Ranking:
-    """The k best of the passages (m, d) in memory for queries (n, d), as ``DenseIndex.search_vectors`` gives them."""
+    """Return the k best of the passages (m, d) in memory for queries (n, d), as ``DenseIndex.search_vectors`` gives them."""
     blocks = ((first, passages[first : first + BLOCK]) for first in range(0, len(passages), BLOCK))
     if device == "cpu":
         return unpack(faiss_search(np.ascontiguousarray(queries), blocks, k, threads))
@@ -208,7 +208,7 @@ def search_array(
 
 
 def numpy_search(queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArray[np.float32]]], k: int) -> Keys:
-    """The k best keys (n, k) over all blocks, by matrix product and selection in NumPy.
+    """Return the k best keys (n, k) over all blocks, by matrix product and selection in NumPy.
 
     It takes 64 bytes for each pair of a query and a passage of a block.
     """
@@ -222,7 +222,7 @@ def numpy_search(queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArr
 def faiss_search(
     queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArray[np.float32]]], k: int, threads: int
 ) -> Keys:
-    """The k best keys (n, k) over all blocks, each searched with FAISS's flat inner product."""
+    """Return the k best keys (n, k) over all blocks, each searched with FAISS's flat inner product."""
     import faiss
 
     faiss.omp_set_num_threads(threads)
@@ -248,7 +248,7 @@ def torch_search(
     device: str,
     memory: int = MEMORY,
 ) -> Keys:
-    """The k best keys (n, k) over all blocks, by matrix product and selection in torch on ``device``.
+    """Return the k best keys (n, k) over all blocks, by matrix product and selection in torch on ``device``.
 
     ``memory``: bytes that a search may hold at a time.
     """

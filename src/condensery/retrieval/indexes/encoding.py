@@ -80,7 +80,7 @@ class EncoderInput:
         return self.chunks_of(np.arange(first, stop), budget)
 
     def chunks_of(self, rows: NDArray[np.int64], budget: int) -> list[Chunk]:
-        """The rows ``rows`` (n,) in chunks of ``budget`` padded tokens. ``Chunk.rows`` are places in ``rows``."""
+        """Return the rows ``rows`` (n,) in chunks of ``budget`` padded tokens. ``Chunk.rows`` are places in ``rows``."""
         hidden = None
         if self.rows is not None:
             rows = self.rows[rows]
@@ -93,7 +93,7 @@ class EncoderInput:
 
 
 def shard_ranges(texts: int, shard_size: int) -> list[tuple[int, int]]:
-    """The rows of each shard: the first row, and the row behind the last."""
+    """Return the rows of each shard: the first row, and the row behind the last."""
     return [(first, min(first + shard_size, texts)) for first in range(0, texts, shard_size)]
 
 
@@ -158,7 +158,7 @@ def encode_store(
 def encode_chunks(
     encode: Encode, parts: Sequence[Chunk], rows: int, dtype: Dtype = "float32", task: ProgressTask | None = None
 ) -> NDArray[Any]:
-    """The vectors (rows, d) of the chunks of so many rows; (0, 0) where there are none. The task advances by rows."""
+    """Return the vectors (rows, d) of the chunks of so many rows; (0, 0) where there are none. The task advances by rows."""
     vectors: NDArray[Any] = np.empty((0, 0), dtype)
     for chunk in parts:
         encoded = encode(chunk).detach().float().cpu().numpy()
@@ -171,7 +171,7 @@ def encode_chunks(
 
 
 def missing(folder: Path, layout: dict[str, Any], shards: int) -> list[int]:
-    """The shards that ``folder`` does not hold yet. Shards of another layout are removed from the folder."""
+    """Return the shards that ``folder`` does not hold yet. Shards of another layout are removed from the folder."""
     path = folder / "layout.json"
     if not path.exists() or read_json(path) != layout:
         for made in ("passages", EXACT):
@@ -193,7 +193,7 @@ def _encode_rows(
     label: str,
     encoder: str,
 ) -> NDArray[np.floating]:
-    """The vectors (n, d) of the rows ``rows`` (n,) of ``source``."""
+    """Return the vectors (n, d) of the rows ``rows`` (n,) of ``source``."""
     vectors = encode_chunks(encode, source.chunks_of(rows, budget), len(rows), dtype, task)
     remedy = f"its encoder {encoder}".rstrip() + " diverged in training, or needs precision fp32 or dtype float32"
     check_finite(vectors, f"{label}: in {dtype}, the vector of text", rows, remedy)

@@ -78,7 +78,7 @@ def measure(factory: str, index: Any, unit_length: bool = False) -> str | None:
 
 
 def _parts(index: Any) -> Iterator[Any]:
-    """The index, and the indexes inside it that influence the order. Their owner must outlive them."""
+    """Yield the index, and the indexes inside it that influence the order. Their owner must outlive them."""
     index = faiss.downcast_index(index)
     yield index
     for name in ("index", "base_index", "refine_index"):

@@ -42,7 +42,7 @@ Measure = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 
 
 def min_max(ranking: Ranking) -> NDArray[np.float64]:
-    """The scores (n, k) of each query brought to [0, 1]; 1 where all scores are equal, 0 where nothing was found."""
+    """Return the scores (n, k) of each query brought to [0, 1]; 1 where all scores are equal, 0 where nothing was found."""
     scores, retrieved = ranking[0].astype(np.float64), ranking[1] >= 0
     highest = np.where(retrieved, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
     lowest = np.where(retrieved, scores, np.inf).min(axis=1, keepdims=True, initial=np.inf)
@@ -93,7 +93,7 @@ def join(rankings: Sequence[Ranking], values: Sequence[NDArray[np.float64]]) -> 
 
 
 def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
-    """The k passages with the highest weighted sums of values, in the form of ``CollectionRetriever.search``.
+    """Return the k passages with the highest weighted sums of values, in the form of ``CollectionRetriever.search``.
 
     A retriever of weight 0 adds no candidates.
     """
@@ -102,7 +102,7 @@ def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
 
 
 def weighted(candidates: Candidates, weights: Weights) -> NDArray[np.float32]:
-    """The weighted sums of the values of all candidates (n, c)."""
+    """Return the weighted sums of the values of all candidates (n, c)."""
     # Whole multiples of a power of two are added, which is exact: the order of the retrievers changes no bit.
     unit = 2.0 ** (math.frexp(math.fsum(weights))[1] - 50)
     sums: NDArray[np.float64] = np.rint(weights[:, None, None] * (candidates.values / unit)).sum(axis=0) * unit
@@ -156,11 +156,11 @@ class FusedIndex:
         return [value for value in values if value is not None]
 
     def without_terms(self, query_rows: Rows) -> int:
-        """The number of queries that share no term with any passage; the largest number that a member counts."""
+        """Return the number of queries that share no term with any passage; the largest number that a member counts."""
         return max(without_terms(member, query_rows) for member in self.members)
 
     def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of queries of the collection, as ``CollectionRetriever.search``.
+        """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``.
 
         Every member is asked for ``depth`` passages whatever k is, so the order does not depend on k.
         """
@@ -187,7 +187,7 @@ class FusedIndex:
         return [member.search(query_rows, depth) for member in self.members]
 
     def combine(self, rankings: Sequence[Ranking], k: int) -> Ranking:
-        """The k best passages of n queries, from one ranking of each member, in the order of the members.
+        """Return the k best passages of n queries, from one ranking of each member, in the order of the members.
 
         Each ranking has the form of ``CollectionRetriever.search``. Its first ``depth`` passages are used.
         """
@@ -197,7 +197,7 @@ class FusedIndex:
         return scores, rows
 
     def candidates(self, rankings: Sequence[Ranking]) -> Iterator[tuple[slice, Candidates]]:
-        """The joined candidates of all queries in blocks, and the slice of queries of each block.
+        """Yield the joined candidates of all queries in blocks, and the slice of queries of each block.
 
         A block holds as many queries as ``VALUES`` allows.
         """
@@ -221,7 +221,7 @@ def _blocks(number: int, size: int) -> Iterator[slice]:
 
 
 def weight_grid(members: int, steps: int) -> Weights:
-    """All weights (g, m) that are multiples of 1/steps and sum to 1, in ascending order of the first weight."""
+    """Return all weights (g, m) that are multiples of 1/steps and sum to 1, in ascending order of the first weight."""
     places = range(steps + members - 1)  # of steps in a row with a bar between two members' shares
     bars = np.array([*combinations(places, members - 1)], np.int64)
     return (np.diff(bars, axis=1, prepend=-1, append=len(places)) - 1) / steps
@@ -230,7 +230,7 @@ def weight_grid(members: int, steps: int) -> Weights:
 def measure_grid(
     index: FusedIndex, query_rows: NDArray[np.int64], grid: Weights, measure: Measure, k: int, task: ProgressTask
 ) -> NDArray[np.float64]:
-    """The mean of a metric over queries for every point of a grid of weights: (g,). Every member is searched once.
+    """Return the mean of a metric over queries for every point of a grid of weights: (g,). Every member is searched once.
 
     Args:
         index: the fused index; its own weights are not used.
@@ -252,7 +252,7 @@ def measure_grid(
 
 
 def best_point(grid: Weights, values: NDArray[np.float64]) -> int:
-    """The point with the highest value; of equal values the point nearest to equal weights, then the first point."""
+    """Return the point with the highest value; of equal values the point nearest to equal weights, then the first point."""
     return int(np.lexsort(((grid**2).sum(axis=1), -values))[0])
 
 

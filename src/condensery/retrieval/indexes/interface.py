@@ -17,10 +17,10 @@ class CollectionRetriever(Protocol):
     """Ranks the passages of one collection."""
 
     def __len__(self) -> int:
-        """The number of passages."""
+        """Return the number of passages."""
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of queries of the collection.
+        """Return the k best passages of queries of the collection.
 
         Args:
             query_rows: (n,) rows of queries.
@@ -61,7 +61,7 @@ def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
 
 
 def without_terms(retriever: object, queries: Any) -> int:
-    """The number of queries that share no term with any passage; 0 for a retriever that contains no BM25.
+    """Return the number of queries that share no term with any passage; 0 for a retriever that contains no BM25.
 
     ``queries`` are what the retriever is asked: rows of queries or texts.
     """
@@ -70,7 +70,7 @@ def without_terms(retriever: object, queries: Any) -> int:
 
 
 def unmatched_queries(retriever: CollectionRetriever, query_rows: NDArray[np.integer]) -> dict[str, list[str]]:
-    """The ``warnings`` of a manifest where BM25 finds nothing for most of the queries (n,); {} otherwise."""
+    """Return the ``warnings`` of a manifest where BM25 finds nothing for most of the queries (n,); {} otherwise."""
     number = without_terms(retriever, query_rows)
     if 2 * number <= len(query_rows):
         return {}

@@ -87,7 +87,7 @@ def _single(
 
 
 def search_of_texts(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Search:
-    """The function that searches a retriever with any texts.
+    """Return the function that searches a retriever with any texts.
 
     A fused retriever (with ``members``, a ``depth`` and ``combine``) searches each member at that depth. BM25
     (``search_texts``) reads the texts. A dense retriever (``search_vectors``) gets the vectors of the texts.
@@ -117,7 +117,7 @@ def search_of_texts(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Sea
 
 
 def ranked(search: Search, texts: Sequence[str], depth: int, label: str) -> Ranking:
-    """The ``depth`` best passages of texts (n,), n > 0: scores and rows (n, depth). Progress is shown as ``label``."""
+    """Return the ``depth`` best passages of texts (n,), n > 0: scores and rows (n, depth). Progress is shown as ``label``."""
     found = []
     with progress(label, len(texts), "queries") as task:
         for first in range(0, len(texts), ASKED):

@@ -18,7 +18,7 @@ from condensery.text.same_texts import plain
 
 
 def own_passages(collection: Collection, query_rows: NDArray[np.integer], by_id: bool = False) -> NDArray[np.int64]:
-    """The row of each query's own passage (n,), -1 where it has none.
+    """Return the row of each query's own passage (n,), -1 where it has none.
 
     Args:
         collection: of queries and passages.
@@ -42,7 +42,7 @@ def own_passages(collection: Collection, query_rows: NDArray[np.integer], by_id:
 
 
 def _judged(collection: Collection, query_rows: NDArray[np.integer], passages: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether any split has a judgement above 0 for each query (n,) and its passage (n,): (n,)."""
+    """Return whether any split has a judgement above 0 for each query (n,) and its passage (n,): (n,)."""
     pairs, judged = (np.asarray(query_rows, np.int64) << 32) + passages, np.zeros(len(passages), bool)
     for split in collection.splits:
         qrels = collection.qrels(split)
@@ -69,7 +69,7 @@ class WithoutOwn:
         return getattr(self.retriever, name)
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of queries of the collection without their own, as ``CollectionRetriever.search``."""
+        """Return the k best passages of queries of the collection without their own, as ``CollectionRetriever.search``."""
         own = own_passages(self.collection, query_rows, self.by_id)
         if (own < 0).all():
             return self.retriever.search(query_rows, k, progress)
@@ -77,7 +77,7 @@ class WithoutOwn:
         return ordered(scores, np.where(rows == own[:, None], -1, rows), k)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores (n, k) that the wrapped retriever gives passages (n, k), also to a query's own passage."""
+        """Return the scores (n, k) that the wrapped retriever gives passages (n, k), also to a query's own passage."""
         return self.retriever.score(query_rows, passage_rows)
 
 

@@ -33,7 +33,7 @@ EXACT, RECALL = "exact", "recall.json"  # the folder of results before rounding;
 
 
 def sample_of(number: int, most: int) -> NDArray[np.int64]:
-    """A fixed random sample of ``number`` rows, at most ``most`` of them, ascending."""
+    """Return a fixed random sample of ``number`` rows, at most ``most`` of them, ascending."""
     return np.sort(generator(0, "quantising").permutation(number)[:most])
 
 
@@ -84,7 +84,7 @@ class Quantising:
         return self.quantiser.codes(vectors)
 
     def write_recall(self, folder: Path, shards: int) -> dict[str, Any]:
-        """The share of the results before rounding that the index in ``folder`` finds.
+        """Return the share of the results before rounding that the index in ``folder`` finds.
 
         The shares are written to a file, which is read again after an interruption.
 
@@ -104,7 +104,7 @@ class Quantising:
 
 
 def share_found(exact: NDArray[np.int64], found: NDArray[np.int64], own: NDArray[np.int64], depth: int) -> float:
-    """The share of the ``depth`` best rows of ``exact`` (n, k) that are among the ``depth`` best of ``found`` (n, k).
+    """Return the share of the ``depth`` best rows of ``exact`` (n, k) that are among the ``depth`` best of ``found`` (n, k).
 
     The row ``own`` (n,) of each query and padding (-1) count in neither.
     """

@@ -64,7 +64,7 @@ class Quantiser:
         return -(-self.dim * self.bits // 8)
 
     def codes(self, vectors: NDArray[np.floating]) -> NDArray[Any]:
-        """The codes of vectors (m, d): (m, d) int8, or (m, d / 8) uint8 of single bits.
+        """Return the codes of vectors (m, d): (m, d) int8, or (m, d / 8) uint8 of single bits.
 
         A number beyond the levels gets the nearest level.
         """
@@ -75,7 +75,7 @@ class Quantiser:
         return np.clip(np.rint(steps), _LEAST, _MOST).astype(np.int8)
 
     def vectors(self, codes: NDArray[Any]) -> NDArray[np.float32]:
-        """The vectors (m, d) that the codes of ``codes`` stand for."""
+        """Return the vectors (m, d) that the codes of ``codes`` stand for."""
         numbers = np.unpackbits(codes, axis=1, count=self.dim) if self.bits == 1 else codes
         return numbers.astype(np.float32) * self.step + self.offset
 
@@ -97,7 +97,7 @@ class Quantiser:
 def _means(
     numbers: NDArray[np.float64], part: NDArray[np.bool_], otherwise: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The mean of the numbers in ``part`` (m, d) for each dimension: (d,); ``otherwise`` (d,) where there are none."""
+    """Return the mean of the numbers in ``part`` (m, d) for each dimension: (d,); ``otherwise`` (d,) where there are none."""
     count = part.sum(axis=0)
     return np.where(count, np.where(part, numbers, 0).sum(axis=0) / np.maximum(count, 1), otherwise)
 

@@ -30,7 +30,7 @@ class RerankedIndex:
         return int(self.about["passages"])
 
     def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best candidates of queries, as ``CollectionRetriever.search``; other passages are not found.
+        """Return the k best candidates of queries, as ``CollectionRetriever.search``; other passages are not found.
 
         Raises ``UserError`` for a query that was not reranked.
         """
@@ -40,7 +40,7 @@ class RerankedIndex:
         return ordered(self.scores[place], self.candidates[place], k)
 
     def score(self, query_rows: Rows, passage_rows: Rows) -> Scores:
-        """The scores (n, k) that the reranker gave passages (n, k); NaN for passages that it did not read.
+        """Return the scores (n, k) that the reranker gave passages (n, k); NaN for passages that it did not read.
 
         Raises ``UserError`` for a query that was not reranked.
         """
@@ -48,7 +48,7 @@ class RerankedIndex:
         return scores_in((self.scores[place], self.candidates[place]), passage_rows, otherwise=np.nan)
 
     def _places(self, query_rows: Rows) -> NDArray[np.integer]:
-        """The places of queries (n,) among the reranked queries."""
+        """Return the places of queries (n,) among the reranked queries."""
         place = np.minimum(np.searchsorted(self.query_rows, query_rows), len(self.query_rows) - 1)
         strange = np.flatnonzero(self.query_rows[place] != query_rows)
         if len(strange):

@@ -49,14 +49,14 @@ class SampledCandidates:
         return without_terms(self.ranker, query_rows)
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best of the candidates of each query, in the form of ``CollectionRetriever.search``."""
+        """Return the k best of the candidates of each query, in the form of ``CollectionRetriever.search``."""
         rows = self.candidates(query_rows)
         if progress:
             progress.advance(len(query_rows))
         return ordered(self.ranker.score(query_rows, rows), rows, k)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores (n, k) that the ranker gives passages (n, k) of each query."""
+        """Return the scores (n, k) that the ranker gives passages (n, k) of each query."""
         return self.ranker.score(query_rows, passage_rows)
 
     def candidates(self, query_rows: NDArray[np.integer]) -> NDArray[np.int64]:

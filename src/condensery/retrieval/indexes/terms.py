@@ -90,6 +90,6 @@ class Analyser:
             self.stem = Stemmer.Stemmer(stemmer).stemWords
 
     def terms(self, text: str) -> list[str]:
-        """The terms of a text in order."""
+        """Return the terms of a text in order."""
         words = [word for word in self.language.terms(text) if word not in self.stopwords]
         return self.stem(words) if self.stem else words

@@ -53,7 +53,7 @@ def cut(lengths: Ids, room: Ids, most: int) -> Windows:
 
 
 def best_of_windows(search: Callable[[int], Keys], starts: Ids, k: int) -> Keys:
-    """The keys of the k best texts (n, k), each with the score of its best window.
+    """Return the keys of the k best texts (n, k), each with the score of its best window.
 
     The result is exact: the search looks at more windows until they belong to k texts.
 
@@ -78,7 +78,7 @@ def scores_of_best_window(
     starts: Ids | None,
     texts: NDArray[np.integer],
 ) -> NDArray[np.float32]:
-    """The scores (n, k) of some texts of each query, each the score of its best window; NaN for row -1.
+    """Return the scores (n, k) of some texts of each query, each the score of its best window; NaN for row -1.
 
     Args:
         products: gives the scores (n, c) of windows (n, c), -1 = none.

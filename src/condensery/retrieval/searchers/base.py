@@ -44,7 +44,7 @@ class Searcher(ABC):
         self._ids, self._titles, self._texts = list[str](), list[str](), list[str]()
 
     def __len__(self) -> int:
-        """The number of passages."""
+        """Return the number of passages."""
         return len(self._ids)
 
     @property
@@ -93,7 +93,7 @@ class Searcher(ABC):
     def search(self, query: Sequence[str], k: int = 10) -> list[list[Hit]]: ...
 
     def search(self, query: str | Sequence[str], k: Count = 10) -> list[Hit] | list[list[Hit]]:
-        """The ``k`` best passages, best first: a list for one query, a list of lists for several.
+        """Return the ``k`` best passages, best first: a list for one query, a list of lists for several.
 
         Equal scores stand in the order of the passages. BM25 finds no passage that shares no term with the query.
 
@@ -114,7 +114,7 @@ class Searcher(ABC):
         return hits[0] if one else hits
 
     def rank(self, queries: Sequence[str], k: int) -> Ranking:
-        """The ``k`` best passages as arrays: scores (n, k) float32 and places of the passages (n, k) int64.
+        """Return the ``k`` best passages as arrays: scores (n, k) float32 and places of the passages (n, k) int64.
 
         Where fewer passages are found, the score is -inf and the place -1.
 
@@ -146,7 +146,7 @@ class Searcher(ABC):
             check_whole(query, "text", f"search: query {number}")
 
     def identity(self) -> str:
-        """All that the results depend on besides the passages, as a text. Mined negatives are cached under it."""
+        """Return all that the results depend on besides the passages, as a text. Mined negatives are cached under it."""
         raise NotImplementedError
 
     @abstractmethod
@@ -167,7 +167,7 @@ class SearcherIndex:
 
     @classmethod
     def of(cls, searcher: Searcher, collection: Collection) -> Self:
-        """A copy of a searcher that indexes the passages of a collection, and is asked the collection's queries."""
+        """Return a copy of a searcher that indexes the passages of a collection, and is asked the collection's queries."""
         columns = (collection.passages.column(name) for name in ("id", "title", "text"))
         passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
         return cls(copy(searcher).index(passages), collection.queries.column("text"))
@@ -176,15 +176,15 @@ class SearcherIndex:
         return len(self.searcher)
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of queries (n,), as ``CollectionRetriever.search``."""
+        """Return the k best passages of queries (n,), as ``CollectionRetriever.search``."""
         return self.searcher.rank(self._texts(query_rows), k)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores (n, k) that queries (n,) give passages (n, k), found by ``search`` or not."""
+        """Return the scores (n, k) that queries (n,) give passages (n, k), found by ``search`` or not."""
         return self.searcher.score(self._texts(query_rows), passage_rows)
 
     def without_terms(self, query_rows: NDArray[np.integer]) -> int:
-        """The number of queries (n,) that share no term with any passage; 0 for a searcher without BM25."""
+        """Return the number of queries (n,) that share no term with any passage; 0 for a searcher without BM25."""
         return without_terms(self.searcher, self._texts(query_rows))
 
     def warn(self, query_rows: NDArray[np.integer]) -> None:
@@ -203,7 +203,7 @@ def numbered(titles: Sequence[str], texts: Sequence[str]) -> Passages:
 
 
 def hash_of_passages(ids: Iterable[str], titles: Iterable[str], texts: Iterable[str]) -> str:
-    """The hash of passages in their order. It equals the ``content_hash`` of a searcher that has indexed them."""
+    """Return the hash of passages in their order. It equals the ``content_hash`` of a searcher that has indexed them."""
     digest = hashlib.blake2b(digest_size=16)
     for text in (*ids, *titles, *texts):
         digest.update(text.encode() + b"\0")

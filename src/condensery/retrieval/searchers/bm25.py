@@ -49,7 +49,7 @@ class BM25(Searcher):
         self._average: float | None = None  # mean number of terms of the indexed passages, computed on first use
 
     def identity(self) -> str:
-        """The settings, on which the results depend besides the passages."""
+        """Return the settings, on which the results depend besides the passages."""
         return f"bm25 {(*self._settings, self._language)}"
 
     def encode_queries(self, texts: Sequence[str]) -> list[SparseVector]:
@@ -102,5 +102,5 @@ class BM25(Searcher):
         return self._index.score_texts(queries, passage_rows)
 
     def without_terms(self, queries: Sequence[str]) -> int:
-        """The number of queries that share no term with any passage, so that nothing is found for them."""
+        """Return the number of queries that share no term with any passage, so that nothing is found for them."""
         return self._index.texts_without_terms(queries)

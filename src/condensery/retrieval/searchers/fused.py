@@ -50,11 +50,11 @@ class Fused(Searcher):
             self._ids, self._titles, self._texts = first._ids, first._titles, first._texts
 
     def identity(self) -> str:
-        """The depth, and the weight and identity of each searcher: all that the results depend on."""
+        """Return the depth, and the weight and identity of each searcher: all that the results depend on."""
         return f"fused {self.depth} {list(zip(self.weights, (one.identity() for one in self.searchers), strict=True))}"
 
     def without_terms(self, queries: Sequence[str]) -> int:
-        """The number of queries that share no term with any passage; the largest number that a searcher counts."""
+        """Return the number of queries that share no term with any passage; the largest number that a searcher counts."""
         return max(without_terms(one, queries) for one in self.searchers)
 
     def _check(self, queries: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ class Predicting(Protocol):
     """An object that scores pairs of texts, such as ``CrossEncoder`` of sentence-transformers."""
 
     def predict(self, pairs: list[tuple[str, str]], /) -> Any:
-        """A number for each pair of a query and a passage."""
+        """Return a number for each pair of a query and a passage."""
 
 
 class Reranked(Searcher):
@@ -55,7 +55,7 @@ class Reranked(Searcher):
         self._reads = _weights(cross_encoder)
 
     def identity(self) -> str:
-        """The depth and the identities of cross-encoder and searcher: all that the results depend on.
+        """Return the depth and the identities of cross-encoder and searcher: all that the results depend on.
 
         A cross-encoder without weights has a new identity each time.
         """
@@ -78,7 +78,7 @@ class Reranked(Searcher):
 
 
 def _weights(cross_encoder: object) -> str:
-    """A hash of the weights of a cross-encoder; for one without weights a unique random name."""
+    """Return a hash of the weights of a cross-encoder; for one without weights a unique random name."""
     if not hasattr(cross_encoder, "state_dict"):
         return uuid4().hex
     digest = blake2b(digest_size=16)
@@ -90,7 +90,7 @@ def _weights(cross_encoder: object) -> str:
 def by_texts(
     predict: Predict, queries: Callable[[Rows], Sequence[str]], passages: Callable[[Rows], Sequence[str]], label: str
 ) -> Score:
-    """The function that scores passages with ``predict``; ``queries`` and ``passages`` give the texts of rows (n,)."""
+    """Return the function that scores passages with ``predict``; ``queries`` and ``passages`` give the texts of rows (n,)."""
 
     def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
         place, at = np.nonzero(candidates >= 0)
@@ -107,7 +107,7 @@ def by_texts(
 
 
 def predicting(given: Any) -> Predict | None:
-    """The function of an object that scores pairs of texts, or the function itself; None where it is neither."""
+    """Return the function of an object that scores pairs of texts, or the function itself; None where it is neither."""
     predict = getattr(given, "predict", None if hasattr(given, "parameters") else given)
     return predict if callable(predict) and not isinstance(given, type) else None
 

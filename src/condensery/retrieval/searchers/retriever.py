@@ -40,7 +40,7 @@ class TrainedModule(Protocol):
     """A Lightning module that trains a bi-encoder, as ``BiEncoderModule``."""
 
     def towers(self) -> BiEncoder:
-        """The bi-encoder."""
+        """Return the bi-encoder."""
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -120,12 +120,12 @@ class Retriever(Searcher):
         return self._vectors
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors of queries, (n, d). Raises ``UserError`` where a vector is not finite."""
+        """Return the vectors of queries, (n, d). Raises ``UserError`` where a vector is not finite."""
         before = self.model.settings.query_prefix
         return self._encode([self._ids_of(text, self.query_length, before) for text in texts], QUERY, texts)
 
     def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> NDArray[np.float32]:
-        """The vectors of passages, (n, d). A passage with a title is read as its title, [SEP] and its text.
+        """Return the vectors of passages, (n, d). A passage with a title is read as its title, [SEP] and its text.
 
         Raises:
             UserError: a vector is not finite.
@@ -136,7 +136,7 @@ class Retriever(Searcher):
         return self._encode(rows, PASSAGE, texts)
 
     def identity(self) -> str:
-        """A hash of the weights and the tokenizer, with lengths and settings: all that the results depend on."""
+        """Return a hash of the weights and the tokenizer, with lengths and settings: all that the results depend on."""
         digest = hashlib.blake2b(self._tokenizer.backend_tokenizer.to_str().encode(), digest_size=16)
         if len(self.model.passage.head):  # activations and normalisations have no weights
             digest.update(repr(self.model.passage.head).encode())

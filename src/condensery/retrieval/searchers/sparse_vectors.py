@@ -15,7 +15,7 @@ SparseVector = dict[int, float]  # the number of a term -> its weight
 
 
 def query_vector(terms: Sequence[str]) -> SparseVector:
-    """The vector of a query: how often each term is in it."""
+    """Return the vector of a query: how often each term is in it."""
     return _numbered(Counter(terms))
 
 
