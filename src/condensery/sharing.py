@@ -1,9 +1,10 @@
-"""Work that several processes share. It is cut into shards of consecutive rows; each shard is a file with its number.
+"""Work that several processes share, split into shards of consecutive rows. Each shard is one file, named by its number.
 
-A shard is written whole or not at all. A shard whose file exists is therefore done, and a restart keeps it.
-Only the first process looks at the disk; it tells the others which shards are left. So all processes agree, even if one
-is ahead or a shared file system shows a file late. The content of a shard does not depend on the process that writes it,
-nor on the number of processes.
+A shard is written atomically. A shard whose file exists is therefore complete, and a restart reuses it.
+
+Only the first process looks at the disk, and it sends the numbers of the missing shards to the others. All processes thus
+agree, even if one is ahead, or if a shared file system shows a file late. The content of a shard depends neither on the
+process that writes it nor on the number of processes.
 """
 
 from collections.abc import Callable, Iterator, Sequence

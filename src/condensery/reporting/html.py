@@ -1,4 +1,4 @@
-"""HTML by Jinja2. Values that are put into ``templates/`` are escaped, and control characters in them are removed."""
+"""HTML from Jinja2 templates. Values inserted into ``templates/`` are escaped, and their control characters removed."""
 
 import re
 from functools import cache

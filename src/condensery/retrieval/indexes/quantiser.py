@@ -97,7 +97,7 @@ class Quantiser:
 def _means(
     numbers: NDArray[np.float64], part: NDArray[np.bool_], otherwise: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the mean per dimension, (d,), of the values in the mask ``part`` (m, d); ``otherwise`` (d,) if there are none."""
+    """Return the mean per dimension (d,) of the values in the mask ``part`` (m, d); ``otherwise`` (d,) if there are none."""
     count = part.sum(axis=0)
     return np.where(count, np.where(part, numbers, 0).sum(axis=0) / np.maximum(count, 1), otherwise)
 
