@@ -1,7 +1,7 @@
 """Condensery: from raw text to a trained dense retriever and the table that shows whether it is better.
 
-What a program of your own may take: each name below is imported when it is asked for, so ``import condensery`` costs
-nothing and changes nothing in the process.
+The names in ``__all__`` are the public API for Python programs. Each name is imported on first access, so that ``import
+condensery`` costs nothing and changes nothing in the process.
 """
 
 from importlib import import_module

@@ -1,6 +1,6 @@
 """The command line: Hydra composes the config, and this module runs it and reports a failure in one line.
 
-The module itself imports nothing heavy.
+The module imports no large package, so that the command line starts quickly.
 """
 
 import gc
@@ -23,11 +23,11 @@ from condensery.pipeline.reports.study import typed
 from condensery.system import signals
 from condensery.system.terminal import check_arguments, print_anything
 
-FOLDER_FILE = "CONDENSERY_FOLDER_FILE"  # environment variable: a file that gets the path of the run's folder
+FOLDER_FILE = "CONDENSERY_FOLDER_FILE"  # environment variable: file into which the path of the run's folder is written
 COMMAND = "data"  # `condensery data NAME`
-ALONE = "stages.corpus={stage: corpus}"  # the stages of that command where no recipe is named
+ALONE = "stages.corpus={stage: corpus}"  # the stages of this command if no recipe is named
 GROUPS = re.compile(r"^((stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+|push_to_hub[^=]*)=")
-PLAIN = re.compile(r"""[\w.@/+-]+=[^'"()\[\]{}$=]+""")  # nothing in it is quoted, nested, or to be resolved
+PLAIN = re.compile(r"""[\w.@/+-]+=[^'"()\[\]{}$=]+""")  # key=value without quotes, nesting or interpolation
 
 
 def main(cfg: DictConfig) -> None:
@@ -38,7 +38,7 @@ def main(cfg: DictConfig) -> None:
     """
     from condensery.pipeline import run
 
-    if not gc.isenabled():  # run.py switched the collector off
+    if not gc.isenabled():  # ``command.start`` disabled garbage collection
         gc.freeze()
         gc.enable()
     multirun = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
@@ -60,12 +60,12 @@ def _write_folder(folder: Path | None) -> None:
 def run_program(program: Callable[[], Any], home: Path) -> int:
     """Run ``program``, a function under ``hydra.main``, and return the exit code.
 
-    Bad input, Hydra's complaints and a full or read-only disk give one line and the code 1. Ctrl-C gives 130, SIGTERM 143.
-    An unexpected exception keeps its traceback, because it is a fault of this project.
+    Bad input, errors of Hydra, and a full or read-only disk print one line and return 1. Ctrl-C returns 130, SIGTERM 143. An
+    unexpected exception is raised with its traceback, because it is a bug in this project.
 
     Args:
-        program: the function that Hydra has wrapped.
-        home: the folder that holds ``outputs``.
+        program: the function wrapped by ``hydra.main``.
+        home: the folder that contains ``outputs``.
     """
     print_anything()
     try:
@@ -79,7 +79,7 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
     if os.environ.get("HYDRA_FULL_ERROR") == "1":  # a developer wants to see the whole traceback
         program()
         return 0
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and this function makes its message one line
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and this function prints the message in one line
     signals.leave_upon((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), lambda number: KeyboardInterrupt())
     try:
         sys.argv[1:] = prepared(sys.argv[1:])
@@ -97,22 +97,22 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
         print(line, file=sys.stderr)
         return 1
     finally:
-        recipe_guard.install()  # what else this process composes is not to be shown
+        recipe_guard.install()  # later compositions in this process are not to be printed
     return 1 if sweep.failed else 0
 
 
 def prepared(arguments: list[str]) -> list[str]:
-    """Return the command line as Hydra wants it: options first, so that ``-m`` may stand anywhere.
+    """Return the command line in Hydra's syntax, with options first, so that users may write ``-m`` anywhere.
 
-    - ``stages.round1.steps=9`` may set a key that the recipe leaves to the defaults, so the argument gets Hydra's ``++``.
-      The check of the config finds a key that does not exist.
-    - In ``output_root=~/x`` the ``~`` becomes the home folder.
-    - A question (``ask=``) is taken as it is typed, with its commas and quotes. The same holds for a value with letters
-      that Hydra's grammar does not know.
+    - ``stages.round1.steps=9`` may set a key that the recipe does not contain, because it leaves the key at its default. The
+      argument therefore gets Hydra's prefix ``++``. The config check reports a key that does not exist.
+    - In ``output_root=~/x``, ``~`` is replaced by the home folder.
+    - A question (``ask=``) is passed verbatim, with its commas and quotes, and so is a value with letters that are not in
+      Hydra's grammar.
 
     Raises:
-        UserError: a key is given twice, of which Hydra would silently take the last; or a path of a sweep has a comma,
-            which would make two values of it.
+        UserError: a key is given twice, because Hydra would silently use the last value; or a path in a sweep contains a
+            comma, because Hydra would split it into two values.
     """
     arguments = _of_data(arguments)
     sweep = not {"-m", "--multirun"}.isdisjoint(arguments)
@@ -149,10 +149,11 @@ def _check_paths(arguments: list[str]) -> None:
 
 
 def _of_data(arguments: list[str]) -> list[str]:
-    """Turn ``data NAME [key=value ...]`` into keys: the recipe that is named, or the collection alone, with ``fetch=true``.
+    """Translate ``data NAME [key=value ...]`` into config keys, with ``fetch=true``.
 
-    Where no ``data=`` names a library, ir_datasets is taken if it knows the name, and the Hugging Face hub otherwise.
-    Other arguments stay as they are. Without the word ``data`` all arguments stay as they are.
+    The keys select the recipe that the arguments name; without a recipe, they select only the collection. If no ``data=``
+    names a library, ir_datasets is used if it has a data set of this name, and the Hugging Face hub otherwise. Other
+    arguments do not change. Without the word ``data``, no argument changes.
 
     Raises:
         UserError: no name follows ``data``.
@@ -178,7 +179,7 @@ def _library_of(name: str) -> str:
 
 
 def _verbatim(text: str) -> str:
-    """Quote a text, so that Hydra does not read its commas, brackets and quotes; null and quoted texts stay as they are."""
+    """Quote a string, so that Hydra does not interpret its commas, brackets and quotes; null and quoted strings stay."""
     from hydra.core.override_parser.types import Quote, QuotedString
 
     if text in ("", "null") or re.fullmatch(r"""'[^']*'|"[^"]*\"""", text):

@@ -1,4 +1,4 @@
-"""The start of the command line, whether by ``python run.py`` or by the installed command ``condensery``."""
+"""Entry point of the command line, for ``python run.py`` and for the installed command ``condensery``."""
 
 import gc
 import os
@@ -13,15 +13,15 @@ def start(home: Path, recipes: Path, called: str = "") -> int:
     """Run the command line and return the exit code.
 
     Args:
-        home: the folder that holds ``outputs``.
+        home: the folder that contains ``outputs``.
         recipes: the folder ``conf``.
-        called: the name that messages give to the command; empty means ``python run.py``.
+        called: name of the command in messages; empty = ``python run.py``.
     """
     os.environ[PROGRAM] = called
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # while libraries are imported, Ctrl-C ends the program silently
     restart_flat()  # before anything else is imported, so that nothing is imported twice
-    gc.disable()  # there is no garbage to find while libraries are imported; `main` switches it on
+    gc.disable()  # imports create no garbage; `main` enables the collector again
 
     import hydra
 
@@ -31,5 +31,5 @@ def start(home: Path, recipes: Path, called: str = "") -> int:
 
 
 def installed() -> int:
-    """Run the command ``condensery``, whose outputs lie in the folder where it is called; return the exit code."""
+    """Run the command ``condensery`` and return the exit code. Its outputs are written under the current folder."""
     return start(Path.cwd(), RECIPES, INSTALLED)

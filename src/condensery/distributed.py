@@ -1,4 +1,4 @@
-"""The processes that train one model together: their number, and the values that they exchange in a step."""
+"""Data-parallel training: the number of processes that train one model, and the values that they exchange in a step."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,22 +8,22 @@ import torch
 from torch import Tensor, distributed, nn
 
 Value = TypeVar("Value")
-_replicated: list[bool] = []  # ``whole`` of each ``replicated`` block that is open, the innermost last
+_replicated: list[bool] = []  # argument ``whole`` of each active ``replicated`` block, innermost last
 
 
 def processes() -> int:
-    """The number of processes that share the batch of this step; 1 without ``torch.distributed``."""
+    """Return the number of processes that share the batch of this step; 1 without ``torch.distributed``."""
     return 1 if any(_replicated) else _world()
 
 
 def rank() -> int:
-    """The number of this process, from 0. Only the first process writes, logs and validates."""
+    """Return the number of this process, from 0. Only the first process writes, logs and validates."""
     return distributed.get_rank() if _world() > 1 else 0
 
 
 @contextmanager
 def replicated(whole: bool) -> Iterator[None]:
-    """A block in which, if ``whole``, every process computes the whole batch by itself and exchanges nothing."""
+    """Open a context in which, if ``whole``, every process computes the whole batch by itself and exchanges nothing."""
     _replicated.append(whole)
     try:
         yield
@@ -32,7 +32,7 @@ def replicated(whole: bool) -> Iterator[None]:
 
 
 def from_rank_zero(value: Value) -> Value:
-    """The ``value`` of the first process, in every process."""
+    """Return the ``value`` of the first process, in every process."""
     values = [value]
     if _world() > 1:
         distributed.broadcast_object_list(values)
@@ -49,10 +49,10 @@ def copy_first_weights(model: nn.Module) -> None:
 def average(weights: Iterable[nn.Parameter], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Average the gradients of ``weights`` (in place) and the scalars ``values`` over the processes, in one exchange.
 
-    A weight that has no gradient in any process keeps none.
+    A weight without a gradient in any process gets no gradient.
 
     Returns:
-        the mean of each value, by name.
+        The mean of each value, by name.
     """
     if _world() == 1:
         return dict(values)
@@ -77,10 +77,10 @@ def _world() -> int:
 
 
 def _for_numbers() -> torch.device:
-    """The device on which single numbers are exchanged: the CPU, so that no process waits for its GPU.
+    """Return the device for exchanging single numbers: the CPU, so that no process waits for its GPU.
 
-    It is the GPU if the process group has NCCL alone, as Lightning's ``ddp`` on GPUs has. The group of a stage has a
-    backend for each.
+    It is the GPU if NCCL is the only backend of the process group, as in Lightning's ``ddp`` on GPUs. The process group of a
+    stage has one backend for the CPU and one for the GPU.
     """
     gpus_alone = distributed.get_backend() == "nccl"
     return torch.device("cuda", torch.cuda.current_device()) if gpus_alone else torch.device("cpu")
@@ -89,8 +89,8 @@ def _for_numbers() -> torch.device:
 def gathered(rows: Tensor) -> Tensor:
     """Concatenate the rows of all processes by rank: (n, ...) of each process -> (sum of n, ...).
 
-    The number of rows may differ between processes. Only a process's own rows have a gradient. It is multiplied by the
-    number of processes, because training takes the mean over them.
+    The number of rows may differ between processes. Only the rows of this process have a gradient. The gradient is multiplied
+    by the number of processes, because training averages gradients over the processes.
     """
     if processes() == 1:
         return rows
@@ -108,7 +108,7 @@ def gathered(rows: Tensor) -> Tensor:
 
 
 def sum_of(count: int) -> int:
-    """The sum of a count over the processes."""
+    """Return the sum of a count over the processes."""
     if processes() == 1:
         return count
     total = torch.tensor(count, device=_for_numbers())
@@ -117,7 +117,7 @@ def sum_of(count: int) -> int:
 
 
 def any_of(flag: bool) -> bool:
-    """Whether ``flag`` is true in at least one process, also of processes that do not share the batch."""
+    """Return whether ``flag`` is true in at least one process, including processes that do not share the batch."""
     if _world() == 1:
         return flag
     number = torch.tensor(int(flag), device=_for_numbers())
@@ -126,8 +126,9 @@ def any_of(flag: bool) -> bool:
 
 
 def share_of(count: int) -> float:
-    """The mean of a count over the processes.
+    """Return the mean of a count over the processes.
 
-    If each process divides its sum by this, the mean of the results over the processes is the mean over all items.
+    If each process divides its sum by this mean count, the average of the quotients over the processes is the mean over all
+    items.
     """
     return sum_of(count) / processes()

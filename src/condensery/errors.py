@@ -1,4 +1,4 @@
-"""The errors that a user sees: bad input, or a disk that cannot be written. Each message is one line."""
+"""Errors with a one-line message for the user: bad input, or a disk that cannot be written."""
 
 import difflib
 import errno
@@ -18,16 +18,16 @@ DISK = {
     errno.ELOOP: "links that lead in a circle",
 }
 
-# Messages about a full disk in exceptions of safetensors, tokenizers, NumPy's `tofile` and faiss
+# Messages about a full disk in exceptions raised by safetensors, tokenizers, NumPy's `tofile` and faiss
 LARGE = re.compile(r"File too large \(os error")
 FULL = re.compile(
     r"No space left on device|^\d+ requested and \d+ written$|faiss::write_.* failed: write error", re.DOTALL
 )
 
 
-SHOWN = 60  # characters of a wrong value in a message
+SHOWN = 60  # maximum number of characters of a wrong value in a message
 
-# characters that control a terminal (such as ESC) or change the direction of writing -> the escapes that messages show
+# characters that control a terminal (such as ESC) or change the text direction -> their escapes in messages
 STEERING = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 STEERING |= {
     code: f"\\u{code:04x}" for code in (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -35,10 +35,10 @@ STEERING |= {
 
 
 class UserError(Exception):
-    """Bad input. The message is one line that names the file and line, or the config key, and what to do.
+    """Bad input. The message is one line that names the file and line, or the config key, and tells the user what to do.
 
-    The command line prints it as ``error: <message>`` and exits with code 1; no traceback is shown. The message may quote
-    any input: control characters and lone surrogates are written as escapes, such as ``\\x1b``.
+    The command line prints ``error: <message>`` without a traceback, and exits with code 1. The message may quote any input:
+    control characters and lone surrogates are written as escapes, such as ``\\x1b``.
     """
 
     def __init__(self, message: object = "") -> None:
@@ -46,11 +46,11 @@ class UserError(Exception):
 
 
 class DiskError(UserError):
-    """The disk is full or cannot be written. The run ends at once, because its other stages would fail as well."""
+    """The disk is full or cannot be written. The run ends at once, because the remaining stages would fail as well."""
 
 
 def of_the_disk(error: BaseException) -> DiskError | None:
-    """The ``DiskError`` for an ``error`` that the disk caused; None for any other error."""
+    """Return a ``DiskError`` for an ``error`` that the disk caused; None for any other error."""
     if isinstance(error, OSError) and error.errno in DISK:
         return DiskError(f"{error.filename2 or error.filename or 'output_root'}: {DISK[error.errno]}")
     if LARGE.search(str(error)):
@@ -61,7 +61,7 @@ def of_the_disk(error: BaseException) -> DiskError | None:
 
 
 def said_within(error: BaseException) -> UserError | None:
-    """The ``UserError`` that a library has wrapped into its own exception; None if there is none."""
+    """Return the ``UserError`` that a library wrapped in its own exception; None if there is none."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, UserError):
         cause = cause.__cause__ or cause.__context__
@@ -100,10 +100,10 @@ ELSEWHERE = {  # name in other toolkits -> name here
 
 
 def close_to(word: str, known: Iterable[str]) -> str:
-    """The hint that a message adds for an unknown ``word``, with a leading space.
+    """Return the hint that an error message adds for an unknown ``word``, with a leading space.
 
-    It gives the name that the word has now or has here, otherwise a similar known word (`` (did you mean 'x'?)``),
-    otherwise the list of known words.
+    For a renamed word, or a name from another toolkit, the hint is the name here. Otherwise it is a similar known word
+    (`` (did you mean 'x'?)``), or the list of known words.
     """
     words = sorted(known)
     if RENAMED.get(word) in words:
@@ -117,5 +117,5 @@ def close_to(word: str, known: Iterable[str]) -> str:
 
 
 def shown(text: str, most: int = SHOWN) -> str:
-    """A wrong value as a message shows it. A long value is cut to ``most`` characters, and its length is added."""
+    """Return a wrong value for a message. A long value is truncated to ``most`` characters, and its length is appended."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"

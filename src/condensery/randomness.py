@@ -1,7 +1,7 @@
-"""Randomness as a function of its keys: the same (seed, epoch, index) gives the same draw in any process at any time.
+"""Random numbers as pure functions of their keys: the same (seed, epoch, index) gives the same draw in every process.
 
-The functions keep no state. A run that is resumed at step k, or that has another number of workers, therefore draws the
-same numbers as an uninterrupted run.
+The functions have no state. A run that is resumed at step k, or that has another number of workers, therefore draws the same
+numbers as an uninterrupted run.
 """
 
 import hashlib
@@ -19,13 +19,13 @@ _MIX2 = np.uint64(0x94D049BB133111EB)
 
 
 def hash64(*keys: Key) -> int:
-    """A 64-bit unsigned integer that depends on every key and on their order; stable across processes and versions."""
+    """Return a 64-bit unsigned hash of the keys and their order, which is stable across processes and versions."""
     digest = hashlib.blake2b(repr(keys).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The splitmix64 finaliser (Steele, Lea and Flood 2014), element by element."""
+    """Apply the splitmix64 finaliser (Steele, Lea and Flood 2014), element by element."""
     with np.errstate(over="ignore"):
         values = values + _GOLDEN
         values = (values ^ (values >> np.uint64(30))) * _MIX1
@@ -34,9 +34,9 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def uniforms(*keys: Key, index: ArrayLike, second: ArrayLike | None = None) -> NDArray[np.float64]:
-    """Uniform draws in [0, 1), one per entry of ``index`` (any shape, non-negative integers).
+    """Return uniform draws in [0, 1), one per entry of ``index`` (any shape, non-negative integers).
 
-    ``second`` (broadcast against ``index``) is a second coordinate, e.g. the position inside span ``index``.
+    ``second``, which is broadcast against ``index``, is a second coordinate, such as the position within span ``index``.
     """
     values = mix(np.asarray(index).astype(np.uint64) ^ np.uint64(hash64(*keys)))
     if second is not None:
@@ -45,15 +45,15 @@ def uniforms(*keys: Key, index: ArrayLike, second: ArrayLike | None = None) -> N
 
 
 def generator(*keys: Key) -> np.random.Generator:
-    """A new NumPy generator whose stream depends on these keys alone."""
+    """Return a new NumPy generator whose stream depends only on the keys."""
     return np.random.Generator(np.random.Philox(key=hash64(*keys)))
 
 
 def nested_subset(seed: int, items: int, number: int | None) -> NDArray[np.int64]:
     """Choose ``number`` of the items 0 .. ``items`` - 1, ascending; None = all.
 
-    The subset is the beginning of a permutation that depends on ``seed`` and ``items`` alone, so a smaller subset lies
-    in every larger one. *Shape:* (number,).
+    The subset is a prefix of a permutation that depends only on ``seed`` and ``items``. A larger subset therefore contains
+    every smaller one. *Shape:* (number,).
     """
     if number is None:
         return np.arange(items)
@@ -66,8 +66,8 @@ def check_subset(number: int | None, items: int, key: str, what: str) -> None:
     Args:
         number: size of the subset; None = all items.
         items: size of the set.
-        key: the config key that the message names.
-        what: the noun that the message has for the items.
+        key: the config key, for the message.
+        what: a noun for the items, for the message.
     """
     if number is not None and number > items:
         raise UserError(f"{key}={number}: there are only {items:,} {what}; null takes all")

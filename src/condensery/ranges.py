@@ -1,7 +1,7 @@
-"""The ranges of numbers, as types: a config class of a stage and a class of a program of your own write ``depth: Count``.
+"""Annotated types for ranges of numbers. Both the config class of a stage and a public class write ``depth: Count``.
 
-pydantic checks the keys of a recipe by them, ``check_numbers`` the arguments of a class. The module imports no pydantic,
-since many classes need none.
+For the keys of a recipe, pydantic checks the ranges. For the arguments of a class, ``check_numbers`` does. This module does
+not import pydantic, because many classes do not need it.
 """
 
 import math
@@ -19,7 +19,7 @@ from condensery.errors import UserError, shown
 
 Count = Annotated[int, Ge(1)]
 CountOrZero = Annotated[int, Ge(0)]
-Length = Annotated[int, Ge(3)]  # tokens of a text: [CLS], one and [SEP]
+Length = Annotated[int, Ge(3)]  # length of a text in tokens: [CLS], at least one token, and [SEP]
 Share = Annotated[float, Ge(0), Le(1)]
 PositiveShare = Annotated[float, Gt(0), Le(1)]
 Weight = Annotated[float, Ge(0)]
@@ -30,12 +30,12 @@ BOUNDS = {Gt: (">", operator.gt), Ge: (">=", operator.ge), Lt: ("<", operator.lt
 
 
 def check_numbers(called: Callable[..., Any], given: Mapping[str, Any], name: str = "") -> None:
-    """Raise ``UserError`` for the first number that is not in the range of its annotation. None is in every range.
+    """Raise ``UserError`` for the first number outside the range of its annotation. None is in every range.
 
     Args:
-        called: the class or function that the numbers were given to; a class has the annotations of its bases as well.
-        given: arguments by name; a mapping among them, such as keywords that are passed on, is looked through as well.
-        name: of the class or function in the message, where it has another there.
+        called: the class or function that received the arguments. For a class, the annotations of its bases count as well.
+        given: arguments by name. Numbers in a mapping, such as keyword arguments that are passed on, are checked as well.
+        name: name of the class or function in the message; empty = its own name.
     """
     annotations = annotations_of(called)
     for arguments in (*(value for value in given.values() if isinstance(value, Mapping)), given):
@@ -44,7 +44,7 @@ def check_numbers(called: Callable[..., Any], given: Mapping[str, Any], name: st
 
 
 def annotations_of(called: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of the arguments of a function, or of a class and its bases."""
+    """Return the annotations of the arguments of a function, or of a class and its bases."""
     if not isinstance(called, type):
         return dict(called.__annotations__)
     found: dict[str, Any] = {}
@@ -54,7 +54,7 @@ def annotations_of(called: Callable[..., Any]) -> dict[str, Any]:
 
 
 def first_fault(annotations: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
-    """What the first number of ``given`` must be that is not in the range of its annotation; None where all are."""
+    """Describe the range of the first number in ``given`` that is outside its range; None if all are in range."""
     for name, value in given.items():
         wanted = fault(annotations.get(name), value)
         if wanted:
@@ -63,7 +63,10 @@ def first_fault(annotations: Mapping[str, Any], given: Mapping[str, Any]) -> str
 
 
 def fault(annotation: Any, value: Any) -> str | None:
-    """What a value must be, such as ``number > 0 and <= 1``; None where it is, or where the annotation has no range."""
+    """Return the range that a value violates, such as ``number > 0 and <= 1``.
+
+    The result is None if the value is in its range, or if the annotation has no range.
+    """
     ranges = list(_ranges(annotation))
     if value is None or not ranges:
         return None
@@ -77,7 +80,7 @@ def fault(annotation: Any, value: Any) -> str | None:
 
 
 def _ranges(annotation: Any) -> Iterator[tuple[Any, ...]]:
-    """The ranges in an annotation such as ``Share | None``: int or float, and the bounds."""
+    """Yield the ranges in an annotation such as ``Share | None``, as int or float followed by the bounds."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated and type(arguments[1]) in BOUNDS:
         yield arguments
@@ -87,9 +90,10 @@ def _ranges(annotation: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def no_room(query_length: int, length: int, key: str = "length") -> str | None:
-    """What is wrong where the longest query leaves a pair's row of ``length`` tokens no passage; None where it does.
+    """Return an error message if a query of maximum length leaves no room for a passage in ``length`` tokens; else None.
 
-    A passage has four tokens of the row at least, its separators included. ``key``: what the length is called.
+    ``length`` is the maximum length of a (query, passage) pair. A passage needs at least four tokens, its separators
+    included. ``key``: name of ``length`` in the message.
     """
     if query_length <= length - 4:
         return None

@@ -1,7 +1,7 @@
-"""The folder of the recipes and the name of the program."""
+"""The folder of the recipes, and the name of the program in messages."""
 
 from pathlib import Path
 
 RECIPES = Path(__file__).parent / "conf"
-PROGRAM = "CONDENSERY_PROGRAM"  # environment variable: the program's name, where that is not ``python run.py``
+PROGRAM = "CONDENSERY_PROGRAM"  # environment variable: the program's name, unless it is ``python run.py``
 INSTALLED = "condensery"

@@ -16,18 +16,18 @@ from condensery.reporting.results import Row, read_results
 
 @dataclass(frozen=True)
 class Results(Sequence[Row]):
-    """The results of a run, row by row.
+    """The results of a run, as a sequence of rows.
 
     Attributes:
-        folder: the folder of the run, with its tables, its page and links to the artifacts.
-        rows: the rows of the run's table.
+        folder: folder of the run, with its tables, its page and links to its artifacts.
+        rows: rows of the run's table.
     """
 
     folder: Path
     rows: list[Row]
 
     def __getitem__(self, at: Any) -> Any:
-        """Return a row by its place, or the metrics of a system, each from 0 to 1, by the system's name."""
+        """Return a row by its index; or, for the name of a system, the system's metrics, from 0 to 1."""
         if isinstance(at, str):
             return dict(next(row.metrics for row in self.rows if row.name == at))
         return self.rows[at]
@@ -60,19 +60,20 @@ def run(
     recipes: str | Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Results:
-    """Run a recipe in a process of its own, as ``condensery experiment=NAME ...`` does; existing artifacts are reused.
+    """Run a recipe in a separate process, as ``condensery experiment=NAME ...`` does. Existing artifacts are reused.
 
     Args:
-        experiment: the name of the recipe, such as ``quickstart``.
-        overrides: as on the command line: ``["seed=2", "output_root=DIR"]``.
-        recipes: a folder with recipes of your own, searched besides the recipes of this package (``--config-dir``).
-        environment: variables that are set for the process besides those of this program.
+        experiment: name of the recipe, such as ``quickstart``.
+        overrides: config overrides as on the command line, such as ``["seed=2", "output_root=DIR"]``.
+        recipes: folder with your own recipes, which is searched in addition to this package's recipes (``--config-dir``).
+        environment: environment variables of the process, in addition to those of this program.
 
     Returns:
-        the rows of the recipe's table.
+        The rows of the recipe's table.
 
     Raises:
-        UserError: the run failed, for the reason that it printed; or ``overrides`` ask for a sweep.
+        UserError: the run failed; the message is the error that the run printed. Or an override is an option, such as ``-m``
+            for a sweep.
     """
     if wrong := [one for one in overrides if one.startswith("-")]:
         raise UserError(f"run: {wrong[0]}: one run with key=value overrides; a sweep is `condensery -m experiment=...`")

@@ -1,1 +1,1 @@
-"""Presents results to people: the table of a run, its training curves, the passages found for a question."""
+"""Presentation of results: the table of a run, its training curves, and the passages retrieved for a question."""

@@ -1,4 +1,4 @@
-"""Asks a retriever: finds the best passages for any text and prints them."""
+"""Query a retriever: find the best passages for any text and print them."""
 
 from rich.console import Console
 from rich.panel import Panel
@@ -11,18 +11,18 @@ from condensery.retrieval.searchers.base import Hit
 from condensery.text.collection import Collection
 from condensery.text.words import between_letters
 
-CHARACTERS = 600  # shown characters of a passage
-VISIBLE = {  # code of a character -> what is shown in its place
+CHARACTERS = 600  # maximum number of characters shown of a passage
+VISIBLE = {  # code point -> replacement that is shown
     **dict.fromkeys([*DROPPED, *SPACES], "\ufffd"),
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
     0x7F: "␡",
 }
-for mark in "\u061c\u200e\u200f":  # marks that turn no text behind them stay
+for mark in "\u061c\u200e\u200f":  # marks that do not reverse the text after them are kept
     del VISIBLE[ord(mark)]
 
 
 def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[Hit]:
-    """The ``k`` best passages for ``text``, best first. Raises ``UserError`` when the text is empty."""
+    """Return the ``k`` best passages for ``text``, best first. Raises ``UserError`` if the text is empty."""
     if not text.strip():
         raise UserError("ask: the text is empty")
     scores, rows = search([text], k)
@@ -33,7 +33,7 @@ def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[H
 
 
 def show(text: str, answers: list[Hit], console: Console | None = None) -> None:
-    """Print the answers to a terminal. Long passages are cut, and characters that steer a terminal are made visible."""
+    """Print the answers to a terminal. Long passages are truncated, and terminal control characters are made visible."""
     console = console or Console()
     console.print(Text.assemble(("? ", "bold"), in_line(text)))
     if not answers:
@@ -47,14 +47,14 @@ def show(text: str, answers: list[Hit], console: Console | None = None) -> None:
 
 
 def in_line(text: str) -> str:
-    """The text of ``printable`` in one line."""
+    """Return ``printable(text)`` in one line."""
     return " ".join(printable(text).split())
 
 
 def printable(text: str) -> str:
-    """The text with pictures in place of control characters (␛ for ESC); line feeds and tabs stay.
+    """Replace control characters by visible symbols (␛ for ESC), except line feeds and tabs.
 
-    Other characters that a terminal acts on or cannot show become \ufffd: C1 controls, marks of direction, and lone
+    Other characters that a terminal interprets or cannot show become \ufffd: C1 controls, direction marks and lone
     surrogates.
     """
     return text.replace("\r\n", "\n").translate(VISIBLE)

@@ -1,24 +1,28 @@
-"""Tells in words which weights the stage ``keep_best`` kept of a training."""
+"""Describe in words which weights the stage ``keep_best`` kept: trained weights or the initial checkpoint."""
 
 from collections.abc import Mapping
 from typing import Any
 
-HELD_OUT = "queries of passages that are held out"  # the basis of the choice where no query is judged
+HELD_OUT = "queries of passages that are held out"  # the basis of the choice if no query is judged
 Kept = Mapping[str, Any]
 
 
 def choice(kept: Kept) -> str:
-    """The content of ``kept.json`` in a sentence: basis of the choice, MRR@10 of the start and of the best, what is kept.
+    """Return the content of ``kept.json`` as a sentence.
+
+    The sentence gives the queries of the choice, the MRR@10 of the initial checkpoint and of the best candidate, and the
+    weights that are kept.
 
     Args:
-        kept: with the keys
+        kept: a mapping with the keys
 
-            - ``by``: the kind of queries of the choice; None where there were no queries;
-            - ``queries``: their number;
-            - ``share``: the share of the trained weights that is kept;
-            - ``p``: the p-value;
+            - ``by``: kind of queries used for the choice; None if there were no queries;
+            - ``queries``: number of these queries;
+            - ``share``: share of the trained weights that is kept;
+            - ``p``: p-value;
             - ``worse_on_dev``: whether the best candidate is worse on the dev queries alone;
-            - ``values``: for each candidate ``of``, ``share`` and ``MRR@10`` from 0 to 1. The first is the start.
+            - ``values``: ``of``, ``share`` and ``MRR@10`` (0 to 1) of each candidate. The first candidate is the initial
+              checkpoint.
     """
     if kept["by"] is None:
         return "There are no queries to choose by: the start is kept"

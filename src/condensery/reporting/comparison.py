@@ -1,4 +1,4 @@
-"""A table of published rows beside measured rows, in separate blocks. The best of each is marked, and sources are shown."""
+"""A table of published rows next to measured rows, in separate blocks, with sources and the best number of each block."""
 
 import re
 from collections.abc import Sequence
@@ -26,17 +26,17 @@ from condensery.reporting.table_layout import ColumnLayout, OwnRow, TableLayout,
 def comparison(
     layout: TableLayout, rows: Sequence[Row], split: str, baseline: str | None = None, title: str = ""
 ) -> Table:
-    """Make the table that ``layout`` describes: its published rows, then the measured rows that fit its columns.
+    """Build the table that ``layout`` describes: its published rows, then the measured rows that fit its columns.
 
     Args:
-        layout: the columns, the published rows and the test.
+        layout: the columns, the published rows and the significance test.
         rows: the measured rows.
-        split: the split of the measured columns that name none.
-        baseline: the line that measured lines are tested against, where there is such a line.
-        title: the title where the layout has none.
+        split: split of measured columns whose layout names no split.
+        baseline: name of the line against which measured lines are tested. Nothing is tested if there is no such line.
+        title: the title if the layout has no title.
 
     Raises:
-        UserError: systems, or seeds of one system, were measured on different queries.
+        UserError: systems, or seeds of one system, were evaluated on different queries.
     """
     table = Table(layout.title or title, list(layout.columns), [], [])
     notes = _add_published(table, layout)
@@ -66,7 +66,7 @@ def _within(layout: TableLayout) -> str:
 
 
 def _add_published(table: Table, layout: TableLayout) -> list[str]:
-    """Add the published blocks. Returns the notes: the papers, and the notes on their tables."""
+    """Add the published blocks, and return the notes: the citations of the papers, and the notes on their tables."""
     papers: dict[str, str] = {}
     notes: dict[str, None] = {}
     blocks: dict[str, list[list[Cell]]] = {}
@@ -91,7 +91,7 @@ def _add_published(table: Table, layout: TableLayout) -> list[str]:
 
 
 def published_cell(reference: str) -> Cell:
-    """The cell of a row of a paper that has a single number."""
+    """Return the cell for a row of a paper's table that has a single number."""
     (value,) = find(reference).values.values()
     return _own_cell(value)
 
@@ -103,7 +103,7 @@ def _own_cell(value: Decimal | None) -> Cell:
 
 
 def _cell(rows: Sequence[PublishedRow], key: str | None) -> Cell:
-    """The cell of several rows in a column: their common number, or all their different numbers with sources."""
+    """Return the cell for several rows in a column: their common number, or all different numbers with their sources."""
     by_value: dict[Decimal, list[PublishedRow]] = {}
     for row in rows:
         value = _value(row, key) if key else None
@@ -121,7 +121,7 @@ def _cell(rows: Sequence[PublishedRow], key: str | None) -> Cell:
 
 
 def _value(row: PublishedRow, key: str) -> Decimal | None:
-    """The number of a row in a column. A number that is printed without condition, as BM25's, holds for each condition."""
+    """Return a row's number in a column. A number printed without a condition, as for BM25, holds for every condition."""
     plain = "/".join(key.split("/")[:2])
     return row.values.get(key, row.values.get(plain))
 
@@ -138,7 +138,7 @@ def _add_measured(table: Table, heading: str, measured: Measured, layout: TableL
 
 
 def _measured(layout: TableLayout, rows: Sequence[Row], split: str) -> tuple[list[tuple[str, Measured]], list[str]]:
-    """(heading, block) for each collection; and the names of the rows that have no number to show."""
+    """Return (heading, block) for each collection, and the names of the rows that have no number to show."""
     columns = list(layout.columns.values())
     named_by_columns = {column.collection for column in columns}
     rows = [*rows, *(row for row in wholes(rows) if row.collection in named_by_columns), *averages(rows)]
@@ -166,12 +166,12 @@ def _measured(layout: TableLayout, rows: Sequence[Row], split: str) -> tuple[lis
 
 
 def _ending(row: Row, columns: Sequence[ColumnLayout]) -> str:
-    """The first ending of the columns that the row's name has; empty where it has none."""
+    """Return the first column ending that the row's name ends with; empty if there is none."""
     return next((column.ending for column in columns if column.ending and row.name.endswith(column.ending)), "")
 
 
 def _fits(row: Row, column: ColumnLayout, columns: Sequence[ColumnLayout], collection: str | None, split: str) -> bool:
-    """Whether a measured row belongs in ``column``, in the block of ``collection``."""
+    """Return whether a measured row belongs in ``column``, in the block of ``collection``."""
     return (
         column.metric in row.metrics
         and _ending(row, columns) == column.ending
@@ -182,7 +182,7 @@ def _fits(row: Row, column: ColumnLayout, columns: Sequence[ColumnLayout], colle
 
 
 def _name(row: Row, columns: Sequence[ColumnLayout]) -> str:
-    """The name of the line of a row: without the ending, and without settings of the sweep that the columns separate."""
+    """Return the name of a row's line: without the column ending, and without sweep settings that columns distinguish."""
     in_columns = {key.rpartition(".")[2] for column in columns for key in column.where}
     system = row.system or row.name
     label = row.name.removesuffix(system).removesuffix(" · ")

@@ -1,4 +1,4 @@
-"""The conclusion of a table of retrievers in words: whether its best row is ahead of BM25 or of another reference."""
+"""The conclusion of a table of retrievers in words: is the best row significantly better than BM25 or another reference?"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Measured, over_seeds
 from condensery.retrieval.indexes.interface import UNMATCHED
 
-BM25, NOT_DENSE = "bm25", ("bm25", "fuse", "rerank")  # kinds of stages that make an index
+BM25, NOT_DENSE = "bm25", ("bm25", "fuse", "rerank")  # kinds of stages that build an index
 
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """A line of the table: its name, the kind of its index, its mean over queries and seeds (0 to 1), and its evaluation."""
+    """A line of the table: name, kind of index, mean over queries and seeds (0 to 1), and per-query evaluation."""
 
     name: str
     kind: str
@@ -30,10 +30,10 @@ class Lines:
     """The lines of a table that can be compared.
 
     Attributes:
-        metric: the first metric.
-        measured: the rows by their names.
-        systems: a summary of each line; empty where the lines cannot be compared.
-        left_out: a sentence for each row that is compared with nothing, with a blank before it.
+        metric: the first metric of the table.
+        measured: the rows, grouped by name.
+        systems: a summary of each line; empty if the lines cannot be compared.
+        left_out: a sentence on each row that is left out of all comparisons, with a leading space.
     """
 
     metric: str
@@ -50,26 +50,26 @@ def conclusion(
     test: Test = "randomisation",
     level: float = 0.01,
 ) -> str:
-    """A sentence on the best row by the first metric, and a sentence on the best dense row where it is another row.
+    """Return a sentence on the best row by the first metric, and another sentence on the best dense row if it differs.
 
-    The best row is compared with a reference: the best row of BM25, or else the table's ``baseline``, or else the first
-    row. Where the best row is the reference, it is compared with the next best row. A row of BM25 is compared with nothing
-    where most of its queries share no term with any passage.
+    The best row is compared with a reference: the best row of BM25, else the table's ``baseline``, else the first row. If
+    the best row is the reference, it is compared with the next best row. A BM25 row is left out of all comparisons if most
+    of its queries share no term with any passage.
 
-    The p-value is the table's where the table made this test. Otherwise it is Holm's over all rows against the reference,
-    for the best of many rows is ahead of another row by luck alone.
+    If the table made this test, its p-value is used. Otherwise the p-value is Holm-corrected over the tests of all rows
+    against the reference, because the best of many rows may be ahead only by chance.
 
     Args:
-        rows: as in the table; failed rows are ignored.
-        kinds: artifact of a row -> kind of the stage that made its index. A row without a kind was not retrieved.
-        baseline: the name of the table's baseline.
+        rows: the rows of the table; failed rows are ignored.
+        kinds: artifact of a row -> kind of the stage that built its index. A row without a kind is not a retriever.
+        baseline: name of the table's baseline.
         tested: the table's comparisons with its baseline.
-        test: the significance test over queries.
-        level: the level of significance.
+        test: significance test over queries.
+        level: significance level.
 
     Returns:
-        The sentences; empty where there is nothing to compare. That is the case for fewer than two rows, for rows of
-        different collections, splits or sets of queries, and for a row without values for each query.
+        The sentences; empty if there is nothing to compare. That is the case for fewer than two rows, for rows with
+        different collections, splits or sets of queries, and for a row without per-query values.
     """
     lines = lines_of(rows, kinds)
     metric, measured, systems, said = lines.metric, lines.measured, lines.systems, lines.left_out
@@ -93,9 +93,9 @@ def conclusion(
 
 
 def lines_of(rows: Sequence[Row], kinds: Mapping[str, str]) -> Lines:
-    """The measured rows that can be compared, as the table arranges them: rows of one name with different seeds are one line.
+    """Return the measured rows that can be compared, arranged as in the table.
 
-    ``kinds`` as in ``conclusion``.
+    Rows of one name with different seeds form one line. ``kinds`` as in ``conclusion``.
     """
     rows = [row for row in rows if not row.failed]
     metric = next((name for row in rows for name in row.metrics), "")
@@ -118,7 +118,7 @@ def lines_of(rows: Sequence[Row], kinds: Mapping[str, str]) -> Lines:
 
 
 def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> bool:
-    """Whether all rows were retrieved, on one collection and split, and have the metric for each of the same queries."""
+    """Return whether all rows are retrievers on one collection and split, with the metric of each of the same queries."""
     query_sets = {frozenset(row.query_ids) for row in rows}
     places = {(row.collection, row.split) for row in rows}
     whole = all(row.artifact in kinds and metric in row.metrics and metric in row.per_query for row in rows)
@@ -126,12 +126,12 @@ def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> b
 
 
 def _is_unmatched(row: Row, kinds: Mapping[str, str]) -> bool:
-    """Whether the row is BM25's and found nothing for most queries. A lead over such a row means nothing."""
+    """Return whether the row is BM25's and found nothing for most queries. A lead over such a row is meaningless."""
     return kinds[row.artifact] == BM25 and any(UNMATCHED in text for text in row.warnings)
 
 
 def _best(systems: Sequence[SummaryRow], among: Sequence[int] | None = None, but: Sequence[int] = ()) -> int:
-    """The place of the highest mean; of equal means the later place."""
+    """Return the index of the highest mean; ties go to the later index."""
     places = [i for i in (range(len(systems)) if among is None else among) if i not in but]
     return max(places, key=lambda i: (systems[i].mean, i))
 
@@ -145,7 +145,7 @@ def _reference(systems: Sequence[SummaryRow], best: int, measured: Measured, bas
 
 
 def p_values(systems: Sequence[SummaryRow], reference: int, metric: str, test: Test) -> dict[int, float]:
-    """Place of each other system -> p against the reference, after Holm's correction over these tests."""
+    """Return index of each other system -> p-value against the reference, Holm-corrected over these tests."""
     others = [i for i in range(len(systems)) if i != reference]
     against = systems[reference].evaluation
     found = [compare(systems[i].evaluation, against, metric, test)[1] for i in others]
@@ -167,7 +167,10 @@ def _on_the_best(
 
 
 def _on_dense(systems: Sequence[SummaryRow], mentioned: set[int]) -> str:
-    """A sentence that compares the best purely dense row with BM25; empty where one is missing or already mentioned."""
+    """Return a sentence that compares the best purely dense row with BM25.
+
+    It is empty if there is no dense row or no BM25 row, or if the dense row is mentioned already.
+    """
     dense = [i for i, system in enumerate(systems) if system.kind not in NOT_DENSE]
     lexical = [i for i, system in enumerate(systems) if system.kind == BM25]
     if not dense or not lexical:

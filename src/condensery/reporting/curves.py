@@ -1,4 +1,4 @@
-"""Draws the training of a run: one panel for each stage, with the parts of its loss and its validation."""
+"""Draw the training curves of a run: one panel per training stage, with the parts of the loss and the validation metric."""
 
 import csv
 import math
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 LOSS, SCORE = "train/loss", "val/mrr@10"  # columns of metrics.csv
-LOSSES = {  # the lines of a panel, from the heaviest to the lightest
+LOSSES = {  # the lines of a panel, from the thickest to the thinnest
     LOSS: ("loss", STYLES[0]),
     "train/mlm_head": ("MLM, head", STYLES[1]),
     "train/mlm_late": ("MLM, late", STYLES[2]),
@@ -27,28 +27,28 @@ LOSSES = {  # the lines of a panel, from the heaviest to the lightest
 }
 VALIDATION, VALIDATION_COLOUR = "validation MRR@10", STYLES[4].colour
 COLUMNS = 2
-POINTS = 60  # a line with more points is smoothed; the raw line stays faintly visible
+POINTS = 60  # a line with more points is smoothed, and the raw line is drawn faintly
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One logged value over optimisation steps. ``steps`` and ``values``: float64 (points,)."""
+    """A logged value by optimisation step. ``steps`` and ``values``: float64 (points,)."""
 
     steps: NDArray[np.float64]
     values: NDArray[np.float64]
 
     def times(self, scale: float) -> "Curve":
-        """The curve with every value multiplied by ``scale``."""
+        """Return the curve with every value multiplied by ``scale``."""
         return Curve(self.steps, scale * self.values)
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
-    """Read the columns of a ``metrics.csv`` of Lightning's CSVLogger, without empty cells.
+    """Read the columns of a ``metrics.csv`` that Lightning's CSVLogger wrote, without empty cells.
 
-    Where a resumed run logged a step again, the later row counts. A row cut off by a crash is left out.
+    If a resumed run logged a step again, the later row is used. A row truncated by a crash is left out.
 
     Returns:
-        Name of the column -> curve.
+        Column name -> curve.
 
     Raises:
         UserError: the file is missing or has no column ``step``.
@@ -82,9 +82,9 @@ def _number(text: object) -> float | None:
 
 
 def draw_curves(stages: Mapping[str, Path], stem: Path) -> Figure:
-    """Draw the training of ``stages`` (name -> metrics.csv, in the order of the recipe) into ``stem``.png and .svg.
+    """Draw the training curves of ``stages`` (name -> metrics.csv, in the order of the recipe) into ``stem``.png and .svg.
 
-    Raises ``UserError`` when there is no stage or a file is missing.
+    Raises ``UserError`` if there is no stage or if a file is missing.
     """
     if not stages:
         raise UserError("curves: no training stage to draw")
@@ -107,7 +107,7 @@ def draw_curves(stages: Mapping[str, Path], stem: Path) -> Figure:
 
 
 def _draw_stage(panel: "Axes", name: str, curves: dict[str, Curve], percent: float) -> dict[str, "Line2D"]:
-    """Draw one stage, and return its lines by label. ``percent`` is the highest validation of all stages."""
+    """Draw one stage, and return its lines by label. ``percent``: highest validation metric of all stages, in percent."""
     from matplotlib.ticker import MaxNLocator
 
     handles: dict[str, Line2D] = {}
@@ -133,7 +133,7 @@ def _draw_stage(panel: "Axes", name: str, curves: dict[str, Curve], percent: flo
 
 
 def _draw_validation(panel: "Axes", curve: Curve, highest: float) -> "Line2D":
-    """Draw validation on a second axis, equal in all panels, with the last value written at its point."""
+    """Draw the validation metric on a second axis, which is equal in all panels, and write the last value at its point."""
     side = panel.twinx()
     percent = 100 * curve.values
     look: dict[str, Any] = {"color": VALIDATION_COLOUR, "marker": "o", "markersize": 3.0, "linewidth": 1.0}
@@ -151,7 +151,7 @@ def _draw_validation(panel: "Axes", curve: Curve, highest: float) -> "Line2D":
 
 
 def _limits(lines: list[NDArray[np.float64]]) -> tuple[float, float]:
-    """Limits of an axis: from 0 or just below the lowest value to just above the highest."""
+    """Return the limits of an axis: from 0, or just below the lowest value, to just above the highest value."""
     low, high = min(float(line.min()) for line in lines), max(float(line.max()) for line in lines)
     low = 0.0 if low >= 0 and low < 0.5 * high else low
     room = 0.06 * (high - low) or 1.0
@@ -159,15 +159,15 @@ def _limits(lines: list[NDArray[np.float64]]) -> tuple[float, float]:
 
 
 def losses_of(curves: Mapping[str, Curve]) -> list[str]:
-    """The columns of a stage's losses, the total first; alone where it has one part, which is the same line."""
+    """Return the loss columns of a stage, the total first. A single part, which equals the total, is left out."""
     losses = [column for column in LOSSES if column in curves]
     return losses[:1] if len(losses) == 2 and losses[0] == LOSS else losses
 
 
 def smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A centred running mean over about a fiftieth of the points, shorter at the ends. Few points are not smoothed.
+    """Return a centred running mean over about a fiftieth of the points, with a shorter window at the ends.
 
-    *Shape:* (points,) -> (points,).
+    At most ``POINTS`` points are not smoothed. *Shape:* (points,) -> (points,).
     """
     if len(values) <= POINTS:
         return values

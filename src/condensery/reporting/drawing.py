@@ -1,7 +1,7 @@
-"""The style of all pictures of the project: readable without colour, and the same bytes for the same data.
+"""The style of all figures of the project: readable without colour, and the same bytes for the same data.
 
-A picture is about 12 cm wide, so its text is still readable where a phone shows it 360 pixels wide. Lines differ in dashes
-and markers, and in colours that colour-blind readers can distinguish too.
+A figure is about 12 cm wide, so that its text is still readable on a phone, which shows it 360 pixels wide. Lines differ in
+dashes, in markers, and in colours that colour-blind readers can distinguish.
 """
 
 import math
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WIDTH = 4.8  # inches
 DPI = 200  # of the PNG
-WRAP = 44  # characters of the longest line of a legend
+WRAP = 44  # maximum number of characters per line of a legend
 
 
 class Style(NamedTuple):
@@ -46,10 +46,10 @@ STYLES = (
     Style("#666666", (0, (1, 3)), "*", 1.8, 8.5),
 )
 
-_SETTINGS: dict[str, Any] = {  # on top of matplotlib's defaults; the user's matplotlibrc is ignored
+_SETTINGS: dict[str, Any] = {  # changes to matplotlib's defaults; the user's matplotlibrc is ignored
     "font.family": "DejaVu Sans",
     "font.size": 9,
-    "text.parse_math": False,  # a row may be named $a$
+    "text.parse_math": False,  # the name of a row may contain $
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
@@ -64,21 +64,21 @@ _SETTINGS: dict[str, Any] = {  # on top of matplotlib's defaults; the user's mat
     "axes.axisbelow": True,
     "grid.color": "#DDDDDD",
     "grid.linewidth": 0.6,
-    "svg.fonttype": "path",  # text as outlines, so it looks the same where the font is not installed
-    "svg.hashsalt": "condensery",  # without it the ids in an SVG are random
+    "svg.fonttype": "path",  # text as outlines, because the font may not be installed
+    "svg.hashsalt": "condensery",  # fixes the ids in an SVG, which are random otherwise
 }
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture that was drawn.
+    """A figure that was drawn and written to files.
 
     Attributes:
-        name: the name of its files, without ending.
-        title: its subject, in a few words.
-        caption: the quantities on the axes, the runs behind each mean, and missing data: whole sentences of plain text.
-        paths: the files by format: ``png`` and ``svg``, and ``csv`` with the drawn numbers, where there is one.
-        table: the same numbers as a Markdown table, where it is small enough to be read; otherwise empty.
+        name: name of the files, without ending.
+        title: subject of the figure, in a few words.
+        caption: full sentences of plain text on the quantities of the axes, the runs behind each mean, and missing data.
+        paths: format -> file: ``png``, ``svg``, and if available ``csv`` with the drawn numbers.
+        table: the drawn numbers as a Markdown table, if it is small enough to be read; otherwise empty.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Figure:
 
 @contextmanager
 def canvas(height: float, width: float = WIDTH) -> Iterator["Canvas"]:
-    """An empty picture of ``width`` x ``height`` inches in the style of the project. Save it inside the block.
+    """Open an empty figure of ``width`` x ``height`` inches in the style of the project. Save it within the ``with`` block.
 
     It does not use pyplot, so there is no global state, no window system, and nothing to close.
     """
@@ -105,7 +105,7 @@ def canvas(height: float, width: float = WIDTH) -> Iterator["Canvas"]:
 
 
 def save(drawn: "Canvas", stem: Path, title: str) -> dict[str, Path]:
-    """Write ``stem``.png and ``stem``.svg without a date or a version, and return their paths by format."""
+    """Write ``stem``.png and ``stem``.svg without date and version, and return their paths by format."""
     about: dict[str, dict[str, Any]] = {
         "png": {"Software": None},
         "svg": {"Date": None, "Creator": None, "Title": title},
@@ -115,12 +115,12 @@ def save(drawn: "Canvas", stem: Path, title: str) -> dict[str, Path]:
         paths[kind] = stem.with_name(f"{stem.name}.{kind}")
         with atomic(paths[kind]) as temporary:
             drawn.savefig(temporary, format=kind, dpi=DPI, metadata=metadata)
-        drawn.set_layout_engine("none")  # the second file reuses the layout of the first: a third faster
+        drawn.set_layout_engine("none")  # the second file reuses the layout, which saves a third of the time
     return paths
 
 
 def legend(drawn: "Canvas", handles: Sequence["Artist"], labels: Sequence[str]) -> None:
-    """Draw one legend for all panels below them, in as many columns as fit without cutting a label."""
+    """Draw one legend for all panels, below them, in as many columns as fit without cutting a label."""
     if not handles:
         return
     wrapped = [textwrap.fill(label, WRAP) for label in labels]
@@ -135,7 +135,7 @@ def legend(drawn: "Canvas", handles: Sequence["Artist"], labels: Sequence[str]) 
 
 
 def separate_ticks(axes: "Axes", places: Sequence[float], write: Callable[[float], str]) -> None:
-    """Put the ticks of a log axis at the measured places. Of two places that are too close to read, the right one stays."""
+    """Put the ticks of a log axis at the measured values. Of two values that are too close to read, the larger one stays."""
     low, high = min(places), max(places)
     kept: list[float] = []
     for place in sorted(set(places), reverse=True):
@@ -146,7 +146,7 @@ def separate_ticks(axes: "Axes", places: Sequence[float], write: Callable[[float
 
 
 def compact(number: float) -> str:
-    """A count for the label of a tick: 8,623; 400 k; 1.2 M."""
+    """Format a count as the label of a tick: 8,623; 400 k; 1.2 M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e5, "k")):
         if number >= size:
             return f"{number / (1e3 if unit == 'k' else size):.3g} {unit}"

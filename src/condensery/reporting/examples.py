@@ -1,7 +1,7 @@
-"""Ten example questions of a table with the findings of each row, so that a person sees what the numbers mean.
+"""Ten example questions of a table with the results of each row, so that a person sees what the numbers mean.
 
-``choose`` selects questions by the value of each row for each question. ``examples`` reads the texts and rankings of these
-questions. Nothing else of run files and passages is kept in memory.
+``choose`` selects questions by the metric of each row for each question. ``examples`` reads the texts and rankings of only
+these questions into memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,16 +24,16 @@ from condensery.text.collection import Collection
 from condensery.text.words import between_letters
 
 RUN, EVALUATION = "run.trec.gz", "evaluation.npz"
-NUMBER = 10  # questions that are shown, or all where there are fewer
-WON, LOST, EVERY, NONE, CLOSE = "won", "lost", "every", "none", "close"  # why a question is shown
-SHARES = {WON: 4, LOST: 4, EVERY: 1, NONE: 1}  # most questions of each kind; close ones fill up to NUMBER
-PASSAGE, QUESTION = 200, 400  # shown characters of a passage and of a question
-RELEVANT, ANSWERS = 3, 5  # shown relevant passages and answers
+NUMBER = 10  # number of questions shown, or all if there are fewer
+WON, LOST, EVERY, NONE, CLOSE = "won", "lost", "every", "none", "close"  # kinds: the reason why a question is shown
+SHARES = {WON: 4, LOST: 4, EVERY: 1, NONE: 1}  # maximum number of questions per kind; close ones fill up to NUMBER
+PASSAGE, QUESTION = 200, 400  # maximum number of characters shown of a passage and of a question
+RELEVANT, ANSWERS = 3, 5  # maximum number of relevant passages and of answers shown
 
 
 @dataclass(frozen=True)
 class EvaluatedRow:
-    """A row of the table: its name, the folder of its evaluation, the depth of its ranking, and whether it is BM25's."""
+    """A row of the table: name, folder of its evaluation, depth of its ranking, and whether it is BM25's."""
 
     name: str
     folder: Path
@@ -43,7 +43,7 @@ class EvaluatedRow:
 
 @dataclass(frozen=True)
 class Compared:
-    """The metric and the places of the two rows by which the questions are chosen; ``other`` is None with one row."""
+    """The metric and the indices of the two rows by which questions are chosen; ``other`` is None if there is one row."""
 
     metric: str
     best: int
@@ -52,7 +52,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Shown:
-    """A passage for display: its id, and the beginnings of its title and its text."""
+    """A passage for display: id, and the beginnings of title and text."""
 
     id: str
     title: str
@@ -61,15 +61,15 @@ class Shown:
 
 @dataclass(frozen=True)
 class Finding:
-    """The finding of a row for a question.
+    """The result of a row for a question.
 
     Attributes:
-        row: the name of the row.
-        value: the value of the metric, between 0 and 1.
-        rank: the rank of the first relevant passage; None where none is among the first ``depth``.
-        depth: the depth of the row's ranking.
-        first: the passage at rank 1; None where the row found nothing.
-        relevant: whether the first passage is relevant.
+        row: name of the row.
+        value: value of the metric, between 0 and 1.
+        rank: rank of the first relevant passage; None if no passage among the first ``depth`` is relevant.
+        depth: depth of the row's ranking.
+        first: the passage at rank 1; None if the row found nothing.
+        relevant: whether the passage at rank 1 is relevant.
     """
 
     row: str
@@ -85,11 +85,11 @@ class Example:
     """An example question.
 
     Attributes:
-        kind: why it is shown: won, lost, every, none or close.
-        answers: its first answers, where hits are counted by answers.
-        relevant: the first passages that are judged relevant, in the order of the collection.
-        judged: the number of passages that are judged relevant.
-        findings: one for each row.
+        kind: reason why it is shown: won, lost, every, none or close.
+        answers: its first answers, if relevance is decided by answers.
+        relevant: the first passages judged relevant, in the order of the collection.
+        judged: number of passages judged relevant.
+        findings: the result of each row.
     """
 
     kind: str
@@ -103,12 +103,12 @@ class Example:
 
 @dataclass(frozen=True)
 class Examples:
-    """The example questions, in the order of their kinds, and the rule of their choice.
+    """The example questions, in the order of their kinds, and the rule by which they were chosen.
 
     Attributes:
-        best, other: the names of the compared rows; ``other`` is None where there is one row.
-        by_answers: whether a passage counts as relevant when it holds an answer, instead of by judgement.
-        job: the job of a sweep that the rows belong to; empty where there is one job.
+        best, other: names of the compared rows; ``other`` is None if there is one row.
+        by_answers: whether a passage counts as relevant if it contains an answer, instead of by judgement.
+        job: the sweep job to which the rows belong; empty if there is one job.
     """
 
     collection: str
@@ -122,7 +122,7 @@ class Examples:
 
     @property
     def headings(self) -> dict[str, str]:
-        """Kind -> heading of its questions."""
+        """Heading of the questions of each kind, by kind."""
         if self.other is None:
             ahead, behind = f"Highest {self.metric} of {self.best}", f"Lowest {self.metric} of {self.best}"
         else:
@@ -132,7 +132,7 @@ class Examples:
 
     @property
     def rule(self) -> str:
-        """The rule of the choice, in a few sentences."""
+        """The rule by which the questions were chosen, in a few sentences."""
         compared = f"{self.best}, the best row by {self.metric} apart from {self.other}, is compared with {self.other}"
         if self.other is None:
             compared = f"{self.best} is compared with its own mean of {self.metric}"
@@ -144,19 +144,19 @@ class Examples:
         )
 
     def data(self) -> dict[str, Any]:
-        """The examples and the rule as plain lists and dictionaries."""
+        """Return the examples and the rule as plain lists and dictionaries."""
         return {"rule": self.rule, **asdict(self)}
 
 
 def compared(evaluations: Sequence[Evaluation], bm25: Sequence[bool]) -> Compared:
-    """The two rows by which the questions are chosen: the best row besides BM25, and BM25.
+    """Return the two rows by which the questions are chosen: the best row other than BM25, and BM25.
 
-    Of rows with equal means the later is the best. Without a row of BM25 the other row is the first row, or the second
-    where the first is the best. The metric is the first metric.
+    If means are equal, the later row counts as the best. Without a BM25 row, the other row is the first row, or the second
+    row if the first is the best. The metric is the first metric.
 
     Args:
-        evaluations: of each row.
-        bm25: for each row whether it is BM25's.
+        evaluations: evaluation of each row.
+        bm25: for each row, whether it is BM25's.
     """
     metric = next(iter(evaluations[0].per_query))
     means = [float(one.per_query[metric].mean()) for one in evaluations]
@@ -173,16 +173,16 @@ def choose(
 
     Args:
         query_ids: ids of the questions, (queries,).
-        values: the values of the metric, (rows, queries).
-        best: the row that wins or loses.
-        other: the row that it is compared with; None = its own mean.
+        values: values of the metric, float64 (rows, queries).
+        best: index of the row that wins or loses.
+        other: index of the row with which ``best`` is compared; None = compare with its own mean.
 
     Returns:
-        (place, kind) of each question.
+        (index, kind) of each chosen question.
     """
     gaps = values[best] - (values[best].mean() if other is None else values[other])
     by_hash = sorted(range(len(query_ids)), key=lambda i: (hash64(query_ids[i]), query_ids[i]))
-    # sorted() is stable, so questions of equal gaps stay in the order of their hashes
+    # sorted() is stable, so questions with equal gaps stay in the order of their hashes
     orders = {
         WON: [i for i in sorted(by_hash, key=lambda i: -gaps[i]) if gaps[i] > 0],
         LOST: [i for i in sorted(by_hash, key=lambda i: gaps[i]) if gaps[i] < 0],
@@ -198,10 +198,10 @@ def choose(
 
 
 def beginning(text: str, limit: int = PASSAGE) -> str:
-    """The beginning of a text in one line: at most ``limit`` characters, up to the end of a word, and an ellipsis.
+    """Return the beginning of a text in one line: at most ``limit`` characters, up to a word boundary, and an ellipsis.
 
-    Control characters and marks that turn the direction of writing are left out. A text without blanks, as in languages
-    that write none, is cut between letters, never between a letter and its marks.
+    Control characters and direction marks are left out. A text without spaces, as in languages that do not write spaces, is
+    cut between letters, but never between a letter and its combining marks.
     """
     line = one_line(text)
     if len(line) <= limit:
@@ -213,9 +213,9 @@ def beginning(text: str, limit: int = PASSAGE) -> str:
 
 
 def examples(systems: Sequence[EvaluatedRow], collection: Collection, split: str) -> Examples:
-    """The example questions of ``split``, with the findings of each system.
+    """Return the example questions of ``split``, with the results of each system.
 
-    The systems must be those of one table, evaluated on the same questions. Raises ``UserError`` where their files are
+    The systems must belong to one table and be evaluated on the same questions. Raises ``UserError`` if their files are
     damaged or do not belong together.
     """
     evaluations = [Evaluation.load(system.folder / EVALUATION) for system in systems]
@@ -239,7 +239,7 @@ def examples(systems: Sequence[EvaluatedRow], collection: Collection, split: str
 
 
 class _Questions:
-    """Reads questions, passages and relevant passages from a collection, row by row."""
+    """Reader of a collection's questions, passages and relevant passages, row by row."""
 
     def __init__(self, collection: Collection, split: str, by_answers: bool) -> None:
         self.collection, self.by_answers = collection, by_answers
@@ -248,12 +248,12 @@ class _Questions:
         self.ids, self.titles, self.texts = (passages.column(name) for name in ("id", "title", "text"))
 
     def example(self, kind: str, query_id: str, rankings: Sequence[tuple[EvaluatedRow, float, list[str]]]) -> Example:
-        """Make the example of one question.
+        """Build the example of one question.
 
         Args:
-            kind: why the question is shown.
-            query_id: its id.
-            rankings: for each system the value of the metric, and the ids of the passages that it found, best first.
+            kind: reason why the question is shown.
+            query_id: id of the question.
+            rankings: each system, its value of the metric, and the ids of the passages that it found, best first.
         """
         row = int(self.collection.queries.rows_of([query_id])[0])
         if row < 0:
@@ -290,6 +290,6 @@ class _Questions:
 
 
 def by_kind(items: Sequence[Example]) -> Iterator[tuple[str, list[Example]]]:
-    """Yield (kind, its questions) for each kind that occurs."""
+    """Yield (kind, questions of this kind) for each kind that occurs."""
     for kind in dict.fromkeys(item.kind for item in items):
         yield kind, [item for item in items if item.kind == kind]

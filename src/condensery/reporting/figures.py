@@ -1,6 +1,6 @@
-"""The figures of the papers: scores against an amount, attention entropy by layer, losses of several trainings.
+"""The types of figures in the papers: a metric by size or steps, attention entropy by layer, losses of training runs.
 
-Each figure is drawn from lines of numbers of any origin. It leaves a PNG, an SVG and the numbers as CSV.
+Each figure is drawn from lines of numbers of any origin, and is written as PNG, as SVG, and as CSV with the numbers.
 """
 
 import csv
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from condensery.reporting.table import Comparison
 
-FEW = 15  # a line of at most 15 points has a marker and a bar at each point; a longer line has MARKS markers and a band
+FEW = 15  # a line of at most 15 points has a marker and an error bar at each point; a longer line has a band
 MARKS = 7  # markers of a longer line
 EVEN = "even attention"
 BASELINE = "#888888"  # the colour of reference lines
@@ -38,9 +38,9 @@ class Line:
     """One line of a figure.
 
     Attributes:
-        label: its name in the legend, in one line.
-        x: (points,) ascending; empty = the value is the same everywhere and is drawn across the whole panel.
-        values: for each point the value of each run (seed), at least one. A line with empty ``x`` has one point.
+        label: name of the line in the legend, in one line.
+        x: (points,), ascending. Empty = a constant, which is drawn across the whole panel.
+        values: for each point, the value of each run (seed), at least one. A line with empty ``x`` has one point.
     """
 
     label: str
@@ -52,24 +52,24 @@ class Line:
 
     @property
     def mean(self) -> NDArray[np.float64]:
-        """The mean over the runs at each point, (points,)."""
+        """Mean over the runs at each point, (points,)."""
         return np.array([np.mean(one) for one in self.values])
 
     @property
     def deviation(self) -> NDArray[np.float64]:
-        """The standard deviation over the runs (n - 1) at each point, (points,); 0 where there is one run."""
+        """Sample standard deviation (n - 1) over the runs at each point, (points,); 0 for a single run."""
         return np.array([np.std(one, ddof=1) if len(one) > 1 else 0.0 for one in self.values])
 
     @property
     def runs(self) -> int:
-        """The largest number of runs of a point."""
+        """Largest number of runs at a point."""
         return max(map(len, self.values))
 
 
 def line_of_curves(label: str, curves: Sequence[Curve], scale: float = 1.0) -> Line:
-    """Make one line of the same training with several seeds, at the steps that all seeds logged.
+    """Build one line from the training curves of several seeds, at the steps that all seeds logged.
 
-    ``scale`` multiplies the steps.
+    ``scale``: factor by which the steps are multiplied.
     """
     common = sorted(set.intersection(*(set(curve.steps.tolist()) for curve in curves)))
     values = [dict(zip(curve.steps.tolist(), curve.values.tolist(), strict=True)) for curve in curves]
@@ -77,9 +77,9 @@ def line_of_curves(label: str, curves: Sequence[Curve], scale: float = 1.0) -> L
 
 
 def draw_scores(stem: Path, title: str, caption: str, lines: Sequence[Line], x_label: str, y_label: str) -> Figure:
-    """Draw a score against an amount on a log axis.
+    """Draw a metric as a function of a quantity on a log axis, such as the training-set size or the number of steps.
 
-    Each system has one line, with bars of one standard deviation over the runs.
+    Each system has one line, with error bars of one standard deviation over the runs.
     """
     with canvas(3.4 + 0.14 * len(lines)) as drawn:
         axes = drawn.subplots()
@@ -95,16 +95,16 @@ def draw_scores(stem: Path, title: str, caption: str, lines: Sequence[Line], x_l
 
 
 def draw_differences(stem: Path, title: str, caption: str, comparisons: "Sequence[Comparison]") -> Figure:
-    """Draw the difference of each line of a table from its baseline, in points: a dot on its interval, line by line."""
+    """Draw the difference of each line of a table from its baseline, in points, as a dot with its confidence interval."""
     names = [one_line(one.name) for one in comparisons]
     labels = [textwrap.fill(name, NAME) for name in names]
     lines = sum(1 + label.count("\n") for label in labels)
     points = 100 * np.array([(one.difference, one.interval.low, one.interval.high) for one in comparisons])
     middle, low, high = points.T
-    places = np.arange(len(names))[::-1]  # the first on top
+    places = np.arange(len(names))[::-1]  # the first line on top
     with canvas(0.9 + 0.1 * len(names) + 0.17 * lines) as drawn:
         axes = drawn.subplots()
-        # a title of the whole picture, for beside the names the axes are too narrow for it
+        # a title of the whole picture, because the axes next to the names are too narrow for it
         drawn.suptitle(textwrap.fill(title, 60), x=0.01, ha="left", fontsize=10, fontweight="bold")
         axes.axvline(0.0, color=BASELINE, linewidth=0.9, linestyle=(0, (1, 2)))
         style = STYLES[1]
@@ -128,9 +128,9 @@ def draw_differences(stem: Path, title: str, caption: str, comparisons: "Sequenc
 def draw_entropy(
     stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]], even: float | None
 ) -> Figure:
-    """Draw attention entropy by layer, with a panel for each model. All panels have the same lines (before, after) and axes.
+    """Draw attention entropy by layer, with one panel per model. All panels have the same lines (before, after) and axes.
 
-    ``even``: the entropy of attention that is equal for all tokens of a text, in nats; None: not drawn.
+    ``even``: entropy of uniform attention over all tokens of a text, in nats; None = not drawn.
     """
     labels = _labels(panels)
     across = min(2, len(panels))
@@ -161,7 +161,7 @@ def draw_entropy(
 def draw_losses(stem: Path, title: str, caption: str, lines: Sequence[Line], x_label: str) -> Figure:
     """Draw training losses on a log scale.
 
-    Each training has one line, with a band of one standard deviation over the runs.
+    Each configuration has one line, with a band of one standard deviation over its runs.
     """
     with canvas(3.4 + 0.14 * len(lines)) as drawn:
         axes = drawn.subplots()
@@ -176,9 +176,9 @@ def draw_losses(stem: Path, title: str, caption: str, lines: Sequence[Line], x_l
 
 
 def draw_training(stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]]) -> Figure:
-    """Draw several trainings by optimisation step, with a panel for each value (loss, validation).
+    """Draw the curves of several training runs by optimisation step, with one panel per logged value (loss, validation).
 
-    A training has the same style in all panels.
+    A training run has the same style in all panels.
     """
     labels = _labels(panels)
     with canvas(2.2 * len(panels) + 0.6 + 0.14 * len(labels)) as drawn:
@@ -196,14 +196,14 @@ def draw_training(stem: Path, title: str, caption: str, panels: Mapping[str, Seq
 
 
 def _labels(panels: Mapping[str, Sequence[Line]]) -> list[str]:
-    """The labels of all panels. Lines with the same label have the same style in all panels."""
+    """Return the labels of all panels. Lines with the same label have the same style in all panels."""
     return list(dict.fromkeys(line.label for lines in panels.values() for line in lines))
 
 
 def _lines(axes: "Axes", lines: Sequence[Line], labels: Sequence[str] | None = None) -> dict[str, Any]:
     """Draw the lines, and return label -> artist for the legend.
 
-    ``labels``: the labels of all panels; by default the labels of this panel.
+    ``labels``: labels of all panels; None = the labels of this panel.
     """
     labels = _labels({"": lines}) if labels is None else labels
     if len(labels) > len(STYLES):
@@ -214,7 +214,7 @@ def _lines(axes: "Axes", lines: Sequence[Line], labels: Sequence[str] | None = N
 def _line(axes: "Axes", line: Line, number: int, of: int) -> Any:
     style, mean, deviation = STYLES[number], line.mean, line.deviation
     look: dict[str, Any] = {"color": style.colour, "linestyle": style.dashes, "linewidth": style.width}
-    if not line.x:  # the same everywhere
+    if not line.x:  # a constant
         if deviation[0]:
             axes.axhspan(mean[0] - deviation[0], mean[0] + deviation[0], color=style.colour, alpha=0.12, linewidth=0)
         return axes.axhline(mean[0], **look)
@@ -234,16 +234,16 @@ def _line(axes: "Axes", line: Line, number: int, of: int) -> Any:
     smooth, spread = smoothed(mean), smoothed(deviation)
     if spread.any():
         axes.fill_between(x, smooth - spread, smooth + spread, color=style.colour, alpha=0.15, linewidth=0)
-    every = len(x) / MARKS  # markers of different lines at different places
+    every = len(x) / MARKS  # offset, so that markers of different lines do not coincide
     at = np.unique((every * (np.arange(MARKS) + (number + 0.5) / max(of, number + 1))).astype(int).clip(0, len(x) - 1))
     (drawn,) = axes.plot(x, smooth, **look, **marks, markevery=at.tolist())
     return drawn
 
 
 def _room(axes: "Axes", lines: Sequence[Line], near: float = 0.2, above: float | None = None) -> None:
-    """Set the limits of the y axis so that all means and bars, and the value ``above``, fit.
+    """Set the limits of the y axis so that all means and error bars, and the value ``above``, fit.
 
-    The axis begins at 0 where the lowest value is below ``near`` times the highest.
+    The axis begins at 0 if the lowest value is below ``near`` times the highest value.
     """
     low = min(float((line.mean - line.deviation).min()) for line in lines)
     high = max(above or -np.inf, *(float((line.mean + line.deviation).max()) for line in lines))
@@ -254,7 +254,7 @@ def _room(axes: "Axes", lines: Sequence[Line], near: float = 0.2, above: float |
 
 
 def _from_the_start(axes: "Axes", whole: bool = True) -> None:
-    """Let the x axis begin at 0. With ``whole`` its ticks are whole numbers, as for steps."""
+    """Start the x axis at 0. With ``whole``, its ticks are integers, as for steps."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlim(left=0)
@@ -262,14 +262,14 @@ def _from_the_start(axes: "Axes", whole: bool = True) -> None:
 
 
 def _log_losses(axes: "Axes", lines: Sequence[Line]) -> None:
-    """Set the limits of a log axis by the means and their bars, with at least three ticks at numbers as round as possible."""
+    """Set the limits of a log axis by the means and their error bars, with at least three ticks at round numbers."""
     means = np.concatenate([smoothed(line.mean) for line in lines])
     bars = np.concatenate([smoothed(line.deviation) for line in lines])
-    if not (means > 0).any():  # nothing but zeros
+    if not (means > 0).any():  # all zeros
         axes.set_yscale("linear")
         return
     means, bars = means[means > 0], bars[means > 0]
-    low = float(np.maximum(means - bars, means / 3).min()) / 1.1  # a bar that reaches zero has no end on this scale
+    low = float(np.maximum(means - bars, means / 3).min()) / 1.1  # a bar down to zero would not end on a log scale
     high = float((means + bars).max()) * 1.1
     powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.log10(high))
     choices = [np.outer(powers, firsts).ravel() for firsts in ((1,), (1, 2, 5), range(1, 10), np.arange(10, 100) / 10)]
@@ -281,10 +281,10 @@ def _log_losses(axes: "Axes", lines: Sequence[Line]) -> None:
 
 
 def _log_axis(axes: "Axes", places: Sequence[float]) -> None:
-    """Set the ticks: at the measured amounts where these are at most six, otherwise at 1, 2 and 5 of each power of ten."""
+    """Set the ticks: at the measured values if there are at most six, otherwise at 1, 2 and 5 times each power of ten."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    if not places:  # all lines have the same value everywhere
+    if not places:  # all lines are constants
         axes.set_xticks([])
         return
     axes.set_xlim(min(places) / 1.25, max(places) * 1.25)
@@ -315,7 +315,7 @@ def _write_csv(path: Path, rows: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _numbers(panels: Mapping[str, Sequence[Line]], heading: str) -> str:
-    """The lines of all panels as a Markdown table, a column for each x."""
+    """Return the lines of all panels as a Markdown table, with one column per x."""
     places = sorted({x for lines in panels.values() for line in lines for x in line.x})
     rows = [["", *(f"{heading} {place:g}" for place in places)]]
     for panel, lines in panels.items():

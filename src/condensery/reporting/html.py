@@ -1,4 +1,4 @@
-"""HTML by Jinja2. Values that are put into ``templates/`` are escaped, and control characters in them are removed."""
+"""HTML from Jinja2 templates. Values inserted into ``templates/`` are escaped, and their control characters removed."""
 
 import re
 from functools import cache
@@ -14,7 +14,7 @@ TEMPLATES = files("condensery.reporting") / "templates"
 
 
 def template(name: str) -> str:
-    """The file ``name`` of ``templates/``, without line breaks and indentation."""
+    """Return the file ``name`` of ``templates/``, without line breaks and indentation."""
     return re.sub(r"\n\s*", "", (TEMPLATES / name).read_text(encoding="utf-8"))
 
 
@@ -24,7 +24,7 @@ def _shown(value: Any) -> Any:
 
 @cache
 def macros(name: str) -> Any:
-    """The macros of a template as functions, which return ``Markup``."""
+    """Return the macros of a template as functions, which return ``Markup``."""
     return (
         Environment(loader=FunctionLoader(template), autoescape=True, undefined=StrictUndefined, finalize=_shown)
         .get_template(name)

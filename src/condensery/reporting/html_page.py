@@ -1,9 +1,9 @@
-"""The page of a study: one HTML file with its tables, figures, curves, configs and commands. It needs no network.
+"""The page of a run or a sweep: one HTML file with tables, figures, curves, configs and commands. It works offline.
 
-Each number links to the line of "Where the numbers come from" with its seed, its artifact, its run and its curves. A click
-on a heading sorts the lines below it. Without scripts the page is the same, in the order of the recipe.
+Each number links to its line in the section "Where the numbers come from", which names its seed, artifact, run and curves. A
+click on a column heading sorts the table. Without scripts, the page has the same content, in the order of the recipe.
 
-``Page`` holds the data that the page shows, from any source; ``html`` writes the page. All text is escaped.
+``Page`` holds the data of the page, from any source. ``html`` builds the page. All text is escaped.
 """
 
 import base64
@@ -31,17 +31,16 @@ from condensery.system.files import atomic
 from condensery.system.progress import clock
 
 STYLE, SCRIPT = TEMPLATES / "page.css", TEMPLATES / "page.js"
-SHOWN = 12  # points of each line of a figure that the table of its numbers shows
-Cell = str | tuple[str, str]  # a text; or (name of an HTML element, its text); or ("#place", text of the link)
+SHOWN = 12  # maximum number of points per line in the table of a figure's numbers
+Cell = str | tuple[str, str]  # a string; or (name of an HTML element, its text); or ("#id", text of the link)
 
 
 @dataclass(frozen=True)
 class ArtifactRow:
     """One stage of a run and its artifact.
 
-    ``warnings`` holds the faults that the stage found in its input. Where there is no artifact, ``failed`` gives the
-    reason, and ``seconds`` and the rest are empty. ``cause`` is then the stage that failed: this stage, or a stage that it
-    needs.
+    ``warnings`` holds the problems that the stage found in its input. If there is no artifact, ``failed`` gives the reason,
+    ``cause`` names the stage that failed (this stage or one of its inputs), and ``seconds`` and the other fields are empty.
     """
 
     stage: str
@@ -58,7 +57,7 @@ class ArtifactRow:
 
 @dataclass(frozen=True)
 class JobSection:
-    """One run: its label among the jobs of its sweep, its command, its composed config, its stages and curves."""
+    """One run: its label among the jobs of its sweep, its command, composed config, stages and training curves."""
 
     label: str
     command: str
@@ -72,17 +71,17 @@ class Page:
     """The data of a run or a sweep.
 
     Attributes:
-        name: the title.
-        about: the question, as paragraphs; an indented paragraph is a command.
-        command: the command as the user typed it; empty where it is not known.
-        tables, figures: the tables and figures of the results.
-        jobs: one for a run, several for a sweep.
+        name: title of the page.
+        about: description of the research question, as paragraphs. An indented paragraph is a command.
+        command: the command as the user typed it; empty if it is not known.
+        tables, figures: tables and figures of the results.
+        jobs: one job for a run, several for a sweep.
         rows: the measured rows behind the numbers of the tables.
-        failed: (name, reason) of jobs that left no run.
-        machine: names and values of hardware and libraries.
-        examples: questions with the findings of the rows; None where the table is not of retrieval.
-        suspects: suspected false negatives by the stage that found them, as ``reporting.suspects.shown`` gives them.
-        words: the result in words, where no table tells it.
+        failed: (name, reason) of jobs that produced no run.
+        machine: hardware and library versions, by name.
+        examples: example questions with the results of the rows; None if the table does not compare retrievers.
+        suspects: stage -> its suspected false negatives, in the format of ``reporting.suspects.shown``.
+        words: the result in words, if there is no table with a conclusion.
     """
 
     name: str
@@ -106,10 +105,10 @@ def write_page(page: Page, path: Path) -> None:
 
 
 def html(page: Page) -> str:
-    """The whole HTML document of a page."""
+    """Return the complete HTML document of a page."""
     page_macros = macros("page.html")
     order = {name: at for at, name in enumerate(dict.fromkeys(row.name for row in page.rows))}
-    rows = sorted(page.rows, key=lambda row: order[row.name])  # puts the seeds of a system together
+    rows = sorted(page.rows, key=lambda row: order[row.name])  # groups the seeds of a system
     places = {row.name: f"from-{at}" for at, row in reversed(list(enumerate(rows)))}  # the first row of each name
     sections = {
         "Failed": page_macros.faults(_failed(page)),
@@ -139,13 +138,14 @@ def html(page: Page) -> str:
 
 
 def results_table(table: Table, places: Mapping[str, str] | None = None) -> Markup:
-    """A table in HTML: numbers with the best in bold and significance marks, conclusion, notes, and differences with p.
+    """Return a table as HTML, with its conclusion, its notes, and the differences from the baseline with p-values.
 
-    A table with blocks has a heading for each block and a column with the sources; it is never turned.
+    The best numbers are in bold, and significant differences are marked. A table with blocks has a heading for each block and
+    a column of sources, and is never transposed.
 
     Args:
         table: the table.
-        places: system -> the place on the page with the origin of its numbers. Measured numbers link to that place.
+        places: system -> HTML id of the element with the origin of its numbers. Measured numbers link to this id.
     """
     systems = [(places or {}).get(name, "") for name in (table.header if table.turned else table.names)]
     table = one_lined(table)
@@ -175,12 +175,12 @@ def _data(figure: Figure) -> str:
 
 
 def _numbers(figure: Figure) -> tuple[list[str], list[list[str]], str]:
-    """The numbers that a figure shows, as a table.
+    """Return the numbers of a figure as a table.
 
-    A long line is reduced to some of its points. A CSV that holds no lines of points is given as it is.
+    A long line is reduced to some of its points. A CSV without a column ``panel`` is returned unchanged.
 
     Returns:
-        Header, lines, and a sentence on the points that were left out; all empty where the figure has no CSV.
+        Header, lines, and a sentence on the points that were left out; all empty if the figure has no CSV.
     """
     if "csv" not in figure.paths:
         return [], [], ""
@@ -203,12 +203,12 @@ def _numbers(figure: Figure) -> tuple[list[str], list[list[str]], str]:
 
 
 def _evenly(number: int) -> list[int]:
-    """At most ``SHOWN`` places out of ``number``, evenly spaced, with the first and the last."""
+    """Return at most ``SHOWN`` indices out of ``number``, evenly spaced, including the first and the last."""
     return sorted({round(at * (number - 1) / max(1, min(SHOWN, number) - 1)) for at in range(min(SHOWN, number))})
 
 
 def _curves(jobs: Sequence[JobSection]) -> list[tuple[str, list[Markup]]]:
-    """(label, panels) of each job that has training curves; what jobs share is shown at the first of them."""
+    """Return (label, panels) of each job with training curves. Curves that jobs share are shown only at the first job."""
     shown: set[str] = set()
     by_job = []
     for job in jobs:
@@ -224,17 +224,17 @@ def _curves(jobs: Sequence[JobSection]) -> list[tuple[str, list[Markup]]]:
 
 
 def _place_of_curves(job: JobSection, stage: str) -> str:
-    """The place on the page of the curves of a stage. An artifact has the same place in all jobs."""
+    """Return the HTML id of a stage's training curves. An artifact has the same id in all jobs."""
     return next((f"curves-{row.kind}-{row.id}" for row in job.artifacts if row.stage == stage), "")
 
 
 def _suspects(page: Page) -> list[tuple[str, str, list[list[Cell]]]]:
-    """For each stage that found suspects its name, the explanation, and the lines of its table."""
+    """Return for each stage that found suspects: its name, an explanation, and the lines of its table."""
     return [(stage, suspects.about(found), suspects.lines(found)) for stage, found in page.suspects.items()]
 
 
 def _failed(page: Page) -> list[tuple[str, str]]:
-    """(stages that failed, reason), each reason once. A stage tells how many stages after it were not made."""
+    """Return (stages that failed, reason), each reason once. A stage is listed with the number of later stages not run."""
     lines: dict[str, list[str]] = {}
     for job in page.jobs:
         for row in (row for row in job.artifacts if row.failed and row.cause == row.stage):
@@ -247,7 +247,7 @@ def _failed(page: Page) -> list[tuple[str, str]]:
 
 
 def _warnings(page: Page) -> list[tuple[str, str]]:
-    """(stage, warning about its input), each once, with the jobs that have it."""
+    """Return (stage, warning about its input), each warning once, with the jobs that have it."""
     lines: dict[tuple[str, str], dict[str, None]] = {}
     for job in page.jobs:
         for row in job.artifacts:
@@ -261,7 +261,7 @@ def _warnings(page: Page) -> list[tuple[str, str]]:
 
 
 def _each_command(page: Page) -> str:
-    """The command of each run; empty for a single run, which the command of the page makes."""
+    """Return the command of each run; empty for a single run if the page has its command."""
     if len(page.jobs) < 2 and page.command:
         return ""
     return "\n".join(line for job in page.jobs if job.command for line in (f"# {job.label or 'the run'}", job.command))
@@ -292,7 +292,7 @@ def _sources(rows: Sequence[Row], jobs: Sequence[JobSection]) -> list[list[Cell]
 
 
 def _ancestors(artifact: ArtifactRow, artifacts: Sequence[ArtifactRow]) -> list[str]:
-    """The stages that an artifact was made from, the nearest first."""
+    """Return the stages on which an artifact depends, the nearest first."""
     reads = {one.stage: one.reads for one in artifacts}
     names = list(dict.fromkeys(artifact.reads))
     for name in names:  # the list grows during the loop
@@ -301,7 +301,7 @@ def _ancestors(artifact: ArtifactRow, artifacts: Sequence[ArtifactRow]) -> list[
 
 
 def _stages(jobs: Sequence[JobSection]) -> list[list[Cell]]:
-    """A line for each artifact, once even where several runs share it."""
+    """Return one line per artifact, also if several runs share it."""
     lines: dict[tuple[str, str], list[Cell]] = {}
     for row in (row for job in jobs for row in job.artifacts):
         took = MISSING if row.seconds is None else clock(row.seconds)

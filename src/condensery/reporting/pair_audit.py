@@ -1,4 +1,4 @@
-"""The tables of a pair audit: the judgements of annotators beside the published numbers, and the ranks of BM25."""
+"""The tables of a pair audit: the annotators' judgements next to the published numbers, and BM25's ranks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +11,16 @@ from condensery.reporting.table import MISSING, Cell, Table
 from condensery.reporting.table_formats import markdown, show
 from condensery.system.files import atomic, read_json
 
-# the rows of the published numbers, as printed; 56.6 is no multiple of half a percent, which 200 pairs would give
+# the rows with the published numbers, as printed; 200 pairs would give multiples of 0.5 %, but 56.6 is not one
 PUBLISHED = {PASSAGES: "Q/5/passage-passage", QUERIES: "Q/5/passage-query"}
 
 
 def tables(audit: dict[str, Any]) -> list[Table]:
-    """The tables of ``audit.json``: always that of the annotators, with dashes before there are judgements; and BM25's."""
+    """Return the tables of ``audit.json``.
+
+    The first table has the annotators' judgements, or dashes if there are none yet. If BM25 was run, a second table has its
+    ranks.
+    """
     kinds: dict[str, dict[str, Any]] = audit["kinds"]
     shown = [_by_annotators(kinds, audit["sheets"])]
     if any("proxy" in numbers for numbers in kinds.values()):

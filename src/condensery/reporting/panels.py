@@ -1,6 +1,7 @@
-"""Draws the training of one stage as a small SVG for a page. It takes the colours of the page, light or dark, and any width.
+"""Draw the training curves of one stage as a small SVG for a web page.
 
-Lines differ in dashes and width. The caption shows each line with its last value.
+The SVG takes the colours of the page, light or dark, and scales to any width. Lines differ in dashes and width. The caption
+shows each line with its last value.
 """
 
 import math
@@ -16,17 +17,17 @@ from condensery.reporting.html import macros
 
 DASHES = dict(zip(LOSSES, (("", 2.2), ("7 3", 1.6), ("2 2.5", 2.0), ("9 3 2 3", 1.6)), strict=True))  # and width
 WIDTH, HEIGHT = 340, 190
-LEFT, RIGHT, TOP, BOTTOM = 40, 300, 12, 160  # of the plot within the picture
-POINTS = 160  # most points of a line
+LEFT, RIGHT, TOP, BOTTOM = 40, 300, 12, 160  # edges of the plot within the picture
+POINTS = 160  # maximum number of points per line
 
 
 def panel(name: str, curves: Mapping[str, Curve], place: str = "") -> Markup:
-    """A ``<figure>`` of the losses and the validation that a stage logged.
+    """Return a ``<figure>`` of the losses and the validation metric that a stage logged.
 
     Args:
-        name: the name of the stage.
+        name: name of the stage.
         curves: column of metrics.csv -> curve.
-        place: the id of the figure in the page; empty: none.
+        place: HTML id of the figure; empty = no id.
     """
     losses = losses_of(curves)
     shown = [curves[column] for column in [*losses, *([SCORE] if SCORE in curves else [])]]
@@ -57,7 +58,7 @@ def panel(name: str, curves: Mapping[str, Curve], place: str = "") -> Markup:
 
 
 def nice_ticks(low: float, high: float) -> list[float]:
-    """Three to six round numbers that cover ``low`` to ``high``. The first is 0 where ``low`` is near 0."""
+    """Return three to six round numbers that cover ``low`` to ``high``. The first is 0 if ``low`` is near 0."""
     low = 0.0 if 0 <= low < 0.5 * high else low
     span = (high - low) or abs(high) or 1.0
     power = 10.0 ** math.floor(math.log10(span / 3))
@@ -67,7 +68,7 @@ def nice_ticks(low: float, high: float) -> list[float]:
 
 
 def _points(across: NDArray[np.float64], values: NDArray[np.float64], ticks: Sequence[float]) -> list[tuple[str, str]]:
-    """The places (x, y) of a line in the picture; ``across`` is the share of the steps, from 0 to 1."""
+    """Return the coordinates (x, y) of a line's points in the picture. ``across``: step / last step, from 0 to 1."""
     chosen = np.unique(np.linspace(0, len(values) - 1, min(POINTS, len(values))).round().astype(int))
     up = (values[chosen] - ticks[0]) / (ticks[-1] - ticks[0])
     places = [(LEFT + (RIGHT - LEFT) * x, BOTTOM - (BOTTOM - TOP) * y) for x, y in zip(across[chosen], up, strict=True)]
@@ -75,7 +76,7 @@ def _points(across: NDArray[np.float64], values: NDArray[np.float64], ticks: Seq
 
 
 def _scale(ticks: Sequence[float], left: bool) -> dict[str, Any]:
-    """The numbers of the left or right scale. The numbers of the left scale have lines across the plot."""
+    """Return the tick labels of the left or right scale. The ticks of the left scale have grid lines across the plot."""
     places = [BOTTOM - (BOTTOM - TOP) * number / (len(ticks) - 1) for number in range(len(ticks))]
     x, anchor = (LEFT - 6, "end") if left else (RIGHT + 6, "start")
     return {
@@ -88,6 +89,6 @@ def _scale(ticks: Sequence[float], left: bool) -> dict[str, Any]:
 
 
 def _steps(last: float) -> list[tuple[float, int, str, str]]:
-    """The texts below the plot with their places: 0, the last step, and the name of the axis between them."""
+    """Return the texts below the plot with their positions: 0, the last step, and between them the name of the axis."""
     words = ((LEFT, "start", "0"), ((LEFT + RIGHT) / 2, "middle", "optimisation step"), (RIGHT, "end", f"{last:,.0f}"))
     return [(x, BOTTOM + 18, anchor, text) for x, anchor, text in words]

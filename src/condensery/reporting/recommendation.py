@@ -1,4 +1,4 @@
-"""Recommends a row of a table in words: the gain and cost of training, and the simplest row that no row is ahead of."""
+"""Recommend a row of a table in words: the gain and cost of training, and the simplest row no worse than the best."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from condensery.reporting.table import Comparison, of_each_seed
 
 @dataclass(frozen=True)
 class Made:
-    """How a row was made.
+    """How a row was produced.
 
     Attributes:
-        parts: the index of BM25 or the encoders that it searches with, as kind/id. Where a choice kept only the start of a
-            training, the encoder is the start.
+        parts: the BM25 index or the encoders with which the row searches, as kind/id. If the stage ``keep_best`` kept only
+            the initial checkpoint of a training run, the encoder is this checkpoint.
         trained: whether one of the parts was trained.
-        seconds: the time of the row beyond the time of all rows without training.
-        kept: the content of ``kept.json`` where the encoder was chosen (stage ``keep_best``).
+        seconds: time of the row in seconds, beyond the time of all rows without training.
+        kept: content of ``kept.json`` if the encoder was chosen by the stage ``keep_best``.
     """
 
     parts: frozenset[str]
@@ -30,7 +30,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The row to use, and the reasons in a few sentences (``text``)."""
+    """The recommended row, and the reasons in a few sentences (``text``)."""
 
     row: str
     text: str
@@ -45,27 +45,27 @@ def recommendation(
     test: Test = "randomisation",
     level: float = 0.01,
 ) -> Recommendation | None:
-    """Recommend the simplest row that the test cannot tell from the row with the highest mean.
+    """Recommend the simplest row that is not significantly different from the row with the highest mean.
 
-    No simpler row may have a higher mean than the recommended row. The order of simplicity: rows that need no training;
-    then fewer parts; then BM25; then rows that were chosen by other queries than these (``Made.kept``); then less time.
+    No simpler row may have a higher mean than the recommended row. Simplicity is decided by, in this order: no training;
+    fewer parts; BM25; an encoder chosen by other queries than these (``Made.kept``); less time.
 
-    The text first tells the gain of training: each chosen encoder is compared with the row that the table compares it with.
-    Intervals are those of the table (``significance.interval``), at 95 %.
+    The text begins with the gain of training: each chosen encoder is compared with its baseline in the table. Intervals are
+    95 % confidence intervals, as in the table (``significance.interval``).
 
     Args:
-        rows, kinds, baseline, tested, test, level: as ``conclusion`` takes them.
-        made: artifact of a row -> how it was made.
+        rows, kinds, baseline, tested, test, level: see ``conclusion``.
+        made: artifact of a row -> how the row was produced.
 
     Returns:
-        None where the rows cannot be compared (see ``conclusion``).
+        The recommendation; None if the rows cannot be compared (see ``conclusion``).
     """
     lines = lines_of(rows, kinds)
     if len(lines.systems) < 2:
         return None
     words = _Words(lines, made, level, test)
     order = sorted(range(len(lines.systems)), key=words.simplicity)
-    highest = max(order, key=words.mean)  # of equal means the simplest
+    highest = max(order, key=words.mean)  # ties go to the simplest row
     p_of = words.p_values(highest)
     near = [at for at in order if at == highest or p_of[at] >= level]
     use = next(at for at in near if not any(words.mean(other) > words.mean(at) for other in order[: order.index(at)]))
@@ -75,7 +75,7 @@ def recommendation(
 
 
 class _Words:
-    """Makes the sentences on the lines of a table. A line is given by its place (``at``)."""
+    """Writer of the sentences on the lines of a table. A line is given by its index (``at``)."""
 
     def __init__(self, lines: Lines, made: Mapping[str, Made], level: float, test: Test) -> None:
         self.lines, self.level, self.test = lines, level, test
@@ -95,11 +95,14 @@ class _Words:
         return made.trained, len(made.parts), not lexical, of_test_alone, made.seconds, at
 
     def p_values(self, reference: int) -> dict[int, float]:
-        """The p-value of each other line against the line ``reference``."""
+        """Return the p-value of every other line against the line ``reference``."""
         return p_values(self.lines.systems, reference, self.lines.metric, self.test)
 
     def on_training(self, at: int, baseline: str | None, tested: Sequence[Comparison]) -> str:
-        """A sentence on the gain of training; empty for lines whose encoder was not chosen, or is joined with others."""
+        """Return a sentence on the gain of training.
+
+        It is empty if ``keep_best`` did not choose the line's encoder, or if the encoder is fused with other parts.
+        """
         made = self.made[at]
         against = None if baseline is None else self.lines.measured.baseline_of(at, baseline)
         if made.kept is None or len(made.parts) > 1 or against is None:
@@ -117,7 +120,7 @@ class _Words:
         return f"{self.name(at)} {is_ahead} {self.name(against)}: {self._pair(at, against, p)}, {for_what}."
 
     def on_use(self, use: int, simplest: int) -> str:
-        """A sentence on the row to use, compared with the simplest row."""
+        """Return a sentence that recommends a row, compared with the simplest row."""
         metric, mean = self.lines.metric, f"{100 * self.mean(use):.1f}"
         cost = f", after {_duration(self.made[use].seconds)} of training" if self.made[use].trained else ""
         if use == simplest:
@@ -127,7 +130,7 @@ class _Words:
         return f"Use {self.name(use)}: {metric} {mean}{cost}; {other}, {lead}."
 
     def on_highest(self, highest: int, use: int, p_of: Mapping[int, float]) -> str:
-        """A sentence on why the highest row is not recommended; empty where it is."""
+        """Return a sentence on why the row with the highest mean is not recommended; empty if it is."""
         if highest == use:
             return ""
         made = self.made[highest]
@@ -139,7 +142,7 @@ class _Words:
         )
 
     def on_bias(self) -> str:
-        """A sentence of warning: the row is chosen by the same queries that it is measured with."""
+        """Return a warning that the row was chosen by the same queries on which it is evaluated."""
         split = self.lines.measured.seeds[0][0][0].split
         return (
             f"The row is chosen by the {_queries(self.queries)} of {split} that it is measured with: others may give it a"
@@ -147,12 +150,12 @@ class _Words:
         )
 
     def _pair(self, at: int, against: int, p: float) -> str:
-        """The means of two lines and their difference: ``NDCG@10 54.2 against 51.6, +2.6 (0.9 to 4.2, p < 0.01)``."""
+        """Return the means of two lines and their difference: ``NDCG@10 54.2 against 51.6, +2.6 (0.9 to 4.2, p < 0.01)``."""
         means = f"{self.lines.metric} {100 * self.mean(at):.1f} against {100 * self.mean(against):.1f}"
         return f"{means}, {self._lead(at, against, p)}"
 
     def _lead(self, at: int, against: int, p: float) -> str:
-        """The difference of two lines with its interval and p-value: ``+2.6 (0.9 to 4.2, p < 0.01)``."""
+        """Return the difference of two lines with its interval and p-value: ``+2.6 (0.9 to 4.2, p < 0.01)``."""
         ids = self.lines.systems[against].evaluation.query_ids
         sides = (of_each_seed(self.lines.measured.seeds[one][0], self.lines.metric, ids) for one in (at, against))
         reach = interval(*sides)
@@ -165,12 +168,13 @@ class _Words:
 
 
 def unmeasured(made: Mapping[str, Made]) -> Recommendation:
-    """Recommend a row where no query is judged: the last row that joins others, or an earlier row with the same parts.
+    """Recommend a row if no query is judged: the last fused row, or the first row with the same parts.
 
-    The text also tells by which queries the kept weights of each training were chosen.
+    Without a fused row, the last row takes its place. The text also names the queries by which the kept weights of each
+    training run were chosen.
 
     Args:
-        made: row -> how it was made, in the order of the table.
+        made: row -> how it was produced, in the order of the table.
     """
     joined = [row for row, one in made.items() if len(one.parts) > 1]
     last = (joined or list(made))[-1]
@@ -190,7 +194,7 @@ def _queries(number: int) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """A duration in words: ``40 seconds``, ``4 minutes``, ``1.5 hours``."""
+    """Format a duration in words: ``40 seconds``, ``4 minutes``, ``1.5 hours``."""
     for unit, size in (("hour", 3600.0), ("minute", 60.0)):
         if seconds >= 1.5 * size:
             number = f"{seconds / size:.1f}".removesuffix(".0") if unit == "hour" else f"{seconds / size:.0f}"

@@ -1,4 +1,4 @@
-"""``results.json``: the measurements of a run, one entry for each row of its table, for people and programs."""
+"""``results.json``: the results of a run, with one entry per row of its table, for people and programs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from condensery.errors import UserError, shown
 from condensery.system.files import inside, read_json, write_json
 
-MOST = 1e6  # largest absolute value of a metric; metrics of rankings lie in 0 to 1, correlations in -1 to 1
-AVERAGE = "average"  # the collection of a mean over collections
+MOST = 1e6  # largest absolute value of a metric; ranking metrics are in [0, 1], correlations in [-1, 1]
+AVERAGE = "average"  # name of the collection of a mean over collections
 _FIELDS: dict[str, tuple[type, ...]] = {
     "row": (str,),
     "collection": (str,),
@@ -22,25 +22,25 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "artifact": (str,),
 }
 _SOME = {"failed": str, "warnings": list, "recommended": str}  # optional fields
-_SOME |= {"system": str, "settings": dict}  # optional fields of a sweep's results
+_SOME |= {"system": str, "settings": dict}  # optional fields of the results of a sweep
 
 
 @dataclass(frozen=True)
 class Row:
-    """One system measured on one split of one collection.
+    """The evaluation of one system on one split of one collection.
 
     Attributes:
-        name: the name of the system in the table.
+        name: name of the system in the table.
         metrics: metric -> mean over the queries, between 0 and 1.
-        per_query: metric -> float64 (queries,), for significance tests; may be empty.
+        per_query: metric -> values of the queries, float64 (queries,), for significance tests; may be empty.
         query_ids: ids of these queries, in the same order.
-        seed: the seed of the run, where it has one.
-        artifact: the id of the artifact that was measured.
-        failed: the reason why nothing was measured, in one line; empty where something was measured.
-        system: the name without the prefix that a sweep added; empty where there is no prefix.
-        warnings: caveats on the data behind the numbers, such as test queries that stand in train.
-        recommended: the reasons for the recommended row, where the table names one (``table.recommend``); else empty.
-        settings: in a sweep, key -> the values with which its jobs made this row.
+        seed: seed of the run, if it has one.
+        artifact: id of the evaluated artifact.
+        failed: reason why there is no result, in one line; empty if there is a result.
+        system: the name without the prefix that a sweep added; empty if there is no prefix.
+        warnings: caveats on the data behind the numbers, such as test queries that also occur in train.
+        recommended: reasons for the recommendation, if the table recommends this row (``table.recommend``); else empty.
+        settings: in a sweep, key -> the values with which its jobs produced this row.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Row:
 
 
 def write_results(path: Path, rows: Sequence[Row]) -> None:
-    """Write the rows without the values of each query, which lie in the artifacts."""
+    """Write the rows without their per-query values, which are stored in the artifacts."""
     entries = [
         {
             "row": row.name,
@@ -79,7 +79,7 @@ def write_results(path: Path, rows: Sequence[Row]) -> None:
 
 
 def read_results(path: Path) -> list[Row]:
-    """Read the rows that ``write_results`` wrote. Raises ``UserError`` that names the wrong entry and field."""
+    """Read the rows that ``write_results`` wrote. Raises ``UserError``, which names the invalid entry and field."""
     entries = read_json(path)
     if not isinstance(entries, list):
         raise UserError(f"{path}: expected a list of results")
@@ -113,10 +113,10 @@ def _check_within(entry: dict[str, Any], where: str) -> None:
 
 
 def averages(rows: Sequence[Row]) -> list[Row]:
-    """For each system and seed the mean of its metrics over the collections.
+    """Return for each system and seed the mean of its metrics over the collections.
 
-    A system has a mean only where it was measured on the same split of all collections. Collections called ``whole/part``
-    count together as one, as BEIR counts CQADupStack.
+    A system has a mean only if it was evaluated on the same split of all collections. All collections named ``whole/part``
+    with the same ``whole`` count as one collection, as BEIR counts CQADupStack.
     """
     if len({row.collection for row in rows}) < 2:
         return []
@@ -125,10 +125,10 @@ def averages(rows: Sequence[Row]) -> list[Row]:
 
 
 def wholes(rows: Sequence[Row]) -> list[Row]:
-    """For each system and seed the mean of its metrics over the parts of a collection, such as those of CQADupStack.
+    """Return for each system and seed the mean of its metrics over the parts of a collection, as for CQADupStack.
 
-    Parts are called ``whole/part``. A system has a mean only where it was measured on the same split of all parts that any
-    system was measured on.
+    Parts are named ``whole/part``. A system has a mean only if it was evaluated on the same split of all parts that occur in
+    ``rows``.
     """
     in_parts = [row for row in rows if "/" in row.collection]
     parts: dict[str, set[str]] = {}
@@ -142,7 +142,7 @@ def _whole(row: Row) -> str:
 
 
 def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[Row], str]) -> list[Row]:
-    """The mean over the ``parts`` of each whole, for the metrics that a system has on all of the parts."""
+    """Return the means over the ``parts`` of each whole, for the metrics that a system has on all parts."""
     measured: dict[tuple[str, str, int | None, str], dict[str, Row]] = {}
     for row in rows:
         measured.setdefault((row.name, row.split, row.seed, whole(row)), {})[row.collection] = row

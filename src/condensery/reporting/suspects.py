@@ -1,4 +1,4 @@
-"""Shows suspected false negatives: as a sheet to be filled in, as a table, and on a study's page."""
+"""Show suspected false negatives: as a sheet for annotation, as a table, and on the page of a run."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -17,20 +17,20 @@ from condensery.text.sheets import cell
 SCORES = ("score", "score of the positive", "ratio")
 COLUMNS = (RELEVANT, QUERY_TEXT, PASSAGE_TEXT, "positive", *SCORES, QUERY, PASSAGE)
 FILE = "suspects.json"
-SHOWN, PRINTED = 30, 10  # suspects on a page, and in a terminal
+SHOWN, PRINTED = 30, 10  # maximum number of suspects on a page, and in a terminal
 
 
 def sheet_lines(suspects: Suspects, collection: Collection, rows: int) -> list[list[object]]:
-    """The lines of a sheet with ``COLUMNS``: at most ``rows`` suspects, the most suspicious first."""
+    """Return the lines of a sheet with ``COLUMNS``: at most ``rows`` suspects, the most suspicious first."""
     return [
         ["", *map(cell, texts), *numbers, *ids] for ids, texts, numbers in _most_suspicious(suspects, collection, rows)
     ]
 
 
 def shown(suspects: Suspects, collection: Collection, left_out: bool) -> dict[str, Any]:
-    """The content of ``FILE``, which the page and the terminal show.
+    """Return the content of ``FILE``, from which the page and the terminal show the suspects.
 
-    ``left_out``: whether mining left the suspects out.
+    ``left_out``: whether mining had left the suspects out.
     """
     items = []
     for ids, texts, numbers in _most_suspicious(suspects, collection, SHOWN):
@@ -40,7 +40,7 @@ def shown(suspects: Suspects, collection: Collection, left_out: bool) -> dict[st
 
 
 def about(found: dict[str, Any]) -> str:
-    """Two sentences that explain the suspects."""
+    """Return two sentences that explain the suspects."""
     what = "that mining left out, for they score nearly as high as a positive" if found["left_out"] else (
         "among the negatives, those that score highest beside a positive"
     )  # fmt: skip
@@ -51,7 +51,7 @@ def about(found: dict[str, Any]) -> str:
 
 
 def lines(found: dict[str, Any]) -> list[list[str | tuple[str, str]]]:
-    """The lines of the page's table: numbers, then texts in ``<bdi>``, for they may be written from right to left."""
+    """Return the lines of the page's table: numbers, then texts, which are in ``<bdi>`` because they may be right-to-left."""
     return [
         [_ratio(item), *item["numbers"][:2], *(("bdi", item[name]) for name in ("query", "passage", "positive"))]
         for item in found["items"]
@@ -75,8 +75,8 @@ def _most_suspicious(
 ) -> Iterator[tuple[Sequence[str], Sequence[str], list[str]]]:
     """Yield ids, texts and numbers of at most ``most`` suspects, the most suspicious first.
 
-    The texts are the query, the passage, and the positive. The numbers are the score of the suspect, the score of the
-    positive, and their ratio, as texts; empty for NaN.
+    The texts are the query, the passage and the positive. The numbers are the suspect's score, the positive's score and
+    their ratio, as strings; empty for NaN.
     """
     queries, passages = collection.queries.column("text"), collection.passages.column("text")
     for at in range(min(most, len(suspects.queries))):

@@ -1,6 +1,6 @@
-"""The table of a run: systems against metrics, in percent, with the best numbers and significant differences marked.
+"""The table of a run: systems by metrics, in percent, with the best numbers and significant differences marked.
 
-Rows of one name with different seeds become one line: mean and standard deviation over the seeds.
+Rows of one name with different seeds become one line, with mean and standard deviation over the seeds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import PERMUTATIONS, Interval, Test, compare, holm, interval
 from condensery.reporting.results import Row, averages
 
-WIDE = 10  # a table of more columns is turned
+WIDE = 10  # a table of more columns is transposed
 IN_BOLD = "In percent; the best of each {} in bold."
 MARK, MISSING = "†", "–"
 COMPARED = ["metric", "difference", "95 %", "p", "p, seeds too"]  # header of the differences
@@ -27,7 +27,7 @@ Column = tuple[str, str, str]  # collection, split, metric
 
 @dataclass(frozen=True)
 class Significance:
-    """The comparison of lines with a baseline: its name, the test, and the level after Holm's correction."""
+    """The settings of the significance test: name of the baseline, test, and level of the Holm-corrected p-value."""
 
     baseline: str
     test: Test = "randomisation"
@@ -39,11 +39,11 @@ class Comparison:
     """A line compared with the baseline in one column.
 
     Attributes:
-        name, column: the line and the column.
-        difference: the difference of the means, as a fraction.
-        p: the p-value of the test over queries, after Holm's correction.
-        interval: the interval of the difference, which takes the seeds as drawn at random too.
-        baseline: the name of the baseline.
+        name, column: labels of the line and of the column.
+        difference: difference of the means, as a fraction.
+        p: Holm-corrected p-value of the test over queries.
+        interval: confidence interval of the difference over queries and seeds.
+        baseline: name of the baseline.
     """
 
     name: str
@@ -54,22 +54,22 @@ class Comparison:
     baseline: str
 
     def shown(self) -> list[str]:
-        """The four cells under ``COMPARED`` after the metric, in points."""
+        """Return the cells for the columns ``COMPARED`` after the metric, in points."""
         low, high = (f"{100 * end:+.1f}" for end in (self.interval.low, self.interval.high))
         return [f"{100 * self.difference:+.1f}", f"{low} to {high}", f"{self.p:.4f}", f"{self.interval.p:.4f}"]
 
 
 @dataclass
 class Cell:
-    """One number of the table, or two on which papers disagree.
+    """One cell of the table: a number, or several different numbers from papers that disagree.
 
     Attributes:
-        text: the shown text, without marks.
+        text: text of the cell, without marks.
         best: whether the number is the best of its column among the lines of its block.
         marked: whether the number differs significantly from the baseline.
         published: whether the number is printed in a paper, not measured here.
-        number: the shown number, by which ``best`` is decided; ``None`` where there is none.
-        p: the p-value against the baseline, after Holm's correction; ``None`` where there was no test.
+        number: the number shown, by which ``best`` is decided; ``None`` if there is none.
+        p: Holm-corrected p-value against the baseline; ``None`` if there was no test.
     """
 
     text: str = MISSING
@@ -82,7 +82,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Block:
-    """Lines that stand together under a heading: a class of published lines, or measured lines. ``size``: their number."""
+    """Consecutive lines under a heading: a class of published lines, or measured lines. ``size``: number of lines."""
 
     heading: str
     size: int
@@ -91,18 +91,18 @@ class Block:
 
 @dataclass
 class Table:
-    """A table ready to be shown.
+    """A table, independent of its output format.
 
     Attributes:
         header: labels of the columns.
         names: labels of the lines.
-        cells: the numbers of each line.
-        sources: the source of the numbers of each line; empty where all are measured in one run.
-        blocks: the blocks of the lines in order; empty where all lines form one block without a heading.
-        turned: whether lines and columns have changed places; then ``sources`` and ``blocks`` belong to columns.
-        conclusion: the result of the table in a sentence or two; may be empty.
+        cells: cells of each line.
+        sources: source of each line's numbers; empty if all numbers were measured in one run.
+        blocks: blocks of lines, in order; empty if all lines form one block without a heading.
+        turned: whether the table is transposed; ``sources`` and ``blocks`` then belong to columns.
+        conclusion: result of the table in a sentence or two; may be empty.
         notes: sentences below the table.
-        comparisons: the measured lines compared with the baseline.
+        comparisons: comparisons of measured lines with the baseline.
     """
 
     title: str
@@ -117,12 +117,12 @@ class Table:
     conclusion: str = ""
 
     def turn(self) -> "Table":
-        """The table with lines and columns exchanged."""
+        """Return the transposed table."""
         cells = [list(column) for column in zip(*self.cells, strict=True)]
         return replace(self, header=self.names, names=self.header, cells=cells, turned=not self.turned)
 
     def by_block(self) -> Iterator[tuple[Block, range]]:
-        """Yield each block with the places of its lines (of its columns in a turned table)."""
+        """Yield each block with the indices of its lines; in a transposed table, of its columns."""
         size = len(self.header if self.turned else self.names)
         start = 0
         for block in self.blocks or [Block("", size)]:
@@ -133,18 +133,18 @@ class Table:
 def build_table(
     rows: Sequence[Row], metrics: Sequence[str] | None = None, significance: Significance | None = None, title: str = ""
 ) -> Table:
-    """Arrange rows as a table, in the order in which their names first appear. Several collections get an average too.
+    """Arrange rows as a table, in the order in which their names first appear. Several collections also get an average.
 
-    A failed row is a line of dashes, or is missing among the seeds of its line; a note gives the reason.
+    A failed row becomes a line of dashes, or is left out if other seeds of its line were measured. A note gives the reason.
 
     Args:
         rows: the rows of one or several collections.
-        metrics: the metrics in the order of the columns; None: all, in the order in which they appear.
-        significance: the comparison with a baseline; None: no comparison.
-        title: the title; collection and split are added where there is one of each.
+        metrics: the metrics in the order of the columns; None = all metrics, in the order in which they appear.
+        significance: settings of the test against a baseline; None = no test.
+        title: the title. Collection and split are added if there is only one of them.
 
     Raises:
-        UserError: nothing was measured, or the baseline is not among the rows.
+        UserError: all rows failed, or the baseline is not among the rows.
     """
     names = list(dict.fromkeys(row.name for row in rows))
     first = [*warnings(rows), *failures(rows)]
@@ -152,7 +152,7 @@ def build_table(
     if not rows:
         raise UserError("table: there is no result to show")
     rows = [*rows, *averages(rows)]
-    groups: dict[tuple[str, str, str], list[Row]] = {}  # (name, collection, split) -> its seeds
+    groups: dict[tuple[str, str, str], list[Row]] = {}  # (name, collection, split) -> the rows of its seeds
     for row in rows:
         groups.setdefault((row.name, row.collection, row.split), []).append(row)
     places = list(dict.fromkeys((row.collection, row.split) for row in rows))
@@ -179,13 +179,13 @@ def build_table(
 
 
 def warnings(rows: Sequence[Row]) -> list[str]:
-    """Notes with the warnings on the data behind the numbers, each once."""
+    """Return notes with the warnings on the data behind the numbers, each warning once."""
     pairs = [(row.collection, str(text).rstrip(".")) for row in rows for text in row.warnings]
     return [f"Warning: {f'{collection}: ' if collection else ''}{text}." for collection, text in dict.fromkeys(pairs)]
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """Notes on failed rows, with the reason; a row is given with its seed where another seed was measured."""
+    """Return notes on failed rows, with the reason. A row is named with its seed if another seed was measured."""
     measured = {row.name for row in rows if not row.failed}
     by_reason: dict[str, dict[str, None]] = {}
     for row in rows:
@@ -197,13 +197,13 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 @dataclass(frozen=True)
 class Measured:
-    """The measured rows in the places of a table.
+    """The measured rows, arranged by the lines and columns of a table.
 
     Attributes:
-        names: the names of the lines.
-        metrics: the metric of each column.
-        seeds: line -> column -> the rows of its seeds; empty where nothing was measured.
-        where: the collection, where blocks of several collections must be distinguished; otherwise empty.
+        names: names of the lines.
+        metrics: metric of each column.
+        seeds: for each line and column, the rows of its seeds; empty if nothing was measured.
+        where: name of the collection, if blocks of several collections must be distinguished; otherwise empty.
     """
 
     names: Sequence[str]
@@ -212,17 +212,17 @@ class Measured:
     where: str = ""
 
     def cells(self) -> list[list[Cell]]:
-        """The numbers in percent, with their standard deviation over the seeds."""
+        """Return the cells of each line, in percent, with the standard deviation over the seeds."""
         return [[_cell(rows, metric) for rows, metric in zip(line, self.metrics, strict=True)] for line in self.seeds]
 
     def known(self, baseline: str) -> bool:
-        """Whether any line can be tested against the row called ``baseline``."""
+        """Return whether any line can be tested against the row named ``baseline``."""
         return any(self.baseline_of(at, baseline) is not None for at in range(len(self.names)))
 
     def baseline_of(self, at: int, baseline: str) -> int | None:
-        """The place of the line that the line ``at`` is tested against; None where there is none.
+        """Return the index of the line against which the line ``at`` is tested; None if there is none.
 
-        In a sweep it is the baseline of the same settings, otherwise the line called ``baseline``.
+        In a sweep, it is the baseline with the same settings. Otherwise, it is the line named ``baseline``.
         """
         name = self.names[at]
         system = next((row.system for rows in self.seeds[at] for row in rows if row.system), name)
@@ -230,7 +230,7 @@ class Measured:
         return next((self.names.index(one) for one in wanted if one in self.names), None)
 
     def notes(self) -> list[str]:
-        """A note that explains ±; empty where no line has several seeds."""
+        """Return a note that explains ±; empty if no line has several seeds."""
         numbers = sorted({len(rows) for line in self.seeds for rows in line if len(rows) > 1})
         return [f"± is the standard deviation over {' or '.join(map(str, numbers))} seeds."] if numbers else []
 
@@ -245,12 +245,12 @@ def _cell(seeds: Sequence[Row], metric: str) -> Cell:
 
 
 def mark_best(cells: Sequence[Sequence[Cell]], best: Sequence[Best] = (), within: float = 0.0) -> None:
-    """Mark the best number of each column. Numbers that are shown as equal are equally good; a single number is not marked.
+    """Mark the best number of each column. Numbers that are equal as shown are all marked; a single number is not marked.
 
     Args:
-        cells: the cells of each line.
-        best: for each column which number is the best; empty: the highest.
-        within: the largest distance from the best at which a number still counts as best.
+        cells: cells of each line.
+        best: for each column, which number is the best; empty = the highest number in all columns.
+        within: maximum distance from the best number at which another number is also marked.
     """
     for at, column in enumerate(zip(*cells, strict=True)):
         wanted = best[at] if best else "highest"
@@ -265,17 +265,17 @@ def mark_best(cells: Sequence[Sequence[Cell]], best: Sequence[Best] = (), within
 def mark_significant(
     table: Table, blocks: Sequence[tuple[Sequence[Sequence[Cell]], Measured]], how: Significance
 ) -> None:
-    """Test each measured line against the baseline of its block in each column.
+    """Test each measured line against the baseline of its block, in each column, and mark significant differences.
 
-    Marks the cells, and adds the comparisons and a note to ``table``. A row without values for each query is not tested.
+    The comparisons and a note are added to ``table``. A row without per-query values is not tested.
 
     Args:
         table: the table.
-        blocks: the measured blocks, each with its cells.
-        how: the baseline, the test and the level.
+        blocks: the measured blocks, with their cells.
+        how: baseline, test and level.
 
     Raises:
-        UserError: the queries of two seeds or of two systems differ.
+        UserError: two seeds or two systems were evaluated on different queries.
     """
     tested: list[tuple[Cell, Comparison]] = []
     swept = False
@@ -307,7 +307,7 @@ def mark_significant(
 
 
 def over_seeds(seeds: Sequence[Row], metric: str) -> Evaluation | None:
-    """The mean over seeds of the value of each query; None where a row has no values for each query."""
+    """Return the mean over seeds of each query's value; None if a row has no per-query values."""
     if not seeds or any(metric not in row.per_query for row in seeds):
         return None
     ids = list(seeds[0].query_ids)
@@ -315,9 +315,9 @@ def over_seeds(seeds: Sequence[Row], metric: str) -> Evaluation | None:
 
 
 def of_each_seed(seeds: Sequence[Row], metric: str, ids: Sequence[str]) -> list[NDArray[np.float64]]:
-    """For each seed the values of the queries, float64 (queries,), in the order of ``ids``.
+    """Return for each seed the values of the queries, float64 (queries,), in the order of ``ids``.
 
-    Raises ``UserError`` where the seeds were measured on different queries.
+    Raises ``UserError`` if the seeds were evaluated on different queries.
     """
     values = []
     for row in seeds:

@@ -1,7 +1,7 @@
-"""Writes a table in Markdown, in LaTeX, as CSV and on a terminal. Published numbers are in italics everywhere.
+"""Write a table as Markdown, LaTeX or CSV, or print it to a terminal. Published numbers are in italics, except in CSV.
 
-A label may be any text. Each format escapes the characters that it would take for markup, so a reader sees the label as it
-is. Line breaks become blanks, and control characters are left out.
+A label may be any string. Each format escapes the characters that it would interpret as markup, so that a reader sees the
+label unchanged. Line breaks become spaces, and control characters are left out.
 """
 
 import csv
@@ -25,13 +25,13 @@ ABOUT_COMPARED = (
     "p is of the test over queries, after Holm's correction. The 95 % interval and the last p, of each test by itself, take "
     "the seeds as drawn at random as well as the queries (Clark 1973); a line with one seed has no spread over seeds."
 )
-SPREAD, SIGNIFICANCE, PRINTED = "±", "significance", "printed"  # further columns of a CSV beside the number
-LINE = 240  # characters of a line where the output is no terminal
-# The markup of Markdown with GitHub's tables. "_" within a word, "<" before a blank and a single bracket are no markup.
+SPREAD, SIGNIFICANCE, PRINTED = "±", "significance", "printed"  # further columns of a CSV, next to the number
+LINE = 240  # characters per line if the output is not a terminal
+# Markup of GitHub-flavoured Markdown. "_" within a word, "<" before a space, and a single bracket are not markup.
 MARKUP = re.compile(r"[\\`*~]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[:])")
 LATEX = str.maketrans(
     {
-        "[": "{[}",  # behind \\ or \midrule a bracket would begin an option, and a star would belong to the command
+        "[": "{[}",  # after \\ or \midrule, a bracket would begin an option, and a star would belong to the command
         "*": "{*}",
         **{character: f"\\{character}" for character in "&%$#_{}"},
         "\\": r"\textbackslash{}",
@@ -50,7 +50,7 @@ LATEX = str.maketrans(
 
 
 def one_lined(table: Table) -> Table:
-    """The table with all texts in one line each, without control characters."""
+    """Return the table with every string in one line, without control characters."""
     return replace(
         table,
         title=one_line(table.title),
@@ -66,20 +66,20 @@ def one_lined(table: Table) -> Table:
 
 
 def escape_markdown(text: str) -> str:
-    """Escape text for a line of Markdown. Pipes are escaped later, where a table is made."""
+    """Escape text for a line of Markdown. Pipes are escaped later, when a table is built."""
     return MARKUP.sub(r"\\\g<0>", text)
 
 
 def _paragraph(text: str) -> str:
-    """Escape text for a paragraph of Markdown: its beginning must not make a heading, a quotation or a list."""
+    """Escape text for a paragraph of Markdown, so that its beginning is not read as a heading, a quotation or a list."""
     escaped = re.sub(r"^(?=>|#+( |$)|[+-]([ -]|$))", r"\\", escape_markdown(text))
     return re.sub(r"^(\d{1,9})(?=[.)]( |$))", r"\1\\", escaped)
 
 
 def markdown(table: Table) -> str:
-    """The table in Markdown, with its conclusion, its notes and the differences from the baseline."""
+    """Return the table in Markdown, with its conclusion, its notes and the differences from the baseline."""
     table = one_lined(table)
-    title = re.sub(r"#+$", r"\\\g<0>", escape_markdown(table.title))  # else "#" would close the heading and vanish
+    title = re.sub(r"#+$", r"\\\g<0>", escape_markdown(table.title))  # else a final "#" would disappear
     header, above = _header(table), _above(table)
     lines = [header, *above]
     for block, own in _by_block(table):
@@ -96,19 +96,19 @@ def markdown(table: Table) -> str:
 
 
 def _header(table: Table) -> list[Cell]:
-    """The cells above the columns."""
+    """Return the header cells of the columns."""
     if not table.turned:
         return [Cell(text) for text in ("", *table.header, *[SOURCE] * bool(table.sources))]
     return [Cell(""), *(Cell(table.header[i], published=block.published) for block, at in table.by_block() for i in at)]
 
 
 def _place_of_sources(table: Table) -> set[int]:
-    """The place of the column of sources; empty where the table has none."""
+    """Return the index of the column of sources; empty if the table has none."""
     return {len(table.header) + 1} if table.sources and not table.turned else set()
 
 
 def _above(table: Table) -> list[list[Cell]]:
-    """The lines above the numbers of a turned table: the block and the source of each column."""
+    """Return the lines above the numbers of a transposed table: the block and the source of each column."""
     if not (table.turned and table.sources):
         return []
     headings = [block.heading for block, places in table.by_block() for _ in places]
@@ -116,7 +116,7 @@ def _above(table: Table) -> list[list[Cell]]:
 
 
 def _by_block(table: Table) -> Iterator[tuple[Block, list[list[Cell]]]]:
-    """Yield each block with its lines: the name, the numbers and the source. The lines of a turned table are one block."""
+    """Yield each block with its lines: name, numbers and source. The lines of a transposed table are one block."""
     if table.turned:
         lines = [[Cell(name), *cells] for name, cells in zip(table.names, table.cells, strict=True)]
         yield Block("", len(lines)), lines
@@ -143,11 +143,11 @@ def _markdown(cell: Cell) -> str:
 
 
 def grid(lines: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
-    """A Markdown table, padded so that it also reads well as plain text.
+    """Return a Markdown table, padded so that it also reads well as plain text.
 
     Args:
         lines: the header and the lines below it.
-        left: the places of the columns that are left-aligned.
+        left: indices of the left-aligned columns.
     """
     escaped = [[text.replace("|", "\\|") for text in line] for line in lines]
     widths = [max(3, *map(len, column)) for column in zip(*escaped, strict=True)]
@@ -163,7 +163,7 @@ def grid(lines: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[st
 
 
 def latex(table: Table) -> str:
-    """The table as a LaTeX ``table`` environment, for booktabs and graphicx. The notes stand below the numbers.
+    """Return the table as a LaTeX ``table`` environment for booktabs and graphicx, with the notes below the numbers.
 
     A table that is wider than the text is scaled down.
     """
@@ -217,11 +217,11 @@ def escape(text: str) -> str:
 
 
 def records(table: Table) -> tuple[list[str], list[list[str]]]:
-    """The table as records: the names of the columns, and lines of texts.
+    """Return the table as records: the column names, and lines of strings.
 
-    A number stands alone in its cell. Further columns beside it exist where any line needs them: the standard deviation over
-    seeds, the p-value of the test against the baseline, and the different numbers of papers that disagree (the cell then
-    holds the highest). A missing value is an empty text.
+    A cell holds only the number. Further columns are added if any line needs them: the standard deviation over seeds, the
+    p-value against the baseline, and the different numbers of papers that disagree. In the last case, the cell itself holds
+    the highest number. A missing value is an empty string.
     """
     table = one_lined(table.turn() if table.turned else table)
     header = [*(["block"] if table.blocks else []), "row", *([SOURCE] if table.sources else [])]
@@ -241,7 +241,7 @@ def records(table: Table) -> tuple[list[str], list[list[str]]]:
 
 
 def _texts_of(cell: Cell) -> dict[str, str]:
-    """The texts of a cell by the kind of column; the number itself has the empty kind."""
+    """Return the strings of a cell by kind of column; the kind of the number itself is the empty string."""
     number, _, deviation = cell.text.partition(" ± ")
     several = cell.number is not None and not NUMBER.fullmatch(number)
     if several:
@@ -255,7 +255,7 @@ def _texts_of(cell: Cell) -> dict[str, str]:
 
 
 def csv_text(table: Table) -> str:
-    """The records as CSV. Texts that a spreadsheet would take for a formula get an apostrophe before them."""
+    """Return the records as CSV. A string that a spreadsheet would read as a formula is prefixed with an apostrophe."""
     stream = io.StringIO()
     header, lines = records(table)
     texts = [[harmless(text) for text in line] for line in (header, *lines)]

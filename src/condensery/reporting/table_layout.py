@@ -1,4 +1,4 @@
-"""The layout of a table as config: its columns, the published rows, and the comparison of the measured rows."""
+"""The config of a table's layout: its columns, its published rows, and the significance test of the measured rows."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -10,12 +10,12 @@ from condensery.errors import UserError, close_to
 from condensery.reporting.published import PublishedRow, find
 
 AS_TEXT = BeforeValidator(lambda v: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v)
-Text = Annotated[str, AS_TEXT]  # a name or label, which YAML may read as a number
+Text = Annotated[str, AS_TEXT]  # a name or label, which YAML may parse as a number
 Value = str | int | float | bool | None
 
 
 def as_typed(value: Value) -> str:
-    """A value as it is typed on the command line."""
+    """Return a value as the string that a user types on the command line."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -27,14 +27,13 @@ class ColumnLayout(_Closed):
     """A column: the published and the measured numbers that it shows.
 
     Attributes:
-        published: the key of the published column, such as ``msmarco dev/MRR@10``. Without it the column has measured
-            numbers only.
-        metric: the metric of the measured rows. Without it the column has published numbers only.
-        split: the split of the measured rows; without it, that of the table.
-        collection: the collection of the measured rows; without it, each collection makes a block of its own.
-        where: settings of a sweep that the measured rows were made with, such as ``stage.finetune.train_queries: 1000``.
-        ending: the ending of the names of its measured rows, such as `` + hard negatives``. Their numbers stand in the
-            line with the rest of the name. A column without an ending shows the rows that have none of the endings.
+        published: key of the published column, such as ``msmarco dev/MRR@10``. None = only measured numbers.
+        metric: metric of the measured rows. None = only published numbers.
+        split: split of the measured rows; None = the split of the table.
+        collection: collection of the measured rows; None = one block per collection.
+        where: sweep settings of the measured rows, such as ``stage.finetune.train_queries: 1000``.
+        ending: the column shows the measured rows whose names end so, such as `` + hard negatives``. Their numbers are in
+            the line named by the rest of the name. A column without an ending shows the rows that have no column's ending.
         best: which number is marked.
     """
 
@@ -48,7 +47,7 @@ class ColumnLayout(_Closed):
 
 
 class OwnRow(_Closed):
-    """A published row that no file of the package has: its source, and a number for some of the columns."""
+    """A published row that is in no file of the package: its source, and its numbers for some of the columns."""
 
     source: Text
     values: dict[Text, Decimal | None]
@@ -58,16 +57,16 @@ References = Annotated[list[Text], Field(min_length=1), BeforeValidator(lambda v
 
 
 class TableLayout(_Closed):
-    """The layout of a table. Without columns the table shows all measured numbers and no published ones.
+    """The layout of a table. Without columns, the table shows all measured numbers and no published numbers.
 
     Attributes:
-        title: the title above the table; None: the name of the run.
+        title: title above the table; None = the name of the run.
         columns: label -> column.
-        published: class -> label of the row -> references of rows of papers (``PAPER/TABLE/ROW``), or a row with its own
+        published: class -> label of the row -> references to rows of papers (``PAPER/TABLE/ROW``), or a row with its own
             values.
-        within: the largest distance from the best of its class at which a published number is still marked.
-        test: the test that compares measured rows with the baseline.
-        level: the p, after Holm's correction, below which two rows are said to differ.
+        within: maximum distance from the best number of its class at which a published number is also marked.
+        test: significance test of measured rows against the baseline.
+        level: significance level of the Holm-corrected p-value.
     """
 
     title: Text | None

@@ -1,1 +1,1 @@
-"""Ranking passages by words and by vectors: BM25, dense indexes, fusion, reranking, mining, runs."""
+"""Lexical and dense retrieval: BM25, dense indexes, fusion, reranking, hard-negative mining, run files."""

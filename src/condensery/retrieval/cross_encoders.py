@@ -1,9 +1,9 @@
-"""Score candidates with cross-encoders.
+"""Score candidate passages with cross-encoders.
 
-Queries are scored in shards, which several processes may share (``condensery.sharing``). Inside a shard the pairs are
-sorted by length and cut into chunks of a token budget.
+Queries are scored in shards, which several processes may share (``condensery.sharing``). Within a shard, the (query,
+passage) pairs are sorted by length and split into batches, called chunks, of a fixed token budget.
 
-Shapes: n queries, k candidates of each.
+Shapes: n queries, k candidates per query.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,17 +26,17 @@ from condensery.tokens.pairs import PairReader
 
 Rows = NDArray[np.integer]
 Scores = NDArray[np.float32]
-# query rows (b,), candidates (b, k) -> scores (b, k); it advances the task by pairs
+# query rows (b,), candidates (b, k) -> scores (b, k); the function advances the progress bar by pairs
 Score = Callable[[Rows, Rows, ProgressTask], Scores]
 
 
 @dataclass(frozen=True)
 class PairScorer:
-    """A cross-encoder at work.
+    """A cross-encoder with its tokenized input.
 
     Attributes:
-        reader: makes the rows of pairs.
-        score: gives the logits (b,) of a chunk of b pairs.
+        reader: builds the input rows of (query, passage) pairs.
+        score: maps a chunk of b pairs to their logits (b,).
     """
 
     reader: PairReader
@@ -51,9 +51,9 @@ def search_candidates(
     label: str,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Rows:
-    """The passages (n, k) that a retriever ranks highest, k <= ``depth``, kept in the file ``path``.
+    """Return the best passages (n, k) by a retriever, k <= ``depth``, and store them in the file ``path``.
 
-    A file that exists is read, and nothing is searched.
+    If the file exists, it is read and nothing is searched.
     """
     label, k = f"{label}: search", min(depth, len(retriever))
 
@@ -77,20 +77,20 @@ def score_in_shards(
     group: ProcessGroup = SINGLE_PROCESS,
     each: int = 1,
 ) -> Scores:
-    """The scores (n, k) of candidates (n, k), memory-mapped from the file ``path``.
+    """Return the scores (n, k) of candidates (n, k), memory-mapped from the file ``path``.
 
-    Complete shards of an interrupted call are kept. Of several processes only the first gets the scores; the others leave
-    the stage here.
+    Complete shards of an interrupted call are reused. With several processes, only the first process returns the scores; the
+    other processes leave the stage here.
 
     Args:
-        score: gives the scores of some queries.
-        query_rows: (n,).
-        candidates: (n, k) passages, padded with -1.
-        path: file that keeps the scores.
-        shard_size: queries of a shard.
-        label: shown with the progress.
+        score: function that scores the candidates of a slice of the queries.
+        query_rows: int (n,), row numbers of the queries.
+        candidates: int (n, k), row numbers of passages, padded with -1.
+        path: file in which the scores are stored.
+        shard_size: queries per shard.
+        label: label of the progress bar.
         group: the processes that share the shards.
-        each: how often ``score`` reads a pair, for the progress.
+        each: number of times that ``score`` reads each pair, for the progress bar.
     """
 
     def scored(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
@@ -107,14 +107,14 @@ def score_in_shards(
 def logits(
     scorers: Sequence[PairScorer], budget: int, label: str
 ) -> Callable[[Rows, Rows, ProgressTask | None], Scores]:
-    """The ``Score`` that gives the mean logits (n, k) of cross-encoders, -inf where there is no candidate.
+    """Return a ``Score`` function that averages the logits of cross-encoders: (n, k), -inf for padding.
 
-    Scoring raises ``UserError`` where a score is not finite.
+    The function raises ``UserError`` if a score is not finite.
 
     Args:
         scorers: the cross-encoders.
-        budget: padded tokens of a chunk.
-        label: beginning of the error.
+        budget: tokens per chunk, padding included.
+        label: beginning of the error message.
     """
 
     def score(query_rows: Rows, candidates: Rows, task: ProgressTask | None) -> Scores:

@@ -1,6 +1,6 @@
-"""Use the scores of a cross-encoder on candidates: to denoise negatives, and to label queries that have no labels.
+"""Apply cross-encoder scores: denoise hard negatives, and pseudo-label queries that have no relevance judgements.
 
-Shapes: n queries, k candidates of each.
+Shapes: n queries, k candidates per query.
 """
 
 import json
@@ -19,12 +19,12 @@ from condensery.text.collection import Collection
 
 Rows = NDArray[np.integer]
 Scores = NDArray[np.float32]
-BLOCK = 1024  # queries worked on at a time
+BLOCK = 1024  # queries per block
 NONE = np.empty(0, np.int64)
 
 
 def probabilities(scores: Scores) -> Scores:
-    """The probability that each pair is relevant by the cross-encoder: the sigmoid of its logit; 0 for -inf."""
+    """Return the cross-encoder's probability that each pair is relevant: the sigmoid of its logit, 0 for -inf."""
     wide = scores.astype(np.float64)
     return (0.5 * (1.0 + np.tanh(0.5 * wide))).astype(np.float32)
 
@@ -32,16 +32,16 @@ def probabilities(scores: Scores) -> Scores:
 def write_denoised(
     path: Path, collection: Collection, scored: PassageLists, below: float, kept: Rows = NONE
 ) -> dict[str, Any]:
-    """Write the negatives whose probability is lower than ``below`` (RocketQA, Qu et al. 2021, §4.3), in their order.
+    """Write the negatives whose probability of relevance is below ``below`` (RocketQA, Qu et al. 2021, §4.3).
 
-    The file has the format that ``mine`` writes; its scores are the probabilities.
+    Their order does not change. The file has the format that ``mine`` writes; its scores are the probabilities.
 
     Args:
-        path: the file.
-        collection: of queries and passages.
-        scored: the negatives of n queries with the logits of the cross-encoder.
-        below: limit of the probability.
-        kept: (m,) (query << 32) + passage of known negatives, which are written whatever their probability.
+        path: the file to write.
+        collection: the collection of the queries and passages.
+        scored: negatives of n queries, with the cross-encoder's logits as scores.
+        below: upper limit of the probability, exclusive.
+        kept: int64 (m,), known negatives as (query << 32) + passage. They are written whatever their probability.
 
     Returns:
         Counts for the manifest.
@@ -70,15 +70,15 @@ def write_denoised(
 def write_labels(
     path: Path, collection: Collection, scored: PassageLists, above: float, below: float
 ) -> dict[str, Any]:
-    """Label the candidates of unlabelled queries (RocketQA §4.4): positive above one probability, negative below another.
+    """Pseudo-label the candidates of unlabelled queries (RocketQA §4.4) by two thresholds of the probability.
 
-    A line holds one query: {"query_id": ..., "positive_ids": [...], "negative_ids": [...]}, ids in the order of the
+    One line per query: {"query_id": ..., "positive_ids": [...], "negative_ids": [...]}, with the ids in the order of the
     candidates. Queries without a positive are left out.
 
     Args:
-        path: the file.
-        collection: of queries and passages.
-        scored: passages of n queries with the logits of the cross-encoder.
+        path: the file to write.
+        collection: the collection of the queries and passages.
+        scored: candidates of n queries, with the cross-encoder's logits as scores.
         above: a candidate is positive above this probability.
         below: a candidate is negative below this probability.
 

@@ -1,4 +1,4 @@
-"""Map ids of a file to rows of a collection; an unknown id is an error that names its place in the file."""
+"""Map the ids in a file to row numbers of a collection. An unknown id raises an error that names its line."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from condensery.text.table import TextTable
 
 
 def rows_of(table: TextTable, ids: Sequence[str] | pa.Array) -> NDArray[np.int64]:
-    """The row of each id (n,), -1 where the table has no such id. Every distinct id is looked up once."""
+    """Return the row number of each id (n,), -1 for an unknown id. Every distinct id is looked up once."""
     encoded = pa.array(ids, pa.string()).dictionary_encode()
     rows: NDArray[np.int64] = table.rows_of(encoded.dictionary.to_pylist())
     return rows[encoded.indices.to_numpy()] if len(rows) else np.empty(0, np.int64)
@@ -26,10 +26,10 @@ def known_rows(
     ids: Sequence[str] | pa.Array,
     place: Callable[[int], str],
 ) -> NDArray[np.int64]:
-    """The row of each id (n,) of queries or of passages.
+    """Return the row number of each query id or passage id (n,).
 
     Raises:
-        UserError: an id is unknown; the message begins with ``place`` of the number of the first unknown id.
+        UserError: an id is unknown. The message begins with ``place(i)``, where i is the index of the first unknown id.
     """
     table = collection.queries if kind == "query" else collection.passages
     rows = rows_of(table, ids)
@@ -42,14 +42,18 @@ def known_rows(
 
 
 def first_repeated(values: NDArray[np.int64]) -> int | None:
-    """The first place of a value that occurred before; None where no value repeats."""
+    """Return the index of the first value that repeats an earlier value; None if all values are distinct."""
     order = np.argsort(values, kind="stable")
     repeated = order[1:][values[order][1:] == values[order][:-1]]
     return int(repeated.min()) if len(repeated) else None
 
 
 def query_and_ids(record: dict[str, Any], name: str, place: str) -> tuple[str, list[str]]:
-    """The ``query_id`` of a JSON object, and the ids in its field ``name``. Raises ``UserError`` for other than strings."""
+    """Return the ``query_id`` of a JSON object, and the ids in its field ``name``.
+
+    Raises:
+        UserError: an id is not a string.
+    """
     query, ids = field(record, "query_id", place, str), field(record, name, place, object)
     if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
         raise UserError(f"{place}: {name} must be a list of strings")

@@ -23,13 +23,13 @@ from condensery.system.progress import ProgressTask
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
 
-RULE = "without texts that are known"  # how negatives are chosen; part of the cache's key, so another rule mines again
+RULE = "without texts that are known"  # names the selection rule in the cache key, so that a changed rule mines again
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
 Rankings = list[tuple[Scores, Ids]]  # scores and passages of each query
-# How deep a query is searched where its positive scores low: FURTHER times the wanted negatives, and at least LEAST
-# passages. Passages that are ranked deeper are no harder than passages drawn at random.
+# Maximum search depth of a query whose positive scores low: FURTHER times the wanted number of negatives, but at least LEAST
+# passages. Passages at deeper ranks are no harder than random passages.
 FURTHER, LEAST = 4, 1_024
 
 
@@ -50,37 +50,37 @@ def mine(
 ) -> dict[str, Any]:
     """Write the ``depth`` best negatives of every query of ``split`` that has a positive, in row order.
 
-    Passages are left out in this order:
+    Passages are excluded as negatives in this order:
 
     1. judged positives, and passages that have the text of a positive or of the query (``NoNegatives``);
-    2. passages that do not score ``below`` (``positive_aware``);
-    3. with ``without_answers``, passages that hold an answer of the query, among twice ``depth``;
-    4. the ``skip_top`` best of the rest, which may be unjudged positives.
+    2. passages whose score is not within the limits ``below`` (``positive_aware``);
+    3. with ``without_answers``, passages that contain an answer to the query, among the best 2 * ``depth``;
+    4. the ``skip_top`` best of the remaining passages, which may be unjudged positives.
 
-    Fewer than ``depth`` negatives are written only where no more are found. An interrupted folder is continued behind its
-    last complete shard and ends with the same bytes.
+    A query gets fewer than ``depth`` negatives only if no more are found. After an interruption, mining continues after the
+    last complete shard and writes the same bytes.
 
     Args:
         retriever: ranks the passages.
-        collection: of queries and passages.
-        split: gives the queries and their judgements.
-        depth: negatives of each query.
-        folder: gets the artifact.
+        collection: the collection of the queries and passages.
+        split: split whose queries and judgements are used.
+        depth: number of negatives per query.
+        folder: folder of the artifact.
         skip_top: number of best candidates that are skipped.
-        without_answers: leave out passages that hold an answer.
+        without_answers: leave out passages that contain an answer.
         made_by: description of the retriever in the artifact.
-        size: queries of a shard.
+        size: queries per shard.
         group: the processes that share the shards.
-        below: the scores that a negative may have. Passages that it leaves out stand in arrays of the artifact (``ARRAYS``).
-        scorer: gives these scores; None = the retriever.
-        relabelled: passages that people judged. Relevant passages are positives here. ``below`` never leaves out passages
-            that people or the split judge not relevant.
+        below: upper limits of a negative's score. The passages that they exclude are stored in the arrays ``ARRAYS``.
+        scorer: computes the scores that ``below`` limits; None = the retriever.
+        relabelled: people's later judgements. Passages judged relevant count as positives. Passages that people or the split
+            judge not relevant are never excluded by ``below``.
 
     Returns:
-        Counts for the manifest; of several processes only the first returns.
+        Counts for the manifest. With several processes, only the first process returns.
 
     Raises:
-        UserError: no query has a positive, or answers are asked for and the collection has none.
+        UserError: no query has a positive, or ``without_answers`` is set and the collection has no answers.
     """
     qrels = collection.qrels(split)
     positives = relabelled.added_to(qrels.positives())
@@ -124,10 +124,10 @@ def mined(
     below: Below = Below(),  # noqa: B008
     relabelled: Relabelled = NOTHING,
 ) -> Negatives:
-    """The ``depth`` best negatives of each judged query of ``split``, mined with a searcher and kept in the cache.
+    """Return the ``depth`` best negatives of each judged query of ``split``, mined with a searcher.
 
-    A negative is not relevant to the query, does not have the text of a relevant passage or of the query, and does not
-    score too high for ``below``. ``condensery.system.cache`` keeps the negatives.
+    A negative is not judged relevant, does not have the text of a relevant passage or of the query, and scores within the
+    limits ``below``. The negatives are stored by ``condensery.system.cache``.
 
     Raises:
         UserError: the collection has no such split, or no query has a positive.
@@ -148,9 +148,9 @@ def mined(
 
 
 class _Found(NamedTuple):
-    """The negatives of one query and their scores; and the passages left out before the last negative, with their scores.
+    """The negatives of one query, and the passages that the judge left out at ranks above the last negative.
 
-    The scores of the negatives are the retriever's, those of the passages left out the judge's.
+    ``scores`` are the retriever's scores of the negatives, ``left_out_scores`` the judge's scores of the passages left out.
     """
 
     scores: Scores
@@ -166,7 +166,7 @@ class _Miner:
     judge: Judge | None
 
     def mined(self, rows: Ids, wanted: int, task: ProgressTask) -> tuple[list[_Found], tuple[NDArray[Any], ...]]:
-        """The ``wanted`` best negatives of each query; with a judge also the positives that they were compared with."""
+        """Return the ``wanted`` best negatives of each query; with a judge also the positives that set its limits."""
         k = min(wanted + int(self.known.lists(rows)[1].max()), len(self.retriever))
         if self.judge is None:
             return self._found(rows, None, wanted, k, len(self.retriever), task), ()
@@ -177,10 +177,10 @@ class _Miner:
     def _found(
         self, rows: Ids, limits: Scores | None, wanted: int, k: int, deepest: int, task: ProgressTask | None
     ) -> list[_Found]:
-        """The negatives among the ``k`` best passages of each query.
+        """Return the negatives among the ``k`` best passages of each query.
 
-        Where these are fewer than ``wanted``, more passages are searched, ``deepest`` at most. This happens where a
-        relevant passage is in the collection many times.
+        If these are fewer than ``wanted``, the search goes deeper, to at most ``deepest`` passages. One cause is a relevant
+        passage that occurs many times in the collection.
         """
         scores, passages = self.retriever.search(rows, k, task)
         free = (passages >= 0) & ~self.known.among(rows, passages)
@@ -203,14 +203,17 @@ class _Miner:
 
 
 def _left_out(rows: Ids, found: Sequence[_Found]) -> tuple[Ids, Scores]:
-    """The passages left out for their scores of queries ``rows`` (n,): (query << 32) + passage (m,), and scores (m,)."""
+    """Return the passages that the judge left out for queries ``rows`` (n,).
+
+    They are two arrays: (query << 32) + passage, int64 (m,), and the judge's scores, float32 (m,).
+    """
     queries = np.repeat(rows, [len(one.left_out) for one in found])
     pairs = packed(queries, np.concatenate([one.left_out for one in found]))
     return pairs, np.concatenate([one.left_out_scores for one in found])
 
 
 def _unanswered(collection: Collection, rows: NDArray[np.int64], rankings: Rankings, wanted: int) -> Rankings:
-    """The first ``wanted`` passages of each ranking that hold no answer of the query."""
+    """Return the first ``wanted`` passages of each ranking that contain no answer to the query."""
     assert collection.answers is not None
     texts, regex = collection.passages.column("text"), collection.description["answers"] == "regex"
     kept = []

@@ -1,4 +1,4 @@
-"""The pool from which hard negatives are drawn: several sources side by side, each mapped from disk."""
+"""The pool from which training draws hard negatives: several sources of negatives, each memory-mapped."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,15 +11,15 @@ from condensery.retrieval.ranking import without_repeats
 
 
 class NegativePool:
-    """The negatives of the training queries from several sources, side by side, read when a batch asks for them.
+    """The negatives of the training queries from several sources, looked up batch by batch.
 
-    ``pool[chosen]`` (b, m) gives the negatives of the queries ``chosen`` (b,), each passage once; -1, in any place, is
-    padding.
+    ``pool[chosen]`` (b, m) holds the negatives of the queries ``chosen`` (b,). Each passage occurs once per query; -1 is
+    padding, at any position.
 
     Args:
-        sources: have their queries in any order; queries that are no training queries are ignored.
-        query_rows: (q,) rows of the training queries in the collection, ascending.
-        depths: number of a query's best negatives that each source gives; None = all of them.
+        sources: negatives of queries in any order. Queries that are not training queries are ignored.
+        query_rows: int64 (q,), row numbers of the training queries in the collection, ascending.
+        depths: for each source, the number of negatives used per query, best first; None = all of them.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class NegativePool:
         return without_repeats(np.concatenate(parts, axis=1)) if parts else np.empty((len(chosen), 0), np.int32)
 
     def content(self) -> dict[str, Any]:
-        """The arrays that decide on the negatives. Scores do not count: they are not the same on every machine."""
+        """Return the arrays that determine the negatives. Scores are left out, because they differ between machines."""
         return {
             "passages": [source.passage_rows for source in self.sources],
             "places": self.places,
@@ -49,7 +49,7 @@ class NegativePool:
         }
 
     def parts(self, chosen: NDArray[np.integer]) -> list[NDArray[np.int32]]:
-        """The negatives of each source for the queries ``chosen`` (b,), (b, depth); sources may share passages."""
+        """Return the negatives of each source, (b, depth), for the queries ``chosen`` (b,). Sources may share passages."""
         parts = []
         for source, places, depth in zip(self.sources, self.places, self.depths, strict=True):
             at = places[chosen]
@@ -58,10 +58,10 @@ class NegativePool:
 
 
 class NegativeWeights:
-    """The weight with which each negative of a pool is drawn: ``weights[chosen]`` (b, m) > 0, in line with ``pool[chosen]``.
+    """The sampling weight of each negative of a pool: ``weights[chosen]`` (b, m) > 0, aligned with ``pool[chosen]``.
 
-    The weight of a source is shared equally among its negatives of the query. A passage of several sources has the sum of
-    their shares.
+    The weight of a source is divided equally among its negatives of the query. A passage from several sources gets the sum
+    of its shares.
     """
 
     def __init__(self, pool: NegativePool, weights: Sequence[float]) -> None:
@@ -77,7 +77,7 @@ class NegativeWeights:
 
 
 def _added_up(pool: NDArray[np.int32], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(b, m) the sum of a passage's weights over its row, at every place of the passage."""
+    """Return for each passage the sum of its weights within its row, (b, m), at every position of the passage."""
     total = np.empty(pool.shape)
     for row, (passages, own) in enumerate(zip(pool, weights, strict=True)):
         _, place = np.unique(passages, return_inverse=True)
@@ -86,7 +86,7 @@ def _added_up(pool: NDArray[np.int32], weights: NDArray[np.float64]) -> NDArray[
 
 
 def places_of(here: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The place in ``here`` of each value of ``wanted``; -1 for a value that ``here`` does not hold."""
+    """Return the index in ``here`` of each value of ``wanted``; -1 for a value that ``here`` does not contain."""
     order = np.argsort(here, kind="stable")
     at = np.minimum(np.searchsorted(here, wanted, sorter=order), len(here) - 1)
     return np.where(here[order[at]] == wanted, order[at], -1)

@@ -1,7 +1,7 @@
-"""Hard negatives: as rows in memory-mapped arrays for training, and as JSONL for exchange.
+"""Hard negatives: memory-mapped arrays of row numbers for training, and JSONL for exchange.
 
-JSONL has one query a line: {"query_id": ..., "negative_ids": [...], "scores": [...]}, best first; ``scores`` is optional.
-Users also bring files in this format from elsewhere, so every line is checked.
+JSONL has one query per line, best negative first: {"query_id": ..., "negative_ids": [...], "scores": [...]}. ``scores`` is
+optional. Every line is checked, because users also supply files from other programs.
 """
 
 from collections.abc import Iterator
@@ -21,26 +21,26 @@ from condensery.system.files import write_json
 from condensery.text.collection import Collection
 from condensery.text.lines import read_lines, read_value
 
-LINES = 4096  # lines whose ids are looked up at a time
-DIGITS = 6  # of the scores in JSONL
+LINES = 4096  # lines whose ids are looked up together
+DIGITS = 6  # significant digits of the scores in JSONL
 
 
 @dataclass(frozen=True)
 class Negatives(PassageLists):
-    """Negatives of queries, the queries in the order of the file, the negatives best first."""
+    """Hard negatives: queries in the order of the file, the negatives of each query best first."""
 
     scores: NDArray[np.float32] | None = None
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """The number of negatives of each query (q,)."""
+        """Number of negatives of each query, int64 (q,)."""
         return self.filled.sum(axis=1)
 
 
 def save_negatives(folder: Path, negatives: Negatives, collection: Collection, about: dict[str, Any]) -> None:
     """Write an artifact of negatives: arrays (``queries.npy``, ``passages.npy``, ``scores.npy``), JSONL and ``about``.
 
-    Arrays that are mapped from files of ``folder`` are there already and are not written again.
+    Arrays that are memory-mapped from files of ``folder`` are not written again.
     """
     negatives.save_arrays(folder)
     write_lists(folder / "negatives.jsonl", negatives.blocks(WRITTEN), collection, "negative_ids", DIGITS)
@@ -48,7 +48,7 @@ def save_negatives(folder: Path, negatives: Negatives, collection: Collection, a
 
 
 def open_negatives(folder: Path, collection: Collection) -> Negatives:
-    """Open the negatives of an artifact, memory-mapped. An artifact with JSONL alone is read into memory."""
+    """Open the negatives of an artifact, memory-mapped. An artifact that has only JSONL is read into memory."""
     return (
         Negatives.mapped(folder)
         if (folder / "passages.npy").exists()
@@ -57,7 +57,7 @@ def open_negatives(folder: Path, collection: Collection) -> Negatives:
 
 
 def open_relabelled(folder: Path, collection: Collection) -> Relabelled:
-    """Open the judgements that ``Relabelled.saved`` wrote into an artifact of negatives; ``NOTHING`` where there are none."""
+    """Open the judgements that ``Relabelled.saved`` wrote into an artifact of negatives; ``NOTHING`` if there are none."""
     path = folder / FILE
     if not path.exists():
         return NOTHING
@@ -72,12 +72,13 @@ def read_negatives(path: Path, collection: Collection, field: str = "negative_id
     """Read a file of negatives, plain or .gz.
 
     Args:
-        path: the file.
-        collection: of queries and passages.
-        field: the field of each line that lists the passages; ``positive_ids`` reads positives instead.
+        path: the file to read.
+        collection: the collection of the queries and passages.
+        field: name of the field that lists the passages. ``positive_ids`` reads positives instead.
 
     Raises:
-        UserError: with the line number: broken JSON, a missing or mistyped field, an unknown id, a query twice.
+        UserError: a line is malformed JSON, a field is missing or has the wrong type, an id is unknown, or a query is
+            repeated. The message names the line.
     """
     blocks = [_block(path, first, lines, collection, field) for first, lines in _line_blocks(path)]
     if not blocks:
@@ -92,7 +93,11 @@ def read_negatives(path: Path, collection: Collection, field: str = "negative_id
 def _block(
     path: Path, first: int, lines: list[str], collection: Collection, field: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-    """The queries (n,) of the lines from number ``first`` on, their counts of passages (n,), and all their passages."""
+    """Parse the n lines that start at line ``first``.
+
+    Returns:
+        The queries (n,), their numbers of passages (n,), and the concatenated passages of all lines.
+    """
     parsed = [_parse(line, f"{path}:{first + i}", field) for i, line in enumerate(lines)]
     counts = np.array([len(ids) for _, ids in parsed], np.int64)
     line_of = np.repeat(np.arange(len(lines)), counts)
@@ -113,7 +118,7 @@ def _padded(blocks: list[tuple[NDArray[np.int64], NDArray[np.int32]]]) -> NDArra
 
 
 def _line_blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Blocks of lines without empty lines at the end of the file: (number of the first line, lines)."""
+    """Yield blocks of lines as (number of the first line, lines). Empty lines at the end of the file are dropped."""
     number, lines = 1, list[str]()
     for _, line in read_lines(path):
         lines.append(line)

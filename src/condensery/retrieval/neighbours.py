@@ -1,9 +1,13 @@
-"""Sparse similarities of queries and passages, from lists of nearest neighbours.
+"""Sparse similarity matrix of queries and passages, built from lists of nearest neighbours.
 
-A pair is listed where the passage is among the k best of the query or the query among the k best of the passage (Zhao
-2022, §3.2). Every other pair counts as having the usual similarity, which is written as 0. For BM25 this is 0, the score
-where no term is shared. For inner products it is their mean over all pairs, which is subtracted; this makes all batches of
-one size harder by the same number. A similarity below the usual one is 0 as well, so no value is negative.
+The matrix has an entry for a pair if the passage is among the k nearest of the query, or the query among the k nearest of
+the passage (Zhao 2022, §3.2). All other pairs get a default similarity, which is stored as 0:
+
+- For BM25 the default is 0, the score of a pair that shares no term.
+- For inner products the default is their mean over all pairs, which is subtracted from the entries. The subtraction changes
+  the hardness of all batches of one size by the same number.
+
+Similarities below the default are set to 0, so the matrix has no negative values.
 
 Shapes: t queries, u passages, k neighbours, d dimensions.
 """
@@ -28,7 +32,7 @@ Vectors = NDArray[np.float32]
 def lexical_neighbours(
     queries: Sequence[str], passages: Sequence[str], k: int, folder: Path, threads: int = 1
 ) -> sparse.csr_matrix:
-    """The BM25 scores of queries and passages, (t, u). ``folder`` gets the index.
+    """Return the sparse matrix (t, u) of BM25 scores. The index is written into ``folder``.
 
     Raises:
         UserError: no passage has a word.
@@ -41,9 +45,9 @@ def lexical_neighbours(
 def dense_neighbours(
     queries: Vectors, passages: Vectors, k: int, threads: int = 1, device: str | None = None
 ) -> sparse.csr_matrix:
-    """The inner products of query vectors (t, d) and passage vectors (u, d), less their mean over all pairs: (t, u).
+    """Return the sparse matrix (t, u) of inner products of query vectors (t, d) and passage vectors (u, d).
 
-    The search is exact and runs on ``device_of_search(device)``.
+    The mean over all pairs is subtracted. The search is exact and runs on ``device_of_search(device)``.
     """
     mean = queries.mean(axis=0, dtype=np.float64) @ passages.mean(axis=0, dtype=np.float64)
     device = device_of_search(device)
@@ -53,7 +57,7 @@ def dense_neighbours(
 
 
 def _joined(passages: Ranking, queries: Ranking, usual: float) -> sparse.csr_matrix:
-    """The neighbours of the queries (t, k) and those of the passages (u, k) as one matrix (t, u), less ``usual``."""
+    """Join the neighbours of the queries (t, k) and of the passages (u, k) into one matrix (t, u), and subtract ``usual``."""
     shape = len(passages[0]), len(queries[0])
     one, other = _listed(*passages, shape[1], usual), _listed(*queries, shape[0], usual)
     return one.maximum(other.T.tocsr())  # a pair in both lists has one similarity, up to rounding

@@ -1,13 +1,13 @@
-"""Find the passages that are no negatives of a query: relevant passages, and passages that cannot be told from them.
+"""Find the passages that must be excluded as negatives of a query: relevant passages and their duplicates.
 
-The latter are found by their texts (``text/same_texts.py``):
+Duplicates are found by their text (``text/same_texts.py``):
 
 - passages that have the text of a relevant passage, whatever their title;
-- passages that are relevant to another query of the same text;
+- passages that are relevant to another query with the same text;
 - passages whose text is the text of the query, or that are the query itself (``own_passages``).
 
-The first of several passages with the same text stands for all of them, and so does the first of several equal queries.
-Lists therefore stay short however often a text occurs.
+The first of several passages with the same text represents all of them. Likewise, the first of several queries with the same
+text represents them. The lists therefore stay short even if a text occurs many times.
 """
 
 from collections.abc import Mapping
@@ -28,11 +28,12 @@ ROW = 0xFFFFFFFF  # the bits of a pair that hold the passage
 
 @dataclass(frozen=True)
 class NoNegatives:
-    """The passages that are no negatives of some queries of a collection.
+    """The passages that are excluded as negatives, for some queries of a collection.
 
     Attributes:
         queries, passages: the groups of queries and of passages that have the same text.
-        pairs: (n,) ascending, (query << 32) + passage; each row is the first of its group.
+        pairs: int64 (n,), the excluded pairs as (query << 32) + passage, ascending. Query and passage are the first of their
+            groups.
     """
 
     queries: SameTexts
@@ -46,12 +47,12 @@ class NoNegatives:
         positives: Mapping[int, NDArray[np.integer]],
         query_rows: NDArray[np.integer] | None = None,
     ) -> "NoNegatives":
-        """Compare the texts of queries and passages.
+        """Collect the excluded pairs by comparing the texts of queries and passages.
 
         Args:
-            collection: of queries and passages.
+            collection: the collection of the queries and passages.
             positives: query row -> its relevant passages.
-            query_rows: (q,) queries that are asked about besides those of ``positives``; None = no others.
+            query_rows: int (q,), further queries that will be looked up, besides those of ``positives``; None = no others.
         """
         numbers = [len(passages) for passages in positives.values()]
         queries = np.repeat(np.fromiter(positives, np.int64), numbers)
@@ -71,33 +72,33 @@ class NoNegatives:
         return cls(same, texts.same, np.unique(np.concatenate(pairs)))
 
     def among(self, query_rows: NDArray[np.integer], passages: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Whether each passage (n, ...) is no negative of its query (n,)."""
+        """Return a mask (n, ...): True if the passage (n, ...) is excluded as a negative of its query (n,)."""
         queries = self.queries.first(query_rows).reshape(-1, *[1] * (passages.ndim - 1))
         found: NDArray[np.bool_] = np.isin(packed(queries, self.passages.first(passages)), self.pairs)
         return found & (passages >= 0)
 
     def lists(self, query_rows: NDArray[np.integer]) -> tuple[Ids, Ids]:
-        """The passages that are no negatives of queries (n,): the concatenated lists, and the length of each list (n,).
+        """Return the passages excluded as negatives of queries (n,): the concatenated lists, and their lengths (n,).
 
-        Each list ascends, and holds only the first of several passages with the same text.
+        Each list is ascending, and contains only the first of several passages with the same text.
         """
         queries = self.queries.first(query_rows)
         begins, ends = (np.searchsorted(self.pairs, rows << 32) for rows in (queries, queries + 1))
         return self.pairs[ranges(begins, ends - begins)] & ROW, ends - begins
 
     def numbers(self, query_rows: NDArray[np.integer]) -> Ids:
-        """The number of passages that are no negatives of each query (n,). Passages with the same text all count."""
+        """Return the number of passages excluded as negatives of each query (n,). All passages with the same text count."""
         flat, lengths = self.lists(query_rows)
         ends = np.cumsum(np.concatenate([[0], self.passages.numbers(flat)]))[np.cumsum(np.concatenate([[0], lengths]))]
         return np.diff(ends)
 
     def by_text(self, positives: Mapping[int, NDArray[np.integer]]) -> int:
-        """The number of passages that are no negatives of the queries of ``positives`` by their text alone."""
+        """Return the number of passages that are excluded only for their text, summed over the queries of ``positives``."""
         return int(self.numbers(np.fromiter(positives, np.int64)).sum()) - sum(map(len, positives.values()))
 
 
 def left_out_by_text(number: int, label: str) -> dict[str, int]:
-    """Print how many passages are no negatives by their text alone, and return the count for a manifest; {} for 0."""
+    """Print how many passages are excluded only for their text, and return the count for a manifest; {} for 0."""
     if not number:
         return {}
     print(
@@ -108,5 +109,5 @@ def left_out_by_text(number: int, label: str) -> dict[str, int]:
 
 
 def packed(queries: NDArray[np.integer], passages: NDArray[np.integer]) -> Ids:
-    """Pack pairs of rows into one number each, (query << 32) + passage."""
+    """Pack each pair of row numbers into one integer, (query << 32) + passage."""
     return (queries.astype(np.int64, copy=False) << 32) + passages

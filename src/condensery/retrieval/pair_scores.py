@@ -1,7 +1,7 @@
-"""A teacher's scores of passages for queries: as memory-mapped arrays for training, and as JSONL for exchange.
+"""A teacher's scores of (query, passage) pairs: memory-mapped arrays for training, and JSONL for exchange.
 
-JSONL has one query a line: {"query_id": ..., "passage_ids": [...], "scores": [...]}. Files from elsewhere, in this format or
-as a run file of TREC (``retrieval.runs``), are checked line by line.
+JSONL has one query per line: {"query_id": ..., "passage_ids": [...], "scores": [...]}. Scores from other programs may be a
+file in this format or a TREC run file (``retrieval.runs``); both are checked line by line.
 """
 
 import json
@@ -27,24 +27,24 @@ FILE = "pair_scores.jsonl"
 
 @dataclass(frozen=True)
 class PairScores(PassageLists):
-    """A teacher's scores of passages, at most k for each of q queries (distillation, Hofstätter et al. 2020).
+    """A teacher's scores for distillation (Hofstätter et al. 2020): at most k passages for each of q queries.
 
-    ``of`` makes it from ids, and raises ``UserError`` for unknown ids.
+    ``of`` builds the object from query and passage ids, and raises ``UserError`` for unknown ids.
 
     Attributes:
-        query_rows: int64 (q,), rows of the queries in the collection, each once.
-        passage_rows: (q, k) rows of the passages, each once for a query; -1, in any place, is padding.
-        scores: float32 (q, k), NaN where the pair has no score.
+        query_rows: int64 (q,), row numbers of the queries in the collection, without repeats.
+        passage_rows: (q, k), row numbers of the passages, without repeats per query; -1 is padding, at any position.
+        scores: float32 (q, k), NaN if the pair has no score.
     """
 
     scores: NDArray[np.float32]
 
     @classmethod
     def of(cls, scores: Mapping[str, Mapping[str, float]], collection: Collection) -> "PairScores":
-        """Make it from query id -> passage id -> score, the form of a run in Python's evaluators.
+        """Build the object from query id -> passage id -> score, the format of runs in Python's evaluation libraries.
 
         Raises:
-            UserError: an id is unknown, a score is no finite number of 32 bits, or there is no score.
+            UserError: an id is unknown, a score is not a finite 32-bit number, or there is no score.
         """
         found = [
             (f"query {shown(str(query))!r}", str(query), list(map(str, own)), list(own.values()))
@@ -54,29 +54,32 @@ class PairScores(PassageLists):
 
     @property
     def filled(self) -> NDArray[np.bool_]:
-        """(q, k) True where a pair has a score."""
+        """Mask (q, k), True if the pair has a score."""
         return super().filled & ~np.isnan(self.scores)
 
     def of_queries(self, query_rows: Ids) -> "PairScores":
-        """The scores of the queries ``query_rows`` (n,) alone, in this order; queries without scores are left out."""
+        """Return the scores of the queries ``query_rows`` (n,), in this order. Queries without scores are left out."""
         places = places_of(self.query_rows, query_rows)
         places = places[places >= 0]
         return PairScores(self.query_rows[places], self.passage_rows[places], self.scores[places])
 
 
 class Teacher(Protocol):
-    """Scores pairs of training queries, which are numbered from 0."""
+    """The interface of a teacher: it scores passages for training queries, which are numbered from 0."""
 
     def scored(self, chosen: Ids) -> tuple[Ids, Ids, NDArray[np.float32]]:
-        """The s scored pairs of the queries ``chosen`` (b,): their places in ``chosen``, rows of passages and scores."""
+        """Return the s scored pairs of the queries ``chosen`` (b,), as three arrays (s,).
+
+        The arrays are the position of each pair's query in ``chosen``, the row number of its passage, and its score.
+        """
 
 
 class TeacherScores:
-    """A ``Teacher`` with the scores of several sources for the training queries, read when a batch asks for them.
+    """A ``Teacher`` that looks up the scores of several sources, batch by batch.
 
     Args:
-        sources: where several sources have scored a pair, the first source counts.
-        query_rows: (q,) rows of the training queries in the collection.
+        sources: scores of (query, passage) pairs. If several sources have scored a pair, the first source is used.
+        query_rows: int64 (q,), row numbers of the training queries in the collection.
     """
 
     def __init__(self, sources: Sequence[PairScores], query_rows: Ids) -> None:
@@ -84,7 +87,7 @@ class TeacherScores:
         self.places = [places_of(source.query_rows, query_rows) for source in sources]
 
     def scored(self, chosen: Ids) -> tuple[Ids, Ids, NDArray[np.float32]]:
-        """The s scored pairs of the queries ``chosen`` (b,), source by source, in the form of ``Teacher.scored``."""
+        """Return the s scored pairs of the queries ``chosen`` (b,), source by source, as in ``Teacher.scored``."""
         found = [_nothing()]
         for source, places in zip(self.sources, self.places, strict=True):
             here = np.flatnonzero(places[chosen] >= 0)
@@ -96,7 +99,7 @@ class TeacherScores:
         return places_, rows, values
 
     def content(self) -> dict[str, Any]:
-        """The arrays that decide on the batches, for ``training.fingerprint``."""
+        """Return the arrays that determine the batches, for ``training.fingerprint``."""
         parts = ((source.passage_rows, source.scores) for source in self.sources)
         return {"places": self.places, "pairs": [part for both in parts for part in both]}
 
@@ -106,20 +109,20 @@ def _nothing() -> tuple[Ids, Ids, NDArray[np.float32]]:
 
 
 def save_pair_scores(folder: Path, pairs: PairScores, collection: Collection) -> None:
-    """Write an artifact: arrays (``queries.npy``, ``passages.npy``, ``scores.npy``) and JSONL of the pairs with a score.
+    """Write an artifact: arrays (``queries.npy``, ``passages.npy``, ``scores.npy``) and JSONL of the scored pairs.
 
-    Scores are written to the last bit. Arrays that are mapped from ``folder`` are there already and are not written again.
+    Scores are written exactly. Arrays that are memory-mapped from ``folder`` are not written again.
     """
     pairs.save_arrays(folder)
     write_lists(folder / FILE, pairs.blocks(WRITTEN), collection, "passage_ids")
 
 
 def read_pair_scores(path: Path, collection: Collection) -> PairScores:
-    """Read a file of pairs with scores, plain or .gz: JSONL where its name says so, otherwise a run file of TREC.
+    """Read a file of scored pairs, plain or .gz: JSONL if its name ends so, otherwise a TREC run file.
 
     Raises:
-        UserError: with the line number, for a broken line, an unknown id, a pair or a query twice, and a score that is
-            missing or no finite number of 32 bits.
+        UserError: a line is malformed, an id is unknown, a pair or a query is repeated, or a score is missing or not a
+            finite 32-bit number. The message names the line.
     """
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         return _of_lists([_parsed(*line) for line in read_objects(path)], collection, str(path))
@@ -127,7 +130,7 @@ def read_pair_scores(path: Path, collection: Collection) -> PairScores:
     return PairScores(run.query_rows, run.passage_rows, np.where(run.passage_rows >= 0, run.scores, np.float32(np.nan)))
 
 
-Line = tuple[str, str, list[str], list[Any]]  # place of the line, the query, its passages and their scores
+Line = tuple[str, str, list[str], list[Any]]  # "file:line", query id, passage ids, scores
 
 
 def _parsed(place: str, record: dict[str, Any]) -> Line:

@@ -1,4 +1,4 @@
-"""Lists of passages of some queries, as rows of a collection in arrays, and as JSON lines with ids."""
+"""Lists of passages per query: arrays of row numbers of a collection, and JSON lines with ids."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -18,12 +18,12 @@ WRITTEN = 256  # lines written at a time
 
 @dataclass(frozen=True)
 class PassageLists:
-    """Passages of q queries, and their scores; the arrays may be mapped from files.
+    """Lists of passages for q queries, with scores. The arrays may be memory-mapped.
 
     Attributes:
-        query_rows: int64 (q,), rows of the queries in the collection.
-        passage_rows: int32 or int64 (q, k), rows of the passages; -1 is padding.
-        scores: float32 (q, k), or None where scores are not known.
+        query_rows: int64 (q,), row numbers of the queries in the collection.
+        passage_rows: int32 or int64 (q, k), row numbers of the passages; -1 is padding.
+        scores: float32 (q, k), or None if the scores are not known.
     """
 
     query_rows: NDArray[np.int64]
@@ -31,14 +31,14 @@ class PassageLists:
     scores: NDArray[np.float32] | None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let another process map the files itself instead of copying the arrays."""
+        """Pickle memory-mapped arrays as their folder, so that another process maps the files instead of copying them."""
         if isinstance(self.passage_rows, np.memmap) and self.passage_rows.filename:
             return type(self).mapped, (Path(self.passage_rows.filename).parent,)
         return type(self), (self.query_rows, self.passage_rows, self.scores)
 
     @classmethod
     def mapped(cls, folder: Path) -> Self:
-        """Open the arrays ``queries.npy``, ``passages.npy`` and, if there are scores, ``scores.npy`` of a folder."""
+        """Open ``queries.npy``, ``passages.npy`` and, if it exists, ``scores.npy`` in a folder. The last two are mapped."""
         scores = folder / "scores.npy"
         return cls(
             load_array(folder / "queries.npy"),
@@ -47,7 +47,7 @@ class PassageLists:
         )
 
     def save_arrays(self, folder: Path) -> None:
-        """Write the arrays for ``mapped``. Arrays that are mapped are there already and are not written again."""
+        """Write the arrays that ``mapped`` opens. Arrays that are memory-mapped already are not written again."""
         arrays = {"queries": self.query_rows, "passages": self.passage_rows, "scores": self.scores}
         for name, array in arrays.items():
             if array is not None and not isinstance(array, np.memmap):
@@ -56,11 +56,11 @@ class PassageLists:
 
     @property
     def filled(self) -> NDArray[np.bool_]:
-        """(q, k) True where a passage stands."""
+        """Mask (q, k), False for padding."""
         return np.asarray(self.passage_rows) >= 0
 
     def blocks(self, size: int) -> Iterator[Self]:
-        """The lists of at most ``size`` queries at a time, in memory."""
+        """Yield blocks of at most ``size`` queries, read into memory."""
         for first in range(0, len(self.query_rows), size):
             part = slice(first, first + size)
             scores = None if self.scores is None else np.asarray(self.scores[part])
@@ -75,14 +75,14 @@ class PassageLists:
 def write_lists(
     path: Path, blocks: Iterable[PassageLists], collection: Collection, key: str, digits: int | None = None
 ) -> None:
-    """Write JSON lines, one a query: {"query_id": ..., ``key``: [ids of passages], "scores": [...]}.
+    """Write JSON lines, one per query: {"query_id": ..., ``key``: [passage ids], "scores": [...]}.
 
     Args:
-        path: the file.
-        blocks: the lists.
-        collection: gives the ids.
-        key: name of the list of passages.
-        digits: significant digits of the scores; None = all that float32 has.
+        path: the file to write.
+        blocks: the lists, in blocks of queries.
+        collection: the collection, which has the ids.
+        key: name of the field of passage ids.
+        digits: significant digits of the scores; None = as many as float32 needs.
     """
     with atomic(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
         for block in blocks:
@@ -96,5 +96,5 @@ def write_lists(
 
 
 def _number(score: np.float32, digits: int | None) -> float:
-    # str of a float32 gives the shortest text that reads back as the same number
+    # str of a float32 gives the shortest string that parses to the same number
     return float(str(score)) if digits is None else float(f"{score:.{digits}g}")

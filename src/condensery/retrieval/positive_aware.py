@@ -1,9 +1,9 @@
-"""Positive-aware mining: leave out candidates that score nearly as high as the positive, as they are probably relevant.
+"""Positive-aware mining: leave out candidates that score nearly as high as the positive, because they may be relevant.
 
 The rules are those of NV-Retriever (de Souza P. Moreira et al. 2024, "Improving text embedding models with effective
 hard-negative mining", §3: TopK-PercPos, TopK-MarginPos and TopK-Abs).
 
-Shapes: n queries, k candidates of each, m candidates that were left out.
+Shapes: n queries, k candidates per query, m candidates left out.
 """
 
 from collections.abc import Mapping
@@ -23,21 +23,22 @@ LEFT_OUT, LEFT_OUT_SCORES = "left_out", "left_out_scores"  # arrays of an artifa
 POSITIVES, POSITIVE_SCORES = (
     "positive_passages",
     "positive_scores",
-)  # (n,) the positive that candidates were compared with and its score; -1 and NaN: none
+)  # (n,) the positive that set the limits and its score; -1 and NaN: none
 ARRAYS = (LEFT_OUT, LEFT_OUT_SCORES, POSITIVES, POSITIVE_SCORES)
 
 
 @dataclass(frozen=True)
 class Below:
-    """The limits of a candidate's score. A candidate is kept where its score is below all limits that are set.
+    """The upper limits of a candidate's score. A candidate is kept if its score is below all limits that are set.
 
-    Of several positives the one with the lowest score counts. The paper's examples are pairs of a query and one positive;
-    here all pairs of a query share its negatives, so the negatives satisfy the limits of each pair.
+    If a query has several positives, the positive with the lowest score sets the limits. In NV-Retriever, an example is a
+    query with one positive. Here, all positives of a query share its negatives, so the negatives must satisfy the limits of
+    every positive.
 
     Attributes:
         share: the limit is ``share`` times the positive's score, 0 < share <= 1. For a score s below 0 the limit is
-            s - (1 - share) |s|, so that it is never above the positive.
-        margin: the limit is the positive's score less ``margin``, >= 0.
+            s - (1 - share) |s|, so that the limit never exceeds the positive's score.
+        margin: the limit is the positive's score minus ``margin``, ``margin`` >= 0.
         score: the limit is ``score``, whatever the positive's score.
     """
 
@@ -49,7 +50,7 @@ class Below:
         return any(value is not None for value in (self.share, self.margin, self.score))
 
     def __str__(self) -> str:
-        """The limits in words, to follow "a score ..."."""
+        """Return the limits in words that can follow "a score"."""
         words = [
             "" if self.share is None else f"{100 * self.share:g} % of the positive's",
             "" if self.margin is None else f"the positive's less {self.margin:g}",
@@ -58,9 +59,9 @@ class Below:
         return f"below {' and '.join(filter(None, words))}"
 
     def limits(self, positives: Scores) -> Scores:
-        """The scores (n,) below which candidates are kept, from the scores of the positives (n,).
+        """Compute the limits (n,) below which candidates are kept, from the scores of the positives (n,).
 
-        Where a positive has no score (NaN), no candidate is known to be below it, and the limit is -inf.
+        If a positive has no score (NaN), the limit is -inf, because no candidate is known to score below it.
         """
         wide = positives.astype(np.float64)
         limits = np.full(wide.shape, np.inf if self.score is None else self.score)
@@ -72,21 +73,21 @@ class Below:
 
 
 class Scorer(Protocol):
-    """Gives scores to passages: a retriever, or cross-encoders."""
+    """The interface of a model that scores passages: a retriever, or cross-encoders."""
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> Scores:
-        """The scores (n, k) that queries (n,) of the collection give passages (n, k); NaN where there is no score."""
+        """Return the scores (n, k) of passages (n, k) for queries (n,) of the collection; NaN if there is no score."""
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Decides by their scores which candidates are kept.
+    """The rule that decides by score which candidates are kept as negatives.
 
     Attributes:
-        scorer: gives the scores.
-        below: the limits of the scores.
-        positives: query row -> its relevant passages, of every query that is asked about.
-        exempt: (e,) (query << 32) + passage of pairs that are kept whatever their score.
+        scorer: scores the candidates and the positives.
+        below: upper limits of a candidate's score.
+        positives: query row -> its relevant passages, for every query that is mined.
+        exempt: int64 (e,), pairs that are kept whatever their score, as (query << 32) + passage.
     """
 
     scorer: Scorer
@@ -95,20 +96,24 @@ class Judge:
     exempt: Ids
 
     def lowest(self, query_rows: Ids) -> tuple[Scores, NDArray[np.int32]]:
-        """The lowest score of a positive of each query (n,), and this positive (n,); NaN and -1 where none has a score."""
+        """Return the lowest score of each query's positives (n,), and the positive that has it (n,), as ``lowest`` does."""
         return lowest(self.scorer, query_rows, [self.positives[row] for row in query_rows.tolist()])
 
     def keeps(self, query_rows: Ids, candidates: Ids, limits: Scores) -> tuple[NDArray[np.bool_], Scores]:
-        """Which candidates (n, k), -1 = none, are kept below the limits (n,): (n, k); and the scores of all: (n, k)."""
+        """Select the candidates (n, k), -1 = none, whose scores are below the limits (n,).
+
+        Returns:
+            A mask (n, k), True for a kept candidate, and the scores of all candidates (n, k).
+        """
         scores = self.scorer.score(query_rows, candidates)
         exempt = np.isin(packed(query_rows[:, None], candidates), self.exempt)
         return (candidates >= 0) & ((scores < limits[:, None]) | exempt), scores
 
 
 def lowest(scorer: Scorer, query_rows: Ids, positives: list[NDArray[np.integer]]) -> tuple[Scores, NDArray[np.int32]]:
-    """The lowest score of a positive of each query (n,), and this positive (n,); NaN and -1 where none has a score.
+    """Return the lowest score of each query's positives (n,), and the positive that has it (n,).
 
-    ``positives``: the relevant passages of each query, n lists.
+    They are NaN and -1 if no positive of the query has a score. ``positives``: n lists of relevant passages.
     """
     rows = np.full((len(positives), max(map(len, positives), default=1)), -1, np.int64)
     for at, own in enumerate(positives):
@@ -123,8 +128,8 @@ def lowest(scorer: Scorer, query_rows: Ids, positives: list[NDArray[np.integer]]
 def counted(folder: Path, below: Below, without: int, label: str) -> dict[str, Any]:
     """Print how many candidates mining into ``folder`` left out by ``below``, and return the counts for a manifest.
 
-    It warns where positives have no score, or a score below 0, of which a share says little. ``without``: the number of
-    queries that have no negative left.
+    It warns of positives without a score. With ``below.share``, it also warns of positives that score below 0, for which a
+    share of the score says little. ``without``: number of queries that have no negative left.
     """
     number, scores = len(load_array(folder / f"{LEFT_OUT}.npy")), load_array(folder / f"{POSITIVE_SCORES}.npy")
     print(

@@ -1,9 +1,10 @@
-"""Read negatives that others found: in triples of ids, in JSON lines of several systems, and in a collection's own files.
+"""Read published hard negatives: id triples, JSON lines with lists of several systems, and a collection's own files.
 
-Triples are those of MS MARCO: query, positive and negative, tab-separated. A line of several systems, as in
-sentence-transformers' msmarco-hard-negatives, is ``{"qid": 867436, "pos": [5238393], "neg": {"bm25": [...],
-"msmarco-distilbert-base-tas-b": [...], ...}}``. Its ids are numbers or strings, and each list is best first. Lines of this
-project, ``{"query_id": ..., "negative_ids": [...]}``, are read as the list of one system.
+- Triples are those of MS MARCO: query, positive and negative, tab-separated.
+- A JSON line with lists of several systems has the format of sentence-transformers' msmarco-hard-negatives: ``{"qid":
+  867436, "pos": [5238393], "neg": {"bm25": [...], "msmarco-distilbert-base-tas-b": [...], ...}}``. Its ids are numbers or
+  strings, and each list is best first.
+- A JSON line of this project, ``{"query_id": ..., "negative_ids": [...]}``, is read as the list of one system.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,19 +27,19 @@ from condensery.system.progress import progress
 from condensery.text.collection import Collection
 from condensery.text.lines import check_whole, field, fields_of, read_lines, read_objects
 
-COMPARED = 16_000_000  # most passages that triples are compared with at a time: 64 MB
+COMPARED = 16_000_000  # maximum number of stored passages that new triples are compared with at a time: 64 MB
 
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]  # queries (n,) and passages (n,)
-Line = tuple[str, str, list[str], list[str]]  # place, query, positives, negatives
+Line = tuple[str, str, list[str], list[str]]  # "file:line", query, positives, negatives
 
 
 def from_triples(
     path: Path, collection: Collection, depth: int, split: str = "train", relabelled: Relabelled = NOTHING
 ) -> tuple[Negatives, dict[str, Any]]:
-    """Read MS MARCO's triples of ids (query, positive, negative; tab-separated, .gz accepted) as negatives.
+    """Read the negatives of MS MARCO's id triples (query, positive, negative), tab-separated, plain or .gz.
 
-    Each query keeps its first ``depth`` distinct negatives. ``_screened`` leaves out passages that are no negatives by
-    the judgements of ``split`` or by ``relabelled``. Queries that the collection does not know are counted, not kept.
+    Each query keeps its first ``depth`` distinct negatives. ``_screened`` excludes passages by the judgements of ``split``
+    and by ``relabelled``. Queries that are not in the collection are counted but not kept.
 
     Returns:
         The negatives, and counts for the manifest.
@@ -75,25 +76,26 @@ def from_systems(
     per_system: int | None = None,
     relabelled: Relabelled = NOTHING,
 ) -> tuple[Negatives, dict[str, Any]]:
-    """Read the negatives of a file. Each query has the first negative of every system first, then the second, ...
+    """Read a file of JSON lines with lists of negatives, and merge the lists of each line round-robin.
 
-    The line's own positives are left out, and passages that are no negatives by ``split`` or ``relabelled`` (``_screened``).
+    A query gets the first negative of every system, then the second of every system, and so on. Two kinds of passages are
+    excluded: the positives of the line, and passages that ``_screened`` excludes by ``split`` or ``relabelled``.
 
     Args:
         path: the file, plain or .gz.
-        collection: of queries and passages.
-        depth: most distinct negatives that are kept of a query.
-        split: gives the judgements.
+        collection: the collection of the queries and passages.
+        depth: maximum number of distinct negatives kept per query.
+        split: split whose judgements are used.
         systems: names of the systems whose lists are used; None = all.
-        per_system: most negatives that are used of each list; None = all.
+        per_system: maximum number of negatives used from each list; None = all.
         relabelled: people's later judgements.
 
     Returns:
         The negatives, and counts for the manifest.
 
     Raises:
-        UserError: with the line: broken JSON, a missing or mistyped field, an unknown passage. Also where no line has one
-            of the ``systems``, or no line belongs to a query of the collection.
+        UserError: a line is malformed JSON, a field is missing or has the wrong type, or a passage is unknown; the message
+            names the line. Also if one of the ``systems`` occurs in no line, or if no line has a query of the collection.
     """
     counts, seen = {"lines": 0, "unknown_queries": 0}, dict[str, None]()
 
@@ -118,19 +120,19 @@ def from_systems(
 
 
 def _pairs(collection: Collection, lines: list[Line], queries: NDArray[np.int64]) -> Pairs:
-    """The queries (n,) and passages (n,) of the negatives of these lines that are no positives of theirs."""
+    """Return the (query, passage) pairs of the lines' negatives, without the positives of the same line."""
     of_line = np.repeat(np.arange(len(lines)), [len(negatives) for *_, negatives in lines])
     flat = [one for *_, negatives in lines for one in negatives]
     passages = known_rows(collection, "passage", flat, lambda at: lines[int(of_line[at])][0])
     positives = rows_of(collection.passages, [one for _, _, positives, _ in lines for one in positives])
     of_positives = np.repeat(np.arange(len(lines)), [len(positives) for _, _, positives, _ in lines])
-    first = collection.passage_texts.same.first  # a positive's text under another id is no negative either
+    first = collection.passage_texts.same.first  # also excludes a positive's text under another id
     own = np.isin(packed(of_line, first(passages)), packed(of_positives, first(positives)))
     return queries[of_line[~own]], passages[~own]
 
 
 def _parsed(path: Path, systems: Sequence[str] | None, per_system: int | None, seen: dict[str, None]) -> Iterator[Line]:
-    """The lines of a file, each with one list that takes from its systems in turn. ``seen`` gets the systems' names."""
+    """Yield the parsed lines of a file, each with its systems' lists merged round-robin. System names go into ``seen``."""
     for place, record in read_objects(path):
         if "neg" in record:
             lists = {name: _ids(listed, place) for name, listed in field(record, "neg", place, dict).items()}
@@ -146,7 +148,7 @@ def _parsed(path: Path, systems: Sequence[str] | None, per_system: int | None, s
 
 
 def _ids(value: Any, place: str) -> list[str]:
-    """Read a list of ids, which may be numbers. Raises ``UserError`` where ``value`` is no such list."""
+    """Read a list of ids, which may be numbers. Raises ``UserError`` if ``value`` is anything else."""
     if not isinstance(value, list) or not all(
         isinstance(one, int | str) and not isinstance(one, bool) for one in value
     ):
@@ -170,9 +172,9 @@ def _blocks(lines: Iterator[Line]) -> Iterator[list[Line]]:
 def from_collection(
     collection: Collection, depth: int, split: str = "train", relabelled: Relabelled = NOTHING
 ) -> tuple[Negatives, dict[str, Any]]:
-    """The first ``depth`` negatives that the collection's own files give for each query of ``split``.
+    """Return the first ``depth`` negatives of each query of ``split`` from the collection's own files.
 
-    ``_screened`` leaves out passages that are no negatives.
+    ``_screened`` excludes relevant passages and their duplicates.
 
     Returns:
         The negatives, and counts for the manifest.
@@ -191,10 +193,10 @@ def from_collection(
 
 
 def check_unlike(collection: Collection, query: str, place: str) -> None:
-    """Raise ``UserError`` where the id of an unknown query looks the same as the id of a known query.
+    """Raise ``UserError`` if the id of an unknown query looks the same as the id of a known query.
 
-    Other unknown queries usually belong to other splits. One check reads all ids of queries, so only the first unknown
-    query of a file is checked.
+    Any other unknown query usually belongs to another split. A check reads all query ids, so only the first unknown query of
+    a file is checked.
     """
     if hint := collection.queries.unlike(query):
         raise UserError(f"{place}: query {shown(query)!r} is unknown (in '{collection.name}'){hint}")
@@ -203,16 +205,16 @@ def check_unlike(collection: Collection, query: str, place: str) -> None:
 def _screened(
     given: Iterable[Pairs], collection: Collection, depth: int, split: str, relabelled: Relabelled, none: str
 ) -> tuple[Negatives, dict[str, int]]:
-    """The first ``depth`` real negatives of each query of given pairs.
+    """Return the first ``depth`` negatives of each query from a stream of (query, passage) pairs.
 
-    Left out are passages that ``split`` or people since (``relabelled``) judge relevant, and passages that have the same
-    text as a relevant passage or as the query (``NoNegatives``).
+    Two kinds of passages are excluded: passages that ``split`` or people's later judgements (``relabelled``) call relevant,
+    and passages that have the same text as a relevant passage or as the query (``NoNegatives``).
 
     Returns:
-        The negatives, and counts for the manifest; ``left_out_by_text`` counts passages left out for their text alone.
+        The negatives, and counts for the manifest. ``left_out_by_text`` counts passages excluded only for their text.
 
     Raises:
-        UserError: there are no negatives; with the message ``none``.
+        UserError: no negatives are left; the message is ``none``.
     """
     qrels = collection.qrels(split)
     relevant = qrels.grades >= qrels.relevant_from
@@ -232,7 +234,10 @@ def _screened(
 
 
 def _rows_of_triples(path: Path, batch: pa.RecordBatch, before: int, collection: Collection) -> Pairs:
-    """The queries (n,), -1 where unknown, and negatives (n,) of triples; ``before`` triples stand before them in the file."""
+    """Return the queries (n,), -1 if unknown, and the negatives (n,) of a batch of triples.
+
+    ``before``: number of triples that precede the batch in the file.
+    """
     passages = known_rows(collection, "passage", batch.column(2), lambda at: _place(path, before + at))
     return rows_of(collection.queries, batch.column(0)), passages
 
@@ -250,9 +255,10 @@ def _triple_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _broken_triple(path: Path, reason: str) -> str:
-    """The message that names the first line without three columns, whose number Arrow does not know.
+    """Return the message that names the first line without three columns. Arrow does not report its line number.
 
-    Raises ``UserError`` where ``read_lines`` does, because a line cannot be read.
+    Raises:
+        UserError: ``read_lines`` cannot read a line.
     """
     for place, line in read_lines(path):
         if line and (columns := line.count("\t") + 1) != 3:
@@ -261,14 +267,14 @@ def _broken_triple(path: Path, reason: str) -> str:
 
 
 def _place(path: Path, row: int) -> str:
-    """``path:line`` of the triple ``row``, counted from 0 as Arrow does, without empty lines."""
+    """Return ``path:line`` of the triple number ``row``. Like Arrow, ``row`` counts from 0 and skips empty lines."""
     return next(islice((place for place, line in read_lines(path) if line), row, None))
 
 
 class Distinct:
-    """The first ``depth`` distinct passages of each query, of a stream of (query << 32) + passage.
+    """The first ``depth`` distinct passages of each query in a stream of (query << 32) + passage.
 
-    Memory holds no more than these passages.
+    Only these passages are held in memory.
     """
 
     def __init__(self, queries: int, depth: int) -> None:
@@ -277,7 +283,7 @@ class Distinct:
         self.table = np.full((queries, 0), -1, np.int32)  # (queries, width), in order of arrival, padded with -1
 
     def add(self, pairs: NDArray[np.int64]) -> None:
-        """Take the next pairs of the stream."""
+        """Add the next pairs of the stream."""
         while len(pairs):
             size = max(1, COMPARED // max(1, self.table.shape[1]))
             self._add(pairs[:size])
@@ -306,6 +312,6 @@ class Distinct:
             self.table = wider
 
     def result(self) -> Negatives:
-        """The negatives so far, of the queries that have any, in row order."""
+        """Return the negatives collected so far. Queries are in row order; queries without negatives are left out."""
         queries = np.flatnonzero(self.counts)
         return Negatives(queries, self.table[queries, : self.counts.max(initial=0)])

@@ -1,7 +1,7 @@
-"""The order of a ranking: score descending, then passage row ascending, so that equal scores have a fixed order.
+"""The order of a ranking: score descending, ties by row number of the passage, ascending.
 
-Score and row are packed into one 64-bit key, the score in the upper half and the row in the lower. A ranking is the k
-largest keys. No two keys are equal, so any selection algorithm gives the same ranking.
+Score and row number are packed into one 64-bit key, with the score in the upper half. A ranking is the k largest keys.
+Because all keys are distinct, every selection algorithm gives the same ranking.
 
 Shapes: n queries, m candidates, k results.
 """
@@ -11,11 +11,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-EMPTY = np.iinfo(np.int64).min  # the key of "no passage", below every real key
+EMPTY = np.iinfo(np.int64).min  # key of padding, below the key of every passage
 LOWEST = np.array(np.finfo(np.float32).min)  # the lowest finite score
 LAST_ROW = 2**31 - 1
 SIGN_FLIP = 0x7FFFFFFF
-FEW = 8  # up to FEW times the wanted keys, sorting all candidates is faster than selection
+FEW = 8  # for up to FEW * k candidates, sorting all is faster than selecting the k largest
 
 Keys = NDArray[np.int64]
 Ranking = tuple[NDArray[np.float32], NDArray[np.int64]]
@@ -23,12 +23,12 @@ Row = TypeVar("Row", bound=np.integer)
 
 
 def pack(scores: NDArray[np.float32], rows: NDArray[np.integer]) -> Keys:
-    """One sortable key for each (score, row); shapes broadcast. Rows must be below 2**31, and no score NaN."""
+    """Return one sortable key per (score, row); shapes broadcast. Rows must be below 2**31, and scores must not be NaN."""
     return (_ordered(scores) << 32) + (LAST_ROW - rows.astype(np.int64))
 
 
 def _ordered(scores: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Whole numbers in the order of the scores. Neighbouring float32 give neighbouring numbers, but no score gives -1."""
+    """Map scores to integers in the same order. Adjacent float32 map to adjacent integers, except that -1 is never used."""
     positive_zero = scores.astype(np.float32, copy=False) + np.float32(0)  # -0.0 and 0.0 must tie
     bits = positive_zero.view(np.int32)
     # The bits of a float32 sort like an integer once the magnitude bits of the negative ones are flipped.
@@ -41,14 +41,14 @@ def _scores(ordered: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def unpack(keys: Keys) -> Ranking:
-    """The scores (float32) and rows (int64) of keys; an empty key gives -inf and -1."""
+    """Return the scores (float32) and rows (int64) of keys; ``EMPTY`` gives -inf and -1."""
     rows = LAST_ROW - (keys & 0xFFFFFFFF)
     empty = keys == EMPTY
     return np.where(empty, np.float32(-np.inf), _scores(keys >> 32)), np.where(empty, -1, rows)
 
 
 def top(keys: Keys, k: int) -> Keys:
-    """The k largest keys along the last axis, largest first; (..., m) -> (..., k), padded with ``EMPTY``."""
+    """Return the k largest keys along the last axis, largest first; (..., m) -> (..., k), padded with ``EMPTY``."""
     if keys.shape[-1] > FEW * k:
         keys = np.partition(keys, keys.shape[-1] - k, axis=-1)[..., -k:]
     keys = np.sort(keys, axis=-1)[..., ::-1][..., :k]
@@ -57,20 +57,20 @@ def top(keys: Keys, k: int) -> Keys:
 
 
 def ordered(scores: NDArray[np.float32], rows: NDArray[np.integer], k: int) -> Ranking:
-    """The k best of passages (n, m), row -1 = none, by their scores (n, m); padded with -inf and -1."""
+    """Return the k best passages of candidates (n, m), row -1 = none, by their scores (n, m); padded with -inf and -1."""
     return unpack(top(np.where(rows >= 0, pack(scores, rows), EMPTY), k))
 
 
 def strictly_falling(scores: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Lower scores (..., k), best first, so that no two are equal and sorting by them alone gives the same order.
+    """Make scores (..., k), sorted best first, strictly decreasing, so that sorting by score alone keeps the order.
 
-    Each score becomes min(itself, the float32 next below the score before it), so a score without ties does not change. Only
-    at float32's lower end, where no number lies below, the scores before are raised. Padding at the end, -inf, also gets
-    finite numbers.
+    Each score becomes the minimum of itself and the next float32 below its predecessor, so a score without ties does not
+    change. At the lower end of float32 no smaller number exists, so there the preceding scores are raised instead. Padding at
+    the end, -inf, also becomes finite.
     """
     places = np.arange(scores.shape[-1])
     ordered = _ordered(scores)
-    ordered += ordered < 0  # without the gap at -1, so that one less is the next below
+    ordered += ordered < 0  # closes the gap at -1, so that subtracting 1 gives the next float32 below
     falling = np.minimum.accumulate(ordered + places, axis=-1) - places
     falling = np.maximum(falling, _ordered(np.asarray(LOWEST)) + 1 + places[::-1])
     return np.where(falling == ordered, scores, _scores(falling - (falling < 0)))
@@ -79,7 +79,8 @@ def strictly_falling(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 def scores_in(ranking: Ranking, passages: NDArray[np.integer], otherwise: float) -> NDArray[np.float32]:
     """Look up the scores of passages (n, k) in a ranking (n, c), which may be in any order.
 
-    Returns (n, k): ``otherwise`` for passages that the ranking does not hold, NaN for row -1.
+    Returns:
+        scores, float32 (n, k): ``otherwise`` for passages that are not in the ranking, NaN for row -1.
     """
     scores, rows = ranking
     query, place = np.nonzero(rows >= 0)
@@ -94,7 +95,7 @@ def scores_in(ranking: Ranking, passages: NDArray[np.integer], otherwise: float)
 
 
 def without_repeats(rows: NDArray[Row]) -> NDArray[Row]:
-    """The passages (n, m) with each at most once in a row: a later occurrence becomes -1."""
+    """Return the passages (n, m) with repeats in each row replaced by -1; the first occurrence stays."""
     order = np.argsort(rows, axis=1, kind="stable")
     ascending = np.take_along_axis(rows, order, axis=1)
     repeated = np.zeros(rows.shape, dtype=bool)

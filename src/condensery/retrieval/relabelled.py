@@ -1,6 +1,6 @@
-"""People's judgements of suspected negatives, read from the sheets that the stage ``audit_negatives`` writes.
+"""People's judgements of suspected false negatives, read from the sheets that the stage ``audit_negatives`` writes.
 
-A passage that answers its query after all is a positive from then on. A passage that does not is a certain negative.
+A passage judged relevant becomes a positive of its query. A passage judged not relevant becomes a confirmed negative.
 """
 
 import json
@@ -21,26 +21,29 @@ from condensery.text.sheets import bare, cell, sheet_rows
 from condensery.text.table import TextTable
 
 Ids = NDArray[np.int64]
-QUERY, PASSAGE, RELEVANT = "query id", "passage id", "relevant"  # the columns that count
-QUERY_TEXT, PASSAGE_TEXT = "query", "passage"  # these columns show whether the sheet is of this collection
+QUERY, PASSAGE, RELEVANT = "query id", "passage id", "relevant"  # the columns that are read
+QUERY_TEXT, PASSAGE_TEXT = "query", "passage"  # these columns check that the sheet belongs to the collection
 ANSWERS = {"yes": True, "no": False}
-FILE = "relabelled.jsonl"  # in an artifact of negatives, as labels are written
+FILE = "relabelled.jsonl"  # file in an artifact of negatives, in the format of pseudo-labels
 
 
 @dataclass(frozen=True)
 class Relabelled:
-    """Judged pairs of a query and a passage, (query << 32) + passage, ascending.
+    """Judged (query, passage) pairs, as (query << 32) + passage, ascending.
 
     Attributes:
-        yes: (y,) pairs that are relevant after all.
-        no: (n,) pairs that are not relevant.
+        yes: int64 (y,), pairs judged relevant.
+        no: int64 (n,), pairs judged not relevant.
     """
 
     yes: Ids
     no: Ids
 
     def added_to(self, positives: Mapping[int, NDArray[np.integer]]) -> dict[int, NDArray[np.integer]]:
-        """``positives`` (query row -> relevant passages) with the passages of ``yes`` added to the queries that it holds."""
+        """Return ``positives`` (query row -> relevant passages) with the pairs of ``yes`` added.
+
+        Pairs of queries that are not in ``positives`` are ignored.
+        """
         more = dict(positives)
         for query in np.unique(self.yes >> 32).tolist():
             if query in more:
@@ -49,7 +52,7 @@ class Relabelled:
         return more
 
     def all_no(self, qrels: Qrels) -> Ids:
-        """The pairs of ``no``, and all pairs that a split judges not relevant (grade 0 or less)."""
+        """Return the pairs of ``no`` and the pairs that a split judges not relevant (grade 0 or less)."""
         never = qrels.grades <= 0
         return np.union1d(self.no, packed(qrels.query_rows[never], qrels.passage_rows[never]))
 
@@ -77,12 +80,12 @@ NOTHING = Relabelled(np.empty(0, np.int64), np.empty(0, np.int64))
 def read_relabelled(paths: Sequence[Path], collection: Collection, split: str) -> Relabelled:
     """Read filled sheets with the columns ``query id``, ``passage id`` and ``relevant``.
 
-    ``relevant`` is yes, no, or empty where nobody judged. Without sheets nothing is read, and ``NOTHING`` is returned.
+    ``relevant`` is yes, no, or empty for a pair that nobody judged. Without sheets, ``NOTHING`` is returned.
 
     Raises:
-        UserError: with file, line and column, for another word, an id that is not in the collection, a query of another
-            split, a text that is not that of its id, and a pair with two different judgements, here or in the collection.
-            Also where nothing is judged.
+        UserError: ``relevant`` is another word, an id is not in the collection, a query belongs to another split, a text
+            differs from the text of its id, or a pair has two different judgements, in the sheets or in the collection. The
+            message names file, line and column. Also if no pair is judged.
     """
     if not paths:
         return NOTHING
@@ -121,7 +124,7 @@ def read_relabelled(paths: Sequence[Path], collection: Collection, split: str) -
 
 
 def _row(table: TextTable, name: str, text: str, where: str, collection: str) -> int:
-    """The row of an id. A spreadsheet may have put an apostrophe before the id."""
+    """Return the row number of an id. An apostrophe that a spreadsheet put before the id is ignored."""
     name = name.strip()
     row = int(table.rows_of([name])[0])
     if row < 0 and name.startswith("'"):
@@ -135,5 +138,5 @@ def _row(table: TextTable, name: str, text: str, where: str, collection: str) ->
 
 
 def named(collection: Collection, query: int, passage: int) -> tuple[str, str]:
-    """The ids of a pair as the cells of a sheet."""
+    """Return the query id and the passage id of a pair, as cells of a sheet."""
     return harmless(collection.queries.column("id")[query]), harmless(collection.passages.column("id")[passage])

@@ -1,6 +1,6 @@
-"""TREC run files, the field's exchange format: ``query_id Q0 passage_id rank score tag``, plain or .gz.
+"""TREC run files, the exchange format of rankings: ``query_id Q0 passage_id rank score tag``, plain or .gz.
 
-An evaluator such as trec_eval does not read the rank. It sorts by score, and equal scores by passage id, descending.
+An evaluator such as trec_eval ignores the rank column. It sorts by score, and breaks ties by passage id, descending.
 """
 
 import gzip
@@ -26,23 +26,23 @@ from condensery.system.inputs import readable
 from condensery.text.collection import Collection
 from condensery.text.lines import decimal, integer, read_lines
 
-QUERIES = 256  # queries written at a time
+QUERIES = 256  # queries per written block
 HIGHEST = float(np.finfo(np.float32).max)
-BLOCK = 1 << 20  # bytes searched at a time
+BLOCK = 1 << 20  # bytes per searched block
 
 
 @dataclass(frozen=True)
 class Run(PassageLists):
-    """The k best passages of queries, best first, padded with -1 and with scores of -inf at the end."""
+    """The k best passages of queries, best first. Padding at the end has row number -1 and score -inf."""
 
     scores: NDArray[np.float32]
 
 
 def write_run(path: Path, run: Run, collection: Collection, tag: str = "condensery") -> None:
-    """Write a run atomically, compressed when the name ends in .gz, so that every evaluator finds the same order.
+    """Write a run atomically, compressed if its name ends in .gz.
 
-    Scores are written to the last bit. Where two scores of a query are equal, the lower-ranked one is written as the next
-    float32 below (``strictly_falling``).
+    Scores are written exactly, except for ties. Of two equal scores of a query, the lower-ranked score is written as the
+    next float32 below (``strictly_falling``), so that every evaluator sees the same order.
 
     Raises:
         UserError: a score is not finite.
@@ -57,7 +57,7 @@ def write_run(path: Path, run: Run, collection: Collection, tag: str = "condense
             passages = iter(collection.passages.ids_at(block[block >= 0]))
             for at, (query, rows) in enumerate(zip(queries, block, strict=True)):
                 number = int((rows >= 0).sum())
-                # astype(str) of a float32 gives the shortest text that reads back as the same number
+                # astype(str) of a float32 gives the shortest string that parses to the same number
                 texts = falling[at, :number].astype("U32").tolist()
                 ranked = zip(islice(passages, number), range(1, number + 1), texts, strict=True)
                 before, behind = f"{query} Q0 ", f" {tag}\n"
@@ -70,7 +70,7 @@ def _writer(path: Path, compress: bool) -> Iterator[TextIO]:
         with open(path, "w", encoding="utf-8", newline="\n") as stream:
             yield stream
         return
-    # Without name and time in the header the same run gives the same bytes.
+    # No file name and time in the gzip header, so that the same run gives the same bytes.
     with (
         open(path, "wb") as raw,
         gzip.GzipFile("", "wb", 3, raw, mtime=0) as packed,
@@ -80,14 +80,14 @@ def _writer(path: Path, compress: bool) -> Iterator[TextIO]:
 
 
 def read_run(path: Path, collection: Collection) -> Run:
-    """Read a run, our own or that of another tool. Queries come in row order, passages by score, then by rank.
+    """Read a run of this project or of another tool. Queries are in row order, passages by score, ties by rank.
 
-    For our own runs this is the order that was written. For another tool's runs, equal scores follow the rank column.
-    trec_eval does not read this column: it orders equal scores by their ids.
+    For a run of this project, this is the order in which it was written. For a run of another tool, ties follow the rank
+    column. trec_eval ignores this column and breaks ties by passage id.
 
     Raises:
-        UserError: the file is empty; with the line number: wrong column count, a score or rank that is no number, an
-            unknown id, a passage twice for one query.
+        UserError: the file is empty. Also, with the line number: a line does not have 6 columns, a score or a rank is not a
+            number, an id is unknown, or a passage is repeated for a query.
     """
     queries, passages, ranks, scores = _columns(path)
     if not queries:
@@ -112,12 +112,12 @@ def read_run(path: Path, collection: Collection) -> Run:
 
 
 def rankings_of(path: Path, query_ids: Sequence[str]) -> dict[str, list[str]]:
-    """The ids of the passages of a few queries, best first, in a compressed run that ``write_run`` wrote.
+    """Return the passage ids of a few queries, best first, from a compressed run that ``write_run`` wrote.
 
-    The file is searched in blocks, which is faster than line by line. A query without lines has an empty list.
+    The file is searched in blocks, which is faster than line by line. A query that is not in the run gets an empty list.
 
     Raises:
-        UserError: the file is missing or broken.
+        UserError: the file is missing or damaged.
     """
     rankings: dict[str, list[str]] = {query: [] for query in query_ids}
     wanted = b"|".join(re.escape(query.encode()) for query in rankings)
@@ -136,7 +136,7 @@ def _columns(path: Path) -> tuple[list[str], list[str], NDArray[np.int64], NDArr
     passages: list[str] = []
     ranks: list[int] = []
     scores: list[float] = []
-    blank = ""  # the place of the first blank line
+    blank = ""  # "file:line" of the first blank line
     for place, line in read_lines(path):
         fields = line.split()
         if not fields:  # blank lines are allowed only at the end of the file

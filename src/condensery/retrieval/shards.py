@@ -1,6 +1,6 @@
-"""Compute arrays of any number of rows shard by shard on disk. A restart keeps complete shards, and memory holds one shard.
+"""Compute arrays with any number of rows on disk, shard by shard, with one shard in memory.
 
-Several processes may share the shards (``condensery.sharing``).
+A restart reuses the complete shards. Several processes may share the shards (``condensery.sharing``).
 """
 
 import shutil
@@ -17,11 +17,11 @@ from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, load_array, new_array, read_json, write_json
 from condensery.system.progress import ProgressTask, progress
 
-SHARD = 16_384  # queries ranked at a time; changes the last bits of scores (a matrix product rounds by its shape)
+SHARD = 16_384  # queries per shard; changes the last bits of scores (a matrix product rounds by its shape)
 
-# rows of a shard -> arrays by name; it advances the task
+# rows of a shard -> arrays by name; the function advances the progress bar
 Work = Callable[[slice, ProgressTask], dict[str, NDArray[Any]]]
-# query rows (b,) -> scores (b, depth) and passage rows (b, depth), and any further arrays; it advances the task
+# query rows (b,) -> scores (b, depth), passage rows (b, depth) and further arrays; the function advances the progress bar
 Rank = Callable[[NDArray[np.int64], ProgressTask], tuple[NDArray[Any], ...]]
 
 
@@ -36,19 +36,19 @@ def compute_in_shards(
     unit: str = "queries",
     amount: Callable[[slice], int] | None = None,
 ) -> None:
-    """Compute arrays of ``number`` rows, or continue an interrupted attempt, and write each as a file beside ``path``.
+    """Compute arrays of ``number`` rows, and write each array as a file beside ``path``.
 
-    Where ``path`` exists, all is done. Shards of another size are computed again.
+    An interrupted attempt is continued. If ``path`` exists, nothing is left to do. Shards of another size are recomputed.
 
     Args:
-        work: computes the arrays of a shard by their names, one of which is the name of ``path``.
-        number: rows of all shards.
+        work: computes the arrays of a shard, by name. One of the names is the stem of ``path``.
+        number: number of rows of all shards.
         path: the file that is written last.
-        label: shown with the progress.
-        size: rows of a shard.
+        label: label of the progress bar.
+        size: rows per shard.
         group: the processes that share the shards.
-        unit: what the progress counts.
-        amount: the number of units of a shard; None = its rows.
+        unit: unit of the progress bar.
+        amount: number of units of a shard; None = its number of rows.
     """
     parts = path.with_suffix(".parts")
     layout = {"rows": number, "size": size}
@@ -83,7 +83,7 @@ def compute_in_shards(
 
 
 def _join(parts: Sequence[Path], path: Path) -> None:
-    """Concatenate the arrays of files, with one at a time in memory."""
+    """Concatenate the arrays of several files, with one array at a time in memory."""
     first, rows = load_array(parts[0], mapped=True), [len(load_array(part, mapped=True)) for part in parts]
     with atomic(path) as temporary:
         joined = new_array(temporary, first.dtype, (sum(rows), *first.shape[1:]))
@@ -102,19 +102,19 @@ def rank_in_shards(
     group: ProcessGroup = SINGLE_PROCESS,
     further: Sequence[str] = (),
 ) -> None:
-    """Rank all queries (n,) into ``folder``, or continue an interrupted attempt there.
+    """Rank passages for all queries (n,) and write the rankings into ``folder``, or continue an interrupted attempt.
 
-    It writes ``queries.npy`` (n,), ``passages.npy`` (n, depth) int32 and ``scores.npy`` (n, depth) float32, which
-    ``Run.mapped`` opens, and a file for each further array.
+    The files are ``queries.npy`` (n,), ``passages.npy`` int32 (n, depth) and ``scores.npy`` float32 (n, depth), which
+    ``Run.mapped`` opens, and one file per further array.
 
     Args:
-        rank: ranks some queries.
-        query_rows: (n,).
-        folder: gets the arrays.
-        label: shown with the progress and in errors.
-        size: queries of a shard.
+        rank: ranks passages for the queries of a shard.
+        query_rows: int64 (n,), row numbers of the queries.
+        folder: folder of the arrays.
+        label: label of the progress bar and beginning of error messages.
+        size: queries per shard.
         group: the processes that share the shards.
-        further: names of the further arrays that ``rank`` returns; those of all shards are concatenated.
+        further: names of the further arrays that ``rank`` returns. The arrays of all shards are concatenated.
 
     Raises:
         UserError: a score is not finite.
@@ -131,7 +131,7 @@ def rank_in_shards(
 
 
 def padded(rankings: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]], depth: int) -> Ranking:
-    """Join n rankings into arrays (n, depth): the first ``depth`` of each, padded with -inf and -1."""
+    """Join n rankings into arrays (n, depth): the first ``depth`` results of each, padded with -inf and -1."""
     scores = np.full((len(rankings), depth), -np.inf, np.float32)
     rows = np.full((len(rankings), depth), -1, np.int64)
     for i, (own, passages) in enumerate(rankings):

@@ -1,4 +1,4 @@
-"""Find suspected false negatives: passages without a judgement that score as high as a query's positive, or nearly so.
+"""Find suspected false negatives: unjudged passages that score nearly as high as a positive of the query, or higher.
 
 Shapes: n queries, m pairs.
 """
@@ -17,17 +17,17 @@ from condensery.system.files import load_array
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
-BLOCK = 1024  # queries scored at a time
+BLOCK = 1024  # queries per scored block
 
 
 @dataclass(frozen=True)
 class Suspects:
-    """Pairs (m,) of a query and a passage that may be relevant to it, the most suspicious first.
+    """Pairs of a query and a suspected false negative, the most suspicious first.
 
     Attributes:
-        queries, passages: (m,) rows.
-        positives: (m,) row of the query's positive with the lowest score; -1 where no positive has a score.
-        scores, positive_scores: (m,) scores of the passage and of the positive; NaN where there is none.
+        queries, passages: int64 (m,), row numbers of query and passage.
+        positives: int64 (m,), row number of the query's positive with the lowest score; -1 if no positive has a score.
+        scores, positive_scores: float32 (m,), scores of the passage and of this positive; NaN if there is none.
     """
 
     queries: Ids
@@ -38,13 +38,13 @@ class Suspects:
 
     @property
     def ratios(self) -> NDArray[np.float64]:
-        """(m,) the score as a share of the positive's score; NaN where the positive's is not above 0."""
+        """Ratio of the passage's score to the positive's score, float64 (m,); NaN unless the positive's score is above 0."""
         own = self.positive_scores.astype(np.float64)
         return np.divide(self.scores, own, out=np.full(len(own), np.nan), where=own > 0)
 
 
 def were_left_out(folder: Path, depth: int) -> Suspects:
-    """The ``depth`` best passages of each query that mining into ``folder`` left out for their scores."""
+    """Return the ``depth`` best passages of each query that mining into ``folder`` left out for their high scores."""
     pairs, scores = (load_array(folder / f"{name}.npy") for name in (LEFT_OUT, LEFT_OUT_SCORES))
     queries = load_array(folder / "queries.npy")
     positives, own = (load_array(folder / f"{name}.npy") for name in (POSITIVES, POSITIVE_SCORES))
@@ -54,14 +54,14 @@ def were_left_out(folder: Path, depth: int) -> Suspects:
 def are_negatives(
     negatives: Negatives, scorer: Scorer, relevant: Mapping[int, NDArray[np.integer]], judged: Ids, depth: int
 ) -> Suspects:
-    """The first ``depth`` negatives of each query, which a retriever ranks highest, with their scores.
+    """Score the first ``depth`` negatives of each query, which the retriever ranked highest, and return them as suspects.
 
     Args:
-        negatives: the negatives of the queries.
-        scorer: gives the scores.
+        negatives: the mined negatives of the queries.
+        scorer: scores the negatives and the positives.
         relevant: query row -> its positives; queries without positives are skipped.
-        judged: (j,) (query << 32) + passage of pairs that people have judged already, which are left out.
-        depth: number of negatives of each query.
+        judged: int64 (j,), pairs that people have judged already, as (query << 32) + passage; they are left out.
+        depth: number of negatives per query.
     """
     places = np.flatnonzero(np.isin(negatives.query_rows, np.fromiter(relevant, np.int64)))
     queries = np.asarray(negatives.query_rows)[places]
@@ -85,7 +85,7 @@ def are_negatives(
 def _best(
     queries: Ids, pairs: Ids, scores: Scores, positives: NDArray[np.integer], own: Scores, depth: int
 ) -> Suspects:
-    """The ``depth`` best pairs of each query; all pairs are sorted by how far the score is above the positive's."""
+    """Return the ``depth`` best pairs of each query, sorted by the relative difference between score and positive's score."""
     order = np.lexsort((pairs, -scores, pairs >> 32))  # by query, best first; NaN last
     pairs, scores = pairs[order], scores[order]
     rank = np.arange(len(pairs)) - np.searchsorted(pairs >> 32, pairs >> 32)
@@ -94,7 +94,7 @@ def _best(
     place = sorter[np.searchsorted(queries, pairs >> 32, sorter=sorter)] if len(pairs) else np.empty(0, np.int64)
     measure = own[place].astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        above = (scores - measure) / np.abs(measure)  # for a positive's score above 0: the ratio less 1
+        above = (scores - measure) / np.abs(measure)  # ratio - 1 if the positive's score is above 0
     order = np.lexsort((pairs, -above))
     pairs, place = pairs[order], place[order]
     return Suspects(pairs >> 32, pairs & ROW, positives[place].astype(np.int64), scores[order], own[place])

@@ -1,6 +1,6 @@
 """Teachers that score pairs for distillation: a retriever, a cross-encoder, a function of texts, or several together.
 
-Shapes: n queries, k passages of each.
+Shapes: n queries, k passages per query.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,10 +34,10 @@ Scaling = Literal["none", "min_max"]
 def pool_to_score(
     positives: Mapping[int, Rows], negatives: Sequence[Negatives], depth: int | None = None
 ) -> tuple[Ids, NDArray[np.int32]]:
-    """The queries (n,) of ``positives``, ascending, and the passages (n, k) that training may draw for them.
+    """Return the queries (n,) of ``positives``, ascending, and the passages (n, k) that training may draw for them.
 
-    A query's positives stand first, then the ``depth`` best negatives of each source (None = all). Each passage is there
-    once, and rows are padded with -1 at the end.
+    For each query, the positives come first, then the ``depth`` best negatives of each source (None = all). Each passage
+    occurs once, and rows are padded with -1 at the end.
     """
     queries = np.array(sorted(positives), np.int64)
     own = np.full((len(queries), max(map(len, positives.values()), default=0)), -1, np.int32)
@@ -51,7 +51,7 @@ def pool_to_score(
 
 
 def by_retriever(retriever: CollectionRetriever) -> Score:
-    """The function that scores passages with a retriever."""
+    """Return the function that scores passages with a retriever."""
 
     def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
         task.advance(int((candidates >= 0).sum()))
@@ -61,14 +61,14 @@ def by_retriever(retriever: CollectionRetriever) -> Score:
 
 
 def together(scorers: Sequence[Score], weights: Sequence[float] | None = None, scaling: Scaling = "none") -> Score:
-    """The function that gives the weighted mean of several scorers.
+    """Return the function that computes the weighted mean of several scorers.
 
-    The mean is NaN where a scorer gives no score, and where there is no passage.
+    The mean is NaN for padding, and for a pair that a scorer does not score.
 
     Args:
-        scorers: each scores all pairs.
-        weights: one for each scorer, not all 0; None = equal weights.
-        scaling: "min_max" first brings a scorer's scores of a query's passages to [0, 1], as fusion does.
+        scorers: functions that score (query, passage) pairs.
+        weights: one weight per scorer, not all 0; None = equal weights.
+        scaling: "min_max" first scales each scorer's scores to [0, 1] per query, as fusion does.
     """
     shares = np.ones(len(scorers)) if weights is None else np.asarray(weights, np.float64)
     shares = shares / shares.sum()
@@ -91,13 +91,13 @@ def _scaled(scores: NDArray[np.floating], candidates: Rows) -> NDArray[np.float6
 def taught_by(
     teacher: Any, collection: Collection, positives: Mapping[int, Rows], negatives: Sequence[Negatives]
 ) -> PairScores:
-    """The scores of a teacher for the passages that training may draw (``pool_to_score``).
+    """Return a teacher's scores of the passages that training may draw (``pool_to_score``).
 
     Args:
-        teacher: existing scores, as ``PairScores``, as query id -> passage id -> score, or in a file or folder. Or a scorer:
-            a ``Searcher`` or its class, or an object with ``predict`` or a function, for pairs of texts. The scores of a
-            searcher are kept by ``condensery.system.cache``.
-        collection: of queries and passages.
+        teacher: existing scores, as ``PairScores``, as query id -> passage id -> score, or as the path of a file or folder.
+            Or a model: a ``Searcher`` or its class, an object with ``predict``, or a function. The last two map (query,
+            passage) pairs to scores. The scores of a searcher are stored by ``condensery.system.cache``.
+        collection: the collection of the queries and passages.
         positives: query row -> its relevant passages.
         negatives: sources of negatives.
 
@@ -140,7 +140,11 @@ def _by_searcher(searcher: Searcher, collection: Collection, queries: Ids, candi
 
 
 def counts(pairs: PairScores, positives: Mapping[int, Rows]) -> dict[str, int]:
-    """Counts for a manifest: queries, scored pairs, queries with fewer than two scores, queries without a scored positive."""
+    """Return counts for a manifest.
+
+    They are the numbers of queries, of scored pairs, of queries with fewer than two scores, and of queries without a scored
+    positive.
+    """
     filled = pairs.filled
     with_positive = sum(
         bool(np.isin(positives[query], passages[own]).any())

@@ -1,9 +1,9 @@
-"""The numbers that the papers print, as data with their source. They are shown beside measured numbers, never as measured.
+"""The numbers printed in papers, as data with their source. Tables show them next to measured numbers, never as measured.
 
-A file of this folder is a paper (C condenser, E its early version, CO cocondenser, Q query_as_context, A
-adaptive_batch_scheduling). It holds the paper's tables, their columns and rows, and each number with the printed digits.
-``CO/1/BM25`` names a row: paper, table, row. ``msmarco dev/MRR@10/1K`` names a column: the data set, the metric, and the
-condition, if any.
+Each file in this folder is one paper: C condenser, E its early version, CO cocondenser, Q query_as_context, A
+adaptive_batch_scheduling. It has the paper's tables with their columns and rows, and every number with the printed digits.
+``CO/1/BM25`` names a row by paper, table and row. ``msmarco dev/MRR@10/1K`` names a column by data set, metric and, if there
+is one, condition.
 """
 
 import re
@@ -31,9 +31,9 @@ class PublishedColumn(_Closed):
 
     Attributes:
         metric: the metric.
-        of: the data set and split; empty: that of the table.
-        condition: such as the number of training queries; empty: none.
-        unit: of the printed numbers; empty: that of the table.
+        of: data set and split; empty = that of the table.
+        condition: a condition, such as the number of training queries; empty = none.
+        unit: unit of the printed numbers; empty = that of the table.
     """
 
     metric: str
@@ -43,12 +43,12 @@ class PublishedColumn(_Closed):
 
     @property
     def key(self) -> str:
-        """The name of the column: ``of/metric`` or ``of/metric/condition``."""
+        """Name of the column: ``of/metric`` or ``of/metric/condition``."""
         return "/".join(part for part in (self.of, self.metric, self.condition) if part)
 
 
 class PublishedTable(_Closed):
-    """A table of a paper. ``rows``: class -> row -> the printed number of each column, ``None`` where there is none."""
+    """A table of a paper. ``rows``: class -> row -> the printed number of each column, ``None`` if there is none."""
 
     caption: str
     of: str
@@ -69,11 +69,11 @@ class PublishedTable(_Closed):
         return self
 
     def by_row(self) -> dict[str, list[Decimal | None]]:
-        """Row -> printed numbers, over all classes."""
+        """Return row -> printed numbers, over all classes."""
         return {name: values for named in self.rows.values() for name, values in named.items()}
 
     def shown(self, row: str) -> dict[str, Decimal]:
-        """Key of a column -> shown number of a row. Shares are in percent, with the printed digits."""
+        """Return column key -> number of a row as shown. Shares are in percent, with the printed digits."""
         numbers = {}
         for column, value in zip(self.columns, self.by_row()[row], strict=True):
             if value is not None:
@@ -81,16 +81,16 @@ class PublishedTable(_Closed):
         return numbers
 
     def key(self, column: PublishedColumn) -> str:
-        """The key of one of the table's columns."""
+        """Return the key of one of the table's columns."""
         return column.model_copy(update={"of": column.of or self.of}).key
 
     def keys(self) -> list[str]:
-        """The keys of all the table's columns."""
+        """Return the keys of all the table's columns."""
         return [self.key(column) for column in self.columns]
 
 
 class Paper(_Closed):
-    """A paper, or one version of it, and its tables by their number."""
+    """A paper, or one version of a paper, and its tables by number."""
 
     key: str
     title: str
@@ -108,7 +108,7 @@ class Paper(_Closed):
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A row of a paper's table. ``number`` is that of the table; ``values`` holds the shown numbers by key of the column."""
+    """A row of a paper's table. ``number``: number of the table. ``values``: column key -> number as shown."""
 
     paper: Paper
     number: str
@@ -122,8 +122,8 @@ class PublishedRow:
 
 
 def read_paper(path: Path) -> Paper:
-    """Read a paper's file. Raises ``UserError`` that names the file and its fault."""
-    try:  # as text, so that 0.230 keeps its zero
+    """Read the file of a paper. Raises ``UserError``, which names the file and the error in it."""
+    try:  # numbers are read as strings, so that 0.230 keeps its final zero
         return Paper.model_validate(yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
@@ -135,7 +135,10 @@ def read_paper(path: Path) -> Paper:
 
 
 class _Loader(yaml.BaseLoader):
-    """Reads scalars as text, but ``null`` as None. A repeated key is an error; plain YAML would take the last value."""
+    """YAML loader that reads scalars as strings, and ``null`` as None.
+
+    A repeated key is an error; PyYAML's own loaders would use the last value.
+    """
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -155,14 +158,14 @@ _Loader.add_constructor(NULL, lambda loader, node: None)
 
 @cache
 def papers() -> dict[str, Paper]:
-    """Key -> paper, for all papers of the package."""
+    """Return key -> paper, for all papers of the package."""
     all_papers = [read_paper(path) for path in sorted(FOLDER.glob("*.yaml"))]
     return {paper.key: paper for paper in all_papers}
 
 
 def find(reference: str) -> PublishedRow:
-    """The row that ``PAPER/TABLE/ROW`` names. Raises ``UserError`` with the known names where there is no such row."""
-    parts = reference.split("/", 2)  # the name of a row may hold a slash
+    """Return the row that ``PAPER/TABLE/ROW`` names. If there is none, raise ``UserError`` with the known names."""
+    parts = reference.split("/", 2)  # the name of a row may contain a slash
     if len(parts) < 3:
         raise UserError(f"{reference!r} is not of the form PAPER/TABLE/ROW, such as CO/1/BM25")
     key, number, row = parts

@@ -1,7 +1,7 @@
-"""Approximate search over the vectors of an ``encode`` artifact, with a FAISS index that is trained on a sample.
+"""Approximate nearest-neighbour search over the vectors of an ``encode`` artifact, with a FAISS index trained on a sample.
 
-The index may be of any kind that ranks by inner product (``faiss_descriptions``). The share of results that it misses is
-not known beforehand, so some queries of each use are also searched exactly.
+The index may be of any kind that ranks by inner product (``faiss_descriptions``). Its recall is not known in advance.
+Therefore, each time the index is used, some queries are also searched exactly.
 
 Shapes: n queries, k results, d dimensions.
 """
@@ -24,9 +24,9 @@ from condensery.system.files import atomic, read_json, write_json
 from condensery.system.progress import ProgressTask
 
 FILE = "passages.faiss"
-BLOCK = 65_536  # vectors added at a time, at most
-SOME = 1_000  # vectors whose lengths are checked
-EFFORT = {"nprobe": "nprobe", "ef_search": "efSearch"}  # our name -> FAISS's; an index takes the names that it knows
+BLOCK = 65_536  # maximum number of vectors added per call
+SOME = 1_000  # vectors whose norms are checked
+EFFORT = {"nprobe": "nprobe", "ef_search": "efSearch"}  # name here -> FAISS's name; an index ignores unknown names
 
 
 def build_approximate(
@@ -39,25 +39,25 @@ def build_approximate(
     task: ProgressTask,
     gpu: bool = False,
 ) -> str | None:
-    """Write a FAISS index of all vectors by inner product into ``folder``. The file is a CPU index in any case.
+    """Write a FAISS inner-product index of all vectors into ``folder``. The file always holds a CPU index.
 
     Args:
-        exact: gives the vectors (N, d).
-        folder: gets the index.
-        factory: FAISS's description, such as ``IVF1024,PQ32``, ``HNSW32`` or ``IVF1024,PQ32,RFlat``.
-        sample: number of vectors that train the index, drawn with ``seed``; all where there are fewer.
+        exact: exact index that holds the vectors (N, d).
+        folder: folder of the index.
+        factory: FAISS index description, such as ``IVF1024,PQ32``, ``HNSW32`` or ``IVF1024,PQ32,RFlat``.
+        sample: number of vectors that train the index, drawn with ``seed``; all vectors if there are fewer.
         seed: seed of the sample.
         threads: CPU threads of FAISS.
-        task: advances by the vectors added.
-        gpu: build the index on a GPU where FAISS sees one, supports the kind there and has enough memory.
+        task: progress bar, which advances by the vectors added.
+        gpu: build the index on a GPU, if FAISS finds one, supports this kind of index there, and has enough memory.
 
     Returns:
-        The change of vectors by the index that changes their order, such as a division by their lengths; None = no
-        change.
+        A transform within the index that changes the ranking, such as dividing vectors by their norms; None = no such
+        transform.
 
     Raises:
-        UserError: FAISS does not know the description, cannot train it on so few or so short vectors, or cannot search
-            the index that it makes; or the index ranks by another measure.
+        UserError: FAISS does not know the description, needs more or longer vectors to train, or cannot search the index
+            that it built; or the index ranks by another measure than the inner product.
     """
     faiss.omp_set_num_threads(threads)
     check_numbers(factory)
@@ -82,14 +82,14 @@ def build_approximate(
                 task.advance(len(vectors))
     with atomic(folder / FILE) as temporary:
         faiss.write_index(index, str(temporary))
-        del index  # the index that is read back is as large
+        del index  # frees its memory before the equally large index is read back
         with said_by_faiss(factory):
             faiss.read_index(str(temporary)).search(some[:1], 1)
     return does
 
 
 def _made_on_gpu(index: Any, exact: DenseIndex, learned: Vectors | None) -> Any | None:
-    """The index, trained and filled on the first GPU; None where this is not possible."""
+    """Return the index, trained and filled on the first GPU; None if this fails."""
     try:
         theirs = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
         if learned is not None:
@@ -97,7 +97,7 @@ def _made_on_gpu(index: Any, exact: DenseIndex, learned: Vectors | None) -> Any 
         for _, vectors in exact.blocks(BLOCK):
             theirs.add(vectors)
         return faiss.index_gpu_to_cpu(theirs)
-    except RuntimeError:  # also where the description is wrong; the CPU then says so
+    except RuntimeError:  # also raised for a wrong description, which the CPU then reports
         return None
 
 
@@ -108,7 +108,7 @@ def write_approximate(folder: Path, exact: DenseIndex, vectors: str, effort: dic
         folder: folder of the index.
         exact: the vectors of the index.
         vectors: ``kind/id`` of the artifact that holds the vectors.
-        effort: the value of each search setting in ``EFFORT``.
+        effort: value of each search setting in ``EFFORT``.
         compared: number of queries that are also searched exactly.
     """
     about = {"method": "approximate", "passages": len(exact), "dim": exact.dim, "vectors": vectors}
@@ -116,17 +116,17 @@ def write_approximate(folder: Path, exact: DenseIndex, vectors: str, effort: dic
 
 
 def stand_ins(query: NDArray[np.float32], missed: NDArray[np.float32], others: NDArray[np.float32]) -> int:
-    """Count the missed passages that another found passage stands in for, because its score is equal up to rounding.
+    """Count the missed passages that can be replaced by another passage found, with an equal score up to rounding.
 
-    Among equal scores at the last place of a ranking any passage is right. Which scores are equal depends on the machine:
-    a float32 inner product of length d errs by about ``sqrt(d) u`` times the product of the norms, where u is half of
-    float32's epsilon (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019). Scores that
-    differ by less than both errors are equal.
+    At the last rank, any passage with an equal score is a correct result. Which scores are equal depends on the machine: a
+    float32 inner product of d numbers has an error of about ``sqrt(d) u`` times the product of the norms, where u is half of
+    float32's epsilon (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019). Two scores count as
+    equal if their difference is less than the sum of their errors.
 
     Args:
-        query: (d,)
-        missed: (m, d) vectors of the exact results that were not found.
-        others: (o, d) vectors that were found and are not among the exact results; each stands in for one at most.
+        query: float32 (d,), vector of the query.
+        missed: float32 (m, d), vectors of the exact results that were not found.
+        others: float32 (o, d), vectors that were found but are not exact results. Each can replace at most one missed vector.
     """
     exactly, of_missed, of_others = (vectors.astype(np.float64) for vectors in (query, missed, others))
     error = np.finfo(np.float32).eps / 2 * np.sqrt(len(query)) * np.linalg.norm(exactly)  # for a passage of norm 1
@@ -138,14 +138,14 @@ def stand_ins(query: NDArray[np.float32], missed: NDArray[np.float32], others: N
 
 
 class ApproximateIndex:
-    """A retriever that may miss passages. The scores are FAISS's: exact unless vectors are quantised.
+    """A FAISS index as a retriever. It may miss passages. The scores are FAISS's: exact unless vectors are quantised.
 
     Attributes:
-        exact: the vectors of the index.
-        recalled: (2,) number of exact results that were found, among the ``TOP`` best and among all results, over the
-            queries that are also searched exactly. Passages of the same score count as found (``stand_ins``).
-        wanted: (2,) number of exact results, among the ``TOP`` best and among all.
-        short: number of queries for which fewer passages were found than were asked for.
+        exact: exact index over the same vectors.
+        recalled: (2,), number of exact results that were found, among the ``TOP`` best results and among all results. It is
+            counted over the queries that are also searched exactly. Ties count as found (``stand_ins``).
+        wanted: (2,), number of exact results, among the ``TOP`` best and among all.
+        short: number of queries for which fewer than k passages were found.
     """
 
     def __init__(self, folder: Path, exact: DenseIndex, threads: int = 1) -> None:
@@ -176,20 +176,20 @@ class ApproximateIndex:
 
     @property
     def recall(self) -> float | None:
-        """The share of the exact results that were found, over the queries compared so far; None before the first."""
+        """Share of the exact results that were found, over the queries compared so far; None before the first query."""
         return self.recalled[1] / self.wanted[1] if self.wanted[1] else None
 
     @property
     def recall_of_top(self) -> float | None:
-        """``recall`` among the ``TOP`` best results alone, which the first metrics of a table use."""
+        """``recall`` among the ``TOP`` best results only, which the first metrics of a table use."""
         return self.recalled[0] / self.wanted[0] if self.wanted[0] else None
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of queries of the collection, as ``CollectionRetriever.search``."""
+        """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         return self.search_vectors(self.exact.query_vectors(query_rows), k, progress)
 
     def search_vectors(self, vectors: Vectors, k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of query vectors (n, d), as ``DenseIndex.search_vectors``.
+        """Return the k best passages of query vectors (n, d), as ``DenseIndex.search_vectors``.
 
         The first queries are also searched exactly, for ``recall``.
         """
@@ -208,7 +208,7 @@ class ApproximateIndex:
         return ranking
 
     def _compare(self, vectors: Vectors, rows: NDArray[np.int64]) -> None:
-        """Count the exact results of the queries (n, d), and how many of them are among ``rows`` (n, k)."""
+        """Count the exact results of queries (n, d), and how many of them are among ``rows`` (n, k)."""
         exact = self.exact.search_vectors(vectors, rows.shape[1])[1]
         for which, depth in enumerate((TOP, rows.shape[1])):
             for query, ours, theirs in zip(vectors, rows[:, :depth], exact[:, :depth], strict=True):
@@ -219,5 +219,5 @@ class ApproximateIndex:
                 self.wanted[which] += len(theirs)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The exact scores (n, k) of passages (n, k) of each query, as ``DenseIndex.score``."""
+        """Return the exact scores (n, k) of passages (n, k) of each query, as ``DenseIndex.score``."""
         return self.exact.score(query_rows, passage_rows)

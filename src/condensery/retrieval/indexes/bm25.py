@@ -1,6 +1,7 @@
-"""BM25 over the titles and texts of a collection: bm25s makes the postings, a sparse matrix product of SciPy searches them.
+"""BM25 over the titles and texts of a collection.
 
-A single text is searched without importing bm25s or SciPy, because the import would take longer than the search.
+bm25s builds the postings, and a sparse matrix product of SciPy searches them. A single text is searched without importing
+bm25s or SciPy, because the import would take longer than the search.
 
 The scores are Lucene's: idf(t) * tf / (tf + k1 * (1 - b + b * |p| / average |p|)), idf(t) = ln(1 + (N - n + 0.5) /
 (n + 0.5)) (Kamphuis et al. 2020, "Which BM25 do you mean?", the variant "Lucene (accurate)"). The usual parameters in
@@ -32,14 +33,14 @@ from condensery.text.languages import AUTO, WORDS
 if TYPE_CHECKING:
     import scipy.sparse as sparse
 
-SHOWN = 4096  # passages between two updates of the progress
-POSTINGS = 8_000_000  # postings that a block of queries may touch: 64 MB of results
+SHOWN = 4096  # passages between two updates of the progress bar
+POSTINGS = 8_000_000  # maximum number of postings read for a block of queries: 64 MB of results
 
 Take = Callable[[int, NDArray[np.float32], NDArray[np.int32]], None]
 
 
 class _TermIds:
-    """The term ids of every passage on disk, which bm25s reads passage by passage."""
+    """The term ids of every passage, on disk. bm25s reads them passage by passage."""
 
     def __init__(self, path: Path, starts: NDArray[np.int64]) -> None:
         self.flat = np.memmap(path, dtype=np.uint32, mode="r")
@@ -66,12 +67,12 @@ def build_bm25(
     """Index titles and texts of all passages into ``folder``.
 
     Args:
-        collection: gives the passages.
-        folder: gets the index.
-        k1: saturation of term frequency.
+        collection: the collection of the passages.
+        folder: folder of the index.
+        k1: term frequency saturation.
         b: length normalisation.
-        stopwords, stemmer: as of ``Analyser``.
-        language: a language, or ``auto`` to guess it from the passages.
+        stopwords, stemmer: see ``Analyser``.
+        language: a language, or ``auto`` to guess the language from the passages.
         label: name of the stage, which begins the printed line about the guessed language.
 
     Returns:
@@ -88,7 +89,7 @@ def build_bm25(
 
 
 def full_texts(titles: Sequence[str], texts: Sequence[str]) -> Iterator[str]:
-    """The texts of passages that BM25 reads: the title, if there is one, a blank and the text."""
+    """Yield the texts that BM25 indexes: the title, if there is one, a space and the text."""
     return (f"{title} {text}" if title else text for title, text in zip(titles, texts, strict=True))
 
 
@@ -105,7 +106,8 @@ def index_texts(
 ) -> dict[str, Any]:
     """Index ``total`` texts from any source, as ``build_bm25`` does.
 
-    The texts are read only once, so no language is guessed: ``auto`` means ``any``. ``what`` names the texts in errors.
+    The texts are read only once, so the language cannot be guessed, and ``auto`` means ``any``. ``what`` names the texts in
+    error messages.
     """
     import bm25s
 
@@ -130,10 +132,10 @@ def index_texts(
 def _write_terms(
     texts: Iterable[str], total: int, analyser: Analyser, path: Path
 ) -> tuple[dict[str, int], NDArray[np.int64]]:
-    """Number the terms in the order in which they appear, and write the term ids (uint32) of all passages to ``path``.
+    """Number the terms in the order of first occurrence, and write the term ids (uint32) of all passages to ``path``.
 
     Returns:
-        The number of each term, and the start of each passage among the ids (passages + 1,).
+        The id of each term, and the offset of each passage among the term ids, int64 (passages + 1,).
     """
     vocabulary: dict[str, int] = {}
     lengths = array("q")
@@ -148,16 +150,16 @@ def _write_terms(
 
 
 class BM25Index:
-    """A memory-mapped BM25 index. Only passages that share a term with the query are found."""
+    """A memory-mapped BM25 index. It returns only passages that share a term with the query."""
 
     def __init__(self, folder: Path, collection: Collection | None = None, threads: int = 1) -> None:
-        """Open the index in ``folder``. Methods that take query rows need the ``collection``; those with texts do not."""
+        """Open the index in ``folder``. Methods that take query rows need ``collection``; methods that take texts do not."""
         about = read_json(folder / "index.json")
-        language = about.get("language", WORDS)  # an index that was written before there were languages
+        language = about.get("language", WORDS)  # default for old indexes, which do not store a language
         self.analyser = Analyser(about["stopwords"], about["stemmer"], language)
         self.vocabulary: dict[str, int] = read_json(folder / "vocab.index.json")
         self.passages: int = about["passages"]
-        # the scores and passages of all postings, term by term, and the start of each term's postings
+        # scores and passages of all postings, term by term, and the offset of each term's first posting
         data, indices, indptr = (
             load_array(folder / f"{name}.csc.index.npy", mapped=True) for name in ("data", "indices", "indptr")
         )
@@ -170,18 +172,18 @@ class BM25Index:
 
     @cached_property
     def postings(self) -> "sparse.csr_matrix":
-        """The score of each term in each passage, (terms, passages)."""
+        """Score of each term in each passage, sparse (terms, passages)."""
         import scipy.sparse as sparse
 
-        # bm25s stores (passages, terms) column by column. Read row by row the same arrays are (terms, passages).
+        # bm25s stores (passages, terms) in CSC format. The same arrays in CSR format are the transpose, (terms, passages).
         return sparse.csr_matrix(self.arrays, shape=(len(self.vocabulary), self.passages), copy=False)
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of queries of the collection, as ``CollectionRetriever.search``."""
+        """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         return self.search_texts(self._texts(query_rows), k, progress)
 
     def search_texts(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of any texts: scores and rows (n, k), as ``CollectionRetriever.search``."""
+        """Return the k best passages for any texts: scores and rows (n, k), as ``CollectionRetriever.search``."""
         best: Keys = np.full((len(texts), k), EMPTY, np.int64)
 
         def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
@@ -197,16 +199,16 @@ class BM25Index:
         without: NDArray[np.integer],
         progress: ProgressTask | None = None,
     ) -> NDArray[np.int64]:
-        """The rank of one passage for each text, from 1, in the order of ``search_texts`` at any depth.
+        """Return the rank (from 1) of one given passage per text, in the order of ``search_texts`` at unlimited depth.
 
         Args:
             texts: n texts to search.
-            rows: (n,) the passage of each text.
-            without: (n,) a passage that is left out of the ranking of each text; -1 = none.
-            progress: advances by texts.
+            rows: int (n,), the passage whose rank is computed, for each text.
+            without: int (n,), a passage that is left out of the ranking, for each text; -1 = none.
+            progress: progress bar, which advances by texts.
 
         Returns:
-            (n,) ranks; -1 where the text and the passage share no term, so that a search never finds the passage.
+            ranks, int64 (n,); -1 if the text and the passage share no term, so that no search returns the passage.
         """
         ranks = np.full(len(texts), -1, np.int64)
 
@@ -220,11 +222,11 @@ class BM25Index:
         return ranks
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores (n, k) that queries (n,) of the collection give passages (n, k), as ``score_texts``."""
+        """Return the scores (n, k) of passages (n, k) for queries (n,) of the collection, as ``score_texts``."""
         return self.score_texts(self._texts(query_rows), passage_rows)
 
     def score_texts(self, texts: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores that any texts (n,) give passages (n, k) of each; 0 where no term is shared, NaN for row -1."""
+        """Return the scores (n, k) of passages (n, k) for any texts (n,): 0 if no term is shared, NaN for row -1."""
         values = np.zeros(passage_rows.shape, np.float32)
 
         def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
@@ -238,10 +240,10 @@ class BM25Index:
         return values
 
     def neighbours(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> tuple[Ranking, Ranking]:
-        """The k best passages of each text, and the k best texts of each passage.
+        """Return the k best passages of each text, and the k best texts of each passage.
 
-        Both rankings are as ``CollectionRetriever.search`` gives them. The first (n, k) holds rows of passages, the second
-        (passages, k) rows of ``texts``.
+        Both rankings have the format of ``CollectionRetriever.search``. The first, (n, k), holds row numbers of passages.
+        The second, (passages, k), holds indices of ``texts``.
         """
         best: Keys = np.full((len(texts), k), EMPTY, np.int64)
         best_texts, lock = _BestTexts(self.passages, k), Lock()
@@ -255,11 +257,11 @@ class BM25Index:
         return unpack(best), unpack(best_texts.keys())
 
     def without_terms(self, query_rows: NDArray[np.integer]) -> int:
-        """The number of queries (n,) that share no term with any passage, so that nothing is found for them."""
+        """Return the number of queries (n,) that share no term with any passage. BM25 finds nothing for them."""
         return self.texts_without_terms(self._texts(query_rows))
 
     def texts_without_terms(self, texts: Sequence[str]) -> int:
-        """The number of texts that share no term with any passage."""
+        """Return the number of texts that share no term with any passage."""
         return sum(not self._counts(text) for text in texts)
 
     def _texts(self, query_rows: NDArray[np.integer]) -> list[str]:
@@ -268,7 +270,7 @@ class BM25Index:
         return self.collection.queries.column("text").take(query_rows)
 
     def _score(self, texts: Sequence[str], take: Take, progress: ProgressTask | None) -> None:
-        """Call ``take`` for each text with its place, its scores above zero and their passages, from several threads."""
+        """Call ``take`` for each text with its index, its nonzero scores and their passages, from several threads."""
         if len(texts) == 1:
             take(0, *self._scores_of_one(texts[0]))
             if progress:
@@ -289,23 +291,23 @@ class BM25Index:
                 pass
 
     def _scores_of_one(self, text: str) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        """The scores above zero of one text, and their passages. The scores equal those of the matrix product bit by bit."""
+        """Return the nonzero scores of one text, and their passages. The scores equal those of the matrix product exactly."""
         data, indices, indptr = self.arrays
         scores = np.zeros(self.passages, np.float32)
         for term, count in self._counts(text).items():
             part = slice(indptr[term], indptr[term + 1])
-            scores[indices[part]] += np.float32(count) * data[part]  # a term has no passage twice
+            scores[indices[part]] += np.float32(count) * data[part]  # a passage occurs once per term
         scored = np.flatnonzero(scores).astype(np.int32)
         return scores[scored], scored
 
     def _counts(self, text: str) -> Counter[int]:
-        """How often each term of the index occurs in a text, in the order of the text."""
+        """Return the frequency in a text of each term of the index, in the order of the text."""
         return Counter(self.vocabulary[term] for term in self.terms(text) if term in self.vocabulary)
 
     def terms(self, text: str) -> list[str]:
-        """The terms that a text is searched by, including terms that the index does not know.
+        """Return the terms that a text is searched by, including terms that are not in the index.
 
-        Some scripts are indexed in pairs of characters. A text that is a single such character stands for all pairs that
+        Some scripts are indexed as character bigrams. A text of a single such character is searched by all bigrams that
         contain the character.
         """
         terms = self.analyser.terms(text)
@@ -314,7 +316,7 @@ class BM25Index:
         return terms
 
     def _matrix(self, texts: Sequence[str]) -> "sparse.csr_matrix":
-        """How often each term occurs in each text, (queries, terms)."""
+        """Return the frequency of each term in each text, sparse (queries, terms)."""
         import scipy.sparse as sparse
 
         columns, counts, starts = array("i"), array("f"), [0]
@@ -327,7 +329,7 @@ class BM25Index:
         return sparse.csr_matrix(arrays, shape=(len(texts), len(self.vocabulary)))
 
     def _blocks(self, queries: "sparse.csr_matrix") -> Iterator[tuple[int, int]]:
-        """Cut the queries into blocks (first, stop) that touch at most ``POSTINGS`` postings, or hold one query."""
+        """Split the queries into blocks (first, stop) that read at most ``POSTINGS`` postings, or that hold one query."""
         touched = np.concatenate([[0], np.cumsum(np.diff(self.postings.indptr).astype(np.int64)[queries.indices])])
         reach = touched[queries.indptr]  # (queries + 1,)
         first, total = 0, queries.shape[0]
@@ -339,7 +341,7 @@ class BM25Index:
 
 
 class _BestTexts:
-    """The k best texts of every passage, of texts that come one by one. Memory holds a few times as many keys."""
+    """The k best texts of every passage, from a stream of texts. Memory holds a few times k keys per passage."""
 
     def __init__(self, passages: int, k: int) -> None:
         self.k = k
@@ -348,7 +350,7 @@ class _BestTexts:
         self.waiting, self.room = 0, max(passages * k, POSTINGS // 4)
 
     def add(self, text: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
-        """Take one text, and the scores of the passages ``rows``."""
+        """Add one text, with its scores of the passages ``rows``."""
         keys = pack(scores, np.full(1, text))
         good = keys > self.least[rows]
         self.row_blocks.append(rows[good])
@@ -360,7 +362,8 @@ class _BestTexts:
     def _sift(self) -> tuple[NDArray[np.int32], Keys, NDArray[np.int64]]:
         """Keep the k best keys of each passage.
 
-        Returns the passage of each key, the keys, and the place of each key among the keys of its passage.
+        Returns:
+            The passage of each key, the keys, and the rank of each key among the keys of its passage.
         """
         rows, keys = np.concatenate(self.row_blocks), np.concatenate(self.key_blocks)
         order = np.lexsort((-keys, rows))
@@ -374,7 +377,7 @@ class _BestTexts:
         return rows, keys, place
 
     def keys(self) -> Keys:
-        """The best keys so far, (passages, k)."""
+        """Return the best keys of the texts added so far, (passages, k)."""
         rows, keys, place = self._sift()
         best: Keys = np.full((len(self.least), self.k), EMPTY, np.int64)
         best[rows, place] = keys

@@ -1,10 +1,10 @@
 """Exact inner-product search over the vectors of an ``encode`` artifact, which may be larger than memory.
 
-Vectors are read shard by shard, in blocks. A block is searched with FAISS on a CPU, and with a matrix product and a
-selection in torch on a GPU. On a CPU NumPy searches for a single query, so neither FAISS nor torch is imported. All three
-give the same ranking up to rounding: score descending, then row ascending.
+Vectors are read shard by shard, in blocks. On a CPU, a block is searched with FAISS. On a GPU, it is searched with a matrix
+product and a top-k selection in torch. For a single query on a CPU, NumPy searches, so that neither FAISS nor torch is
+imported. All three give the same ranking up to rounding: score descending, ties by row ascending.
 
-Shapes: n queries, m passages of a block, k results, d dimensions.
+Shapes: n queries, m passages per block, k results, d dimensions.
 """
 
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ from condensery.system.progress import ProgressTask
 if TYPE_CHECKING:
     from torch import Tensor
 
-BLOCK = 65_536  # passages searched at a time, at most
-QUERIES = 1_024  # queries multiplied at a time in torch, at most
+BLOCK = 65_536  # maximum number of passages per block
+QUERIES = 1_024  # maximum number of queries per matrix product in torch
 
 Vectors = NDArray[np.floating]
 
-QUERY_ROWS = "query_rows.npy"  # rows of the encoded queries, where not all queries of the collection are encoded
+QUERY_ROWS = "query_rows.npy"  # rows of the encoded queries, if only some queries of the collection are encoded
 
 
 def device_of_search(device: str | None) -> str:
@@ -55,7 +55,7 @@ class DenseIndex:
         Args:
             folder: folder of the index.
             threads: CPU threads of FAISS.
-            memory: bytes that a search may hold at a time, besides its result.
+            memory: maximum memory of a search in bytes, besides its result.
             device: "cpu", "cuda", ...; None = the GPU where there is one.
         """
         about: dict[str, Any] = read_json(folder / "index.json")
@@ -70,7 +70,7 @@ class DenseIndex:
         return self.passages
 
     def query_vectors(self, query_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The vectors (n, d) of queries of the collection. Raises ``UserError`` where a query was not encoded."""
+        """Return the vectors (n, d) of queries of the collection. Raises ``UserError`` if a query was not encoded."""
         queries, rows = load_array(self.folder / "queries.npy", mapped=True), np.asarray(query_rows, dtype=np.int64)
         if (self.folder / QUERY_ROWS).exists():
             encoded = load_array(self.folder / QUERY_ROWS)
@@ -84,9 +84,9 @@ class DenseIndex:
         return queries[rows].astype(np.float32)
 
     def passage_vectors(self, rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The vectors (n, d) of the passages ``rows`` (n,), in this order; with windows, those of the windows ``rows``.
+        """Return the vectors (n, d) of the passages ``rows`` (n,), in this order.
 
-        Rows that ascend are read fastest.
+        With windows, ``rows`` are rows of windows. Ascending rows are read fastest.
         """
         vectors = np.empty((len(rows), self.dim), np.float32)
         for number, (first, stop) in enumerate(self.shards):
@@ -97,13 +97,13 @@ class DenseIndex:
         return vectors
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of queries of the collection, as ``CollectionRetriever.search``."""
+        """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         return self.search_vectors(self.query_vectors(query_rows), k, progress)
 
     def search_vectors(self, vectors: Vectors, k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of query vectors (n, d): scores and rows (n, k), as ``CollectionRetriever.search``.
+        """Return the k best passages for query vectors (n, d): scores and rows (n, k), as ``CollectionRetriever.search``.
 
-        Raises ``UserError`` where a vector, given or on disk, is not finite.
+        Raises ``UserError`` if a query vector or a passage vector is not finite.
         """
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         check_finite(vectors, f"{self.folder}: the vector of query")
@@ -123,9 +123,9 @@ class DenseIndex:
         return unpack(np.concatenate(parts) if parts else np.empty((0, k), np.int64))
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The exact scores (n, k) that queries (n,) of the collection give passages (n, k); NaN for row -1.
+        """Return the exact scores (n, k) of passages (n, k) for queries (n,) of the collection; NaN for row -1.
 
-        With windows a passage has the score of its best window. Raises ``UserError`` where a score is not finite.
+        With windows, the score of a passage is the score of its best window. Raises ``UserError`` if a score is not finite.
         """
         queries = self.query_vectors(query_rows)
 
@@ -147,7 +147,7 @@ class DenseIndex:
         return torch_search(queries, blocks, k, self.device, self.memory)
 
     def shard(self, number: int) -> "NDArray[np.floating] | Decoded":
-        """The vectors of a shard, (m, d), read from disk on access."""
+        """Return the vectors (m, d) of a shard, which are read from disk on access."""
         path = shard_path(self.folder, number)
         stored = load_array(path, mapped=True)
         if self.quantiser is None:
@@ -157,7 +157,7 @@ class DenseIndex:
         return Decoded(stored, self.quantiser)
 
     def blocks(self, size: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """All passages in order, in blocks: the first row of each block and its vectors (at most ``size``, d)."""
+        """Yield all passages in order, in blocks: the first row of the block and its vectors (at most ``size``, d)."""
         for number, (first, stop) in enumerate(self.shards):
             path = shard_path(self.folder, number)
             shard = self.shard(number)
@@ -168,7 +168,7 @@ class DenseIndex:
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """The path of the vectors of a shard of passages."""
+    """Return the path of the file with the vectors of a shard of passages."""
     return folder / "passages" / f"{number:05d}.npy"
 
 
@@ -183,12 +183,12 @@ def multiply(
     """Write the inner products of queries with the vectors of one shard into ``products``.
 
     Args:
-        queries: (n, d).
-        vectors: (m, d) the vectors of the rows ``first`` to ``stop`` - 1.
-        rows: (n, k) rows whose products are wanted for each query; rows outside the shard are skipped.
+        queries: (n, d), query vectors.
+        vectors: (m, d), vectors of the rows ``first`` to ``stop`` - 1.
+        rows: (n, k), rows to score for each query; rows outside the shard are skipped.
         first: first row of the shard.
-        stop: row behind the last row of the shard.
-        products: (n, k) written into, in the places of ``rows``.
+        stop: last row of the shard + 1.
+        products: (n, k), output array, aligned with ``rows``.
     """
     places = np.argwhere((rows >= first) & (rows < stop))
     for at in range(0, len(places), BLOCK):
@@ -200,7 +200,7 @@ def multiply(
 def search_array(
     queries: NDArray[np.float32], passages: NDArray[np.float32], k: int, device: str, threads: int = 1
 ) -> Ranking:
-    """The k best of the passages (m, d) in memory for queries (n, d), as ``DenseIndex.search_vectors`` gives them."""
+    """Return the k best of passages (m, d) in memory for queries (n, d), as ``DenseIndex.search_vectors`` does."""
     blocks = ((first, passages[first : first + BLOCK]) for first in range(0, len(passages), BLOCK))
     if device == "cpu":
         return unpack(faiss_search(np.ascontiguousarray(queries), blocks, k, threads))
@@ -208,9 +208,9 @@ def search_array(
 
 
 def numpy_search(queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArray[np.float32]]], k: int) -> Keys:
-    """The k best keys (n, k) over all blocks, by matrix product and selection in NumPy.
+    """Return the k best keys (n, k) over all blocks, by matrix product and selection in NumPy.
 
-    It takes 64 bytes for each pair of a query and a passage of a block.
+    It needs 64 bytes of memory per (query, passage) pair of a block.
     """
     best: Keys = np.full((len(queries), k), EMPTY, np.int64)
     for first, passages in blocks:
@@ -222,7 +222,7 @@ def numpy_search(queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArr
 def faiss_search(
     queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArray[np.float32]]], k: int, threads: int
 ) -> Keys:
-    """The k best keys (n, k) over all blocks, each searched with FAISS's flat inner product."""
+    """Return the k best keys (n, k) over all blocks, each searched with FAISS's flat inner product."""
     import faiss
 
     faiss.omp_set_num_threads(threads)
@@ -232,7 +232,7 @@ def faiss_search(
         scores, rows = faiss.knn(queries, passages, wanted, metric=faiss.METRIC_INNER_PRODUCT)
         keys = pack(scores, rows + first)
         if wanted > k:
-            # FAISS keeps any of several equal scores at place k. Where the next score is equal, search all again.
+            # Of several passages tied at rank k, FAISS returns any. If rank k + 1 is tied, search the query again in torch.
             tied = np.flatnonzero(scores[:, k - 1] == scores[:, k])
             keys = keys[:, :k]
             if len(tied):
@@ -248,9 +248,9 @@ def torch_search(
     device: str,
     memory: int = MEMORY,
 ) -> Keys:
-    """The k best keys (n, k) over all blocks, by matrix product and selection in torch on ``device``.
+    """Return the k best keys (n, k) over all blocks, by matrix product and selection in torch on ``device``.
 
-    ``memory``: bytes that a search may hold at a time.
+    ``memory``: maximum memory of the search in bytes.
     """
     import torch
 
@@ -269,7 +269,7 @@ def torch_search(
 
 
 def pack_tensor(scores: "Tensor", rows: "Tensor") -> "Tensor":
-    """``ranking.pack`` in torch: from scores (n, m) float32 and rows (m,) to keys (n, m) int64."""
+    """Pack scores, float32 (n, m), and rows (m,) into keys, int64 (n, m). It is ``ranking.pack`` in torch."""
     import torch
 
     bits = (scores + 0.0).view(torch.int32)

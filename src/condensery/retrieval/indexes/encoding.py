@@ -1,8 +1,9 @@
 """Encode texts as vectors on disk, in shards of consecutive rows. Several processes may share the shards (``sharing``).
 
-Inside a shard the texts are sorted by length and cut into chunks of a token budget, so there is little padding.
+Within a shard, texts are sorted by length and split into batches, called chunks, of a fixed token budget. Sorting keeps
+padding low.
 
-Shapes: b rows of a chunk, d dimensions.
+Shapes: b rows per chunk, d dimensions.
 """
 
 import shutil
@@ -39,18 +40,18 @@ Encode = Callable[[Chunk], Tensor]  # token ids of b texts -> their vectors (b, 
 
 @dataclass(frozen=True)
 class EncoderInput:
-    """The texts to encode, as tokens: [CLS] text [SEP], or with titles [CLS] title [SEP] text [SEP].
+    """The token ids of the texts to encode: [CLS] text [SEP], or with titles [CLS] title [SEP] text [SEP].
 
-    The length of the object is the number of rows to encode.
+    ``len`` gives the number of rows to encode.
 
     Attributes:
-        texts: the tokens of the texts.
-        vocabulary: gives the ids of the special tokens.
-        max_length: tokens of the longest row, special tokens included.
-        titles: the tokens of the titles.
-        prefix: (p,) ids that stand behind each [CLS].
-        windows: most windows of a text that are encoded, each as a row of its own with the title before it.
-        rows: (n,) encode only these texts; they are rows of texts, not of windows. None = all texts.
+        texts: token ids of the texts.
+        vocabulary: vocabulary, which has the ids of the special tokens.
+        max_length: maximum length of a row in tokens, special tokens included.
+        titles: token ids of the titles.
+        prefix: (p,), token ids inserted after each [CLS].
+        windows: maximum number of windows encoded per text. Each window is one row, and begins with the title.
+        rows: (n,), rows of the texts to encode (texts, not windows); None = all texts.
     """
 
     texts: TokenStore
@@ -76,11 +77,14 @@ class EncoderInput:
         return cut(self.texts.lengths, room, self.windows)
 
     def chunks(self, first: int, stop: int, budget: int) -> list[Chunk]:
-        """The rows ``first`` to ``stop`` - 1 in chunks of ``budget`` padded tokens. ``Chunk.rows`` count from ``first``."""
+        """Return the rows ``first`` to ``stop`` - 1 in chunks of ``budget`` tokens, padding included.
+
+        ``Chunk.rows`` is relative to ``first``.
+        """
         return self.chunks_of(np.arange(first, stop), budget)
 
     def chunks_of(self, rows: NDArray[np.int64], budget: int) -> list[Chunk]:
-        """The rows ``rows`` (n,) in chunks of ``budget`` padded tokens. ``Chunk.rows`` are places in ``rows``."""
+        """Return ``rows`` (n,) in chunks of ``budget`` tokens, padding included. ``Chunk.rows`` are indices into ``rows``."""
         hidden = None
         if self.rows is not None:
             rows = self.rows[rows]
@@ -93,7 +97,7 @@ class EncoderInput:
 
 
 def shard_ranges(texts: int, shard_size: int) -> list[tuple[int, int]]:
-    """The rows of each shard: the first row, and the row behind the last."""
+    """Return the range of rows (first, stop) of each shard; ``stop`` is exclusive."""
     return [(first, min(first + shard_size, texts)) for first in range(0, texts, shard_size)]
 
 
@@ -111,21 +115,22 @@ def encode_store(
 ) -> Quantising | None:
     """Encode all rows of ``source`` into ``folder``/passages/00000.npy, ...; ``write_dense_index`` finishes the index.
 
-    Complete shards that exist are kept. Shards of another layout (shard size, number of texts, dtype) are removed first.
+    Complete shards are reused. Shards of another layout (shard size, number of texts, dtype) are removed first.
 
     Args:
-        encode: gives the vectors of a chunk, which is on the CPU.
+        encode: computes the vectors of a chunk, which is on the CPU.
         source: the texts.
-        folder: gets the shards. For int8 and binary the encoded queries must be there before: they measure the loss.
-        shard_size: rows of a shard.
-        budget: padded tokens of a chunk.
-        dtype: type of the stored numbers.
+        folder: folder of the shards. For int8 and binary it must already hold the encoded queries, because they are used to
+            measure the quantisation loss.
+        shard_size: rows per shard.
+        budget: tokens per chunk, padding included.
+        dtype: data type of the stored vectors.
         group: the processes that share the shards.
-        label: shown with the progress and in errors.
-        encoder: name of the encoder in errors.
+        label: label of the progress bar and beginning of error messages.
+        encoder: name of the encoder in error messages.
 
     Returns:
-        For int8 and binary, the rounding of the vectors, which also measures its loss; None for other types.
+        For int8 and binary, the object that quantises the vectors and measures the loss; None for other types.
 
     Raises:
         UserError: a vector is not finite.
@@ -158,7 +163,10 @@ def encode_store(
 def encode_chunks(
     encode: Encode, parts: Sequence[Chunk], rows: int, dtype: Dtype = "float32", task: ProgressTask | None = None
 ) -> NDArray[Any]:
-    """The vectors (rows, d) of the chunks of so many rows; (0, 0) where there are none. The task advances by rows."""
+    """Encode chunks that have ``rows`` rows in total into vectors (rows, d), and advance ``task`` by rows.
+
+    Without chunks, the result has the shape (0, 0).
+    """
     vectors: NDArray[Any] = np.empty((0, 0), dtype)
     for chunk in parts:
         encoded = encode(chunk).detach().float().cpu().numpy()
@@ -171,7 +179,7 @@ def encode_chunks(
 
 
 def missing(folder: Path, layout: dict[str, Any], shards: int) -> list[int]:
-    """The shards that ``folder`` does not hold yet. Shards of another layout are removed from the folder."""
+    """Return the numbers of the shards that are not in ``folder`` yet. Shards of another layout are removed."""
     path = folder / "layout.json"
     if not path.exists() or read_json(path) != layout:
         for made in ("passages", EXACT):
@@ -193,7 +201,7 @@ def _encode_rows(
     label: str,
     encoder: str,
 ) -> NDArray[np.floating]:
-    """The vectors (n, d) of the rows ``rows`` (n,) of ``source``."""
+    """Return the vectors (n, d) of the rows ``rows`` (n,) of ``source``."""
     vectors = encode_chunks(encode, source.chunks_of(rows, budget), len(rows), dtype, task)
     remedy = f"its encoder {encoder}".rstrip() + " diverged in training, or needs precision fp32 or dtype float32"
     check_finite(vectors, f"{label}: in {dtype}, the vector of text", rows, remedy)
@@ -214,8 +222,8 @@ def encode_queries(
 ) -> None:
     """Encode the queries of ``source`` into ``folder``/queries.npy (n, d), in their order.
 
-    The arguments are those of ``encode_store``. Queries stay float32 where passages are int8 or binary. Where ``source``
-    has ``rows``, only some queries of the collection are encoded, and query_rows.npy (n,) holds their rows.
+    The arguments are those of ``encode_store``. Queries are stored as float32 if passages are int8 or binary. If
+    ``source.rows`` is set, only these queries of the collection are encoded, and query_rows.npy (n,) holds their rows.
     """
     kept: Dtype = "float32" if dtype in QUANTISED else dtype
     label = f"{label} queries"
@@ -231,18 +239,18 @@ def encode_queries(
 def write_dense_index(
     folder: Path, windows: Windows | None = None, quantising: Quantising | None = None
 ) -> dict[str, Any]:
-    """Write ``index.json`` once all shards and queries.npy are there.
+    """Write ``index.json``, after all shards and queries.npy are written.
 
     Args:
         folder: folder of the index.
-        windows: the windows of the texts, where a text may have several vectors.
+        windows: the windows of the texts, if a text may have several vectors.
         quantising: the return value of ``encode_store``.
 
     Returns:
-        The content of ``index.json``, and with ``quantising`` the recall after rounding.
+        The content of ``index.json``, and with ``quantising`` also the recall after quantisation.
 
     Raises:
-        UserError: a shard is missing or has another shape than the layout says.
+        UserError: a shard is missing, or its shape differs from the layout.
     """
     layout = read_json(folder / "layout.json")
     plan = shard_ranges(layout["texts"], layout["shard_size"])

@@ -1,6 +1,6 @@
-"""Check FAISS's descriptions of an index, such as ``IVF1024,PQ32``: whether it can be made and ranks by inner product.
+"""Check a FAISS index description, such as ``IVF1024,PQ32``: can the index be built, and does it rank by inner product?
 
-FAISS raises an exception for most descriptions that it cannot make. For some it crashes or never ends.
+FAISS raises an exception for most descriptions that it cannot build. For some descriptions it crashes or never ends.
 """
 
 import re
@@ -12,11 +12,11 @@ import faiss
 
 from condensery.errors import UserError, shown
 
-LARGEST = 4_194_304  # largest number in a description: FAISS makes room for so many lists of an IVF at once
-BITS = 16  # most bits of a part of a code: FAISS makes room for its 2**BITS centroids at once
-NEIGHBOURS = {"HNSW": (2, 1024), "NSG": (8, 1024)}  # least and most in a graph: with fewer FAISS crashes or never ends
-DIM = 960  # a multiple of most numbers of parts
-BY_DIMENSION = re.compile(r"'[^']*\bd\w* % |ZnSphereSearch")  # in FAISS's message where another dimension may do
+LARGEST = 4_194_304  # largest number in a description, because FAISS allocates that many IVF lists at once
+BITS = 16  # maximum bits per sub-quantiser, because FAISS allocates its 2**BITS centroids at once
+NEIGHBOURS = {"HNSW": (2, 1024), "NSG": (8, 1024)}  # bounds of a graph's neighbours; below, FAISS crashes or never ends
+DIM = 960  # dimension for checks; divisible by most numbers of sub-quantisers
+BY_DIMENSION = re.compile(r"'[^']*\bd\w* % |ZnSphereSearch")  # in FAISS's message if another dimension may work
 OTHER_MEASURES = {  # FAISS's transforms that change the order of inner products
     "NormalizationTransform": "divides vectors by their lengths, so it ranks by cosine",
     "ITQTransform": "takes the mean off vectors and divides them by their lengths, so it ranks by a cosine",
@@ -26,7 +26,7 @@ OTHER_MEASURES = {  # FAISS's transforms that change the order of inner products
 
 
 def check_factory(factory: str) -> None:
-    """Raise ``UserError`` where FAISS can make no such index for any vectors, or none that ranks by inner product."""
+    """Raise ``UserError`` if FAISS can build no such index for any vectors, or none that ranks by inner product."""
     check_numbers(factory)
     try:
         index = faiss.index_factory(DIM, factory, faiss.METRIC_INNER_PRODUCT)
@@ -40,7 +40,7 @@ def check_factory(factory: str) -> None:
 
 
 def check_numbers(factory: str) -> None:
-    """Raise ``UserError`` where a number in a description would make FAISS crash, run forever, or take all memory."""
+    """Raise ``UserError`` if a number in a description would make FAISS crash, run forever, or exhaust the memory."""
     ranges = [(r"(?:[A-Z][A-Za-z]*|[x_])(\d+)", 1, LARGEST), (r"(?:PQ|RQ|LSQ)[\dx]*x(\d+)", 1, BITS)]
     ranges += [(rf"{graph}(\d+)", *bounds) for graph, bounds in NEIGHBOURS.items()]
     for pattern, least, most in ranges:
@@ -52,15 +52,15 @@ def check_numbers(factory: str) -> None:
 
 
 def measure(factory: str, index: Any, unit_length: bool = False) -> str | None:
-    """Name the change that an index makes to vectors and that changes the order of their inner products; None = no change.
+    """Describe the transform within an index that changes the order of inner products; None = no such transform.
 
     Args:
-        factory: the description, for errors.
-        index: the index that FAISS made of it.
-        unit_length: all vectors have length 1, so that dividing by the length changes nothing.
+        factory: the description, for error messages.
+        index: the index that FAISS built from the description.
+        unit_length: all vectors have norm 1, so that normalisation does not change the order.
 
     Raises:
-        UserError: the index ranks by something other than inner products, or wants ids.
+        UserError: the index ranks by another measure than the inner product, or requires ids.
     """
     does = None
     for part in _parts(index):
@@ -78,7 +78,7 @@ def measure(factory: str, index: Any, unit_length: bool = False) -> str | None:
 
 
 def _parts(index: Any) -> Iterator[Any]:
-    """The index, and the indexes inside it that influence the order. Their owner must outlive them."""
+    """Yield the index, and the indexes nested in it that influence the order. The outer index must outlive them."""
     index = faiss.downcast_index(index)
     yield index
     for name in ("index", "base_index", "refine_index"):
@@ -89,7 +89,7 @@ def _parts(index: Any) -> Iterator[Any]:
 
 @contextmanager
 def said_by_faiss(factory: str) -> Iterator[None]:
-    """Turn an error of FAISS within the context into a ``UserError`` with FAISS's words."""
+    """Convert a FAISS exception raised in the ``with`` block into a ``UserError`` with FAISS's message."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -97,7 +97,7 @@ def said_by_faiss(factory: str) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """FAISS's message on one line, without the place in its source."""
+    """Return FAISS's message on one line, without the location in its source code."""
     if isinstance(error, MemoryError):
         return "too little memory"
     said = re.split(r"\.cpp:\d+: ", str(error))[-1].rpartition("Error: ")[2]

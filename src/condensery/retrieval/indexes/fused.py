@@ -1,17 +1,17 @@
-"""Fusion: join the rankings of several retrievers into one, by their scores or by their ranks.
+"""Fusion: combine the rankings of several retrievers into one, by their scores or by their ranks.
 
-Each retriever gives its candidates a value, and a passage's score is the weighted sum of its values. A retriever gives no
-value to passages that it did not return. There are two methods:
+Each retriever assigns a value to the passages that it returns, which are its candidates. The fused score of a passage is the
+weighted sum of its values. A retriever that does not return a passage adds 0. There are two methods:
 
 - weighted: the value is the min-max normalised score among the query's candidates, s' = (s - min) / (max - min) in [0, 1]
   (Lee 1997, "Analyses of Multiple Evidence Combination"). A passage that was not returned counts like the last candidate.
 - reciprocal_rank: the value is 1 / (constant + rank), rank from 1 (Cormack et al. 2009, "Reciprocal Rank Fusion outperforms
   Condorcet and individual Rank Learning Methods").
 
-The same rankings always give the same scores, for queries of the collection and for any other text: passages that a
-retriever did not return are not looked up in it.
+The fused scores depend only on the rankings, for queries of the collection and for any other text. Scores of passages that a
+retriever did not return are not computed.
 
-Shapes: n queries, k results, m retrievers, c candidates of a query (of all retrievers together), g points of a grid.
+Shapes: n queries, k results, m retrievers, c candidates per query (of all retrievers), g grid points.
 """
 
 import math
@@ -32,17 +32,17 @@ from condensery.system.files import RECOMPUTE, inside, read_json, write_json
 from condensery.system.progress import ProgressTask
 
 WEIGHTED, RECIPROCAL_RANK = "weighted", "reciprocal_rank"
-QUERIES = 4_096  # queries searched at a time: 50 MB of results from each retriever at a depth of 1,000
-VALUES = 2_000_000  # most values joined at a time: 16 MB, and a few copies
+QUERIES = 4_096  # queries per search: 50 MB of results from each retriever at a depth of 1,000
+VALUES = 2_000_000  # maximum number of values per block of fused queries: 16 MB, and a few copies
 
 Rows = NDArray[np.integer]
 Weights = NDArray[np.float64]
-# query rows (b,) and their passage rows (b, k), padded with -1 -> a metric of each query (b,)
+# query rows (b,), ranked passage rows (b, k) padded with -1 -> a metric of each query (b,)
 Measure = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 
 
 def min_max(ranking: Ranking) -> NDArray[np.float64]:
-    """The scores (n, k) of each query brought to [0, 1]; 1 where all scores are equal, 0 where nothing was found."""
+    """Return the scores (n, k), scaled to [0, 1] per query: 1 if all scores of the query are equal, 0 for padding."""
     scores, retrieved = ranking[0].astype(np.float64), ranking[1] >= 0
     highest = np.where(retrieved, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
     lowest = np.where(retrieved, scores, np.inf).min(axis=1, keepdims=True, initial=np.inf)
@@ -52,19 +52,19 @@ def min_max(ranking: Ranking) -> NDArray[np.float64]:
 
 
 def reciprocal_ranks(ranking: Ranking, constant: float) -> NDArray[np.float64]:
-    """1 / (constant + rank) of rankings (n, k), the rank counted from 1; 0 where nothing was found."""
+    """Return 1 / (constant + rank) for rankings (n, k), with ranks from 1; 0 for padding."""
     retrieved = ranking[1] >= 0
     return np.where(retrieved, 1.0 / (constant + np.arange(1, retrieved.shape[1] + 1)), 0.0)
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The passages that several retrievers found for n queries.
+    """The union of the passages that several retrievers return for each of n queries.
 
     Attributes:
-        rows: int64 (n, c), the passages, each once and ascending, padded with -1.
-        values: float64 (m, n, c) >= 0, the value that each retriever gives each passage; 0 where it did not find it.
-        retrieved: bool (m, n, c), whether the retriever found the passage.
+        rows: int64 (n, c), row numbers of the passages, ascending, without repeats, padded with -1.
+        values: float64 (m, n, c) >= 0, value of each passage by each retriever; 0 if the retriever did not return it.
+        retrieved: bool (m, n, c), True if the retriever returned the passage.
     """
 
     rows: NDArray[np.int64]
@@ -73,7 +73,7 @@ class Candidates:
 
 
 def join(rankings: Sequence[Ranking], values: Sequence[NDArray[np.float64]]) -> Candidates:
-    """Join m rankings, of (n, any) passages each, into candidates. ``values`` has the shapes of the rankings."""
+    """Join m rankings of n queries into candidates. ``values``: one array per ranking, of the same shape."""
     rows = np.concatenate([passages for _, passages in rankings], axis=1)  # (n, c)
     retriever = np.repeat(np.arange(len(rankings)), [passages.shape[1] for _, passages in rankings])
     order = np.argsort(rows, axis=1, kind="stable")  # (n, c)
@@ -81,7 +81,7 @@ def join(rankings: Sequence[Ranking], values: Sequence[NDArray[np.float64]]) -> 
     flat = np.take_along_axis(np.concatenate(values, axis=1), order, axis=1)  # (n, c)
     first = np.ones(rows.shape, bool)
     first[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    place = np.cumsum(first, axis=1) - 1  # column of a passage once repeats are gone
+    place = np.cumsum(first, axis=1) - 1  # column of a passage after repeats are removed
     query, at = np.nonzero(rows >= 0)
     where = retriever[order[query, at]], query, place[query, at]
     joined = np.full(rows.shape, -1, np.int64)
@@ -93,7 +93,7 @@ def join(rankings: Sequence[Ranking], values: Sequence[NDArray[np.float64]]) -> 
 
 
 def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
-    """The k passages with the highest weighted sums of values, in the form of ``CollectionRetriever.search``.
+    """Return the k passages with the highest weighted sums of values, in the form of ``CollectionRetriever.search``.
 
     A retriever of weight 0 adds no candidates.
     """
@@ -102,21 +102,21 @@ def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
 
 
 def weighted(candidates: Candidates, weights: Weights) -> NDArray[np.float32]:
-    """The weighted sums of the values of all candidates (n, c)."""
-    # Whole multiples of a power of two are added, which is exact: the order of the retrievers changes no bit.
+    """Return the weighted sums of the values of all candidates (n, c)."""
+    # The summands are integer multiples of a power of two. Their sum is exact, so the order of retrievers changes no bit.
     unit = 2.0 ** (math.frexp(math.fsum(weights))[1] - 50)
     sums: NDArray[np.float64] = np.rint(weights[:, None, None] * (candidates.values / unit)).sum(axis=0) * unit
     return sums.astype(np.float32)
 
 
 class FusedIndex:
-    """Several retrievers that are searched as one.
+    """Several retrievers whose rankings are fused.
 
     Args:
-        members: retrievers of the same passages; one may be a ``FusedIndex`` itself.
-        weights: (m,) >= 0, not all 0; their scale changes no order.
-        depth: candidates taken from each member for each query, at most.
-        method: how a candidate gets its value, ``weighted`` or ``reciprocal_rank``.
+        members: retrievers of the same passages; a member may be a ``FusedIndex`` itself.
+        weights: (m,), >= 0 and not all 0. The ranking depends only on their ratios.
+        depth: maximum number of candidates per query from each member.
+        method: fusion method, ``weighted`` or ``reciprocal_rank``.
         rank_constant: the constant of ``reciprocal_rank``.
     """
 
@@ -138,17 +138,17 @@ class FusedIndex:
 
     @property
     def recall(self) -> float | None:
-        """The lowest recall of the approximate members; None where there are none, or none has searched yet."""
+        """Lowest recall of the approximate members; None if there is no such member, or if none has searched yet."""
         return min(self._of_members("recall"), default=None)
 
     @property
     def recall_of_top(self) -> float | None:
-        """The lowest ``recall_of_top`` of the approximate members; None as for ``recall``."""
+        """Lowest ``recall_of_top`` of the approximate members; None as for ``recall``."""
         return min(self._of_members("recall_of_top"), default=None)
 
     @property
     def short(self) -> int:
-        """The number of queries for which a member found fewer passages than it was asked for; the largest of a member."""
+        """Number of queries for which a member returned fewer passages than its depth: the maximum over the members."""
         return int(max(self._of_members("short"), default=0))
 
     def _of_members(self, name: str) -> list[float]:
@@ -156,13 +156,13 @@ class FusedIndex:
         return [value for value in values if value is not None]
 
     def without_terms(self, query_rows: Rows) -> int:
-        """The number of queries that share no term with any passage; the largest number that a member counts."""
+        """Return the number of queries that share no term with any passage: the maximum over the members."""
         return max(without_terms(member, query_rows) for member in self.members)
 
     def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of queries of the collection, as ``CollectionRetriever.search``.
+        """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``.
 
-        Every member is asked for ``depth`` passages whatever k is, so the order does not depend on k.
+        Every member is searched at depth ``depth``, whatever k is, so that the order does not depend on k.
         """
         scores, rows = _nothing(len(query_rows), k)
         for part in _blocks(len(query_rows), QUERIES):
@@ -172,7 +172,7 @@ class FusedIndex:
         return scores, rows
 
     def score(self, query_rows: Rows, passage_rows: Rows) -> NDArray[np.float32]:
-        """The scores (n, k) that ``search`` gives passages (n, k); 0 where no member returns a passage, NaN for row -1."""
+        """Return the scores (n, k) of passages (n, k), as in ``search``: 0 if no member returns it, NaN for row -1."""
         scores = np.empty(passage_rows.shape, np.float32)
         for block in _blocks(len(query_rows), QUERIES):
             for part, found in self.candidates(self.rankings(query_rows[block])):
@@ -182,14 +182,14 @@ class FusedIndex:
         return scores
 
     def rankings(self, query_rows: Rows) -> list[Ranking]:
-        """The ranking of each member for queries (n,) of the collection: ``depth`` passages, or all if there are fewer."""
+        """Return the ranking of each member for queries (n,): ``depth`` passages, or all passages if there are fewer."""
         depth = min(self.depth, len(self))
         return [member.search(query_rows, depth) for member in self.members]
 
     def combine(self, rankings: Sequence[Ranking], k: int) -> Ranking:
-        """The k best passages of n queries, from one ranking of each member, in the order of the members.
+        """Fuse the members' rankings of n queries, in the order of the members, and return the k best passages.
 
-        Each ranking has the form of ``CollectionRetriever.search``. Its first ``depth`` passages are used.
+        Each ranking has the format of ``CollectionRetriever.search``. Its first ``depth`` passages are used.
         """
         scores, rows = _nothing(len(rankings[0][1]), k)
         for part, candidates in self.candidates(rankings):
@@ -197,9 +197,9 @@ class FusedIndex:
         return scores, rows
 
     def candidates(self, rankings: Sequence[Ranking]) -> Iterator[tuple[slice, Candidates]]:
-        """The joined candidates of all queries in blocks, and the slice of queries of each block.
+        """Yield the candidates of all queries in blocks, each with its slice of the queries.
 
-        A block holds as many queries as ``VALUES`` allows.
+        ``VALUES`` limits the number of queries per block.
         """
         width = sum(min(self.depth, rows.shape[1]) for _, rows in rankings)
         for part in _blocks(len(rankings[0][1]), max(1, VALUES // max(1, len(rankings) * width))):
@@ -221,8 +221,8 @@ def _blocks(number: int, size: int) -> Iterator[slice]:
 
 
 def weight_grid(members: int, steps: int) -> Weights:
-    """All weights (g, m) that are multiples of 1/steps and sum to 1, in ascending order of the first weight."""
-    places = range(steps + members - 1)  # of steps in a row with a bar between two members' shares
+    """Return all weights (g, m) that are multiples of 1/steps and sum to 1, in ascending order of the first weight."""
+    places = range(steps + members - 1)  # stars and bars: steps in a row, with bars between the members' shares
     bars = np.array([*combinations(places, members - 1)], np.int64)
     return (np.diff(bars, axis=1, prepend=-1, append=len(places)) - 1) / steps
 
@@ -230,15 +230,15 @@ def weight_grid(members: int, steps: int) -> Weights:
 def measure_grid(
     index: FusedIndex, query_rows: NDArray[np.int64], grid: Weights, measure: Measure, k: int, task: ProgressTask
 ) -> NDArray[np.float64]:
-    """The mean of a metric over queries for every point of a grid of weights: (g,). Every member is searched once.
+    """Return the mean of a metric over queries for every weight vector of a grid: (g,). Every member is searched once.
 
     Args:
         index: the fused index; its own weights are not used.
-        query_rows: (n,).
-        grid: (g, m).
-        measure: gives the metric of each query.
+        query_rows: int64 (n,), row numbers of the queries.
+        grid: (g, m), the weight vectors.
+        measure: computes the metric of each query.
         k: number of passages that the metric uses.
-        task: advances by queries.
+        task: progress bar, which advances by queries.
     """
     values = np.zeros((len(grid), len(query_rows)))
     for block in _blocks(len(query_rows), QUERIES):
@@ -252,14 +252,14 @@ def measure_grid(
 
 
 def best_point(grid: Weights, values: NDArray[np.float64]) -> int:
-    """The point with the highest value; of equal values the point nearest to equal weights, then the first point."""
+    """Return the index of the point with the highest value; ties go to the point nearest to equal weights, then the first."""
     return int(np.lexsort(((grid**2).sum(axis=1), -values))[0])
 
 
 def write_fused(folder: Path, index: FusedIndex, members: Sequence[str], chosen: dict[str, Any] | None) -> None:
     """Write ``index.json``, which ``open_fused`` reads.
 
-    ``members``: ``kind/id`` of the artifact of each member. ``chosen``: how the weights were chosen, for the reader.
+    ``members``: ``kind/id`` of the artifact of each member. ``chosen``: how the weights were chosen, for human readers.
     """
     about = {"method": "fused", "passages": len(index), "members": list(members), "fusion": index.method}
     about |= {"weights": index.weights.tolist(), "depth": index.depth, "rank_constant": index.rank_constant}
@@ -267,7 +267,7 @@ def write_fused(folder: Path, index: FusedIndex, members: Sequence[str], chosen:
 
 
 def open_fused(folder: Path, open_member: Callable[[Path], CollectionRetriever]) -> FusedIndex:
-    """Open the index that ``write_fused`` wrote into an artifact. Its members lie beside the artifact in the store."""
+    """Open the index that ``write_fused`` wrote into an artifact. Its members are other artifacts of the same store."""
     path = folder / "index.json"
     about, store = read_json(path), folder.resolve().parents[1]
     if about.get("fusion") not in (WEIGHTED, RECIPROCAL_RANK):

@@ -1,4 +1,4 @@
-"""The interface of every retriever of a collection, and what it reports about its searches."""
+"""The interface of every retriever of a collection, and the statistics that a retriever reports about its searches."""
 
 from typing import Any, Protocol
 
@@ -8,46 +8,47 @@ from numpy.typing import NDArray
 from condensery.retrieval.ranking import Ranking
 from condensery.system.progress import ProgressTask
 
-TOP = 10  # results that an approximate search is judged by, besides all results that were asked for
-MEMORY = 2 * 2**30  # bytes that a dense search may hold at a time, besides its result
-UNMATCHED = "share no term with any passage"  # words of every warning about queries that BM25 finds nothing for
+TOP = 10  # an approximate search reports its recall at this depth, and at the depth of the search
+MEMORY = 2 * 2**30  # maximum memory of a dense search in bytes, besides its result
+UNMATCHED = "share no term with any passage"  # part of every warning about queries for which BM25 finds nothing
 
 
 class CollectionRetriever(Protocol):
-    """Ranks the passages of one collection."""
+    """The interface of a retriever: it ranks the passages of one collection for the collection's queries."""
 
     def __len__(self) -> int:
-        """The number of passages."""
+        """Return the number of passages."""
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of queries of the collection.
+        """Return the k best passages of queries of the collection.
 
         Args:
-            query_rows: (n,) rows of queries.
-            k: number of passages.
-            progress: advances by queries.
+            query_rows: int (n,), row numbers of the queries.
+            k: number of passages per query.
+            progress: progress bar, which advances by queries.
 
         Returns:
-            Scores (n, k) float32 and passage rows (n, k) int64, best first, ties by row. Where fewer than k passages are
-            found, the row is -1 and the score -inf.
+            Scores, float32 (n, k), and row numbers of passages, int64 (n, k), best first, ties by row number. If fewer than
+            k passages are found, the remaining rows are -1 and the remaining scores -inf.
         """
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores (n, k) that queries (n,) of the collection give passages (n, k) of each, found by ``search`` or not.
+        """Return the scores (n, k) of passages (n, k) for queries (n,), whether or not ``search`` would return them.
 
-        - BM25: 0 where no term is shared.
-        - Dense vectors, approximate search or not: the exact inner product, with windows that of the best window.
-        - Fused rankings: the score that ``search`` gives; 0 for a passage that no member returns.
+        - BM25: 0 if no term is shared.
+        - Dense vectors, with exact or approximate search: the exact inner product. With windows, it is that of the best
+          window.
+        - Fused rankings: the score of ``search``; 0 for a passage that no member returns.
 
-        The score is NaN for row -1, and for a passage that a reranker did not read.
+        The score is NaN for row -1, and for a passage that was not reranked.
         """
 
 
 def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
-    """Print the share of exact results that an approximate retriever found so far, and return it for a manifest.
+    """Print the recall of an approximate retriever so far, relative to exact search, and return it for a manifest.
 
-    There are two shares: among all results that were asked for, which fusion and mining use, and among the ``TOP`` best,
-    which the first metrics of a table use. For an exact retriever nothing is printed, and {} is returned.
+    Recall is measured at two depths: at the depth of the search, which matters for fusion and mining, and at ``TOP``, which
+    matters for the first metrics of a table. For an exact retriever, nothing is printed and {} is returned.
     """
     recall, top, short = (getattr(retriever, name, None) for name in ("recall", "recall_of_top", "short"))
     if recall is None:
@@ -61,16 +62,16 @@ def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
 
 
 def without_terms(retriever: object, queries: Any) -> int:
-    """The number of queries that share no term with any passage; 0 for a retriever that contains no BM25.
+    """Return the number of queries that share no term with any passage; 0 for a retriever without BM25.
 
-    ``queries`` are what the retriever is asked: rows of queries or texts.
+    ``queries``: row numbers or strings, whichever the retriever takes.
     """
     count = getattr(retriever, "without_terms", None)
     return count(queries) if count else 0
 
 
 def unmatched_queries(retriever: CollectionRetriever, query_rows: NDArray[np.integer]) -> dict[str, list[str]]:
-    """The ``warnings`` of a manifest where BM25 finds nothing for most of the queries (n,); {} otherwise."""
+    """Return the ``warnings`` of a manifest if BM25 finds nothing for most of the queries (n,); otherwise {}."""
     number = without_terms(retriever, query_rows)
     if 2 * number <= len(query_rows):
         return {}

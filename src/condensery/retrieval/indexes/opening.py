@@ -1,7 +1,8 @@
-"""Open an index, a folder that a retriever searches. The file ``index.json`` in it names the kind.
+"""Open the folder of an index as a retriever. The file ``index.json`` in the folder names the kind of the index.
 
-The kinds are BM25 postings, dense vectors, an approximation of dense vectors, the reranked candidates of some queries, and
-several joined indexes. An open index is searched with queries of its collection, and with any other texts.
+The kinds are BM25 postings, dense vectors, an approximate index of dense vectors, the reranked candidates of some queries,
+and several fused indexes. An open index can be searched with queries of its collection. Except for reranked candidates, it
+can also be searched with any other text.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,9 +20,9 @@ from condensery.system.files import read_json
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
 
-Encode = Callable[[Sequence[str]], NDArray[np.floating]]  # texts to their query vectors (n, d)
-ASKED = 256  # texts that a retriever searches at a time
-Search = Callable[[Sequence[str], int], Ranking]  # the k best passages for texts: scores and rows (n, k)
+Encode = Callable[[Sequence[str]], NDArray[np.floating]]  # n texts -> query vectors (n, d)
+ASKED = 256  # texts per search
+Search = Callable[[Sequence[str], int], Ranking]  # n texts, k -> scores and rows (n, k) of the best passages
 
 
 def open_index(
@@ -32,18 +33,18 @@ def open_index(
     device: str | None = None,
     own_by_id: bool = False,
 ) -> CollectionRetriever:
-    """Open the retriever of an index folder. No query finds its own passage.
+    """Open the retriever of an index folder. A query's own passage is left out of its results.
 
     Args:
         folder: folder of the index.
         collection: the collection from which the index was built.
         threads: CPU threads.
-        memory: bytes that a search in a dense index may hold at a time.
-        device: of dense indexes; None = the GPU where there is one.
-        own_by_id: a query's own passage is the one with its id, whatever the text (``own_passages``).
+        memory: maximum memory of a dense search in bytes.
+        device: device of dense indexes; None = the GPU if there is one.
+        own_by_id: a query's own passage is the passage with its id, whatever the text (``own_passages``).
 
     Raises:
-        UserError: the folder is no index, or was built from another collection.
+        UserError: the folder holds no index, or an index of another collection.
     """
     about: dict[str, Any] = read_json(folder / "index.json")
     if about.get("passages") != len(collection.passages):
@@ -54,7 +55,7 @@ def open_index(
     if about.get("method") == "fused":
         from condensery.retrieval.indexes.fused import open_fused
 
-        # The members leave out own passages, whose scores would count in the minima and maxima of the members.
+        # The members leave out own passages, whose scores would otherwise change the members' minima and maxima.
         return open_fused(folder, lambda member: open_index(member, collection, threads, memory, device, own_by_id))
     return WithoutOwn(_single(folder, about, collection, threads, memory, device), collection, own_by_id)
 
@@ -62,8 +63,8 @@ def open_index(
 def _single(
     folder: Path, about: dict[str, Any], collection: Collection, threads: int, memory: int, device: str | None
 ) -> CollectionRetriever:
-    """Open an index of any kind but the joined one."""
-    # Imported here: a BM25 search must not wait for FAISS.
+    """Open an index of any kind except a fused index."""
+    # Imported here, so that a BM25 search does not wait for FAISS.
     if about.get("method") == "bm25":
         from condensery.retrieval.indexes.bm25 import BM25Index
 
@@ -87,17 +88,19 @@ def _single(
 
 
 def search_of_texts(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Search:
-    """The function that searches a retriever with any texts.
+    """Return the function that searches a retriever with any texts.
 
-    A fused retriever (with ``members``, a ``depth`` and ``combine``) searches each member at that depth. BM25
-    (``search_texts``) reads the texts. A dense retriever (``search_vectors``) gets the vectors of the texts.
+    - A fused retriever (with ``members``, ``depth`` and ``combine``) searches each member at depth ``depth``.
+    - BM25 (``search_texts``) searches with the texts.
+    - A dense retriever (``search_vectors``) searches with the vectors of the texts.
 
     Args:
-        retriever: any retriever that ``open_index`` gives, except reranked candidates.
-        encoder_of: gives the encoder of a folder of passage vectors; called at once, not at the first search.
+        retriever: any retriever from ``open_index``, except reranked candidates.
+        encoder_of: returns the query encoder that belongs to a folder of passage vectors. It is called at once, not at the
+            first search.
 
     Raises:
-        UserError: the retriever knows only the queries of the collection.
+        UserError: the retriever can be searched only with queries of the collection.
     """
     if hasattr(retriever, "combine"):
         members = [search_of_texts(member, encoder_of) for member in retriever.members]
@@ -117,7 +120,7 @@ def search_of_texts(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Sea
 
 
 def ranked(search: Search, texts: Sequence[str], depth: int, label: str) -> Ranking:
-    """The ``depth`` best passages of texts (n,), n > 0: scores and rows (n, depth). Progress is shown as ``label``."""
+    """Return the ``depth`` best passages for n > 0 texts: scores and rows (n, depth). ``label``: of the progress bar."""
     found = []
     with progress(label, len(texts), "queries") as task:
         for first in range(0, len(texts), ASKED):

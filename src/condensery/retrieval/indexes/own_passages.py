@@ -1,8 +1,9 @@
 """Leave out the own passages of queries that are passages themselves, as in ArguAna, Quora and CQADupStack.
 
-A query's own passage is no answer to it. This passage has the query's id, and its text, its title, or both together are the
-query's text (``text/same_texts.py``). The id alone is not enough: query 1 and passage 1 of MS MARCO have nothing to do with
-each other. A passage that a split judges relevant to the query stays, because its judgements expect it.
+A query's own passage does not answer it. A passage is the query's own if both hold: it has the query's id, and its text, its
+title, or title and text together equal the query's text (``text/same_texts.py``). An equal id alone is not enough, because
+query 1 and passage 1 of MS MARCO are unrelated. A passage that a split judges relevant to the query is not left out, because
+the judgements expect it.
 """
 
 from typing import Any
@@ -18,12 +19,12 @@ from condensery.text.same_texts import plain
 
 
 def own_passages(collection: Collection, query_rows: NDArray[np.integer], by_id: bool = False) -> NDArray[np.int64]:
-    """The row of each query's own passage (n,), -1 where it has none.
+    """Return the row number of each query's own passage (n,), -1 if there is none.
 
     Args:
-        collection: of queries and passages.
-        query_rows: (n,).
-        by_id: take the passage with the query's id, whatever its text and its judgements. This is BEIR's rule.
+        collection: the collection of the queries and passages.
+        query_rows: int (n,), row numbers of the queries.
+        by_id: the own passage is the passage with the query's id, whatever its text and judgements. This is BEIR's rule.
     """
     own: NDArray[np.int64] = collection.passages.rows_of(collection.queries.ids_at(query_rows))
     there = np.flatnonzero(own >= 0)
@@ -42,7 +43,7 @@ def own_passages(collection: Collection, query_rows: NDArray[np.integer], by_id:
 
 
 def _judged(collection: Collection, query_rows: NDArray[np.integer], passages: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether any split has a judgement above 0 for each query (n,) and its passage (n,): (n,)."""
+    """Return a mask (n,): True if any split has a judgement above 0 for the query (n,) and its passage (n,)."""
     pairs, judged = (np.asarray(query_rows, np.int64) << 32) + passages, np.zeros(len(passages), bool)
     for split in collection.splits:
         qrels = collection.qrels(split)
@@ -54,7 +55,7 @@ def _judged(collection: Collection, query_rows: NDArray[np.integer], passages: N
 class WithoutOwn:
     """A ``CollectionRetriever`` whose ``search`` leaves out each query's own passage (``own_passages``).
 
-    It searches one passage deeper, so no ranking is shorter. All other methods are those of the wrapped retriever.
+    It searches one passage deeper, so that no ranking gets shorter. All other methods are those of the wrapped retriever.
     """
 
     def __init__(self, retriever: CollectionRetriever, collection: Collection, by_id: bool = False) -> None:
@@ -64,12 +65,12 @@ class WithoutOwn:
         return len(self.retriever)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "retriever":  # the attribute does not exist yet while a copy is made
+        if name == "retriever":  # while an object is copied, the attribute does not exist yet
             raise AttributeError(name)
         return getattr(self.retriever, name)
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of queries of the collection without their own, as ``CollectionRetriever.search``."""
+        """Return the k best passages of queries of the collection without their own, as ``CollectionRetriever.search``."""
         own = own_passages(self.collection, query_rows, self.by_id)
         if (own < 0).all():
             return self.retriever.search(query_rows, k, progress)
@@ -77,16 +78,16 @@ class WithoutOwn:
         return ordered(scores, np.where(rows == own[:, None], -1, rows), k)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores (n, k) that the wrapped retriever gives passages (n, k), also to a query's own passage."""
+        """Return the scores (n, k) of passages (n, k) by the wrapped retriever, including a query's own passage."""
         return self.retriever.score(query_rows, passage_rows)
 
 
 def own_passages_left_out(
     collection: Collection, query_rows: NDArray[np.integer], label: str, by_id: bool = False
 ) -> dict[str, int]:
-    """Print how many queries have an own passage, which they do not find, and return the count for a manifest.
+    """Print how many queries have an own passage, which is left out, and return the count for a manifest.
 
-    Where no query has one, nothing is printed, and {} is returned.
+    If no query has an own passage, nothing is printed and {} is returned.
     """
     number = int((own_passages(collection, query_rows, by_id) >= 0).sum())
     if not number:

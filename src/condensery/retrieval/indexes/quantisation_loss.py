@@ -1,11 +1,12 @@
-"""Store vectors in fewer bits: each number becomes one of 256 levels (int8) or of 2 levels (binary) of its dimension.
+"""Scalar quantisation of vectors: 8 bits (int8, 256 levels) or 1 bit (binary, 2 levels) per dimension.
 
-The levels come from a sample of the collection's own passages, because the numbers of some dimensions are ten times as large
-as those of others. A search decodes the codes to their levels and leaves queries as they are, so rankings, windows and fusion
-are those of ``DenseIndex``. With one bit this is not the Hamming distance, which rounds queries too (asymmetric distance:
-Jégou et al. 2011, "Product quantization for nearest neighbor search", section III).
+The levels are fitted for each dimension to a sample of the collection's own passages, because the scale of some dimensions is
+ten times that of others. A search decodes the codes to their levels and does not quantise queries, so rankings, windows and
+fusion work as in ``DenseIndex``. With one bit, this differs from the Hamming distance, which also quantises queries
+(asymmetric distance: Jégou et al. 2011, "Product quantization for nearest neighbor search", section III).
 
-The loss is measured: some queries are searched in the vectors before rounding, shard by shard, and again after rounding.
+The quantisation loss is measured: some queries are searched in the original vectors, shard by shard, and again in the
+quantised vectors.
 
 Shapes: m vectors, d dimensions, n queries, k results.
 """
@@ -26,25 +27,25 @@ from condensery.retrieval.ranking import top, unpack
 from condensery.system.files import atomic, load_array, read_json, write_json
 
 Dtype = Literal["float32", "float16", "int8", "binary"]
-SAMPLE = 1_024  # most passages that the levels come from
-COMPARED = 500  # most queries that are searched before and after rounding
+SAMPLE = 1_024  # maximum number of passages to which the levels are fitted
+COMPARED = 500  # maximum number of queries that are searched before and after quantisation
 DEPTHS = (10, 100)  # depths at which the recall of the float32 results is measured
-EXACT, RECALL = "exact", "recall.json"  # the folder of results before rounding; the file of the measured recall
+EXACT, RECALL = "exact", "recall.json"  # folder of the results before quantisation; file of the measured recall
 
 
 def sample_of(number: int, most: int) -> NDArray[np.int64]:
-    """A fixed random sample of ``number`` rows, at most ``most`` of them, ascending."""
+    """Return a fixed random sample of at most ``most`` of ``number`` rows, ascending."""
     return np.sort(generator(0, "quantising").permutation(number)[:most])
 
 
 @dataclass(frozen=True)
 class Quantising:
-    """The rounding of a collection's vectors, and the queries by which its loss is measured.
+    """The quantiser of a collection's vectors, and the queries that measure its loss.
 
     Attributes:
-        quantiser: gives the codes.
-        queries: (n, d).
-        own: (n,) the row of a query that is itself a passage, which it does not find; -1 = none.
+        quantiser: encodes vectors as codes.
+        queries: float32 (n, d), query vectors.
+        own: int64 (n,), row number of the passage that is the query itself, which is left out of its results; -1 = none.
     """
 
     quantiser: Quantiser
@@ -56,10 +57,10 @@ class Quantising:
         """Fit the levels to a sample of passages, and choose the queries that measure the loss.
 
         Args:
-            folder: of the index. Its queries are used, or the sampled passages where there are none.
+            folder: folder of the index. The loss is measured on its queries, or on sampled passages if it has no queries.
             dtype: int8 or binary.
-            sample: (m, d) vectors of the sampled passages.
-            rows: (m,) rows of the sampled passages.
+            sample: float32 (m, d), vectors of the sampled passages.
+            rows: int64 (m,), row numbers of the sampled passages.
         """
         path = folder / "queries.npy"
         asked = load_array(path, mapped=True) if path.exists() else sample[:0]
@@ -73,9 +74,9 @@ class Quantising:
         return cls(Quantiser.load(folder), queries, own)
 
     def stored(self, folder: Path, number: int, first: int, vectors: NDArray[np.float32]) -> NDArray[Any]:
-        """The codes of a shard of vectors (m, d). The exact results of the queries in the shard are written to ``folder``.
+        """Return the codes of a shard of vectors (m, d), and write the queries' exact results in the shard into ``folder``.
 
-        ``number`` is the number of the shard, ``first`` its first row.
+        ``number``: number of the shard. ``first``: its first row.
         """
         keys = torch_search(self.queries, iter([(first, vectors)]), DEPTHS[-1] + 1, "cpu")
         (folder / EXACT).mkdir(exist_ok=True)
@@ -84,9 +85,9 @@ class Quantising:
         return self.quantiser.codes(vectors)
 
     def write_recall(self, folder: Path, shards: int) -> dict[str, Any]:
-        """The share of the results before rounding that the index in ``folder`` finds.
+        """Return the share of the results before quantisation that the quantised index in ``folder`` finds.
 
-        The shares are written to a file, which is read again after an interruption.
+        The shares are written to a file. After an interruption, this file is read.
 
         Returns:
             ``recall_10`` and ``recall_100``, and ``compared``, the number of queries.
@@ -104,9 +105,9 @@ class Quantising:
 
 
 def share_found(exact: NDArray[np.int64], found: NDArray[np.int64], own: NDArray[np.int64], depth: int) -> float:
-    """The share of the ``depth`` best rows of ``exact`` (n, k) that are among the ``depth`` best of ``found`` (n, k).
+    """Return the share of the ``depth`` best rows of ``exact`` (n, k) that are among the ``depth`` best of ``found`` (n, k).
 
-    The row ``own`` (n,) of each query and padding (-1) count in neither.
+    The row ``own`` (n,) of each query and padding (-1) are removed from both first.
     """
     wanted = hits = 0
     for best, others, itself in zip(exact, found, own, strict=True):

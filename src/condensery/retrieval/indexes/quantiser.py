@@ -1,4 +1,4 @@
-"""Quantise numbers to codes of 8 bits or of 1 bit, and back. In each dimension a code c stands for ``offset + step c``.
+"""Scalar quantiser with 8 bits or 1 bit per dimension. In each dimension, a code c decodes to ``offset + step c``.
 
 Shapes: m vectors, d dimensions.
 """
@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.system.files import RECOMPUTE, atomic, load_arrays
 
-QUANTISED = {"int8": 8, "binary": 1}  # dtype of an index -> bits a number
+QUANTISED = {"int8": 8, "binary": 1}  # dtype of an index -> bits per dimension
 FILE = "quantiser.npz"
 _LEAST, _MOST = -128, 127  # range of an int8
 
 
 @dataclass(frozen=True)
 class Quantiser:
-    """The levels of each dimension.
+    """The quantisation levels of each dimension.
 
     Attributes:
-        bits: bits of a code, 8 or 1. Eight codes of 1 bit fill a byte, the first as the highest bit.
-        offset, step: (d,) code c stands for ``offset + step c``.
-        threshold: (d,) a code of 1 bit is set for numbers above the threshold.
+        bits: bits per code, 8 or 1. Eight 1-bit codes are packed into a byte, the first code as the highest bit.
+        offset, step: float32 (d,); code c decodes to ``offset + step c``.
+        threshold: float32 (d,); a 1-bit code is 1 for values above the threshold.
     """
 
     bits: int
@@ -37,9 +37,9 @@ class Quantiser:
     def fitted(cls, sample: NDArray[np.float32], bits: int) -> Self:
         """Fit the levels to a sample of vectors (m, d).
 
-        With 8 bits the levels are even steps from the least to the largest number of a dimension. With 1 bit one level is
-        the mean of the numbers up to the overall mean, the other the mean of the numbers above it. These levels lose least
-        (Lloyd 1982).
+        With 8 bits, the levels are equally spaced from the minimum to the maximum of a dimension. With 1 bit, the threshold
+        is the mean of the dimension. The two levels are the means of the values up to the threshold and above it. They lose
+        least (Lloyd 1982).
         """
         wide = sample.astype(np.float64)
         threshold = wide.mean(axis=0)
@@ -55,18 +55,18 @@ class Quantiser:
 
     @property
     def dim(self) -> int:
-        """The number of dimensions d."""
+        """Number of dimensions d."""
         return len(self.offset)
 
     @property
     def width(self) -> int:
-        """The number of bytes of a quantised vector."""
+        """Number of bytes of a quantised vector."""
         return -(-self.dim * self.bits // 8)
 
     def codes(self, vectors: NDArray[np.floating]) -> NDArray[Any]:
-        """The codes of vectors (m, d): (m, d) int8, or (m, d / 8) uint8 of single bits.
+        """Return the codes of vectors (m, d): int8 (m, d), or packed bits, uint8 (m, d / 8).
 
-        A number beyond the levels gets the nearest level.
+        A value outside the range of the levels gets the nearest level.
         """
         if self.bits == 1:
             return np.packbits(vectors > self.threshold, axis=1)
@@ -75,18 +75,18 @@ class Quantiser:
         return np.clip(np.rint(steps), _LEAST, _MOST).astype(np.int8)
 
     def vectors(self, codes: NDArray[Any]) -> NDArray[np.float32]:
-        """The vectors (m, d) that the codes of ``codes`` stand for."""
+        """Decode codes into vectors, float32 (m, d)."""
         numbers = np.unpackbits(codes, axis=1, count=self.dim) if self.bits == 1 else codes
         return numbers.astype(np.float32) * self.step + self.offset
 
     def save(self, folder: Path) -> None:
-        """Write the levels beside the vectors in ``folder``."""
+        """Write the levels into ``folder``, next to the vectors."""
         with atomic(folder / FILE) as temporary, open(temporary, "wb") as stream:
             np.savez(stream, bits=self.bits, offset=self.offset, step=self.step, threshold=self.threshold)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read the levels that ``save`` wrote. Raises ``UserError`` where the file is missing or is of another kind."""
+        """Read the levels that ``save`` wrote. Raises ``UserError`` if the file is missing or has another content."""
         stored = load_arrays(folder / FILE)
         try:
             return cls(int(stored["bits"]), stored["offset"], stored["step"], stored["threshold"])
@@ -97,14 +97,14 @@ class Quantiser:
 def _means(
     numbers: NDArray[np.float64], part: NDArray[np.bool_], otherwise: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The mean of the numbers in ``part`` (m, d) for each dimension: (d,); ``otherwise`` (d,) where there are none."""
+    """Return the mean per dimension (d,) of the values in the mask ``part`` (m, d); ``otherwise`` (d,) if there are none."""
     count = part.sum(axis=0)
     return np.where(count, np.where(part, numbers, 0).sum(axis=0) / np.maximum(count, 1), otherwise)
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """Codes on disk that are read as vectors."""
+    """Codes on disk that are decoded to vectors on access."""
 
     codes: NDArray[Any]
     quantiser: Quantiser

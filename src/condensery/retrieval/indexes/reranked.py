@@ -1,4 +1,4 @@
-"""The candidates of some queries in the order of a reranker's scores, as an index."""
+"""An index of the reranked candidates of some queries."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ Scores = NDArray[np.float32]
 
 
 class RerankedIndex:
-    """The candidates of some queries in the order of their scores: a retriever that knows only these queries."""
+    """A retriever that stores the reranked candidates of some queries, and can search only for these queries."""
 
     def __init__(self, folder: Path, collection: Collection) -> None:
         self.folder, self.collection = folder, collection
@@ -30,7 +30,7 @@ class RerankedIndex:
         return int(self.about["passages"])
 
     def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best candidates of queries, as ``CollectionRetriever.search``; other passages are not found.
+        """Return the k best candidates of queries, as ``CollectionRetriever.search``. Only candidates are returned.
 
         Raises ``UserError`` for a query that was not reranked.
         """
@@ -40,7 +40,7 @@ class RerankedIndex:
         return ordered(self.scores[place], self.candidates[place], k)
 
     def score(self, query_rows: Rows, passage_rows: Rows) -> Scores:
-        """The scores (n, k) that the reranker gave passages (n, k); NaN for passages that it did not read.
+        """Return the reranker's scores (n, k) of passages (n, k); NaN for passages that were not reranked.
 
         Raises ``UserError`` for a query that was not reranked.
         """
@@ -48,7 +48,7 @@ class RerankedIndex:
         return scores_in((self.scores[place], self.candidates[place]), passage_rows, otherwise=np.nan)
 
     def _places(self, query_rows: Rows) -> NDArray[np.integer]:
-        """The places of queries (n,) among the reranked queries."""
+        """Return the indices of queries (n,) among the reranked queries."""
         place = np.minimum(np.searchsorted(self.query_rows, query_rows), len(self.query_rows) - 1)
         strange = np.flatnonzero(self.query_rows[place] != query_rows)
         if len(strange):
@@ -61,7 +61,7 @@ class RerankedIndex:
 
 
 def write_reranked(folder: Path, collection: Collection, query_rows: Rows, depth: int, split: str) -> dict[str, Any]:
-    """Write the files that make candidates.npy and scores.npy in ``folder`` an index.
+    """Write the files that turn candidates.npy and scores.npy in ``folder`` into an index.
 
     Returns the content of ``index.json``.
     """

@@ -1,9 +1,9 @@
 """The development protocol of Zhao et al. (§4.1): rank one positive among passages drawn from a retriever's best 1,000.
 
-The protocol is far cheaper than a ranking of all passages, and its numbers are far higher. It shows only which model is
-better.
+The protocol is far cheaper than ranking all passages, and its metric values are far higher. It only shows which of two models
+is better.
 
-Shapes: n queries, k results, c candidates of a query.
+Shapes: n queries, k results, c candidates per query.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ from condensery.system.progress import ProgressTask
 
 
 class SampledCandidates:
-    """A ``CollectionRetriever`` that ranks only one positive and some passages of a pool for each query.
+    """A ``CollectionRetriever`` that ranks only one positive and some sampled passages for each query.
 
-    The sample depends on the query, its judgements and the pool alone, so every ranker sees the same sample.
+    The sample depends only on the query, its judgements and the pool, so all rankers rank the same sample.
 
     Args:
-        ranker: gives the order.
-        pool: gives the passages.
-        positives: query row -> its relevant passages; of several one is drawn, and the others are no candidates.
-        number: number of passages besides the positive; fewer where the pool finds fewer.
-        depth: these passages are drawn from the ``depth`` best of the pool.
+        ranker: retriever that scores the candidates.
+        pool: retriever from whose results the other passages are sampled.
+        positives: query row -> its relevant passages. If there are several, one is drawn, and the others are left out.
+        number: number of sampled passages besides the positive; fewer if the pool returns fewer.
+        depth: the passages are sampled from the ``depth`` best results of the pool.
     """
 
     def __init__(
@@ -45,22 +45,22 @@ class SampledCandidates:
         return len(self.ranker)
 
     def without_terms(self, query_rows: NDArray[np.integer]) -> int:
-        """The number of queries (n,) that share no term with any passage by the ranker; 0 for a ranker without BM25."""
+        """Return the number of queries (n,) that share no term with any passage; 0 for a ranker without BM25."""
         return without_terms(self.ranker, query_rows)
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best of the candidates of each query, in the form of ``CollectionRetriever.search``."""
+        """Return the k best candidates of each query, in the format of ``CollectionRetriever.search``."""
         rows = self.candidates(query_rows)
         if progress:
             progress.advance(len(query_rows))
         return ordered(self.ranker.score(query_rows, rows), rows, k)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores (n, k) that the ranker gives passages (n, k) of each query."""
+        """Return the ranker's scores (n, k) of passages (n, k) for queries (n,)."""
         return self.ranker.score(query_rows, passage_rows)
 
     def candidates(self, query_rows: NDArray[np.integer]) -> NDArray[np.int64]:
-        """The candidates (n, 1 + number): the positive, then the other passages in random order; -1 where there is none."""
+        """Return the candidates (n, 1 + number): the positive, then the sampled passages in random order; -1 = none."""
         relevant = [self.positives.get(int(row), np.empty(0, np.int64)) for row in query_rows]
         candidates = np.full((len(relevant), 1 + self.number), -1, np.int64)
         draws = uniforms("candidates", "positive", index=query_rows)

@@ -1,4 +1,4 @@
-"""The terms of a text, as BM25 counts them. Imports nothing but the standard library, so that a dry run stays fast."""
+"""The terms of a text for BM25. The module imports only the standard library, so that a dry run stays fast."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,14 +16,14 @@ STOPWORDS = {
 
 
 def check_stopwords(name: str) -> str:
-    """Return ``name``. Raises ``ValueError`` where no list of stop words has this name."""
+    """Return ``name``. Raises ``ValueError`` if there is no stop word list of this name."""
     if name not in STOPWORDS:
         raise ValueError(f"{shown(name)!r} does not exist, choose from {', '.join(STOPWORDS)}")
     return name
 
 
 def check_stemmer(name: str) -> str:
-    """Return ``name``. Raises ``ValueError`` where no stemmer has this name, or its package is missing."""
+    """Return ``name``. Raises ``ValueError`` if there is no stemmer of this name, or if its package is missing."""
     if name == "none":
         return name
     try:
@@ -36,13 +36,13 @@ def check_stemmer(name: str) -> str:
 
 
 def chosen_language(language: str, texts: Sequence[str], say: tuple[str, str] | None = None) -> str:
-    """Return ``language``, or for ``auto`` the language guessed from the letters of the passages.
+    """Return ``language``, or for ``auto`` the language guessed from the script of the passages.
 
     Args:
         language: a language, or ``auto``.
-        texts: the passages, from which ``text.languages.guess`` guesses.
-        say: how to print a guess whose terms are not plain words: the beginning of the line, and the key that sets
-            another language. None = print nothing.
+        texts: the passages, from which ``text.languages.guess`` guesses the language.
+        say: the beginning of the printed line and the config key of the language. The line is printed if the terms of the
+            guessed language are not plain words. None = print nothing.
     """
     if language != AUTO:
         return language
@@ -57,15 +57,16 @@ def chosen_language(language: str, texts: Sequence[str], say: tuple[str, str] | 
 
 
 class Analyser:
-    """Splits a text into terms: words in lower case (``text.words``), without stop words, stemmed if a stemmer is named.
+    """Analyser that splits a text into terms: lower-case words (``text.words``), without stop words, optionally stemmed.
 
     Args:
         stopwords: none or english.
-        stemmer: none, or an algorithm of Snowball (porter is Lucene's), which needs the package PyStemmer.
-        language: one of ``text.languages.LANGUAGES``; ``auto`` means ``any`` here, as there are no passages to guess from.
+        stemmer: none, or a Snowball algorithm (porter is Lucene's), which needs the package PyStemmer.
+        language: one of ``text.languages.LANGUAGES``. ``auto`` means ``any`` here, because there are no passages from which
+            the language could be guessed.
 
     Raises:
-        UserError: a name that does not exist.
+        UserError: the stop word list, the stemmer or the language does not exist.
     """
 
     def __init__(self, stopwords: str = "english", stemmer: str = "none", language: str = AUTO) -> None:
@@ -90,6 +91,6 @@ class Analyser:
             self.stem = Stemmer.Stemmer(stemmer).stemWords
 
     def terms(self, text: str) -> list[str]:
-        """The terms of a text in order."""
+        """Return the terms of a text in order."""
         words = [word for word in self.language.terms(text) if word not in self.stopwords]
         return self.stem(words) if self.stem else words

@@ -1,7 +1,7 @@
-"""Cut texts that are longer than an encoder's input into windows. A text has the score of its best window (MaxP).
+"""Split texts that are longer than an encoder's input into windows. The score of a text is that of its best window (MaxP).
 
 MaxP: Dai and Callan 2019, "Deeper Text Understanding for IR with Contextual Neural Language Modeling". The windows of a text
-lie side by side, and texts keep their order, so that equal scores rank by text.
+have consecutive rows, in the order of the texts, so that ties are broken by text.
 
 Shapes: P texts, W windows, n queries, k results.
 """
@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from condensery.retrieval.ranking import EMPTY, Keys, pack, top, unpack, without_repeats
 
 Ids = NDArray[np.int64]
-FILE = "windows.npy"  # file of an index that holds ``Windows.starts``
-WIDER = 4  # factor by which a search looks at more windows, where those found belong to too few texts
+FILE = "windows.npy"  # file with ``Windows.starts`` in the folder of an index
+WIDER = 4  # factor by which a search deepens if its windows belong to too few texts
 
 
 @dataclass(frozen=True)
 class Windows:
-    """The places of the windows of texts.
+    """The positions of windows in texts.
 
     Attributes:
-        starts: (P + 1,) the first window of each text.
-        texts: (W,) the text of each window.
-        skipped: (W,) number of tokens of the text before the window.
+        starts: int64 (P + 1,), row of the first window of each text.
+        texts: int64 (W,), row of the text of each window.
+        skipped: int64 (W,), number of tokens of the text before the window.
     """
 
     starts: Ids
@@ -35,14 +35,14 @@ class Windows:
 
 
 def cut(lengths: Ids, room: Ids, most: int) -> Windows:
-    """Cut each text into consecutive windows.
+    """Split each text into consecutive windows.
 
-    A window that would reach past the end of its text is moved back to end there, so it may overlap the window before.
+    A window that would exceed its text is shifted back to end with the text, so it may overlap the previous window.
 
     Args:
-        lengths: (P,) tokens of each text; an empty text has one window.
-        room: (P,) tokens that a window of each text holds.
-        most: most windows of a text; the text behind them is left out.
+        lengths: int64 (P,), number of tokens of each text. An empty text has one window.
+        room: int64 (P,), number of tokens per window, for each text.
+        most: maximum number of windows per text; the remaining tokens are left out.
     """
     counts = np.clip(-(-lengths // np.maximum(room, 1)), 1, most)
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -53,13 +53,13 @@ def cut(lengths: Ids, room: Ids, most: int) -> Windows:
 
 
 def best_of_windows(search: Callable[[int], Keys], starts: Ids, k: int) -> Keys:
-    """The keys of the k best texts (n, k), each with the score of its best window.
+    """Return the keys of the k best texts (n, k), each with the score of its best window.
 
-    The result is exact: the search looks at more windows until they belong to k texts.
+    The result is exact, because the search deepens until its windows belong to k texts.
 
     Args:
-        search: gives the m best windows (n, m) for a number m, as keys of their rows, best first.
-        starts: (P + 1,) the first window of each text.
+        search: returns the m best windows for a number m, as keys (n, m) of their rows, best first.
+        starts: int64 (P + 1,), row of the first window of each text.
         k: number of texts.
     """
     texts, windows = len(starts) - 1, int(starts[-1])
@@ -78,17 +78,17 @@ def scores_of_best_window(
     starts: Ids | None,
     texts: NDArray[np.integer],
 ) -> NDArray[np.float32]:
-    """The scores (n, k) of some texts of each query, each the score of its best window; NaN for row -1.
+    """Return the scores (n, k) of chosen texts of each query: the score of the text's best window, NaN for row -1.
 
     Args:
-        products: gives the scores (n, c) of windows (n, c), -1 = none.
-        starts: (P + 1,) the first window of each text; None = each text is one window.
-        texts: (n, k) rows of texts, -1 = none.
+        products: returns the scores (n, c) of windows (n, c), -1 = none.
+        starts: int64 (P + 1,), row of the first window of each text; None = each text is one window.
+        texts: int (n, k), rows of texts, -1 = none.
     """
     if starts is None:
         return np.where(texts < 0, np.float32(np.nan), products(texts))
-    first = starts[texts][..., None]  # (n, k, 1); the value for row -1 does not matter
-    windows = first + np.arange(np.diff(starts).max(initial=1))  # (n, k, most of a text)
+    first = starts[texts][..., None]  # (n, k, 1); the value for row -1 is masked below
+    windows = first + np.arange(np.diff(starts).max(initial=1))  # (n, k, maximum number of windows per text)
     windows[(windows >= starts[texts + 1][..., None]) | (texts[..., None] < 0)] = -1
     found = products(windows.reshape(len(windows), -1)).reshape(windows.shape)
     best = np.where(windows < 0, np.float32(-np.inf), found).max(axis=2)

@@ -1,4 +1,4 @@
-"""``Searcher``, the base class of ``BM25``, ``Retriever`` and ``Fused``, which search passages in a program of your own.
+"""``Searcher``, the base class of ``BM25``, ``Retriever``, ``Fused`` and ``Reranked``, which search passages from Python.
 
 Shapes: n queries, m passages, k results.
 """
@@ -28,7 +28,10 @@ Passages = Sequence[str] | Mapping[str, str | Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Hit:
-    """One result of a search: ``rank`` from 1, the retriever's ``score``, and the ``id``, ``title`` and ``text``."""
+    """One result of a search.
+
+    It holds the ``rank`` (from 1), the retriever's ``score``, and the passage's ``id``, ``title`` and ``text``.
+    """
 
     rank: int
     score: float
@@ -38,13 +41,13 @@ class Hit:
 
 
 class Searcher(ABC):
-    """Finds passages for queries, among those that ``index`` was given."""
+    """Base class of the searchers: it ranks the passages given to ``index`` for queries."""
 
     def __init__(self) -> None:
         self._ids, self._titles, self._texts = list[str](), list[str](), list[str]()
 
     def __len__(self) -> int:
-        """The number of passages."""
+        """Return the number of passages."""
         return len(self._ids)
 
     @property
@@ -53,17 +56,17 @@ class Searcher(ABC):
         return hash_of_passages(self._ids, self._titles, self._texts)
 
     def index(self, passages: Passages) -> Self:
-        """Index passages for the searches that follow, in place of any passages before.
+        """Index passages for later searches. Passages that were indexed before are replaced.
 
         Args:
-            passages: texts, whose ids are then "0", "1", ...; or a mapping from id to a text, or to a mapping with ``text``
-                and optionally ``title`` (the BEIR layout).
+            passages: a sequence of strings, which get the ids "0", "1", ...; or a mapping from id to passage. In a mapping,
+                a passage is a string, or a mapping with ``text`` and optionally ``title`` (the BEIR layout).
 
         Returns:
             The searcher itself.
 
         Raises:
-            UserError: there are no passages, or a passage is no text.
+            UserError: there are no passages, or a passage is not a string.
         """
         named = passages if isinstance(passages, Mapping) else {str(i): text for i, text in enumerate(passages)}
         if isinstance(passages, str) or not named:
@@ -93,9 +96,9 @@ class Searcher(ABC):
     def search(self, query: Sequence[str], k: int = 10) -> list[list[Hit]]: ...
 
     def search(self, query: str | Sequence[str], k: Count = 10) -> list[Hit] | list[list[Hit]]:
-        """The ``k`` best passages, best first: a list for one query, a list of lists for several.
+        """Return the ``k`` best passages, best first: a list for one query, a list of lists for a sequence of queries.
 
-        Equal scores stand in the order of the passages. BM25 finds no passage that shares no term with the query.
+        Ties are broken by the order of the passages. BM25 returns only passages that share a term with the query.
 
         Raises:
             UserError: nothing is indexed.
@@ -114,9 +117,9 @@ class Searcher(ABC):
         return hits[0] if one else hits
 
     def rank(self, queries: Sequence[str], k: int) -> Ranking:
-        """The ``k`` best passages as arrays: scores (n, k) float32 and places of the passages (n, k) int64.
+        """Return the ``k`` best passages as two arrays: scores, float32 (n, k), and row numbers of passages, int64 (n, k).
 
-        Where fewer passages are found, the score is -inf and the place -1.
+        Where fewer than ``k`` passages are found, the remaining scores are -inf and the remaining row numbers -1.
 
         Raises:
             UserError: nothing is indexed.
@@ -127,9 +130,14 @@ class Searcher(ABC):
         return scores, rows
 
     def score(self, queries: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores (n, k) that queries (n,) give the passages at places (n, k), found by a search or not; NaN for -1.
+        """Score chosen passages for each query, whether or not a search would return them.
 
-        The scores are those of ``CollectionRetriever.score``.
+        Args:
+            queries: n strings.
+            passage_rows: int (n, k), row numbers of the passages to score for each query; -1 = none.
+
+        Returns:
+            scores, float32 (n, k), as ``CollectionRetriever.score`` defines them; NaN for row -1.
 
         Raises:
             UserError: nothing is indexed, or a score is not finite.
@@ -146,7 +154,10 @@ class Searcher(ABC):
             check_whole(query, "text", f"search: query {number}")
 
     def identity(self) -> str:
-        """All that the results depend on besides the passages, as a text. Mined negatives are cached under it."""
+        """Return a string that names everything, besides the passages, that determines the results.
+
+        It is part of the cache key of mined negatives.
+        """
         raise NotImplementedError
 
     @abstractmethod
@@ -160,14 +171,14 @@ class Searcher(ABC):
 
 
 class SearcherIndex:
-    """A searcher as a ``CollectionRetriever``: it is asked rows of the texts ``queries``."""
+    """Adapter that makes a searcher a ``CollectionRetriever``: queries are row numbers of the strings ``queries``."""
 
     def __init__(self, searcher: Searcher, queries: Sequence[str]) -> None:
         self.searcher, self.queries = searcher, queries
 
     @classmethod
     def of(cls, searcher: Searcher, collection: Collection) -> Self:
-        """A copy of a searcher that indexes the passages of a collection, and is asked the collection's queries."""
+        """Copy a searcher, index the collection's passages with the copy, and search it with the collection's queries."""
         columns = (collection.passages.column(name) for name in ("id", "title", "text"))
         passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
         return cls(copy(searcher).index(passages), collection.queries.column("text"))
@@ -176,19 +187,19 @@ class SearcherIndex:
         return len(self.searcher)
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of queries (n,), as ``CollectionRetriever.search``."""
+        """Return the k best passages of queries (n,), as ``CollectionRetriever.search``."""
         return self.searcher.rank(self._texts(query_rows), k)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores (n, k) that queries (n,) give passages (n, k), found by ``search`` or not."""
+        """Return the scores (n, k) that queries (n,) give passages (n, k), found by ``search`` or not."""
         return self.searcher.score(self._texts(query_rows), passage_rows)
 
     def without_terms(self, query_rows: NDArray[np.integer]) -> int:
-        """The number of queries (n,) that share no term with any passage; 0 for a searcher without BM25."""
+        """Return the number of queries (n,) that share no term with any passage; 0 for a searcher without BM25."""
         return without_terms(self.searcher, self._texts(query_rows))
 
     def warn(self, query_rows: NDArray[np.integer]) -> None:
-        """Print a warning where BM25 finds nothing for most of the queries (n,)."""
+        """Print a warning if BM25 finds nothing for most of the queries (n,)."""
         for text in unmatched_queries(self, query_rows).get("warnings", []):
             print(f"warning: {text}", flush=True)
 
@@ -197,13 +208,13 @@ class SearcherIndex:
 
 
 def numbered(titles: Sequence[str], texts: Sequence[str]) -> Passages:
-    """Passages for a searcher inside a searcher, which knows them by their places."""
+    """Return passages for a searcher inside another searcher. Their ids are their row numbers."""
     both = enumerate(zip(titles, texts, strict=True))
     return {str(number): {"title": title, "text": text} for number, (title, text) in both}
 
 
 def hash_of_passages(ids: Iterable[str], titles: Iterable[str], texts: Iterable[str]) -> str:
-    """The hash of passages in their order. It equals the ``content_hash`` of a searcher that has indexed them."""
+    """Return the hash of an ordered list of passages: the ``content_hash`` of a searcher that has indexed them."""
     digest = hashlib.blake2b(digest_size=16)
     for text in (*ids, *titles, *texts):
         digest.update(text.encode() + b"\0")

@@ -1,4 +1,4 @@
-"""``BM25`` for a program of your own: texts in, passages out, ranked as by the stage ``bm25``. It does not import torch."""
+"""``BM25``: BM25 search from Python, with the rankings of the stage ``bm25``. It does not import torch."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,19 +18,21 @@ from condensery.text.lines import check_whole
 
 
 class BM25(Searcher):
-    """BM25 (Robertson and Zaragoza 2009) over titles and texts. ``condensery.retrieval.indexes.bm25`` gives Lucene's formula.
+    """BM25 search (Robertson and Zaragoza 2009) over titles and texts.
+
+    The formula is Lucene's, written out in ``condensery.retrieval.indexes.bm25``.
 
     Args:
-        k1: saturation of term frequency; the default is Anserini's, with which dense retrievers are usually compared.
+        k1: term frequency saturation; the default is that of Anserini, whose BM25 is the usual baseline of dense retrievers.
         b: length normalisation; the default is Anserini's.
         stopwords: "english" (Lucene's list) or "none".
-        stemmer: an algorithm of Snowball (porter is Lucene's), or "none".
-        language: a name in ``condensery.text.languages.LANGUAGES``, such as "chinese", "any" or "words"; "auto" = guessed
-            from the letters of the passages, with a printed line where their terms are not plain words.
+        stemmer: a Snowball algorithm ("porter" is Lucene's), or "none".
+        language: a name in ``condensery.text.languages.LANGUAGES``, such as "chinese", "any" or "words". "auto" guesses the
+            language from the script of the passages, and prints a line if their terms are not plain words.
 
     Raises:
-        UserError: a number is out of its range; from ``index``, the stemmer, list or language does not exist, or there is
-            no word to index.
+        UserError: a number is out of its range. ``index`` raises it if the stemmer, the stop word list or the language does
+            not exist, or if there is no word to index.
     """
 
     def __init__(
@@ -49,15 +51,15 @@ class BM25(Searcher):
         self._average: float | None = None  # mean number of terms of the indexed passages, computed on first use
 
     def identity(self) -> str:
-        """The settings, on which the results depend besides the passages."""
+        """Return the settings, which determine the results together with the passages."""
         return f"bm25 {(*self._settings, self._language)}"
 
     def encode_queries(self, texts: Sequence[str]) -> list[SparseVector]:
-        """Queries as sparse vectors for a vector store: the number of a term -> how often the term is in the text.
+        """Return queries as sparse vectors for a vector store: term number -> frequency of the term in the query.
 
-        A store gets the scores of this class where it multiplies these vectors with the vectors of ``encode_passages`` and
-        with the idf of its own passages, ln(1 + (N - n + 0.5) / (n + 0.5)). Qdrant does so with the modifier ``idf``. The
-        module ``condensery.retrieval.searchers.sparse_vectors`` explains the factors and the numbers of terms.
+        To reproduce the scores of this class, the store multiplies these vectors with those of ``encode_passages`` and with
+        the idf of its own passages, ln(1 + (N - n + 0.5) / (n + 0.5)). Qdrant does so with the modifier ``idf``. The module
+        ``condensery.retrieval.searchers.sparse_vectors`` explains the factors and the term numbers.
 
         Raises:
             UserError: nothing is indexed.
@@ -66,10 +68,11 @@ class BM25(Searcher):
         return [query_vector(self._index.terms(text)) for text in texts]
 
     def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> list[SparseVector]:
-        """Passages as sparse vectors for a vector store: the number of a term -> its weight, without the idf.
+        """Return passages as sparse vectors for a vector store: term number -> weight of the term, without the idf.
 
-        The passages need not be indexed here. Lengths are compared with the average of the indexed passages, so passages
-        that are added to the store later change no vector. ``encode_queries`` says how a store makes scores of the vectors.
+        The passages need not be indexed in this object. Their lengths are normalised by the average length of the indexed
+        passages, so a vector stays valid when passages are added to the store later. ``encode_queries`` describes how a
+        store computes scores from the vectors.
 
         Raises:
             UserError: nothing is indexed.
@@ -102,5 +105,5 @@ class BM25(Searcher):
         return self._index.score_texts(queries, passage_rows)
 
     def without_terms(self, queries: Sequence[str]) -> int:
-        """The number of queries that share no term with any passage, so that nothing is found for them."""
+        """Return the number of queries that share no term with any passage. BM25 finds nothing for them."""
         return self._index.texts_without_terms(queries)

@@ -1,4 +1,4 @@
-"""``Fused``: several searchers of a program of your own, joined into one."""
+"""``Fused``: several searchers whose scores are combined into one ranking, from Python."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -15,20 +15,20 @@ from condensery.retrieval.searchers.base import Searcher, SearcherIndex, numbere
 
 
 class Fused(Searcher):
-    """Several searchers, such as BM25 and a retriever, that are searched as one. ``index`` does not change the originals.
+    """Hybrid search: the fused ranking of several searchers, such as BM25 and a dense retriever.
 
-    The score of a passage is the weighted sum of its scores from the searchers. Each searcher's scores are first brought to
-    [0, 1] for each query (Lee 1997; ``condensery.retrieval.indexes.fused``). A searcher that did not find the passage adds
-    nothing.
+    For each query, each searcher's scores are scaled to [0, 1] by their minimum and maximum (Lee 1997;
+    ``condensery.retrieval.indexes.fused``). The score of a passage is the weighted sum of its scaled scores. A searcher that
+    did not find the passage adds 0. ``index`` works on copies and leaves the given searchers unchanged.
 
     Args:
-        searchers: ``BM25``, a ``Retriever``, ... Where all have indexed the same passages, nothing need be indexed again.
-        weights: a number >= 0 for each searcher; their scale does not change the order. None = equal weights.
-        depth: passages that each searcher is asked for, and whose scores are brought to [0, 1] and joined.
+        searchers: ``BM25``, a ``Retriever``, ... If all have indexed the same passages, ``index`` need not be called.
+        weights: one number >= 0 per searcher. The ranking depends only on their ratios. None = equal weights.
+        depth: number of passages retrieved from each searcher; their scores are scaled and added.
 
     Raises:
-        UserError: a weight is missing or below 0, or all are 0; from a search, the searchers have not indexed the same
-            passages and nothing was indexed since.
+        UserError: a weight is missing or below 0, or all weights are 0. A search raises it if the searchers have not indexed
+            the same passages and ``index`` was not called afterwards.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Fused(Searcher):
             self._ids, self._titles, self._texts = first._ids, first._titles, first._texts
 
     def identity(self) -> str:
-        """The depth, and the weight and identity of each searcher: all that the results depend on."""
+        """Return the depth, and the weight and identity of each searcher: all that the results depend on."""
         return f"fused {self.depth} {list(zip(self.weights, (one.identity() for one in self.searchers), strict=True))}"
 
     def without_terms(self, queries: Sequence[str]) -> int:
-        """The number of queries that share no term with any passage; the largest number that a searcher counts."""
+        """Return the number of queries that share no term with any passage: the maximum over the searchers."""
         return max(without_terms(one, queries) for one in self.searchers)
 
     def _check(self, queries: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""``Reranked``: a searcher of a program of your own whose best passages are put in order by a cross-encoder."""
+"""``Reranked``: a searcher whose best passages are reranked by a cross-encoder, from Python."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -16,30 +16,30 @@ from condensery.retrieval.ranking import Ranking, ordered
 from condensery.retrieval.searchers.base import Searcher, numbered
 from condensery.system.progress import ProgressTask, progress
 
-Predict = Callable[[list[tuple[str, str]]], Any]  # pairs of a query and a passage -> a number for each
-PAIRS = 65_536  # pairs of texts that a function is given at a time
+Predict = Callable[[list[tuple[str, str]]], Any]  # (query, passage) pairs -> one score per pair
+PAIRS = 65_536  # (query, passage) pairs per call of such a function
 
 
 class Predicting(Protocol):
-    """An object that scores pairs of texts, such as ``CrossEncoder`` of sentence-transformers."""
+    """An object that scores (query, passage) pairs, such as ``CrossEncoder`` of sentence-transformers."""
 
     def predict(self, pairs: list[tuple[str, str]], /) -> Any:
-        """A number for each pair of a query and a passage."""
+        """Return one score per (query, passage) pair."""
 
 
 class Reranked(Searcher):
-    """The best passages of a searcher in the order of a cross-encoder (Nogueira and Cho 2019).
+    """Two-stage search: a cross-encoder reranks the best passages of a searcher (Nogueira and Cho 2019).
 
-    ``index`` does not change the searcher that was given.
+    ``index`` works on a copy and leaves the given searcher unchanged.
 
     Args:
-        searcher: ``BM25``, a ``Retriever``, a ``Fused``, ... Where it has indexed passages, nothing need be indexed again.
-        cross_encoder: sentence-transformers' ``CrossEncoder``, another object with ``predict``, or a function. It maps pairs
-            of a query and a passage (its title, a blank and its text) to a number for each pair.
-        depth: passages that the cross-encoder reads for each query; a search finds no more.
+        searcher: ``BM25``, a ``Retriever``, a ``Fused``, ... If it has indexed passages, ``index`` need not be called.
+        cross_encoder: sentence-transformers' ``CrossEncoder``, another object with ``predict``, or a function. It maps a
+            list of (query, passage) pairs to one score per pair. A passage is its title, a space and its text.
+        depth: number of passages reranked per query, which is also the maximum number of results.
 
     Raises:
-        UserError: an argument has another type; from a search, nothing is indexed, or a score is no finite number.
+        UserError: an argument has the wrong type. A search raises it if nothing is indexed, or if a score is not finite.
     """
 
     def __init__(self, searcher: Searcher, cross_encoder: Predicting | Predict, depth: Count = 100) -> None:
@@ -55,9 +55,9 @@ class Reranked(Searcher):
         self._reads = _weights(cross_encoder)
 
     def identity(self) -> str:
-        """The depth and the identities of cross-encoder and searcher: all that the results depend on.
+        """Return the depth and the identities of cross-encoder and searcher: all that the results depend on.
 
-        A cross-encoder without weights has a new identity each time.
+        A cross-encoder without weights, such as a function, gets a new identity for each ``Reranked`` object.
         """
         return f"reranked {self.depth} {self._reads} {self.searcher.identity()}"
 
@@ -78,7 +78,7 @@ class Reranked(Searcher):
 
 
 def _weights(cross_encoder: object) -> str:
-    """A hash of the weights of a cross-encoder; for one without weights a unique random name."""
+    """Return a hash of a cross-encoder's weights. A cross-encoder without weights gets a unique random name."""
     if not hasattr(cross_encoder, "state_dict"):
         return uuid4().hex
     digest = blake2b(digest_size=16)
@@ -90,7 +90,7 @@ def _weights(cross_encoder: object) -> str:
 def by_texts(
     predict: Predict, queries: Callable[[Rows], Sequence[str]], passages: Callable[[Rows], Sequence[str]], label: str
 ) -> Score:
-    """The function that scores passages with ``predict``; ``queries`` and ``passages`` give the texts of rows (n,)."""
+    """Return the function that scores passages with ``predict``. ``queries`` and ``passages`` map rows (n,) to texts."""
 
     def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
         place, at = np.nonzero(candidates >= 0)
@@ -107,13 +107,13 @@ def by_texts(
 
 
 def predicting(given: Any) -> Predict | None:
-    """The function of an object that scores pairs of texts, or the function itself; None where it is neither."""
+    """Return the ``predict`` method of an object, or ``given`` itself if it is a function; otherwise None."""
     predict = getattr(given, "predict", None if hasattr(given, "parameters") else given)
     return predict if callable(predict) and not isinstance(given, type) else None
 
 
 def _numbers(given: Any, pairs: int, label: str) -> Scores:
-    """The scores (pairs,) that a function gave. Raises ``UserError`` where these are not a finite number for each pair."""
+    """Return a function's result as scores (pairs,). Raises ``UserError`` unless there is one finite number per pair."""
     given = given.detach().float().cpu().numpy() if hasattr(given, "detach") else given
     try:
         found = np.asarray(given, np.float32)

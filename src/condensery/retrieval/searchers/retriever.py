@@ -1,6 +1,6 @@
-"""``Retriever``: a bi-encoder for a program of your own: texts in, passages out, without a recipe or an output folder.
+"""``Retriever``: dense search with a bi-encoder from Python, without a recipe or an output folder.
 
-It gives the same results as the stages ``encode`` and ``evaluate``, for passages that fit into memory.
+The passages must fit into memory. The results equal those of the stages ``encode`` and ``evaluate``.
 
 Shapes: n texts or queries, m passages, d dimensions, k results.
 """
@@ -33,42 +33,42 @@ from condensery.tokens.prefixes import check_prefix
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary, with_special
 
-CHUNK_TOKENS = 16_384  # padded tokens that go through the encoder at a time
+CHUNK_TOKENS = 16_384  # tokens of an encoder batch, padding included
 
 
 class TrainedModule(Protocol):
-    """A Lightning module that trains a bi-encoder, as ``BiEncoderModule``."""
+    """A Lightning module that trains a bi-encoder, such as ``BiEncoderModule``."""
 
     def towers(self) -> BiEncoder:
-        """The bi-encoder."""
+        """Return the bi-encoder."""
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """The longest query and passage, in tokens."""
+        """Maximum lengths of a query and of a passage, in tokens."""
 
     @property
     def saved_with(self) -> str | Path | None:
-        """The tokenizer, a folder or a name on the hub; None where the module does not know it."""
+        """Folder or hub name of the tokenizer; None if the module does not know it."""
 
 
 class Retriever(Searcher):
-    """A bi-encoder: inner products of vectors, all passages searched exactly.
+    """Dense retriever: a bi-encoder whose passage vectors are searched exactly, by inner product.
 
     Args:
-        source: folder or hub name of a model that this project or sentence-transformers saved, or of any encoder of the
-            BERT family. Or a ``BiEncoder``, or a module that trains one; the retriever then shares their weights.
-        query_length: longest query in tokens, [CLS] and [SEP] included; None = the length that the folder names, or the
-            longest that the encoder reads, 512 at most.
-        passage_length: longest passage in tokens; None as for ``query_length``.
+        source: folder or hub name of a model saved by this project or by sentence-transformers, or of any encoder of the
+            BERT family. It may also be a ``BiEncoder``, or a module that trains one; the retriever then shares its weights.
+        query_length: maximum query length in tokens, [CLS] and [SEP] included; None = the length stored in the folder. If
+            the folder stores none, it is the encoder's maximum input length, at most 512.
+        passage_length: maximum passage length in tokens; None as for ``query_length``.
         tokenizer: folder or hub name; None = the tokenizer of ``source``.
-        device: "cpu", "cuda", ...; None = the GPU where there is one.
+        device: "cpu", "cuda", ...; None = the GPU if there is one.
         vectors: values of ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix`` and ``passage_prefix`` that
-            replace those of ``source``, where this is a folder or a name. ``VectorSettings`` explains them.
-        windows: most windows of a passage that are indexed, each of ``passage_length`` tokens with the title before it.
-            A passage ranks by its best window. 1 = longer passages are cut.
+            replace those of ``source``, if ``source`` is a folder or a name. ``VectorSettings`` explains them.
+        windows: maximum number of windows that are indexed per passage. Each window has ``passage_length`` tokens, which
+            begin with the title. A passage is ranked by its best window. 1 = truncate longer passages.
 
     Raises:
-        UserError: nothing can be loaded, or sentence-transformers makes the vectors in a way that is not known here.
+        UserError: the model or tokenizer cannot be loaded, or its sentence-transformers modules are not supported here.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Retriever(Searcher):
 
     @property
     def passage_vectors(self) -> NDArray[np.float32]:
-        """The vectors of the indexed passages, (m, d). With ``windows``, those of all windows, passage by passage.
+        """Vectors of the indexed passages, float32 (m, d). With ``windows`` above 1: one row per window, passage by passage.
 
         Raises:
             UserError: nothing is indexed.
@@ -120,12 +120,12 @@ class Retriever(Searcher):
         return self._vectors
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors of queries, (n, d). Raises ``UserError`` where a vector is not finite."""
+        """Return the vectors of queries, float32 (n, d). Raises ``UserError`` if a vector is not finite."""
         before = self.model.settings.query_prefix
         return self._encode([self._ids_of(text, self.query_length, before) for text in texts], QUERY, texts)
 
     def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> NDArray[np.float32]:
-        """The vectors of passages, (n, d). A passage with a title is read as its title, [SEP] and its text.
+        """Return the vectors of passages, float32 (n, d). A passage with a title is encoded as its title, [SEP] and its text.
 
         Raises:
             UserError: a vector is not finite.
@@ -136,7 +136,7 @@ class Retriever(Searcher):
         return self._encode(rows, PASSAGE, texts)
 
     def identity(self) -> str:
-        """A hash of the weights and the tokenizer, with lengths and settings: all that the results depend on."""
+        """Return a hash of weights and tokenizer, with the lengths and settings: all that the results depend on."""
         digest = hashlib.blake2b(self._tokenizer.backend_tokenizer.to_str().encode(), digest_size=16)
         if len(self.model.passage.head):  # activations and normalisations have no weights
             digest.update(repr(self.model.passage.head).encode())
@@ -154,7 +154,7 @@ class Retriever(Searcher):
         pieces = [self._windows_of(text, title) for title, text in zip(titles, texts, strict=True)]
         owners = [text for text, windows in zip(texts, pieces, strict=True) for _ in windows]
         self._vectors = self._encode([ids for windows in pieces for ids in windows], PASSAGE, owners)
-        self._starts = np.cumsum([0, *map(len, pieces)])  # (m + 1,) the first window of each passage
+        self._starts = np.cumsum([0, *map(len, pieces)])  # (m + 1,) row of each passage's first window
 
     def _rank(self, queries: list[str], k: int) -> Ranking:
 
@@ -182,7 +182,7 @@ class Retriever(Searcher):
         before, words = self._words(self.model.settings.passage_prefix + title), self._words(text)
         if title and self._words(title):
             before = [*before, self._vocabulary.sep]
-        room = max(1, self.passage_length - 2 - len(before))  # [CLS] and [SEP] are the two
+        room = max(1, self.passage_length - 2 - len(before))  # 2: [CLS] and [SEP]
         skipped = cut(np.array([len(words)]), np.array([room]), self.windows).skipped.tolist()
         return [with_special([*before, *words[at:]], self._vocabulary, self.passage_length) for at in skipped]
 
@@ -200,7 +200,7 @@ class Retriever(Searcher):
         return ids
 
     def _encode(self, rows: list[NDArray[np.int64]], tower: int, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors (n, d) of rows of ids. Raises ``UserError`` where a vector is not finite; ``texts`` (n,) name it."""
+        """Encode n rows of token ids into vectors (n, d). Raises ``UserError`` if a vector is not finite, with its text."""
         encoder = self.model.to(self.device)
         training = encoder.training
         encoder.eval()

@@ -1,26 +1,38 @@
-"""BM25 as sparse vectors, for a vector store that knows how rare a term is among its passages, such as Qdrant.
+"""BM25 as sparse vectors, for a vector store that computes the idf of its terms, such as Qdrant.
 
-A score of BM25 (``indexes.bm25``) is a sum over terms of products of three factors: how often the term is in the query,
-its idf, and tf / (tf + k1 * (1 - b + b * |p| / average |p|)). The first factor is the query's vector, the last the passage's.
-The store adds the idf: a new passage changes the idf, but no stored vector.
+A BM25 score (``indexes.bm25``) is a sum over terms. Each summand is the product of three factors:
 
-A term's number is the CRC-32 of its letters, so nobody has to keep a list of terms. Of 100,000 terms about two share one.
+- the frequency of the term in the query, which the query vector holds;
+- the idf of the term, which the store multiplies in;
+- tf / (tf + k1 * (1 - b + b * |p| / average |p|)), which the passage vector holds.
+
+A new passage changes the idf, but no stored vector.
+
+The number of a term is the CRC-32 of its characters, so that no vocabulary has to be stored. Among 100,000 terms, about two
+share a number.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from zlib import crc32
 
-SparseVector = dict[int, float]  # the number of a term -> its weight
+SparseVector = dict[int, float]  # term number -> weight
 
 
 def query_vector(terms: Sequence[str]) -> SparseVector:
-    """The vector of a query: how often each term is in it."""
+    """Return the vector of a query: the frequency of each term."""
     return _numbered(Counter(terms))
 
 
 def passage_vector(terms: Sequence[str], k1: float, b: float, average: float) -> SparseVector:
-    """The vector of a passage: the weight of each term without its idf. ``average``: mean number of terms of a passage."""
+    """Return the vector of a passage: the weight of each term, without the idf.
+
+    Args:
+        terms: the terms of the passage in order.
+        k1: term frequency saturation.
+        b: length normalisation.
+        average: mean number of terms per passage.
+    """
     norm = k1 * (1 - b + b * len(terms) / average)
     return _numbered({term: count / (count + norm) for term, count in Counter(terms).items()})
 
