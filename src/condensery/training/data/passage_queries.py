@@ -28,22 +28,22 @@ class PassageQueryDataModule(MaskedDataModule):
     Args:
         data: passages with the queries that were made for them: mappings with ``text`` and ``queries`` (a list of
             strings); or ``PassagesAndQueries`` beside its ``Tokens``.
-        tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
+        tokenizer: folder or hub name of the tokenizer; not needed where ``data`` is ``Tokens``.
         stores: passages and queries in tokens; None = those of ``data``.
         length: longest passage in tokens, [CLS] and [SEP] included.
         query_length: longest query in tokens, [CLS] and [SEP] included.
         candidates: each time a passage is seen, its query is drawn from its first ``candidates`` queries.
         mixed_context: probability that a step pairs passages of a document instead (Wu et al. 2023, §5.2).
-        batch_size: passages a step.
-        mask_rate: share of the tokens that is masked and predicted; None = no token is masked (``ContrastiveModule``).
+        batch_size: number of passages per step.
+        mask_rate: share of the tokens that are masked and predicted; None = no token is masked (``ContrastiveModule``).
         whole_word: True = whole words are masked; False = single tokens.
         decoder: the text that the decoder of an auto-encoder reads; None = there is no decoder.
-        chunk_tokens: padded tokens that are in memory together; the gradients of a larger batch are accumulated.
-        seed: of order, queries and masks.
+        chunk_tokens: largest number of tokens in a chunk, padding included; gradients are accumulated over chunks.
+        seed: seed of the order, the drawn queries and the masks.
         workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
-            more, the program must stand below ``if __name__ == "__main__":``.
-        query_prefix: put before each query, as E5's "query: "; the encoder must have the same, see ``TowersModule``.
-        passage_prefix: put before each passage, and before its title.
+            more, the program must be guarded by ``if __name__ == "__main__":``.
+        query_prefix: string put before each query, such as E5's "query: "; the encoder must have the same, see ``TowersModule``.
+        passage_prefix: string put before each passage, and before the passage's title.
 
     Raises:
         UserError: a number is out of its range, or an item of ``data`` has no text or no queries, or blank ones; see

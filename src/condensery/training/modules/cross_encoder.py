@@ -31,7 +31,7 @@ class CrossEncoderModule(TrainingModule):
     Args:
         model: folder or hub name of a checkpoint of the BERT family, or a ``CrossEncoder``.
         loss: pointwise = each pair is classified by itself; listwise = the positive is found among the passages of its query.
-        dropout: rate, of hidden states and attention; None = as the checkpoint says.
+        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         optimiser: see ``TrainingModule``.
 
     Raises:
@@ -73,7 +73,7 @@ class CrossEncoderModule(TrainingModule):
         """Save the model for ``AutoModelForSequenceClassification`` and sentence-transformers' ``CrossEncoder``.
 
         Args:
-            folder: made where it does not exist.
+            folder: folder to write to; it is created if it does not exist.
             tokenizer: folder or hub name of the tokenizer that is saved with the model; None = that of the data module that
                 the module was trained on.
             lengths: tokens of the longest query and of the longest pair; None = those of the data module.

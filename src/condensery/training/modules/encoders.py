@@ -66,7 +66,7 @@ class EncoderModule(TrainingModule):
         The folder also gets a model card, ``README.md``.
 
         Args:
-            folder: made where it does not exist.
+            folder: folder to write to; it is created if it does not exist.
             tokenizer: folder or hub name of the tokenizer that is saved with the model; None = that of the module, or of the
                 data module that the module was trained on.
             lengths: longest query and passage in tokens, [CLS] and [SEP] included; None = those of the data module, or as
@@ -121,10 +121,10 @@ class TowersModule(EncoderModule):
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family, or a ``BiEncoder``.
-        tokenizer: folder or hub name; None = that of the checkpoint.
+        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's own.
         towers: shared = queries and passages have the same weights; separate = each have their own. Not read where ``model``
             is a ``BiEncoder``.
-        dropout: rate, of hidden states and attention; None = as the checkpoint says.
+        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         vectors: ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix``, ``passage_prefix``, in place of the
             checkpoint's own; see ``VectorSettings``. Not read where ``model`` is a ``BiEncoder``.
         optimiser: see ``TrainingModule``.

@@ -52,10 +52,10 @@ class GeneratorBatches:
         tokenizer: of the generator; it adds the end token of a text.
         prefix: text put before each passage.
         titles: True = passages are read with their titles.
-        batch_size: pairs a step.
+        batch_size: number of pairs per step.
         max_input_tokens, max_tokens: longest passage and longest query in tokens; longer texts are cut.
-        budget: padded tokens a chunk may hold, of passages and queries.
-        seed: of the order.
+        budget: largest number of tokens of passages and queries in a chunk, padding included.
+        seed: seed of the order.
 
     Raises:
         UserError: the prefix leaves a passage no token.
@@ -83,7 +83,7 @@ class GeneratorBatches:
         self.budget, self.seed = budget, seed
 
     def steps_an_epoch(self) -> int:
-        """Return the number of batches until every pair was seen once; the last batch may be short."""
+        """Return the number of batches in one pass over the pairs; the last batch may be short."""
         return -(-len(self.pairs) // self.batch_size)
 
     def batch(self, step: int, share: Share = ALL) -> PairBatch:

@@ -65,11 +65,11 @@ class CondenserModule(BackboneModule):
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``Condenser``, and then the four arguments after
             ``tokenizer`` are not read.
-        tokenizer: folder or hub name; None = that of the checkpoint.
+        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's own.
         head_layers: number of transformer layers of the head; 0 = no head: plain MLM.
         skip_from: number of early backbone layers; the head reads the token states after them. None = half of the layers.
         late_mlm: train the backbone's last layer to fill in masked tokens, too.
-        dropout: rate, of hidden states and attention; None = as the checkpoint says.
+        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         mlm_weight: factor of the MLM losses.
         optimiser: see ``TrainingModule``.
 
@@ -163,12 +163,12 @@ class MaskedAutoEncoderModule(BackboneModule):
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder``, and then the arguments of
             the decoder are not read.
-        tokenizer: folder or hub name; None = that of the checkpoint.
+        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's own.
         decoder: masked (CoT-MAE), causal or enhanced (RetroMAE); see ``DecoderShape``.
         decoder_layers: number of layers of the decoder; None = two, or one for an enhanced decoder.
         decoder_init: the decoder's first weights: random, or those of the backbone's last layers.
         decoder_mask_rate: the share of the other tokens that an enhanced decoder does not see.
-        dropout: rate, of hidden states and attention; None = as the checkpoint says.
+        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         mlm_weight: factor of the encoder's MLM loss.
         optimiser: see ``TrainingModule``.
 

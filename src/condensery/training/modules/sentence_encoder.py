@@ -37,13 +37,13 @@ class SentenceBatches:
 
     Args:
         sentences: the store of all sentences.
-        vocabulary: of the tokens.
+        vocabulary: vocabulary of the tokens.
         rows: (n, k) rows in ``sentences`` of the sentences of each example.
         scores: (n,) the score of each example.
-        batch_size: examples a step.
-        length: longest input in tokens, with [CLS] and [SEP].
-        budget: padded tokens a chunk may hold.
-        seed: of the order.
+        batch_size: number of examples per step.
+        length: longest input in tokens, [CLS] and [SEP] included.
+        budget: largest number of tokens in a chunk, padding included.
+        seed: seed of the order.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SentenceBatches:
         self.batch_size, self.length, self.budget, self.seed = batch_size, length, budget, seed
 
     def steps_an_epoch(self) -> int:
-        """Return the number of batches until every example was seen once; the last batch may be short."""
+        """Return the number of batches in one pass over the examples; the last batch may be short."""
         return -(-len(self.rows) // self.batch_size)
 
     def batch(self, step: int, share: Share = ALL) -> SentenceBatch:
