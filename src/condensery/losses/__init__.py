@@ -1,4 +1,4 @@
-"""Losses, one file each, and the gradient cache through which contrastive batches are trained.
+"""Losses, and the gradient cache that trains large contrastive batches.
 
-A new loss of the bi-encoder is a subclass of ``RetrievalLoss`` that is registered by name: ``@register("my_loss")``.
+To add a loss of the bi-encoder, subclass ``RetrievalLoss`` and register the class by name: ``@register("my_loss")``.
 """

@@ -1,4 +1,4 @@
-"""The gradient cache (``gradient_cache``; Gao and Callan 2021b, §3.3) for other programs: any encoder and any loss."""
+"""The gradient cache (``gradient_cache``; Gao and Callan 2021b, §3.3) for any encoder and any loss of another program."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ Part = tuple[Callable[[Any], Tensor], Sequence[Any]]
 def cached_backward(
     loss: Callable[..., Tensor], *parts: Part, backward: Callable[[Tensor], None] = Tensor.backward
 ) -> Tensor:
-    """Accumulate the gradient of a loss over many vectors in the memory of one chunk, exactly, also under dropout.
+    """Accumulate the exact gradient of a loss over many vectors in the memory of one chunk.
 
-    This is the gradient cache of Gao and Callan 2021b (§3.3).
+    This is the gradient cache of Gao and Callan 2021b (§3.3). The gradient is exact under dropout as well.
 
         loss = cached_backward(contrast, (query_encoder, query_chunks), (passage_encoder, passage_chunks))
 
     Args:
-        loss: takes the vectors of each part, (n, d) in fp32 or wider, in the order of the parts, and returns a scalar. It
-            may have weights, such as a learned temperature. Parts may have different d.
+        loss: function that takes the vectors of each part, (n, d) in fp32 or wider, in the order of the parts, and returns
+            a scalar. It may have weights, such as a learned temperature. Parts may have different d.
         parts: pairs of an encoder and the chunks that it reads. An encoder maps a chunk to its vectors (b, d); several
             parts may have the same encoder. A chunk is a tensor or a sequence of length b, or a mapping (or a tokenizer's
-            output) whose first entry is such a tensor or sequence. Chunks whose vectors have no gradient are encoded once:
-            those of a frozen encoder, or vectors that were computed before.
-        backward: called once per chunk with the scalar to back-propagate, and once for the loss's own weights; for
-            example ``self.manual_backward`` or ``accelerator.backward``.
+            output) whose first entry is such a tensor or sequence. A chunk whose vectors need no gradient is encoded
+            once: a chunk of a frozen encoder, or one that holds precomputed vectors.
+        backward: function that back-propagates a scalar, such as ``self.manual_backward`` or ``accelerator.backward``. It is
+            called once per chunk, and once for the loss's own weights.
 
     Returns:
-        the loss, detached. Its gradient is added to ``.grad`` of all weights, those of the loss included.
+        the loss, detached. Its gradient is added to ``.grad`` of all weights, including the weights of the loss.
 
     Raises:
         UserError: a part has no chunk, an encoder does not return finite vectors (b, d), the loss is no scalar, or no
@@ -59,9 +59,9 @@ class PieceChunk:
     """A chunk of another program, with the attributes of ``Chunk`` that the gradient cache reads.
 
     Attributes:
-        piece: the chunk as the program gave it.
-        tower: the number of its part.
-        rows: (b,) the places of its rows among those of all parts.
+        piece: the chunk as the program passed it.
+        tower: the index of the part that the chunk belongs to.
+        rows: (b,) the index of each row of the chunk among the rows of all parts.
     """
 
     piece: Any
@@ -70,7 +70,7 @@ class PieceChunk:
 
     @property
     def input_ids(self) -> Tensor:
-        """The first tensor of the chunk. The cache computes on its device."""
+        """The first tensor of the chunk. The gradient cache computes on this tensor's device."""
         return next((value for value in _values(self.piece) if isinstance(value, Tensor)), self.rows)
 
     @property
@@ -83,7 +83,7 @@ class PieceChunk:
 
 
 def chunks_of(parts: Sequence[Part]) -> list[PieceChunk]:
-    """The chunks of all parts, with their rows numbered through all parts.
+    """Return the chunks of all parts. Their rows are numbered consecutively over all parts.
 
     Raises:
         UserError: there is no part, or a part has no chunk.
@@ -107,7 +107,7 @@ class _Encoders:
     """The encoders of all parts as one ``ChunkEncoder``.
 
     Attributes:
-        widths: number of part -> dimensions of its vectors, known once a chunk of the part was encoded.
+        widths: index of a part -> dimensions of its vectors; set when the first chunk of the part is encoded.
     """
 
     def __init__(self, encoders: Sequence[Callable[[Any], Tensor]]) -> None:
@@ -146,5 +146,5 @@ def _rows(piece: Any, tower: int) -> int:
 
 
 def _values(piece: Any) -> list[Any]:
-    """The values of a mapping or of a tokenizer's output; a list with the piece itself otherwise."""
+    """Return the values of a mapping or of a tokenizer's output. Any other piece is returned as a list of one."""
     return list(piece.values()) if hasattr(piece, "keys") else [piece]

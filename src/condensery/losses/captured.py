@@ -1,4 +1,4 @@
-"""The modules and tensors that functions read besides their arguments, and that are trained with them."""
+"""The modules and tensors that functions read besides their arguments, such as an encoder in a closure."""
 
 import functools
 import inspect
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_DEPTH, _ENTRIES = 8, 100  # levels of objects that are searched, and entries of each list or mapping
+_DEPTH, _ENTRIES = 8, 100  # levels of nested objects that are searched, and entries searched in each list or mapping
 _LIBRARIES = {"builtins", "numpy", "tokenizers", "torch", "transformers"}
 
 
@@ -18,8 +18,8 @@ class Captured:
     """The modules and tensors that functions reach through closures, globals, partial arguments or a method's object.
 
     Attributes:
-        modules: the modules, by the names under which they were found.
-        tensors: the tensors that belong to no module, by name.
+        modules: the modules, by the name under which each was reached.
+        tensors: the tensors that were reached outside of any module, by name.
     """
 
     def __init__(self, roots: Mapping[str, Any]) -> None:
@@ -30,7 +30,7 @@ class Captured:
             self._walk(name, value, _DEPTH)
 
     def weights(self) -> dict[str, Tensor]:
-        """All parameters of the modules and all leaf tensors that require a gradient, each once under its first name."""
+        """Return the modules' parameters and the leaf tensors that require a gradient, each once under its first name."""
         found: dict[str, Tensor] = {}
         for name, module in self.modules.items():
             found |= {f"{name}.{part}": weight for part, weight in module.named_parameters(remove_duplicate=False)}
@@ -39,7 +39,7 @@ class Captured:
         return {name: weight for name, weight in found.items() if first[id(weight)] == name}
 
     def values(self) -> Iterator[Tensor]:
-        """All parameters, buffers and leaf tensors."""
+        """Yield all parameters, buffers and leaf tensors."""
         for module in self.modules.values():
             yield from module.parameters()
             yield from module.buffers()
@@ -59,7 +59,7 @@ class Captured:
 
 
 def _parts_of(name: str, value: Any) -> list[tuple[str, Any]]:
-    """The parts of an object, each with a name."""
+    """Return the parts of an object, each with a name."""
     if isinstance(value, Mapping):
         return [(f"{name}[{key!r}]", inner) for key, inner in list(value.items())[:_ENTRIES]]
     if isinstance(value, list | tuple | set):
@@ -84,17 +84,16 @@ def _parts_of(name: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _words_of(code: types.CodeType) -> list[str]:
-    """The names of globals and attributes that a function and the functions inside of it read, sorted."""
+    """Return the sorted names of the globals and attributes that a function and its nested functions read."""
     inner = (_words_of(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
     return sorted({*code.co_names}.union(*inner))
 
 
 @contextmanager
 def copies(tensors: Iterable[Tensor], double: bool) -> Iterator[None]:
-    """A block in which the tensors hold copies of their data, in float64 if ``double``, and have no gradient.
+    """Open a block in which the tensors hold copies of their data, in float64 if ``double``, and have no gradient.
 
-    After the block the tensors, their gradients, the state of the random numbers and the default dtype are, to the bit,
-    what they were before.
+    After the block the tensors, their gradients, the random states and the default dtype are restored bit for bit.
     """
     each = {id(tensor): tensor for tensor in tensors}
     before = [(tensor, tensor.data, tensor.grad) for tensor in each.values()]
@@ -119,7 +118,7 @@ def _put(tensor: Tensor, data: Tensor) -> None:
 
 @contextmanager
 def evaluated(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """A block in which the modules are in evaluation mode, without dropout."""
+    """Open a block in which the modules are in evaluation mode, without dropout."""
     modes = [(part, part.training) for module in modules for part in module.modules()]
     try:
         for part, _ in modes:

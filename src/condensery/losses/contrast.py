@@ -1,6 +1,6 @@
-"""The contrastive loss of spans of one document (coCondenser), and matrices of labels and teacher scores.
+"""The contrastive loss over pairs of spans (coCondenser), and the label and teacher-score matrices of a batch.
 
-A contrast is a function of the vectors of the whole batch, in fp32 or wider.
+A contrast is a loss as a function of the vectors of the whole batch, in fp32 or wider.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ Contrast = Callable[[Tensor], Tensor]
 
 
 def weighted(contrast: Contrast, weight: float) -> Contrast:
-    """A contrast that gives ``contrast`` times ``weight``."""
+    """Return a contrast whose value is ``contrast`` times ``weight``."""
     return lambda vectors: contrast(vectors) * weight
 
 
 def span_contrast(vectors: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
-    """The contrastive loss of coCondenser (Gao and Callan 2021b, eq. 6-7; Wu et al. 2023, eq. 5), averaged over spans.
+    """Return the contrastive loss of coCondenser (Gao and Callan 2021b, eq. 6-7; Wu et al. 2023, eq. 5).
 
     Args:
-        vectors: (2n, d); rows 2i and 2i + 1 are the two spans of document i, or a passage and its query.
-        temperature: divides the inner products (tau of Wu et al. 2023); Gao and Callan 2021b have none (1).
+        vectors: (2n, d) vectors; rows 2i and 2i + 1 are the two spans of document i, or a passage and its query.
+        temperature: divisor of the inner products (tau of Wu et al. 2023); Gao and Callan 2021b have none (1).
 
     Returns:
         the mean over spans of -log (exp<h_i1, h_i2> / sum over all other spans exp<h_ij, h_kl>); zero for a single pair.
@@ -33,10 +33,10 @@ def span_contrast(vectors: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
 
 
 def known_positives(judged: Tensor, passages: Tensor, queries: int) -> Tensor:
-    """The relevance judgements of a batch as a matrix: (q, p) bool, True where the passage is judged relevant.
+    """Return the relevance judgements of a batch as a matrix: bool (q, p), True where the passage is judged relevant.
 
     Args:
-        judged: (j, 2) pairs of a query, from 0, and the collection row of a passage that is judged relevant to it.
+        judged: (j, 2) pairs of a query, numbered from 0, and the collection row of a passage judged relevant to the query.
         passages: (p,) the collection rows of the batch's passages, ascending.
         queries: the number q of queries.
     """
@@ -47,10 +47,11 @@ def known_positives(judged: Tensor, passages: Tensor, queries: int) -> Tensor:
 
 
 def teacher_scores(scored: Tensor, scores: Tensor, passages: Tensor, queries: int) -> Tensor:
-    """The teacher's scores of a batch as a matrix: (q, p) fp32, NaN where the teacher has not scored the pair.
+    """Return the teacher's scores of a batch as a matrix: fp32 (q, p), NaN where the teacher has not scored the pair.
 
     Args:
-        scored: (s, 2) pairs of a query, from 0, and the collection row of a passage that is scored for it; no pair twice.
+        scored: (s, 2) distinct pairs of a query, numbered from 0, and the collection row of a passage that the teacher
+            scored for the query.
         scores: (s,) fp32, the score of each pair.
         passages: (p,) the collection rows of the batch's passages, ascending.
         queries: the number q of queries.
@@ -62,6 +63,10 @@ def teacher_scores(scored: Tensor, scores: Tensor, passages: Tensor, queries: in
 
 
 def _columns(pairs: Tensor, passages: Tensor) -> tuple[Tensor, Tensor]:
-    """For the passage of each pair (n, 2): its place in ascending ``passages`` (p,), and whether it is there; (n,) each."""
+    """Look up the passage of each pair (n, 2) in the ascending ``passages`` (p,).
+
+    Returns:
+        (n,) the index of each pair's passage, valid only where the passage is there; and (n,) bool, whether it is there.
+    """
     column = torch.searchsorted(passages, pairs[:, 1].contiguous()).clamp(max=len(passages) - 1)
     return column, passages[column] == pairs[:, 1]

@@ -1,8 +1,8 @@
 """Cross-batch negatives (RocketQA §4.1, Qu et al. 2021): a contrast over the vectors of all processes.
 
-Each process computes the loss of the joined batch from the vectors of all processes; only its own vectors have a graph.
-The mean of the processes' gradients is the gradient of the joined batch. For this, the gradient of the vectors is
-multiplied by the number of processes, because the graph of each row is in one process only. The gradient of the loss's own
+Each process computes the loss of the joined batch from the vectors of all processes. Only the process's own vectors have a
+graph. The processes' gradients are averaged, and the average must be the gradient of the joined batch. Each row's graph is
+in one process only, so the gradient at the vectors is multiplied by the number of processes. The gradient of the loss's own
 weights is complete in every process and is not multiplied.
 """
 
@@ -14,26 +14,26 @@ from condensery.losses.contrast import Contrast, known_positives, teacher_scores
 
 
 def across_processes(contrast: Contrast) -> Contrast:
-    """``contrast`` over the vectors of all processes, for losses that do not depend on the order of the processes."""
+    """Return ``contrast`` over the vectors of all processes. The loss must not depend on the order of the processes."""
     return lambda vectors: contrast(gathered(vectors))
 
 
 def joined_passages(passages: Tensor, names: Tensor, positive: Tensor, judged: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Join the passages of all processes, with the positives and judgements of all queries in the order of ``gathered``.
 
-    A passage that several processes have is joined into one, with the vector of the first process that has it. This equals
-    the batch of a single process.
+    A passage that several processes have becomes one passage, with the vector from the first of these processes. The
+    result equals the batch of a single process.
 
     Args:
         passages: (p, d) the vectors of this process's passages.
-        names: (p,) their collection rows.
+        names: (p,) the collection rows of this process's passages.
         positive: (q,) the row in ``passages`` of each query's positive.
-        judged: (j, 2) pairs of a query of this process, from 0, and the collection row of a passage that is judged
-            relevant to it.
+        judged: (j, 2) pairs of a query of this process, numbered from 0, and the collection row of a passage that is judged
+            relevant to the query.
 
     Returns:
-        the P distinct passages (P, d), the place of each query's positive among them (Q,), and the matrix (Q, P) bool of
-        judged pairs.
+        the vectors of the P distinct passages (P, d), the index of each query's positive among these passages (Q,), and
+        the matrix of judged pairs, bool (Q, P).
     """
     distinct, place = torch.unique(gathered(names), return_inverse=True)  # (P,), (sum of p,)
     order = torch.arange(len(place), device=place.device)  # (sum of p,)
@@ -44,12 +44,13 @@ def joined_passages(passages: Tensor, names: Tensor, positive: Tensor, judged: T
 
 
 def joined_teacher(names: Tensor, queries: int, scored: Tensor, scores: Tensor) -> Tensor:
-    """The teacher's scores (Q, P) of the queries and passages of all processes, in the order of ``joined_passages``.
+    """Return the teacher's scores (Q, P) of the queries and passages of all processes, ordered as in ``joined_passages``.
 
     Args:
         names: (p,) the collection rows of this process's passages.
         queries: the number of this process's queries.
-        scored: (s, 2) pairs of a query of this process, from 0, and the collection row of a passage that is scored for it.
+        scored: (s, 2) pairs of a query of this process, numbered from 0, and the collection row of a passage that the
+            teacher scored for the query.
         scores: (s,) the score of each pair.
     """
     distinct = torch.unique(gathered(names))  # (P,)
@@ -59,7 +60,7 @@ def joined_teacher(names: Tensor, queries: int, scored: Tensor, scores: Tensor) 
 
 
 def _of_all_queries(pairs: Tensor, queries: int) -> Tensor:
-    """Renumber the queries of ``pairs`` (n, 2) through all processes. ``queries``: the number of this process's queries."""
+    """Renumber the queries of ``pairs`` (n, 2) over all processes. ``queries``: the number of this process's queries."""
     numbers = gathered(torch.tensor([queries], device=pairs.device))  # (processes,)
     before = numbers[: distributed.get_rank() if processes() > 1 else 0].sum()
     return torch.stack([pairs[:, 0] + before, pairs[:, 1]], dim=1)

@@ -1,9 +1,9 @@
-"""Distillation: the student learns a teacher's scores of a query's passages, not only which passage is relevant.
+"""Distillation losses: the student learns a teacher's scores of a query's passages, not only which passage is relevant.
 
-The student's score of a query q and a passage d is <q, d> / temperature. The teacher's score is the one in the batch,
-divided by teacher_temperature. A pair that the teacher has not scored is NaN in the batch, and no part of the loss.
+The student's score of a query q and a passage d is <q, d> / temperature. The teacher's score is its score in the batch,
+divided by teacher_temperature. A pair without a teacher's score is NaN in the batch and is left out of the loss.
 
-Letters: q queries and p passages of a batch, d dimensions of a vector.
+Symbols in shapes: q queries and p passages of a batch, d dimensions of a vector.
 """
 
 import torch
@@ -46,9 +46,9 @@ class MarginMSE(RetrievalLoss):
         known: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> Tensor:
-        """The mean squared error of the margins, a scalar. Arguments as in ``RetrievalLoss``.
+        """Return the mean squared error of the margins, a scalar. Arguments as in ``RetrievalLoss``.
 
-        A passage that is ``known`` to be relevant is no negative. Raises ``UserError`` without a teacher.
+        A passage that is ``known`` to be relevant is excluded as a negative. Raises ``UserError`` without a teacher.
         """
         teacher = _given(teacher, "margin_mse")
         taught = teacher.to(queries.dtype) / self.teacher_temperature  # (q, p)
@@ -68,23 +68,23 @@ def _given(teacher: Tensor | None, loss: str) -> Tensor:
 
 
 def _margins(scores: Tensor, positive: Tensor) -> Tensor:
-    """The score of each query's positive minus the score of each passage, (q, p)."""
+    """Return the score of each query's positive minus the score of each passage, (q, p)."""
     return scores.gather(1, positive[:, None]) - scores
 
 
 @register("kl")
 class KLDivergence(RetrievalLoss):
-    """The KL divergence of the student's distribution over a query's scored passages from the teacher's.
+    """The KL divergence KL(teacher || student) between the distributions over a query's scored passages.
 
     Both distributions are softmaxes over the same passages (Hinton et al. 2015; Lin et al. 2020, "Distilling Dense
     Representations for Ranking using Tightly-Coupled Teachers"). The loss is the mean over the queries for which the teacher
-    has scored two passages or more, since one passage is no distribution. It is the plain divergence:
-    sentence-transformers' ``DistillKLDivLoss`` is temperature ** 2 times as large.
+    has scored two passages or more, because the softmax over one passage is always 1. The divergence is not multiplied by
+    temperature ** 2, whereas sentence-transformers' ``DistillKLDivLoss`` is.
 
     Args:
         temperature: divides the student's inner products, as in InfoNCE.
         teacher_temperature: divides the teacher's scores.
-        contrast_weight: weight of InfoNCE over the whole batch, which is added to the divergence; 0 = without InfoNCE.
+        contrast_weight: weight of the InfoNCE loss over the whole batch that is added to the divergence; 0 = no InfoNCE.
 
     Raises:
         UserError: a temperature is not above 0, or the weight is below 0.
@@ -108,17 +108,17 @@ class KLDivergence(RetrievalLoss):
         known: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> Tensor:
-        """The divergence, plus InfoNCE times its weight; a scalar. Arguments as in ``RetrievalLoss``.
+        """Return the divergence plus the weighted InfoNCE loss, a scalar. Arguments as in ``RetrievalLoss``.
 
-        A passage that is ``known`` to be relevant is left out of InfoNCE only; the divergence keeps it, because the
-        teacher's scores say how relevant it is. Raises ``UserError`` without a teacher.
+        A passage that is ``known`` to be relevant is excluded as a negative in InfoNCE only. The divergence keeps the
+        passage, because the teacher's score says how relevant it is. Raises ``UserError`` without a teacher.
         """
         teacher = _given(teacher, "kl")
         scored = ~teacher.isnan()  # (q, p)
         scored = scored & (scored.sum(dim=1, keepdim=True) > 1)
         theirs = _log_softmax(teacher.to(queries.dtype) / self.teacher_temperature, scored)  # (q, p)
         ours = _log_softmax(queries @ passages.T / self.temperature, scored)  # (q, p)
-        # both are 0 for a passage that is not scored
+        # both log probabilities are 0 for a passage without a score, so the passage adds nothing
         divergence = (theirs.exp() * (theirs - ours)).sum() / scored.any(dim=1).sum().clamp(min=1)
         if not self.contrast_weight:
             return divergence
@@ -126,9 +126,9 @@ class KLDivergence(RetrievalLoss):
 
 
 def _log_softmax(scores: Tensor, scored: Tensor) -> Tensor:
-    """The log softmax over each query's ``scored`` passages, (q, p).
+    """Return the log softmax over each query's ``scored`` passages, (q, p).
 
-    It is 0, with a gradient of 0, at passages that are not scored, also for a query that has no scored passage.
+    The result and its gradient are 0 at passages that are not scored, even for a query without any scored passage.
     """
     lowest = torch.finfo(scores.dtype).min  # -inf would give NaN where no passage is scored
     return torch.where(scored, nn.functional.log_softmax(torch.where(scored, scores, lowest), dim=1), 0.0)

@@ -1,17 +1,17 @@
 """The gradient cache: computes the gradient of a large contrastive batch in the memory of one chunk.
 
-The steps are those of Gao and Callan 2021b, §3.3, eq. 8-12:
+The steps follow Gao and Callan 2021b, §3.3, eq. 8-12. Here h is a vector and L the contrastive loss.
 
-1. Every chunk is encoded, and its vectors are kept. One chunk, of queries or passages, is encoded with its graph, which
-   waits for step 3. Every other chunk is encoded without a graph, by the backbone alone.
-2. The contrastive loss over all vectors gives one gradient per vector, v = dL / dh (eq. 9). The loss's own weights, such as
-   a learned temperature, get their gradient here.
-3. The sum of v . h and the chunk's own losses is back-propagated chunk by chunk (eq. 12). The waiting chunk has its graph;
-   every other chunk is encoded again under the same dropout. This accumulates the gradient of the whole batch.
+1. Encode every chunk and keep its vectors. One chunk, of queries or passages, is encoded with its autograd graph, which is
+   kept until step 3; this is the waiting chunk. Every other chunk is encoded without a graph, by the backbone alone.
+2. Compute the contrastive loss over all vectors, and its gradient at each vector, v = dL / dh (eq. 9). The loss's own
+   weights, such as a learned temperature, get their gradient in this step.
+3. Back-propagate, chunk by chunk, the sum of v . h and the chunk's own losses (eq. 12). The waiting chunk uses its kept
+   graph. Every other chunk is encoded again under the same dropout. This accumulates the gradient of the whole batch.
 
-One graph is in memory at a time, except that the graph of a few queries may exist beside that of the passages. A batch of
-one chunk is encoded once. A chunk whose vectors have no gradient is encoded once as well: step 3 skips it. Without a
-contrast (Condenser, MLM) only step 3 remains, which is plain gradient accumulation.
+One graph is in memory at a time. The one exception: the graph of a few queries may exist beside that of the passages.
+A batch of one chunk is encoded once. A chunk whose vectors need no gradient is also encoded once, because step 3 skips it.
+Without a contrast (Condenser, MLM) only step 3 remains, which is plain gradient accumulation.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,8 +27,9 @@ from condensery.losses.contrast import Contrast
 from condensery.system import memory
 from condensery.tokens.batches import Chunk
 
-_MANY = 16  # chunks; a batch with more returns free memory twice per chunk, which costs a tenth of its time
-# the waiting chunk's graph exists beside the graphs of the chunks before it; these have at most this share of its tokens
+_MANY = 16  # chunks; with more, free memory is returned twice per chunk, which costs a tenth of the batch's time
+# While the waiting chunk's graph is kept, each chunk before it builds its own graph, too. Together the chunks before it
+# may hold at most this share of the waiting chunk's tokens.
 _FEW = 0.25
 
 
@@ -36,25 +37,26 @@ class ChunkEncoder(Protocol):
     """A model that can be trained through the gradient cache."""
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """The vectors of the chunk's rows, (b, d), without the computations that only ``encode`` needs."""
+        """Return the vectors of the chunk's rows, (b, d), without the computations that only ``encode`` needs."""
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """The same vectors (b, d), and the chunk's own losses by name, each a sum divided by its batch-wide count.
+        """Return the same vectors (b, d), and the chunk's own losses by name.
 
-        Under autocast the method casts at least the weights that ``vectors`` casts.
+        Each loss is a sum over the chunk, divided by a count over the whole batch, such as the number of masked tokens.
+        Under autocast, ``encode`` casts at least the weights that ``vectors`` casts.
         """
 
 
 def wide(vectors: Tensor) -> Tensor:
-    """The vectors in fp32; fp64 vectors stay in fp64."""
+    """Return the vectors in fp32; fp64 vectors stay in fp64."""
     return vectors if vectors.dtype == torch.float64 else vectors.float()
 
 
 class _Replays:
     """The states of the random number generators before each chunk, so that its second pass draws the same dropout.
 
-    All states are in one block of memory. A small tensor per chunk would lie between the chunk's other tensors, and would
-    fragment the memory that they leave free.
+    All states are in one block of memory. One small tensor per chunk would lie between the chunk's other tensors, and would
+    fragment the memory that is free once those tensors are released.
     """
 
     def __init__(self, chunks: int, device: torch.device) -> None:
@@ -96,16 +98,16 @@ def backpropagate(
         chunks: the batch; ``Chunk.rows`` gives the batch rows of each chunk, every row 0 .. n - 1 once.
         contrast: loss of the vectors of all rows in batch order, (n, d) in fp32 or wider -> scalar; None = no contrast. It
             may have weights of its own.
-        backward: called once per chunk with the scalar to back-propagate (Lightning's scales it for fp16). If the contrast
-            has weights, ``backward`` is called once before that for them.
-        padded: whether chunks may have vectors of several widths; the narrower ones are then padded with zeros.
+        backward: function that back-propagates a scalar (Lightning's also scales it for fp16). It is called once per
+            chunk. If the contrast has weights, it is called for them once before the chunks.
+        padded: whether chunks may have vectors of different widths; narrower vectors are then padded with zeros.
 
     Returns:
         the losses, detached: ``contrast`` (if there is one), and the sum over the chunks of each of the model's own losses.
 
     Raises:
-        UserError: no weight has a gradient, the contrast has no gradient or is no scalar, or the vectors have several
-            widths.
+        UserError: no weight has a gradient, the contrast has no gradient or is no scalar, or the vectors have different
+            widths although ``padded`` is false.
     """
     losses: dict[str, Tensor] = {}
     first: _FirstPass | None = None
@@ -146,13 +148,13 @@ def _back_propagate_chunk(
     backward: Callable[[Tensor], None],
     encoded: Callable[[], None],
 ) -> dict[str, Tensor]:
-    """Step 3 for one chunk. Its graph is freed before the call returns.
+    """Run step 3 for one chunk. The chunk's graph is freed before the call returns.
 
     Args:
-        encode: gives the chunk's vectors (b, d) and its own losses.
-        gradient: (b, d) or wider, v of the chunk's vectors; None = they have none.
-        backward: back-propagates a scalar.
-        encoded: called between the forward and the backward pass, when the most memory is in use.
+        encode: returns the chunk's vectors (b, d) and the chunk's own losses.
+        gradient: (b, d) or wider, the gradient v at the chunk's vectors; None = there is no gradient.
+        backward: function that back-propagates a scalar.
+        encoded: called between the forward and the backward pass, when memory use peaks.
 
     Returns:
         the chunk's own losses by name, detached.
@@ -166,10 +168,10 @@ def _back_propagate_chunk(
 
 
 def _waits(chunks: Sequence[Chunk]) -> int:
-    """The index of the chunk that is encoded once: the first of the batch, or the first of the second tower.
+    """Return the index of the waiting chunk: the first chunk of the batch, or the first chunk of the second tower.
 
-    Of two chunks the larger one is chosen. More than two chunks are back-propagated in turn; the first of the second tower
-    is chosen if the chunks before it hold at most ``_FEW`` of its tokens.
+    Of two chunks the larger one is chosen. More than two chunks are back-propagated in turn. Then the first chunk of the
+    second tower is chosen if the chunks before it together hold at most ``_FEW`` times its tokens.
     """
     second = next((index for index, chunk in enumerate(chunks) if chunk.tower != chunks[0].tower), 0)
     before = sum(chunk.tokens for chunk in chunks[:second])
@@ -177,7 +179,7 @@ def _waits(chunks: Sequence[Chunk]) -> int:
 
 
 def leaves(root: Tensor) -> Iterator[Tensor]:
-    """The leaf tensors that require a gradient and from which ``root`` was computed, each once."""
+    """Yield each leaf tensor that requires a gradient and from which ``root`` was computed, once."""
     if root.grad_fn is None:
         yield from [root] if root.requires_grad else []
         return
@@ -194,13 +196,14 @@ def leaves(root: Tensor) -> Iterator[Tensor]:
 class _FirstPass:
     """Steps 1 and 2: the vectors of all chunks, their gradients (n, d), and the second encoding of each chunk.
 
-    The choice of the waiting chunk changes no number, because every chunk draws its dropout in its turn and is
-    back-propagated in its turn. Of two chunks the waiting one comes first; the sum of two gradients is the same in either
-    order.
+    The choice of the waiting chunk changes no result, because the chunks draw their dropout and are back-propagated in a
+    fixed order. Only of two chunks the waiting chunk is back-propagated first; the sum of two gradients is the same in
+    either order.
 
     Attributes:
-        gradient: (n, d) of the vectors, set by ``loss``; None = no vector has a gradient.
-        order: the order in which chunks are back-propagated, without the chunks that have no gradient.
+        gradient: (n, d) gradient at the vectors, set by ``loss``; None = no vector needs a gradient.
+        order: indices of the chunks in the order in which they are back-propagated, without the chunks that need no
+            gradient.
     """
 
     gradient: Tensor | None
@@ -210,24 +213,24 @@ class _FirstPass:
         self.replays = _Replays(len(chunks), chunks[0].input_ids.device)
         self.kept: list[tuple[Tensor, dict[str, Tensor]]] = []
         self.vectors: Tensor | None = None
-        self.learning: set[int] = set()  # towers that have a chunk with a gradient
-        self.fixed: set[int] = set()  # chunks that are known to have no gradient
+        self.learning: set[int] = set()  # towers with at least one chunk whose vectors require a gradient
+        self.fixed: set[int] = set()  # indices of chunks whose vectors are known to require no gradient
         for index, chunk in enumerate(chunks):
             _give_back(chunks)
             self.replays.save(index)
             self._place(chunk, self._first(index))
         if any(chunk.tower != chunks[0].tower for chunk in chunks):
-            torch.clear_autocast_cache()  # as in ``_first``, here for the weights of the other tower
+            torch.clear_autocast_cache()  # for the weights of the other tower; ``_first`` gives the reason
         order = [self.waits, 1 - self.waits] if len(chunks) == 2 else range(len(chunks))
         own_losses = bool(self.kept[0][1])
         self.order = [index for index in order if own_losses or index not in self.fixed]
 
     def _first(self, index: int) -> Tensor:
-        """The vectors of a chunk in the first pass, (b, d)."""
+        """Return the vectors of a chunk in the first pass, (b, d)."""
         chunk = self.chunks[index]
         if index == self.waits:
             if index > 0:
-                # some releases of torch reuse casts that were made without a graph, even if a graph is wanted
+                # Some releases of torch reuse weight casts that were made without a graph, even where a graph is needed.
                 torch.clear_autocast_cache()
             self.kept.append(self.model.encode(chunk))
             vectors = self.kept[0][0]
@@ -235,7 +238,8 @@ class _FirstPass:
             with torch.no_grad():
                 vectors = self.model.vectors(chunk)
         else:
-            with saved_tensors_hooks(_nothing, _nothing):  # a graph without saved tensors: is there a gradient?
+            # The graph saves no tensors. It only shows whether the vectors require a gradient.
+            with saved_tensors_hooks(_nothing, _nothing):
                 vectors = self.model.vectors(chunk)
         if vectors.requires_grad:
             self.learning.add(chunk.tower)
@@ -244,9 +248,10 @@ class _FirstPass:
         return wide(vectors.detach())
 
     def _place(self, chunk: Chunk, vectors: Tensor) -> None:
-        """Write a chunk's vectors (b, d) into those of the batch (n, d).
+        """Write a chunk's vectors (b, d) into the vectors of the batch (n, d).
 
-        The batch has the widest dtype of its chunks, and is on a GPU as soon as a chunk's vectors are.
+        The batch's vectors have the widest dtype of the chunks' vectors. They are on a GPU as soon as one chunk's vectors
+        are.
         """
         rows, width = sum(map(len, self.chunks)), vectors.shape[1]
         if self.vectors is None:
@@ -263,10 +268,11 @@ class _FirstPass:
         self.vectors[chunk.rows, :width] = vectors.to(device, dtype)
 
     def loss(self, contrast: Contrast, backward: Callable[[Tensor], None]) -> Tensor:
-        """The contrastive loss, detached. Sets ``gradient`` to the gradient of the vectors.
+        """Return the contrastive loss, detached, and set ``gradient`` to the gradient at the vectors.
 
-        The contrast's own weights get their gradient through ``backward``, which may scale it. The scale is the gradient of
-        a zero that is added to the loss. The vectors' gradient is divided by the scale, because it passes ``backward`` again.
+        The contrast's own weights get their gradient through ``backward``, which may scale it. To measure the scale, a zero
+        that requires a gradient is added to the loss; its gradient is the scale. The gradient at the vectors is divided by
+        the scale, because it passes through ``backward`` a second time.
         """
         assert self.vectors is not None, "a batch has a chunk"
         self.gradient = None
@@ -290,13 +296,13 @@ class _FirstPass:
         return loss.detach()
 
     def gradient_of(self, index: int) -> Tensor | None:
-        """The gradient of a chunk's vectors, (b, d) or wider; None if no vector has a gradient."""
+        """Return the gradient at a chunk's vectors, (b, d) or wider; None if no vector needs a gradient."""
         return None if self.gradient is None else self.gradient[self.chunks[index].rows]
 
     def again(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The vectors (b, d) and own losses of a chunk, with their graph.
+        """Return the vectors (b, d) and own losses of a chunk, with their graph.
 
-        The waiting chunk has them already; another chunk is encoded a second time under the same dropout.
+        Those of the waiting chunk were kept. Any other chunk is encoded a second time under the same dropout.
         """
         if index == self.waits:
             return self.kept.pop()
@@ -309,7 +315,7 @@ def _nothing(_: Any) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """A description of a value for a message: the shape of a tensor, the type of another value."""
+    """Describe a value for an error message: a tensor by its shape, any other value by its type."""
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 

@@ -1,4 +1,4 @@
-"""The differences between a gradient and the right one, and the probable faults of the code that computed it."""
+"""The report of a gradient check: which gradients are wrong, and the probable faults in the code that computed them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ from torch import Tensor
 from condensery.errors import UserError
 
 LOSS = "the loss itself"
-_SMALL = 1e-6  # share of the largest gradient entry of all; errors of smaller gradients are measured against it
-_NEARLY = 1e-2  # share of the largest entry; a smaller error is taken for rounding
-_LIKE = 1e-4  # share of a gradient's largest entry by which it may differ from a multiple of the right one
+_SMALL = 1e-6  # times the largest entry of all gradients; errors of smaller gradients are measured against this bound
+_NEARLY = 1e-2  # times a gradient's largest entry; a smaller error is taken for rounding
+_LIKE = 1e-4  # times a gradient's largest entry; largest deviation at which it counts as a multiple of the correct one
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Difference:
 
     Attributes:
         weight: the weight's name, or ``LOSS``.
-        error: the largest difference, as a share of the right gradient's largest entry.
-        factor: the gradient as a multiple of the right one; None = it is no multiple.
+        error: the largest difference between the gradients, as a share of the correct gradient's largest entry.
+        factor: the gradient divided by the correct gradient; None = the gradient is no multiple of the correct one.
         missing: whether the weight has no gradient, or only zeros.
     """
 
@@ -40,17 +40,17 @@ class Difference:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of the check in one setting. It is true if every gradient is right.
+    """The result of the check in one setting. It is true if every gradient is correct.
 
     Attributes:
         setting: name of the setting.
-        chunks: number of chunks of a process.
+        chunks: number of chunks per process.
         processes: number of processes that share the batch.
-        random: whether dropout, or another source of random numbers, is on.
-        frozen: whether a part or module has no gradient.
+        random: whether dropout or another source of random numbers is on.
+        frozen: whether a part of the batch or a module needs no gradient.
         differences: the wrong gradients.
-        failure: the exception that ended the check; None = none.
-        replayed: whether a chunk that was encoded twice began with the same random numbers.
+        failure: the exception that ended the check; None = no exception was raised.
+        replayed: whether each chunk that was encoded twice began both passes in the same random state.
     """
 
     setting: str
@@ -66,7 +66,7 @@ class Outcome:
         return not self.differences and self.failure is None
 
     def __str__(self) -> str:
-        """The setting with its failure, or with its worst weight and the number of other wrong weights."""
+        """Return the setting with its failure, or with its worst weight and the number of other wrong weights."""
         if self.failure is not None or not self.differences:
             return f"{self.setting}: {self.failure or 'right'}"
         worst = max(self.differences, key=lambda one: one.error)
@@ -76,7 +76,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class GradientReport:
-    """The report of ``check_gradients``. It is true if every gradient is right; its text names the wrong ones.
+    """The report of ``check_gradients``. It is true if every gradient is correct. As a string it names the wrong ones.
 
     Attributes:
         outcomes: the outcome of each setting that was tried.
@@ -115,10 +115,10 @@ class GradientReport:
 
 
 def compare(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], tolerance: float) -> tuple[Difference, ...]:
-    """The weights whose gradients differ by more than ``tolerance`` of the right gradient's largest entry.
+    """Return the weights whose gradients differ by more than ``tolerance`` times the correct gradient's largest entry.
 
-    If the largest entry is below 1e-6 of the largest of all weights, which may be
-    rounding, the difference is measured against that bound instead.
+    A correct gradient whose largest entry is below 1e-6 of the largest entry of all gradients may be rounding error.
+    Its difference is measured against that bound instead.
     """
     sizes = {name: float(value.abs().max()) for name, value in expected.items()}
     floor = _SMALL * max(size for name, size in [*sizes.items(), ("", 0.0)] if name != LOSS) or 1e-300
@@ -142,13 +142,13 @@ def _factor(right: Tensor, other: Tensor) -> float | None:
 
 
 def causes_of(outcomes: Iterable[Outcome], of_the_loss: Iterable[str], repeatable: bool) -> tuple[str, ...]:
-    """The probable causes of the differences, one sentence each, the most certain first.
+    """Return the probable causes of the differences, one sentence each, the most certain first.
 
     Args:
         outcomes: the outcomes of all settings.
         of_the_loss: names of the weights that the loss reads and no encoder reads.
-        repeatable: whether the encoders give the same vectors for the same chunk and the same state of torch's random
-            numbers.
+        repeatable: whether an encoder returns the same vectors for the same chunk and the same state of torch's random
+            number generators.
     """
     outcomes = list(outcomes)
     plain = [one for one in outcomes if one.processes == 1 and not one.frozen and one.failure is None]
@@ -172,19 +172,19 @@ def causes_of(outcomes: Iterable[Outcome], of_the_loss: Iterable[str], repeatabl
 
 
 def _left_out(wrong: list[Outcome]) -> list[str]:
-    """The weights whose wrong gradients are all missing ones."""
+    """Return the weights whose gradient is missing in every outcome in which it is wrong."""
     differences = [one for each in wrong for one in each.differences]
     some = {one.weight for one in differences if not one.missing}
     return list(dict.fromkeys(one.weight for one in differences if one.missing and one.weight not in some))
 
 
 def _besides(outcome: Outcome, left: list[str]) -> list[Difference]:
-    """The differences of an outcome, without those of the weights in ``left``."""
+    """Return the differences of an outcome, except those of the weights in ``left``."""
     return [one for one in outcome.differences if one.weight not in left]
 
 
 def _factors(outcomes: Iterable[Outcome], left: list[str]) -> set[float | None]:
-    """The factors, to three digits, between the wrong gradients and the right ones; None = a gradient is no multiple."""
+    """Return the factors between wrong and correct gradients, to three digits; None = a gradient is no multiple."""
     found = [one for each in outcomes for one in _besides(each, left) if one.weight != LOSS]
     return {None if one.factor is None else float(f"{one.factor:.3g}") for one in found}
 
@@ -203,7 +203,7 @@ def _of_weights_left_out(left: list[str], of_the_loss: set[str]) -> list[str]:
 
 
 def _of_one_process(plain: list[Outcome], wrong: list[Outcome], left: list[str]) -> list[str]:
-    """The causes of differences within one process, first of those without dropout, then of those that only dropout has."""
+    """Return the causes of differences within one process: first those without dropout, then those only with dropout."""
     steady = [one for one in wrong if not one.random]
     causes = []
     if steady:
@@ -243,7 +243,7 @@ def _of_chunks(plain: list[Outcome], wrong: list[Outcome], left: list[str]) -> s
 
 
 def _of_processes(wrong: list[Outcome], left: list[str]) -> list[str]:
-    """The cause of differences that occur with several processes only."""
+    """Return the cause of the differences that occur only with several processes."""
     factors = _factors(wrong, left)
     if not factors:
         return []

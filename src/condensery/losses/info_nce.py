@@ -13,7 +13,7 @@ class InfoNCE(RetrievalLoss):
     """Negative log-likelihood of the positive among all passages of the batch (DPR, Karpukhin et al. 2020, eq. 2).
 
     Args:
-        temperature: divides the inner products.
+        temperature: divisor of the inner products.
     """
 
     def __init__(self, temperature: Positive = 1.0) -> None:
@@ -23,25 +23,27 @@ class InfoNCE(RetrievalLoss):
     def forward(  # type: ignore[override]  # without a teacher
         self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None
     ) -> Tensor:
-        """The mean of the loss over the queries, a scalar. Arguments as in ``RetrievalLoss``."""
+        """Return the mean of the loss over the queries, a scalar. Arguments as in ``RetrievalLoss``."""
         return info_nce(queries, passages, positive, known, self.temperature)
 
 
 def info_nce(
     queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None, temperature: float = 1.0
 ) -> Tensor:
-    """Negative log-likelihood of the positive among all passages of the batch (DPR eq. 2; Gao and Callan 2021b, §3.4).
+    """Return the negative log-likelihood of the positive among all passages of the batch.
+
+    The loss is that of DPR (eq. 2) and of Gao and Callan 2021b (§3.4).
 
     Args:
         queries: (q, d) vectors.
-        passages: (p, d) vectors, positives and hard negatives of all queries.
+        passages: (p, d) vectors of the positives and hard negatives of all queries.
         positive: (q,) the row in ``passages`` of each query's positive.
-        known: (q, p) True where a passage of the batch is known to be relevant to the query. Such a passage is no negative
-            and is left out of the sum. None = keep all, as the papers' code does.
-        temperature: divides the inner products (Wu et al. 2023, eq. 5).
+        known: (q, p) True where a passage of the batch is known to be relevant to the query. Such a passage is excluded as
+            a negative: it is left out of the sum. None = no passage is excluded, as in the papers' code.
+        temperature: divisor of the inner products (Wu et al. 2023, eq. 5).
 
     Returns:
-        the mean over the queries, a scalar.
+        the mean of the loss over the queries, a scalar.
     """
     scores = queries @ passages.T / temperature  # (q, p)
     if known is not None:

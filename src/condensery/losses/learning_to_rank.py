@@ -1,10 +1,11 @@
 """The learning-to-rank loss of Zhao et al. (eq. 14), kept as an ablation of the contrast by inner products.
 
-The score of a query q and a passage d is sigmoid(W [q; d] + b). W [q; d] is W_q q + W_d d, so the loss needs one number per
-text. The gradient cache treats these numbers as vectors of one dimension. All queries therefore rank the passages alike,
-by W_d d. That is the paper's formula as it is printed; its result is "much worse" (Zhao et al., §4.3).
+The score of a query q and a passage d is sigmoid(W [q; d] + b), the paper's formula as printed. Since W [q; d] is
+W_q q + W_d d, the loss needs only one number for each query and each passage. The gradient cache treats these numbers as
+vectors of one dimension. As a consequence all queries rank the passages in the same order, by W_d d. The paper reports that
+the result is "much worse" (Zhao et al., §4.3).
 
-Letters: q queries and p passages of a batch, d dimensions of a vector, b rows of a chunk.
+Symbols in shapes: q queries and p passages of a batch, d dimensions of a vector, b rows of a chunk.
 """
 
 import torch
@@ -20,15 +21,15 @@ from condensery.ranges import Positive
 
 @register("learning_to_rank")
 class LearningToRank(RetrievalLoss):
-    """-log softmax of sigmoid(W [q; d] + b) at the positive, averaged over the queries (Zhao et al., eq. 14).
+    """The negative log softmax of sigmoid(W [q; d] + b) at the positive, averaged over queries (Zhao et al., eq. 14).
 
-    Retrieval does not use W and b.
+    W and b are used in training only, not in retrieval.
 
     Args:
-        temperature: divides the scores.
+        temperature: divisor of the scores.
     """
 
-    weight: nn.Parameter  # (2, d): of passages, of queries
+    weight: nn.Parameter  # (2, d): row 0 is W_d, row 1 is W_q
     bias: nn.Parameter  # (1,)
 
     def __init__(self, temperature: Positive = 1.0) -> None:
@@ -36,22 +37,22 @@ class LearningToRank(RetrievalLoss):
         self.temperature = temperature
 
     def prepare(self, hidden_size: int, seed: int) -> None:
-        """Make W, random by ``seed``, and b, zero."""
+        """Create W, randomly initialised by ``seed``, and b, which is zero."""
         random = torch.Generator().manual_seed(hash64(seed, "learned score") >> 1)
         self.weight = nn.Parameter(torch.randn(2, hidden_size, generator=random) * 0.02)
         self.bias = nn.Parameter(torch.zeros(1))
 
     def features(self, vectors: Tensor, tower: int) -> Tensor:
-        """The summands (b, 1) of the score: W_q q + b for a query, W_d d for a passage."""
+        """Return each row's term of the score, (b, 1): W_q q + b for a query, W_d d for a passage."""
         numbers = (vectors * self.weight[1 if tower == QUERY else 0]).sum(dim=-1, keepdim=True)  # (b, 1)
         return numbers + self.bias if tower == QUERY else numbers
 
     def forward(  # type: ignore[override]  # without a teacher
         self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None
     ) -> Tensor:
-        """The mean of the loss over the queries, a scalar.
+        """Return the mean of the loss over the queries, a scalar.
 
-        ``queries`` (q, 1) and ``passages`` (p, 1) are the numbers of ``features``; other arguments as in ``RetrievalLoss``.
+        ``queries`` (q, 1) and ``passages`` (p, 1) are results of ``features``. Other arguments as in ``RetrievalLoss``.
         """
         scores = torch.sigmoid(queries + passages.T)  # (q, p)
         units = torch.eye(len(passages), dtype=scores.dtype, device=scores.device)  # (p, p); scores @ units.T = scores

@@ -1,8 +1,8 @@
-"""A loss of vectors that are cut to several sizes (Matryoshka Representation Learning, Kusupati et al. 2022, eq. 1).
+"""A loss over vectors truncated to several sizes (Matryoshka Representation Learning, Kusupati et al. 2022, eq. 1).
 
-After training, the first numbers of a vector serve as a vector by themselves; ``truncate_dim`` keeps only these.
+After training, the first dimensions of a vector can be used as a shorter vector; ``truncate_dim`` keeps only these.
 
-Letters: q queries and p passages of a batch, d dimensions of a vector, b rows of a chunk, n sizes.
+Symbols in shapes: q queries and p passages of a batch, d dimensions of a vector, b rows of a chunk, n sizes.
 """
 
 import copy
@@ -22,15 +22,16 @@ from condensery.ranges import Positive
 
 @register("matryoshka")
 class Matryoshka(RetrievalLoss):
-    """Another loss L at several sizes of the vectors: sum_i w_i L(the first dims_i numbers of each vector).
+    """The weighted sum of a loss L at several sizes: sum_i w_i L(the first dims_i dimensions of each vector).
 
-    Cut vectors are normalised again if the encoder normalises its vectors. If L has weights, each size has its own.
+    Truncated vectors are normalised again if the encoder normalises its vectors. If L has trainable weights, each size has
+    its own copy of them.
 
     Args:
-        dims: the sizes, each once and none above d. The whole vector is trained only if d is among them.
+        dims: the sizes, without repeats and at most d. The whole vector is trained only if d is one of the sizes.
         loss: L: the name of a loss, a mapping with ``name`` and its options, or a ``RetrievalLoss``.
         weights: w, one weight per size; None = 1 for each.
-        temperature: an option of L.
+        temperature: the temperature of L, where ``loss`` does not set it.
 
     Raises:
         UserError: sizes or weights are not valid, or there is no such loss.
@@ -54,7 +55,7 @@ class Matryoshka(RetrievalLoss):
         self._widths = list(self.dims)
 
     def prepare(self, hidden_size: int, seed: int) -> None:
-        """Make the weights of each size's loss, if it has any.
+        """Create the trainable weights of each size's loss, if the loss has any.
 
         Raises:
             UserError: a size is above ``hidden_size``.
@@ -68,7 +69,7 @@ class Matryoshka(RetrievalLoss):
             self._widths = [part.shape[1] for part in self._features(torch.zeros(1, hidden_size), PASSAGE)]
 
     def features(self, vectors: Tensor, tower: int) -> Tensor:
-        """The vectors (b, d). If L has features of its own: those of all sizes, concatenated along the last dimension."""
+        """Return the vectors (b, d), or L's own features of all sizes, concatenated along the last dimension."""
         return torch.cat(self._features(vectors, tower), dim=1) if self._own_features else vectors
 
     def forward(
@@ -79,10 +80,10 @@ class Matryoshka(RetrievalLoss):
         known: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> Tensor:
-        """The weighted sum of the losses of all sizes, a scalar. Arguments as in ``RetrievalLoss``.
+        """Return the weighted sum of the losses of all sizes, a scalar. Arguments as in ``RetrievalLoss``.
 
         Raises:
-            UserError: there is a teacher, but L takes no teacher's scores.
+            UserError: there is a teacher, but L does not take a teacher's scores.
         """
         taught = {} if teacher is None else {"teacher": teacher}
         if taught and not takes_teacher(self.losses[0]):
@@ -97,7 +98,7 @@ class Matryoshka(RetrievalLoss):
         return [loss.features(self._cut(vectors, dim), tower) for dim, loss in zip(self.dims, self.losses, strict=True)]
 
     def _part(self, features: Tensor, size: int) -> Tensor:
-        """The part of the features that the loss of size number ``size`` reads."""
+        """Return the part of the features that the loss of the size with index ``size`` reads."""
         if self._own_features:
             return features.split(self._widths, dim=1)[size]
         return self._cut(features, self.dims[size])

@@ -1,4 +1,4 @@
-"""Masked language modelling (Devlin et al. 2019): cross-entropy at the masked tokens and nowhere else."""
+"""Masked language modelling (Devlin et al. 2019): cross-entropy at the masked tokens only."""
 
 from collections.abc import Mapping
 
@@ -9,10 +9,11 @@ from condensery.tokens.batches import Chunk
 
 
 class MaskedPrediction:
-    """A model for pre-training, as a ``ChunkEncoder`` of the gradient cache.
+    """A pre-training model as a ``ChunkEncoder`` of the gradient cache.
 
-    It gives CLS vectors, and losses whose sum over the chunks is the mean of the batch. The mean of each loss is over its
-    predicted tokens in the whole batch, whatever the chunking (Gao and Callan 2021a, eq. 11; 2021b, eq. 7).
+    It computes CLS vectors, and each chunk's share of every loss. The shares of a loss add up, over the chunks, to the mean
+    over the predicted tokens of the whole batch. So the loss does not depend on how the batch is cut into chunks (Gao and
+    Callan 2021a, eq. 11; 2021b, eq. 7).
     """
 
     def __init__(
@@ -24,19 +25,19 @@ class MaskedPrediction:
         """Wrap a model. ``masked`` and ``weight`` are one number for all losses, or a number for each loss by name.
 
         Args:
-            model: gives the losses.
-            masked: number of predicted tokens in the batch; with several processes the mean of their numbers.
-            weight: multiplies the losses (1 in the papers).
+            model: model that computes the losses.
+            masked: number of predicted tokens in the batch; with several processes, the mean of the processes' numbers.
+            weight: factor of the losses (1 in the papers).
         """
         self.model = model
         self.masked, self.weight = masked, weight
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Late CLS vectors (b, d), computed by the backbone alone."""
+        """Return the late CLS vectors (b, d), computed by the backbone alone."""
         return self.model.vectors(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Late CLS vectors (b, d), and the chunk's share of each loss by name."""
+        """Return the late CLS vectors (b, d), and the chunk's share of each loss by name."""
         vectors, losses = self.model.encode(chunk)
         return vectors, {name: loss.sum() * self._scale(name) for name, loss in losses.items()}
 

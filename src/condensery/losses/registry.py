@@ -1,4 +1,4 @@
-"""The losses of the bi-encoder by name. Imports no torch, so that a recipe is checked quickly before any work begins."""
+"""The losses of the bi-encoder by name. Imports no torch, so that a recipe can be checked quickly before any work."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -24,10 +24,10 @@ _OURS = {  # name -> the file in this folder
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
-    """Register a loss by ``name`` for recipes and ``BiEncoderModule``. Decorates its class, or a function that makes it.
+    """Register a loss by ``name`` for recipes and ``BiEncoderModule``. Decorates a loss class, or a function that makes one.
 
     Args:
-        name: the name in ``loss: NAME``. The options beside it become arguments of the class or function.
+        name: the name in ``loss: NAME``. Options given with the name become arguments of the class or function.
 
     Raises:
         ValueError: another loss has the name.
@@ -43,7 +43,7 @@ def register(name: str) -> Callable[[Maker], Maker]:
 
 
 def check_name(loss: Named) -> str:
-    """The name of a loss, given alone or in a mapping with options. Raises ``ValueError`` if there is no such loss."""
+    """Return the name of a loss, given alone or in a mapping with options. Raises ``ValueError`` for an unknown loss."""
     names = {*_OURS, *_LOSSES}
     if not isinstance(loss, str) and "name" not in loss:
         raise ValueError(f"a loss with options has a name beside them, one of {', '.join(sorted(names))}")
@@ -56,11 +56,11 @@ def check_name(loss: Named) -> str:
 def check_loss(loss: Named) -> str:
     """Check the name and the options of a loss, and return the name.
 
-    The file of the loss is imported only if there are options.
+    The file of the loss is imported only if options are given.
 
     Raises:
-        ValueError: there is no such loss, the loss has no such option, or a number among the options is not in the range of
-            its annotation.
+        ValueError: there is no such loss, the loss has no such option, or the value of an option is outside the range in
+            the option's annotation.
     """
     name, options = check_name(loss), _options(loss)
     if options:
@@ -77,10 +77,10 @@ def check_loss(loss: Named) -> str:
 
 
 def teaching(loss: Named) -> tuple[bool, bool]:
-    """Whether a loss takes a teacher's scores, and whether it needs them. Imports no file of our losses.
+    """Return whether a loss takes a teacher's scores, and whether it needs them. Imports no file of the built-in losses.
 
-    A registered function is assumed to make a loss that takes them, since its result is not known yet. ``BiEncoderModule``
-    checks the loss once it is made.
+    A registered function is assumed to make a loss that takes a teacher's scores, since its result is not known yet.
+    ``BiEncoderModule`` checks the loss once it is made.
     """
     name, inner = check_name(loss), _options(loss).get("loss")
     if name in _OURS and isinstance(inner, str | Mapping):  # the loss inside of another loss
@@ -92,7 +92,7 @@ def teaching(loss: Named) -> tuple[bool, bool]:
 
 
 def takes_teacher(loss: Any) -> bool:
-    """Whether the ``forward`` of a loss or of its class has an argument ``teacher``; True for a function, which has none."""
+    """Return whether the ``forward`` of a loss or loss class takes ``teacher``; True for a function, without ``forward``."""
     forward = getattr(loss, "forward", None)
     if forward is None:
         return True
@@ -115,7 +115,7 @@ def make_loss(loss: Named, **options: Any) -> "RetrievalLoss":
 
     Args:
         loss: the name, or a mapping with ``name`` and options.
-        options: further options; those of the mapping take precedence.
+        options: further options; the options in the mapping take precedence.
 
     Raises:
         UserError: there is no such loss, or it does not take these options.

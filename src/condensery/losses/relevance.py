@@ -1,4 +1,7 @@
-"""The losses of a cross-encoder: which passage of a query's list is relevant (listwise), or whether each is (pointwise)."""
+"""The losses of a cross-encoder.
+
+Pointwise: is each passage relevant to its query? Listwise: which passage in the query's list is the relevant one?
+"""
 
 from typing import Literal
 
@@ -13,7 +16,7 @@ Loss = Literal["pointwise", "listwise"]
 
 
 def pointwise(scores: Tensor) -> Tensor:
-    """Binary cross-entropy of every pair, summed (RocketQA, Qu et al. 2021, eq. 5).
+    """Return the sum of the binary cross-entropy over all pairs (RocketQA, Qu et al. 2021, eq. 5).
 
     Args:
         scores: (l, s) logits of l queries; column 0 holds the positives, the others the negatives.
@@ -24,9 +27,9 @@ def pointwise(scores: Tensor) -> Tensor:
 
 
 def listwise(scores: Tensor) -> Tensor:
-    """-log softmax of the positive among the passages of its query, summed over the queries.
+    """Return the negative log softmax of the positive among the passages of its query, summed over the queries.
 
-    The loss depends on differences of scores only, so the sigmoid of a score says nothing about a single pair.
+    The loss depends only on differences between scores, so the sigmoid of one score is not a probability of relevance.
 
     Args:
         scores: (l, s) logits of l queries; column 0 holds the positives, the others the negatives.
@@ -35,13 +38,13 @@ def listwise(scores: Tensor) -> Tensor:
 
 
 class RelevanceOfLists:
-    """A cross-encoder as a ``ChunkEncoder`` of the gradient cache: no vectors, and a loss that adds up to the batch's mean.
+    """A cross-encoder as a ``ChunkEncoder`` of the gradient cache. It has no vectors; the chunks' losses add up to the mean.
 
     Args:
-        model: scores the pairs.
-        lists: the number of lists in the batch; with several processes the mean of their numbers.
-        size: the number of pairs in a list, the positive first. Rows i * size to (i + 1) * size - 1 of the batch are list
-            i, and a list is never split between chunks.
+        model: cross-encoder that scores the pairs.
+        lists: number of lists in the batch; with several processes, the mean of the processes' numbers.
+        size: number of pairs in a list; the pair with the positive comes first. Rows i * size to (i + 1) * size - 1 of the
+            batch are list i. A list is never split between chunks.
         loss: pointwise = a mean over pairs, listwise = a mean over lists.
     """
 
@@ -51,10 +54,10 @@ class RelevanceOfLists:
         self.count = lists * size if loss == "pointwise" else lists
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Zeros (b, 1), because a cross-encoder has no vectors to contrast."""
+        """Return zeros (b, 1), because a cross-encoder has no vectors to contrast."""
         return torch.zeros(len(chunk), 1, device=chunk.input_ids.device)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Zeros (b, 1), and the chunk's share of the loss."""
+        """Return zeros (b, 1), and the chunk's share of the loss."""
         scores = wide(self.model.scores(chunk)).view(-1, self.size)  # (lists of the chunk, size)
         return self.vectors(chunk), {self.name: self.loss(scores) / self.count}

@@ -9,35 +9,35 @@ from torch import Tensor, nn
 class RetrievalLoss(nn.Module):
     """A loss of a batch of queries and passages in which each query has one positive.
 
-    The loss is computed once per step from the vectors of the whole batch, whatever the chunking and the number of
-    processes (Gao and Callan 2021b, §3.3). It may have weights, such as a learned temperature. They are made in
-    ``__init__`` or ``prepare``, and read in ``forward`` or in ``features``, which is called chunk by chunk. A subclass
-    raises ``UserError`` for options that it cannot take.
+    The loss is computed once per step from the vectors of the whole batch. It does not depend on the chunks or on the number
+    of processes (Gao and Callan 2021b, §3.3). The loss may have trainable weights, such as a learned temperature. Create them
+    in ``__init__`` or ``prepare``. Use them in ``forward``, or in ``features``, which is called once per chunk. A subclass
+    raises ``UserError`` for options that it does not accept.
 
-    If a model is cast to bf16 or fp16, its loss stays in fp32. The loss reads fp32, and a step of a learned temperature
-    would be lost in rounding.
+    If a model is cast to bf16 or fp16, the weights of its loss stay in fp32, for two reasons. The loss reads fp32 vectors,
+    and an optimisation step of a learned temperature would be lost in rounding.
 
-    A loss that learns from a teacher takes ``teacher`` in ``forward``. A ``forward`` with four arguments is trained
-    without a teacher.
+    A loss that learns from a teacher takes ``teacher`` in ``forward``. A loss whose ``forward`` has only the first four
+    arguments is trained without a teacher.
 
     Attributes:
         needs_teacher: whether the loss cannot be computed without a teacher's scores; checked before any work begins.
-        normalised: whether the encoder divides its vectors by their lengths; set by the module before ``prepare``.
+        normalised: whether the encoder divides its vectors by their L2 norm; set by the module before ``prepare``.
     """
 
     needs_teacher: bool = False
     normalised: bool = False
 
     def prepare(self, hidden_size: int, seed: int) -> None:
-        """Make the weights of the loss, if it has any.
+        """Create the trainable weights of the loss, if it has any.
 
         Args:
-            hidden_size: dimensions d of a vector.
-            seed: of random weights.
+            hidden_size: number of dimensions d of a vector.
+            seed: seed of randomly initialised weights.
         """
 
     def features(self, vectors: Tensor, tower: int) -> Tensor:
-        """The features of a chunk that ``forward`` takes; by default its vectors (b, d). ``tower``: QUERY or PASSAGE."""
+        """Return the features of a chunk for ``forward``; by default its vectors (b, d). ``tower``: QUERY or PASSAGE."""
         return vectors
 
     def forward(
@@ -48,20 +48,21 @@ class RetrievalLoss(nn.Module):
         known: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> Tensor:
-        """The mean of the loss over the queries, a scalar.
+        """Return the mean of the loss over the queries, a scalar.
 
         Args:
             queries: (q, d) features in fp32 or wider.
-            passages: (p, d) features, positives and hard negatives of all queries.
+            passages: (p, d) features of the positives and hard negatives of all queries.
             positive: (q,) the row in ``passages`` of each query's positive.
-            known: (q, p) True where a passage is known to be relevant to the query; None = relevance is not considered.
+            known: (q, p) True where a passage is known to be relevant to the query, so that it can be excluded as a
+                negative; None = no passage is excluded.
             teacher: (q, p) fp32, the teacher's score of each pair, NaN where there is no score; None = there is no teacher.
                 The argument is passed only if there is a teacher.
         """
         raise NotImplementedError
 
     def _apply(self, change: Callable[[Tensor], Tensor], *others: Any) -> Self:
-        """Cast or move the loss and its submodules, but never narrow a weight below fp32; overrides torch's method."""
+        """Cast or move the loss and its submodules as torch's method does, but cast no weight to less than fp32."""
 
         def kept(weight: Tensor) -> Tensor:
             changed = change(weight)

@@ -1,10 +1,10 @@
-"""Losses of sentence tasks, as functions of a batch's vectors (Reimers and Gurevych 2019; Gao and Callan 2021a, §4.2)."""
+"""Losses for sentence tasks, as functions of a batch's vectors (Reimers and Gurevych 2019; Gao and Callan 2021a, §4.2)."""
 
 from torch import Tensor, nn
 
 
 def cosine_regression(first: Tensor, second: Tensor, scores: Tensor) -> Tensor:
-    """Mean square of cos(u, v) - score.
+    """Return the mean squared difference between cos(u, v) and the score.
 
     Args:
         first, second: (b, d) the vectors u and v of each pair of sentences.
@@ -14,5 +14,5 @@ def cosine_regression(first: Tensor, second: Tensor, scores: Tensor) -> Tensor:
 
 
 def triplet_margin(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float) -> Tensor:
-    """Mean of max(0, ||a - p|| - ||a - n|| + margin) with Euclidean distances; a, p and n are (b, d) each."""
+    """Return the mean of max(0, ||a - p|| - ||a - n|| + margin) with Euclidean distances; a, p and n are (b, d) each."""
     return nn.functional.triplet_margin_loss(anchor, positive, negative, margin=margin)

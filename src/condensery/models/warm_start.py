@@ -83,7 +83,7 @@ def warm_up(
         model: a ``BertForMaskedLM`` or ``RobertaForMaskedLM`` with random weights.
         vectors: (V, d) of ``token_vectors``. Tokens with a row of zeros keep their random embeddings; None = all keep them.
         counts: (V,) number of occurrences of each token in the collection.
-        vocabulary: of the tokens.
+        vocabulary: vocabulary of the tokens.
         parts: the parts that are written.
     """
     backbone: Any = model.base_model

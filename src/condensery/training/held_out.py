@@ -58,7 +58,7 @@ def held_out_sample(
         lengths: longest query and passage in tokens, [CLS] and [SEP] included.
         number: of queries, at most.
         others: number of passages besides those of the queries, at most.
-        budget: padded tokens a chunk may hold.
+        budget: largest number of tokens in a chunk, padding included.
         prefixes: the ids put before queries and passages.
 
     Returns:

@@ -69,7 +69,7 @@ def sample_of(
         tokens: of the collection.
         lengths: longest query and passage in tokens, [CLS] and [SEP] included.
         queries, passages: number of queries and of random passages, at most; positives come on top.
-        budget: padded tokens a chunk may hold.
+        budget: largest number of tokens in a chunk, padding included.
         prefixes: the ids put before queries and passages.
         left_out: True = if there are fewer dev queries than ``queries``, add training queries that share a relevant passage
             with a dev query.
@@ -122,7 +122,7 @@ def pair_sample(
         reader: writes the tokens of the pairs.
         queries, passages: number of queries and of random passages, at most; positives come on top.
         size: number of pairs of a query; less where there are too few passages.
-        budget: padded tokens a chunk may hold.
+        budget: largest number of tokens in a chunk, padding included.
 
     Returns:
         the sample; None where the collection has no dev split.

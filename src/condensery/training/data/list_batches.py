@@ -36,7 +36,7 @@ class ListBatches:
         self.triples, self.reader, self.budget = triples, reader, triples.budget
 
     def steps_an_epoch(self) -> int:
-        """Return the number of batches until every training query was seen once; the last batch may be short."""
+        """Return the number of batches in one pass over the training queries; the last batch may be short."""
         return self.triples.steps_an_epoch()
 
     def batch(self, step: int, share: Share = ALL) -> ListBatch:

@@ -27,30 +27,31 @@ class PassageQueryDataModule(MaskedDataModule):
 
     Args:
         data: passages with the queries that were made for them: mappings with ``text`` and ``queries`` (a list of
-            strings); or ``PassagesAndQueries`` beside its ``Tokens``.
-        tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
-        stores: passages and queries in tokens; None = those of ``data``.
+            strings); or ``Tokens``, whose passages and queries are then given as ``stores``.
+        tokenizer: folder or hub name of the tokenizer; not needed where ``data`` is ``Tokens``.
+        stores: passages and queries as token ids; None = the passages and queries of ``data``.
         length: longest passage in tokens, [CLS] and [SEP] included.
         query_length: longest query in tokens, [CLS] and [SEP] included.
-        candidates: each time a passage is seen, its query is drawn from its first ``candidates`` queries.
-        mixed_context: probability that a step pairs passages of a document instead (Wu et al. 2023, §5.2).
-        batch_size: passages a step.
-        mask_rate: share of the tokens that is masked and predicted; None = no token is masked (``ContrastiveModule``).
+        candidates: each time a passage is seen, a query is drawn from the first ``candidates`` queries of the passage.
+        mixed_context: probability that a step pairs passages of one document instead (Wu et al. 2023, §5.2).
+        batch_size: number of passages per step.
+        mask_rate: share of the tokens that are masked and predicted; None = no token is masked (``ContrastiveModule``).
         whole_word: True = whole words are masked; False = single tokens.
-        decoder: the text that the decoder of an auto-encoder reads; None = there is no decoder.
-        chunk_tokens: padded tokens that are in memory together; the gradients of a larger batch are accumulated.
-        seed: of order, queries and masks.
+        decoder: the input of a masked auto-encoder's decoder; None = there is no decoder.
+        chunk_tokens: largest number of tokens in a chunk, padding included; gradients are accumulated over chunks.
+        seed: seed of the order, the drawn queries and the masks.
         workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
-            more, the program must stand below ``if __name__ == "__main__":``.
-        query_prefix: put before each query, as E5's "query: "; the encoder must have the same, see ``TowersModule``.
-        passage_prefix: put before each passage, and before its title.
+            more, the program must be guarded by ``if __name__ == "__main__":``.
+        query_prefix: string put before each query, such as E5's "query: "; the encoder must have the same prefix, see
+            ``TowersModule``.
+        passage_prefix: string put before each passage, and before the passage's title.
 
     Raises:
-        UserError: a number is out of its range, or an item of ``data`` has no text or no queries, or blank ones; see
-            ``TokenDataModule``, too.
+        UserError: a number is out of its range; or the text or the queries of an item of ``data`` are missing or blank;
+            see also ``TokenDataModule``.
 
     Attributes:
-        pairs: the kind of the pairs, ``query``; compare ``pairs`` of ``SpanPairDataModule``.
+        pairs: the kind of the pairs, always ``query``; see ``pairs`` of ``SpanPairDataModule``.
     """
 
     pairs = "query"
@@ -112,7 +113,7 @@ class PassageQueryDataModule(MaskedDataModule):
 
 
 def _with_queries(data: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the texts, and the queries of each. Raises ``UserError`` where an item lacks one of them, or has a blank one."""
+    """Return the texts, and the queries of each text. Raises ``UserError`` where text or queries are missing or blank."""
     texts, queries = [], []
     for number, one in enumerate(data):
         text, own = (one.get("text"), one.get("queries")) if isinstance(one, Mapping) else (None, None)

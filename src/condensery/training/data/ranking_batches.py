@@ -38,11 +38,11 @@ class RankingBatches:
         ranking: the teacher's scores (n, k) and passages (n, k) for these queries. The scores of each query are scaled to
             [0, 1].
         vectors: gives the frozen vectors of passages.
-        vocabulary: of the tokens.
-        batch_size: queries a step.
-        query_length: longest query in tokens, with [CLS] and [SEP].
-        budget: padded tokens a chunk may hold.
-        seed: of the order.
+        vocabulary: vocabulary of the tokens.
+        batch_size: number of queries per step.
+        query_length: longest query in tokens, [CLS] and [SEP] included.
+        budget: largest number of tokens in a chunk, padding included.
+        seed: seed of the order.
         prefix: ids put before each query.
     """
 
@@ -66,7 +66,7 @@ class RankingBatches:
         self.prefix = prefix
 
     def steps_an_epoch(self) -> int:
-        """Return the number of batches until every query was seen once; the last batch may be short."""
+        """Return the number of batches in one pass over the queries; the last batch may be short."""
         return -(-len(self.query_rows) // self.batch_size)
 
     def batch(self, step: int, share: Share = ALL) -> RankingBatch:

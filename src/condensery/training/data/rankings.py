@@ -31,12 +31,12 @@ class RankingDataModule(TokenDataModule):
         teacher: a searcher that ranks better, such as ``Fused([BM25().index(passages), student], [0.6, 0.4])``, and has
             indexed the same passages. It ranks passages for each query once, in ``setup``.
         depth: number of passages that the teacher ranks for a query.
-        batch_size: queries a step.
+        batch_size: number of queries per step.
         query_length: longest query in tokens while training, [CLS] and [SEP] included; at most that of the student.
-        chunk_tokens: padded tokens that are in memory together; the gradients of a larger batch are accumulated.
-        seed: of the order.
+        chunk_tokens: largest number of tokens in a chunk, padding included; gradients are accumulated over chunks.
+        seed: seed of the order.
         workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
-            more, the program must stand below ``if __name__ == "__main__":``.
+            more, the program must be guarded by ``if __name__ == "__main__":``.
 
     Raises:
         UserError: a number is out of its range; a query is no text or blank; the student has indexed nothing, or several

@@ -104,10 +104,10 @@ class SentencePairs:
 
     Args:
         spans: spans of a store with sentences; a span of one sentence gives no pair and is left out.
-        vocabulary: of the tokens.
-        length: tokens of the longest sentence, with [CLS] and [SEP].
+        vocabulary: vocabulary of the tokens.
+        length: tokens of the longest sentence, [CLS] and [SEP] included.
         keep: probability that the sentence stays in its passage (0 in the papers here, 0.1 in Lee et al.).
-        seed: of the drawn sentences.
+        seed: seed of the draws of sentences.
 
     Raises:
         UserError: the store has no sentences, or no span has two of them.
@@ -185,10 +185,10 @@ class PassageQueries:
 
     Args:
         stores: passages and queries in tokens.
-        vocabulary: of the tokens.
-        length, query_length: tokens of the longest passage and query, with [CLS] and [SEP].
+        vocabulary: vocabulary of the tokens.
+        length, query_length: tokens of the longest passage and query, [CLS] and [SEP] included.
         candidates: a query is drawn from the first ``candidates`` queries of its passage (C of the paper).
-        seed: of the drawn queries.
+        seed: seed of the draws of queries.
     """
 
     def __init__(

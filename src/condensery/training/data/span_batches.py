@@ -46,12 +46,12 @@ class SpanBatches:
 
     Args:
         source: gives the rows.
-        vocabulary: of the tokens.
-        batch_size: items of the source a step.
+        vocabulary: vocabulary of the tokens.
+        batch_size: number of items of the source per step.
         mask_rate: share of the tokens that are masked and predicted, see ``mask_spans``; None = no token is.
         whole_word: True = whole words are masked; False = single tokens.
-        budget: padded tokens a chunk may hold.
-        seed: of order and masks.
+        budget: largest number of tokens in a chunk, padding included.
+        seed: seed of the order and of the masks.
         context: the text that a decoder reads; None = there is no decoder.
     """
 
@@ -72,7 +72,7 @@ class SpanBatches:
         self.context = context
 
     def steps_an_epoch(self) -> int:
-        """Return the number of batches until every item of the source was seen once; the last batch may be short."""
+        """Return the number of batches in one pass over the items of the source; the last batch may be short."""
         return -(-self.source.items // self.batch_size)
 
     def batch(self, step: int, share: Share = ALL) -> SpanBatch:

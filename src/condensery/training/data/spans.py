@@ -40,9 +40,9 @@ class MaskedDataModule(TokenDataModule):
 
     Attributes:
         masking: the tokens that are masked.
-        batch_size: items of the source a step.
-        chunk_tokens: padded tokens that are in memory together.
-        seed: of order and masks.
+        batch_size: number of items of the source per step.
+        chunk_tokens: largest number of tokens in a chunk, padding included.
+        seed: seed of the order and of the masks.
     """
 
     masking: Masking
@@ -73,9 +73,9 @@ class SpanPairDataModule(MaskedDataModule):
 
     Args:
         data: a folder (in the BEIR layout, of documents, or of plain text), a list of texts, a ``Collection``, or ``Tokens``.
-        tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
+        tokenizer: folder or hub name of the tokenizer; not needed where ``data`` is ``Tokens``.
         length: longest span in tokens, [CLS] and [SEP] included.
-        batch_size: documents (spans, where ``pairs`` is None) a step.
+        batch_size: number of documents per step; where ``pairs`` is None, number of spans per step.
         pairs: ``document`` or ``passage``: two spans of each (Gao and Callan 2021b, §3.2); ``sentence``: a span and a
             sentence taken out of it (ICT); None: single spans.
         spans: ``sentences``: sentences are packed up to the length, as in the papers' scripts; or ``windows``: texts are cut
@@ -83,22 +83,22 @@ class SpanPairDataModule(MaskedDataModule):
         short_probability: share of the spans that aim at a shorter length (for ``spans="sentences"``).
         min_length: tokens of the shortest span; a document needs twice that. None = 16, or half of a span's largest number
             of tokens where that is less.
-        mask_rate: share of the tokens that is masked and predicted; None = no token is masked (``ContrastiveModule``). For
+        mask_rate: share of the tokens that are masked and predicted; None = no token is masked (``ContrastiveModule``). For
             ``pairs="sentence"`` (ICT) no token is masked either.
         whole_word: True = whole words are masked; False = single tokens.
         decoder: the text that the decoder of an auto-encoder reads; None = there is no decoder.
         query_length: longest sentence in tokens, [CLS] and [SEP] included (for ``pairs="sentence"``).
         keep_sentence: probability that the sentence stays in its span (for ``pairs="sentence"``).
-        chunk_tokens: padded tokens that are in memory together; the gradients of a larger batch are accumulated.
-        seed: of order, spans and masks.
+        chunk_tokens: largest number of tokens in a chunk, padding included; gradients are accumulated over chunks.
+        seed: seed of the order, the spans and the masks.
         workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
-            more, the program must stand below ``if __name__ == "__main__":``.
+            more, the program must be guarded by ``if __name__ == "__main__":``.
         query_prefix: put before each sentence (for ``pairs="sentence"``); the encoder must have the same, see
             ``TowersModule``.
-        passage_prefix: put before each span.
+        passage_prefix: string put before each span.
 
     Raises:
-        UserError: a number is out of its range; see ``TokenDataModule``, too.
+        UserError: a number is out of its range; see also ``TokenDataModule``.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ class Batches(Protocol):
     """Makes the batch of a step."""
 
     def steps_an_epoch(self) -> int:
-        """Return the number of batches until every item was seen once; the last batch may be short."""
+        """Return the number of batches in one pass over the items; the last batch may be short."""
 
     def batch(self, step: int, share: Share = ALL) -> Batch:
         """Return the batch of step ``step`` (from 0), or the part of the batch that ``share`` names."""

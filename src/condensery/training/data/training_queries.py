@@ -113,7 +113,7 @@ class TextQueries:
 
         Args:
             step: from 0.
-            seed: of the order.
+            seed: seed of the order.
             share: this process's part of the step's queries.
             replicated: True = every process has the whole batch, and so all queries of the step.
         """
@@ -130,7 +130,7 @@ def judged_queries(
         collection: with the judgements.
         split: whose queries are taken.
         number: of queries that are drawn by ``seed``; None = all.
-        seed: of the drawn queries.
+        seed: seed of the draws of queries.
         key: name of the setting that gave ``number``, for the message of the error.
 
     Raises:

@@ -67,13 +67,13 @@ class TripleBatches:
 
     Args:
         queries, passages: token stores of the collection; ``titles`` of the passages or None.
-        vocabulary: of the tokens.
+        vocabulary: vocabulary of the tokens.
         training: the training queries, with their positives, their negatives and the teacher's scores.
-        batch_size: queries a step.
+        batch_size: number of queries per step.
         negatives: hard negatives a query (0 = in-batch negatives alone).
-        query_length, passage_length: longest inputs in tokens, with [CLS] and [SEP].
-        budget: padded tokens a chunk may hold.
-        seed: of order, positives and negatives.
+        query_length, passage_length: longest inputs in tokens, [CLS] and [SEP] included.
+        budget: largest number of tokens in a chunk, padding included.
+        seed: seed of the order, and of the drawn positives and negatives.
         order: gives the epoch and the queries of each step; None = all queries in random order, anew each epoch.
         prefixes: the ids put before queries and passages.
         shared_negatives: number of passages drawn from the whole collection at each step; they are negatives of all queries
@@ -111,7 +111,7 @@ class TripleBatches:
         self.order = order or partial(items_of_step, batch_size=batch_size, items=len(training.rows), seed=seed)
 
     def steps_an_epoch(self) -> int:
-        """Return the number of batches until every training query was seen once; the last batch may be short."""
+        """Return the number of batches in one pass over the training queries; the last batch may be short."""
         return -(-len(self.training.rows) // self.batch_size)
 
     def batch(self, step: int, share: Share = ALL) -> TripleBatch:

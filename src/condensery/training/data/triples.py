@@ -53,7 +53,7 @@ class TripleDataModule(TokenDataModule):
 
     Args:
         data: a folder (in the BEIR layout, of documents, or of plain text), a list of texts, a ``Collection``, or ``Tokens``.
-        tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
+        tokenizer: folder or hub name of the tokenizer; not needed where ``data`` is ``Tokens``.
         split: training uses the judged queries of this split; validation uses those of ``dev``, if there are any.
         negatives: source of the hard negatives: ``BM25`` or a ``Retriever``, which mines them in ``prepare_data``; a file
             or folder of negatives; or several of these. A passage that is no negative of the query (``NoNegatives``) is
@@ -67,16 +67,16 @@ class TripleDataModule(TokenDataModule):
         relabel: filled sheets of the stage ``audit_negatives``, a folder or files: passages found relevant are positives.
         train_queries: number of queries to train on, drawn by the seed; None = all.
         leave_out_dev_passages: leave out the queries that share a relevant passage with a dev query.
-        batch_size: queries a step.
+        batch_size: number of queries per step.
         query_length: longest query in tokens, [CLS] and [SEP] included.
         passage_length: longest passage in tokens, [CLS] and [SEP] included.
         titles: True = passages are read as title [SEP] text.
         pairs: True = each row is a query and a passage, ``passage_length`` tokens together, as ``CrossEncoderModule`` reads
             them.
-        chunk_tokens: padded tokens that are in memory together; the gradients of a larger batch are accumulated.
-        seed: of order, positives and negatives.
+        chunk_tokens: largest number of tokens in a chunk, padding included; gradients are accumulated over chunks.
+        seed: seed of the order, and of the drawn positives and negatives.
         workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
-            more, the program must stand below ``if __name__ == "__main__":``.
+            more, the program must be guarded by ``if __name__ == "__main__":``.
         teacher: source of the scores of positives and hard negatives, for distillation (the losses margin_mse and kl). It is
             ``BM25`` or a ``Retriever``; an object with ``predict``, such as sentence-transformers' ``CrossEncoder``, or a
             function, that returns a number for each of a list of pairs (query text, passage text); or the scores: in a file
@@ -92,9 +92,9 @@ class TripleDataModule(TokenDataModule):
             passages are used, too. A student that has not indexed the passages does so. None = passages are encoded.
         training: the queries, their positives and their negatives, in place of ``split`` and ``negatives``.
         order: gives the epoch and the queries of each step; None = all queries in random order, anew each epoch.
-        query_prefix: put before each query, as E5's "query: "; the encoder must have the same, see ``TowersModule``. A row
+        query_prefix: string put before each query, such as E5's "query: "; the encoder must have the same, see ``TowersModule``. A row
             of ``pairs`` has none.
-        passage_prefix: put before each passage, and before its title.
+        passage_prefix: string put before each passage, and before the passage's title.
 
     Raises:
         UserError: a number is out of its range, or the query leaves no room for a passage in a row of ``pairs``; see

@@ -23,24 +23,23 @@ from condensery.training.modules.optimisation import PathOrName
 
 
 class BiEncoderModule(TowersModule):
-    """Fine-tuning of a bi-encoder (Karpukhin et al. 2020), by default with the negative log-likelihood of the positive.
+    """Fine-tunes a bi-encoder (Karpukhin et al. 2020), by default with the negative log-likelihood of the positive.
 
-    With several processes the passages of all processes are negatives (RocketQA's cross-batch negatives).
+    The passages of the other queries in the batch are negatives, over all processes (RocketQA's cross-batch negatives).
 
     Args:
         model: see ``TowersModule``.
-        loss: the name of a loss (info_nce, learning_to_rank, margin_mse, kl, matryoshka, or one that was registered), a
-            mapping with ``name`` and its options, or a ``RetrievalLoss``. margin_mse and kl learn from the ``teacher`` of
-            the data.
-        mask_known_positives: leave out passages of the batch that are relevant to the query, by judgement or by their text,
-            but are not the drawn positive. The papers' code counts them as negatives.
-        temperature: an option of the loss; not read where ``loss`` is a ``RetrievalLoss``.
-        train_passages: False = queries have a tower of their own, which alone is trained; the tower of the passages is frozen
-            (ADORE: Zhan et al. 2021, §4.2). No passage is encoded where ``TripleDataModule`` has a ``student``.
-        others: see ``TowersModule``.
+        loss: name of a loss (info_nce, learning_to_rank, margin_mse, kl, matryoshka, or a registered loss); a mapping with
+            ``name`` and the loss's options; or a ``RetrievalLoss``. margin_mse and kl need a ``teacher`` in the data module.
+        mask_known_positives: exclude as negatives the passages of the batch that are relevant to the query, by judgement or
+            by their text, but are not the drawn positive. The papers' code counts them as negatives.
+        temperature: temperature of the loss; ignored where ``loss`` is a ``RetrievalLoss``.
+        train_passages: False = only a separate query tower is trained, and the passage tower is frozen (ADORE: Zhan et al.
+            2021, §4.2). Passages are then not encoded at all where ``TripleDataModule`` has a ``student``.
+        others: further arguments of ``TowersModule``.
 
     Raises:
-        UserError: the checkpoint cannot be loaded, a number is out of its range, or there is no such loss or option of it.
+        UserError: the checkpoint cannot be loaded, a number is out of its range, or the loss or its option is unknown.
     """
 
     usual_rate = 5e-6
@@ -73,7 +72,7 @@ class BiEncoderModule(TowersModule):
         )
 
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder, and the loss over the passages in the batch of all processes."""
+        """Return the encoder, and the loss over the queries and passages of all processes."""
         number = len(batch.positive)
         self._check_teacher(batch.teacher is not None)
 
@@ -95,7 +94,7 @@ class BiEncoderModule(TowersModule):
         return Featured(self.model, self.loss), contrast
 
     def _check_teacher(self, there: bool) -> None:
-        """Raise ``UserError`` where the loss needs a teacher's scores and the batch has none, or cannot take the batch's."""
+        """Raise ``UserError`` where the loss needs teacher scores that the batch lacks, or cannot take the batch's scores."""
         name = type(self.loss).__name__
         if there and not takes_teacher(self.loss):
             raise UserError(
@@ -109,18 +108,18 @@ class BiEncoderModule(TowersModule):
 
 
 class Featured:
-    """A ``ChunkEncoder`` whose vectors are the features that a loss computes from the vectors of a bi-encoder."""
+    """A ``ChunkEncoder`` whose vectors are the loss's features (``RetrievalLoss.features``) of a bi-encoder's vectors."""
 
     def __init__(self, model: BiEncoder, loss: RetrievalLoss) -> None:
         self.model, self.loss = model, loss
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Return the features (b, f) of a chunk for the loss. A loss's weights are fp32 even where the model's are bf16."""
+        """Return the loss's features (b, f) of a chunk. The loss's weights are fp32 even where the model's are bf16."""
         vectors = self.model.vectors(chunk)
         if not torch.is_autocast_enabled(vectors.device.type):
             vectors = wide(vectors)
         return self.loss.features(vectors, chunk.tower)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the same features (b, f), and no losses of the chunk's own."""
+        """Return the same features (b, f), and no chunk losses."""
         return self.vectors(chunk), {}

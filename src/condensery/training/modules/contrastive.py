@@ -1,4 +1,4 @@
-"""Contrastive pre-training of a retriever on its own vectors, with its own pooling, normalisation and prefixes."""
+"""Contrastive pre-training of an existing retriever, with the retriever's own pooling, normalisation and prefixes."""
 
 import math
 from types import MappingProxyType
@@ -20,23 +20,23 @@ from condensery.training.modules.optimisation import PathOrName
 from condensery.training.modules.pretraining import PAIRS
 
 COLDEST = 0.01  # the smallest value of a learned temperature (CLIP)
-# The temperature's learning rate over that of the weights: at 2e-5, 100 steps change the logarithm by .2 at most.
+# The temperature's learning rate divided by that of the weights. At 2e-5, 100 steps change log temperature by .2 at most.
 TEMPERATURE_RATE = 100.0
 
 
 class ContrastiveModule(TowersModule):
-    """The contrast of coCondenser (Gao and Callan 2021b, eq. 6-7) on a retriever's own vectors, without MLM.
+    """coCondenser's contrastive loss (Gao and Callan 2021b, eq. 6-7) on a retriever's own vectors, without MLM.
 
-    A released retriever has its own pooling, normalisation and prefixes, with which it is searched. This module trains the
-    vectors that they give, on pairs of texts from a collection (Contriever: Izacard et al. 2022, §3; query-as-context: Wu et
-    al. 2023, §3.1).
+    A released retriever has its own pooling, normalisation and prefixes, which also apply when it is used for search. This
+    module trains the vectors computed with them, on pairs of texts from a collection (Contriever: Izacard et al. 2022, §3;
+    query-as-context: Wu et al. 2023, §3.1).
 
     Args:
-        model: see ``TowersModule``; one tower reads both texts.
-        temperature: divides the inner products; for cosines .01 to .1 is usual.
-        learn_temperature: train the logarithm of the temperature with the encoder, from ``temperature`` on; the temperature
-            stays at .01 or above (CLIP: Radford et al. 2021, §2.5).
-        others: see ``TowersModule``.
+        model: see ``TowersModule``; one tower reads both texts of a pair.
+        temperature: divisor of the inner products; for cosines .01 to .1 is usual.
+        learn_temperature: train the logarithm of the temperature with the encoder, starting from ``temperature``. The
+            temperature stays at .01 or above (CLIP: Radford et al. 2021, §2.5).
+        others: further arguments of ``TowersModule``.
 
     Raises:
         UserError: the checkpoint cannot be loaded or has separate towers, or a number is out of its range.
@@ -77,14 +77,14 @@ class ContrastiveModule(TowersModule):
         )
 
     def on_fit_start(self) -> None:
-        """Check the data as ``TowersModule`` does. Raise ``UserError``, too, where the data module masks tokens."""
+        """Check the data as ``TowersModule`` does. Also raise ``UserError`` where the data module masks tokens."""
         super().on_fit_start()
         masking = getattr(self._data, "masking", None)
         if isinstance(masking, Masking) and masking.rate is not None:
             raise UserError("ContrastiveModule reads whole texts: give the data module mask_rate=None")
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder, and the contrast of the vectors of all processes."""
+        """Return the encoder, and the contrastive loss over the vectors of all processes."""
         return self.model, across_processes(self._contrast)
 
     def _contrast(self, vectors: Tensor) -> Tensor:
@@ -92,6 +92,6 @@ class ContrastiveModule(TowersModule):
         return span_contrast(vectors, self.temperature if learned is None else learned)
 
     def rate_shares(self) -> dict[nn.Parameter, float]:
-        """Return the shares of the learning rate as ``TrainingModule`` does, and the larger one of the temperature."""
+        """Return the factors of the learning rate as ``TrainingModule`` does, with the temperature's larger factor."""
         own = {self.log_temperature: TEMPERATURE_RATE} if self.learn_temperature else {}
         return {**super().rate_shares(), **own}

@@ -24,15 +24,15 @@ from condensery.training.validation import PairSample, mean_reciprocal_rank_of_p
 
 
 class CrossEncoderModule(TrainingModule):
-    """Trains a cross-encoder on the relevance of pairs of a query and a passage (Qu et al. 2021).
+    """Trains a cross-encoder to score the relevance of a passage to a query (Qu et al. 2021).
 
-    The data are those of ``TripleDataModule(pairs=True)``. The gradients of a batch larger than a chunk are accumulated.
+    Train it on ``TripleDataModule(pairs=True)``. The gradients of a batch larger than a chunk are accumulated.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family, or a ``CrossEncoder``.
-        loss: pointwise = each pair is classified by itself; listwise = the positive is found among the passages of its query.
-        dropout: rate, of hidden states and attention; None = as the checkpoint says.
-        optimiser: see ``TrainingModule``.
+        loss: pointwise = binary cross-entropy of each pair; listwise = softmax cross-entropy over the passages of a query.
+        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
+        optimiser: arguments of ``TrainingModule``.
 
     Raises:
         UserError: the checkpoint cannot be loaded, or a number is out of its range.
@@ -73,10 +73,10 @@ class CrossEncoderModule(TrainingModule):
         """Save the model for ``AutoModelForSequenceClassification`` and sentence-transformers' ``CrossEncoder``.
 
         Args:
-            folder: made where it does not exist.
-            tokenizer: folder or hub name of the tokenizer that is saved with the model; None = that of the data module that
-                the module was trained on.
-            lengths: tokens of the longest query and of the longest pair; None = those of the data module.
+            folder: folder to write to; it is created if it does not exist.
+            tokenizer: folder or hub name of the tokenizer that is saved with the model; None = the tokenizer of the data
+                module that this module was trained on.
+            lengths: longest query and longest pair in tokens; None = the lengths of that data module.
 
         Raises:
             UserError: ``tokenizer`` or ``lengths`` is not known, or the query leaves no room for a passage.

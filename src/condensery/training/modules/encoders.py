@@ -1,4 +1,4 @@
-"""Base classes of the LightningModules that train an encoder of texts, and save it as a checkpoint of a retriever."""
+"""Base classes of the LightningModules that train a text encoder and save it as a retriever's checkpoint."""
 
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -24,12 +24,12 @@ Towers = Literal["shared", "separate"]
 
 
 class EncoderModule(TrainingModule):
-    """A module that trains an encoder of texts: it begins with a checkpoint or a model, and is saved as a checkpoint.
+    """A module that trains a text encoder and saves it as a retriever's checkpoint.
 
     Args:
         model: the model that is trained.
-        tokenizer: folder or hub name of the tokenizer that the texts are read with; None = that of the data module.
-        optimiser: see ``TrainingModule``.
+        tokenizer: folder or hub name of the encoder's tokenizer; None = the data module's tokenizer.
+        optimiser: arguments of ``TrainingModule``.
     """
 
     def __init__(self, model: nn.Module, tokenizer: PathOrName | None, **optimiser: Unpack[Optimiser]) -> None:
@@ -37,7 +37,7 @@ class EncoderModule(TrainingModule):
         self.tokenizer = tokenizer
 
     def on_fit_start(self) -> None:
-        """Raise ``UserError`` where data and encoder have different tokens, or the inputs exceed the encoder's positions."""
+        """Raise ``UserError`` where data and encoder differ in vocabulary, or inputs exceed the encoder's positions."""
         super().on_fit_start()
         data = self._data
         other = getattr(data, "tokenizer_folder", None)
@@ -51,7 +51,7 @@ class EncoderModule(TrainingModule):
                 raise UserError(f"inputs of {longest} tokens are longer than the encoder's {encoder.longest} positions")
 
     def towers(self) -> BiEncoder:
-        """Return the retriever in its current state; it shares the weights of this module."""
+        """Return the current retriever. It shares the weights of this module."""
         raise NotImplementedError
 
     def save_pretrained(
@@ -61,17 +61,17 @@ class EncoderModule(TrainingModule):
         lengths: tuple[int, int] | None = None,
         card: Card | None = None,
     ) -> None:
-        """Save the retriever as a checkpoint that transformers, sentence-transformers and ``condensery.Retriever`` open.
+        """Save the retriever as a checkpoint that transformers, sentence-transformers and ``condensery.Retriever`` load.
 
         The folder also gets a model card, ``README.md``.
 
         Args:
-            folder: made where it does not exist.
-            tokenizer: folder or hub name of the tokenizer that is saved with the model; None = that of the module, or of the
-                data module that the module was trained on.
-            lengths: longest query and passage in tokens, [CLS] and [SEP] included; None = those of the data module, or as
-                long as the encoder reads, 512 at most.
-            card: the text of the card; None = a card with this module's class, its settings and the values logged last.
+            folder: folder to write to; it is created if it does not exist.
+            tokenizer: folder or hub name of the tokenizer that is saved with the model; None = the tokenizer of this module
+                or, if it has none, of the data module that it was trained on.
+            lengths: longest query and passage in tokens, [CLS] and [SEP] included; None = the lengths of the data module
+                or, without one, the encoder's maximum, 512 at most.
+            card: content of the model card; None = this module's class and settings, and the values logged last.
 
         Raises:
             UserError: no tokenizer is known.
@@ -99,17 +99,17 @@ class EncoderModule(TrainingModule):
 
     @property
     def saved_with(self) -> PathOrName | None:
-        """The tokenizer that is saved with the model: that of this module, or else that of its data module."""
+        """The tokenizer that is saved with the model: this module's tokenizer, or else the data module's."""
         return self.tokenizer or getattr(self._data, "tokenizer_folder", None)
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Longest query and passage in tokens: those of the data module, or as long as the encoder reads, 512 at most."""
+        """Longest query and passage in tokens: the data module's lengths, or else the encoder's maximum, 512 at most."""
         longest = min(512, self.towers().query.longest, self.towers().passage.longest)
         return getattr(self._data, "lengths", (longest, longest))
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Return the vectors (b, d) of a chunk; a bi-encoder encodes the chunk with the chunk's tower."""
+        """Return the vectors (b, d) of a chunk. A bi-encoder uses the tower that the chunk names."""
         return self.model.vectors(chunk)  # type: ignore[operator]
 
     def _save(self, folder: Path, tokenizer: PathOrName, lengths: tuple[int, int]) -> None:
@@ -117,17 +117,17 @@ class EncoderModule(TrainingModule):
 
 
 class TowersModule(EncoderModule):
-    """A module whose model is a bi-encoder, without any head.
+    """A module whose model is a bi-encoder without any head.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family, or a ``BiEncoder``.
-        tokenizer: folder or hub name; None = that of the checkpoint.
-        towers: shared = queries and passages have the same weights; separate = each have their own. Not read where ``model``
-            is a ``BiEncoder``.
-        dropout: rate, of hidden states and attention; None = as the checkpoint says.
-        vectors: ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix``, ``passage_prefix``, in place of the
-            checkpoint's own; see ``VectorSettings``. Not read where ``model`` is a ``BiEncoder``.
-        optimiser: see ``TrainingModule``.
+        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's own.
+        towers: shared = one tower encodes queries and passages; separate = queries and passages have a tower each. Ignored
+            where ``model`` is a ``BiEncoder``.
+        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
+        vectors: values of ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix`` or ``passage_prefix`` that replace
+            the checkpoint's own; see ``VectorSettings``. Ignored where ``model`` is a ``BiEncoder``.
+        optimiser: arguments of ``TrainingModule``.
     """
 
     model: BiEncoder
@@ -150,10 +150,10 @@ class TowersModule(EncoderModule):
         self._remember(model=model, tokenizer=tokenizer, towers=towers, dropout=dropout, vectors=vectors, **optimiser)
 
     def on_fit_start(self) -> None:
-        """Check the data as ``EncoderModule`` does, and their prefixes and student.
+        """Check the data as ``EncoderModule`` does, and also the data module's prefixes and student.
 
-        Raise ``UserError``, too, where data and encoder have other prefixes, or where the passages' tower would give other
-        vectors than the data module's student.
+        Raise ``UserError`` where data module and encoder have different prefixes, or where the passage tower and the data
+        module's student would compute different vectors.
         """
         super().on_fit_start()
         data, settings = self._data, self.model.settings
@@ -166,16 +166,16 @@ class TowersModule(EncoderModule):
         self._check_student(getattr(data, "student", None))
 
     def freeze_passages(self) -> None:
-        """Freeze the tower of the passages. Raises ``UserError`` where queries and passages share one tower."""
+        """Freeze the passage tower. Raises ``UserError`` where queries and passages share one tower."""
         if self.model.shared:
             raise UserError(f"{type(self).__name__}: queries need a tower of their own; give towers='separate'")
         self.model.passage.requires_grad_(False)
 
     def _check_student(self, student: Any) -> None:
-        """Raise ``UserError`` where the passages' tower would give other vectors than ``student``, a ``Retriever`` or None.
+        """Raise ``UserError`` where the passage tower and ``student``, a ``Retriever`` or None, would differ in vectors.
 
-        The batches hold the student's vectors of passages. So the tower of the passages must encode as the student does, and
-        it must be frozen: a tower that is trained would move away from the student's vectors.
+        The batches hold the student's passage vectors. So the passage tower must encode passages as the student does. It
+        must also be frozen, because training would move its vectors away from the student's vectors.
         """
         if student is None:
             return

@@ -1,4 +1,4 @@
-"""Training of a query generator (doc2query): the model reads a passage, and writes a query that the passage answers."""
+"""Training of a query generator (doc2query): the model reads a passage and generates a query that the passage answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ IGNORED = -100  # the label of padding
 
 @dataclass(frozen=True)
 class PairChunk(Chunk):
-    """Passages and the queries that the generator has to write for them.
+    """A chunk of passages, with the queries that the generator learns to generate from them.
 
     Shape:
-        labels: (b, u) int64, the tokens of each query with its end token, padded with ``IGNORED``.
+        labels: (b, u) int64, the token ids of each query with its end token, padded with ``IGNORED``.
     """
 
     labels: Tensor | None = None
@@ -34,31 +34,31 @@ class PairChunk(Chunk):
 
 @dataclass(frozen=True, kw_only=True)
 class PairBatch(Batch):
-    """Pairs of a passage and a query; ``tokens`` counts the tokens of passages and queries.
+    """A batch of pairs of a passage and a query; ``tokens`` counts the tokens of passages and queries.
 
     Attributes:
-        targets: number of tokens of the queries in all chunks.
+        targets: number of query tokens in all chunks.
     """
 
     targets: int
 
 
 class GeneratorBatches:
-    """Makes batches of judged pairs, every pair once an epoch; texts are tokenised when their batch is made.
+    """Makes batches of judged pairs, every pair once per epoch. Texts are tokenised when their batch is made.
 
     Args:
-        pairs: (n, 2) row of the passage, row of the query.
-        passages, queries: tables of the collection.
-        tokenizer: of the generator; it adds the end token of a text.
-        prefix: text put before each passage.
+        pairs: (n, 2) row of the passage and row of the query of each pair.
+        passages, queries: text tables of the collection.
+        tokenizer: tokenizer of the generator; it adds the end token of a text.
+        prefix: string put before each passage.
         titles: True = passages are read with their titles.
-        batch_size: pairs a step.
+        batch_size: number of pairs per step.
         max_input_tokens, max_tokens: longest passage and longest query in tokens; longer texts are cut.
-        budget: padded tokens a chunk may hold, of passages and queries.
-        seed: of the order.
+        budget: largest number of tokens of passages and queries in a chunk, padding included.
+        seed: seed of the order.
 
     Raises:
-        UserError: the prefix leaves a passage no token.
+        UserError: the prefix leaves no room for a passage.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class GeneratorBatches:
         self.budget, self.seed = budget, seed
 
     def steps_an_epoch(self) -> int:
-        """Return the number of batches until every pair was seen once; the last batch may be short."""
+        """Return the number of batches in one pass over the pairs; the last batch may be short."""
         return -(-len(self.pairs) // self.batch_size)
 
     def batch(self, step: int, share: Share = ALL) -> PairBatch:
@@ -125,7 +125,7 @@ def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
 
 
 class _Writing:
-    """A ``ChunkEncoder`` of the generator, without vectors; the losses of all chunks add up to the mean of the batch."""
+    """The generator as a ``ChunkEncoder`` without vectors. The chunks' losses add up to the mean of the batch."""
 
     def __init__(self, model: nn.Module, targets: float) -> None:
         self.model, self.targets = model, targets
@@ -135,7 +135,7 @@ class _Writing:
         return torch.zeros(len(chunk), 1, device=chunk.input_ids.device)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return zeros (b, 1), and the chunk's loss: the summed cross-entropy of its query tokens over the batch's number."""
+        """Return zeros (b, 1), and the chunk's summed cross-entropy divided by the number of query tokens in the batch."""
         assert isinstance(chunk, PairChunk)
         assert chunk.labels is not None
         logits = self.model(

@@ -1,8 +1,8 @@
-"""The base class of the LightningModules. In one optimisation step one batch passes through the one gradient cache.
+"""The base class of the LightningModules. Each optimisation step passes one batch through the gradient cache.
 
-Each module begins with a model, or with the folder or hub name of a checkpoint, and trains in any ``pl.Trainer`` on one of
-the data modules. The modules use Lightning's manual optimisation, in which Lightning refuses its own options for clipping and
-accumulation. In their place ``max_grad_norm`` clips, and the data module's ``chunk_tokens`` splits a batch of any size.
+Each module takes a model, or the folder or hub name of a checkpoint. It trains in any ``pl.Trainer`` on one of the data
+modules. The modules use Lightning's manual optimisation, in which Lightning refuses its own options for gradient clipping
+and accumulation. Use ``max_grad_norm`` to clip instead, and the data module's ``chunk_tokens`` to split a large batch.
 """
 
 from collections.abc import Mapping
@@ -35,28 +35,28 @@ PathOrName = str | Path
 
 
 class TrainingModule(pl.LightningModule):
-    """The base of all training modules: AdamW, the schedule, clipping and logging, in Lightning's manual optimisation.
+    """The base class of all training modules: AdamW, learning-rate schedule, clipping and logging.
 
     The gradient of a step is accumulated chunk by chunk, so a batch of any size needs the memory of one chunk. With several
     processes (``strategy="ddp"``) each process accumulates the gradient of its share of the batch. The processes exchange
-    gradients once a step, and end with the weights that one process would have.
+    gradients once per step. The resulting weights are those that a single process would reach.
 
     Args:
         model: the model that is trained.
-        learning_rate: the peak; None = ``usual_rate`` of the class, which is that of the papers.
-        warmup_ratio: share of the steps in which the rate rises linearly from zero; then it falls linearly to zero at the
-            trainer's last step.
-        weight_decay: of AdamW; biases and LayerNorm weights are not decayed.
-        max_grad_norm: largest norm of the gradient; 0 = no clipping.
-        seed: of dropout, and of weights that no checkpoint gives.
-        layer_decay: factor between the learning rate of a backbone layer and that of the layer above it; 1 = all layers have
-            the same rate. See ``layer_shares``.
+        learning_rate: peak learning rate; None = ``usual_rate`` of the class, the papers' value.
+        warmup_ratio: share of the steps in which the learning rate rises linearly from zero. After that it falls linearly,
+            to zero at the trainer's last step.
+        weight_decay: weight decay of AdamW; biases and LayerNorm weights are not decayed.
+        max_grad_norm: norm to which a larger gradient is clipped; 0 = no clipping.
+        seed: seed of dropout, and of randomly initialised weights.
+        layer_decay: learning rate of a backbone layer divided by that of the layer above it; 1 = all layers have the same
+            learning rate. See ``layer_shares``.
 
     Attributes:
         tokens: number of tokens that all processes together read in the last step, padding not counted.
-        trained_on: for each value of a data module's ``pairs`` that fits this module: how that data module is written.
-        usual_rate: the peak of the learning rate where none is given, as in ``conf/stage/``.
-        asked_to_leave: True = one of the processes got a signal to end, such as SLURM's warning.
+        trained_on: for each value of a data module's ``pairs`` that fits this module, how to write that data module.
+        usual_rate: default peak learning rate, as in ``conf/stage/``.
+        asked_to_leave: True = one of the processes received a signal to end, such as SLURM's warning.
 
     Raises:
         UserError: a number is out of its range.
@@ -89,7 +89,7 @@ class TrainingModule(pl.LightningModule):
         self._resumption = Resumption(self)
 
     def objective(self, batch: Any) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder of the chunks of ``batch``, and the loss of all vectors of the batch, or None."""
+        """Return the encoder for the chunks of ``batch``, and the loss over all vectors of the batch, or None."""
         raise NotImplementedError
 
     def vectors(self, chunk: Chunk) -> Tensor:
@@ -97,7 +97,7 @@ class TrainingModule(pl.LightningModule):
         raise NotImplementedError
 
     def setup(self, stage: str) -> None:
-        """Raise ``UserError`` where training in the trainer's precision is impossible, or no weight asks for a gradient."""
+        """Raise ``UserError`` where the trainer's precision cannot train, or no weight requires a gradient."""
         self._resumption = Resumption(self)
         if stage == "fit":
             check_trainer_precision(str(self.trainer.precision))
@@ -108,7 +108,7 @@ class TrainingModule(pl.LightningModule):
         """Make AdamW and the linear schedule; ``training_step`` steps the schedule.
 
         Raises:
-            UserError: the trainer has no last step, or its last step is before that of the checkpoint it resumes from.
+            UserError: the trainer has no last step, or its last step is before the step of the checkpoint.
         """
         self._steps, epoch = self._last_step(), self._batches_an_epoch()
         by_epochs = epoch and self._steps == (self.trainer.max_epochs or -1) * epoch
@@ -126,7 +126,7 @@ class TrainingModule(pl.LightningModule):
             raise UserError("the learning rate falls until the last step: give the Trainer max_steps or max_epochs")
         if epochs < 0 or each is None:
             return int(trainer.estimated_stepping_batches)
-        # Lightning's own count would open the loader, before the checkpoint has told the step at which training goes on.
+        # Lightning's own count would open the loader before the checkpoint is loaded, so at the wrong step.
         return min(epochs * each, most) if most >= 0 else epochs * each
 
     def _batches_an_epoch(self) -> int | None:
@@ -137,9 +137,9 @@ class TrainingModule(pl.LightningModule):
         return min(each, limit) if isinstance(limit, int) else int(each * limit)
 
     def on_fit_start(self) -> None:
-        """Raise ``UserError`` where the data are made for another module, or the trainer shards the weights.
+        """Raise ``UserError`` where the data module does not fit this module, or the trainer shards the weights.
 
-        The gradient cache does not know of shards.
+        The gradient cache does not support sharded weights.
         """
         data = self._data
         if self.trained_on and hasattr(data, "pairs") and data.pairs not in self.trained_on:
@@ -157,7 +157,7 @@ class TrainingModule(pl.LightningModule):
         self._resumption.tell(self._steps)
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
-        """Make one optimisation step: back-propagate through the gradient cache, clip, step."""
+        """Run one optimisation step: back-propagate through the gradient cache, clip the gradient, update the weights."""
         # Dropout depends on (seed, step, rank) alone, so a resumed run has the dropout of an uninterrupted run.
         others = [rank()] if rank() else []  # the first process has the dropout of a run in one process
         torch.manual_seed(hash64(self.seed, "dropout", self.global_step, *others) >> 1)
@@ -190,7 +190,7 @@ class TrainingModule(pl.LightningModule):
         limit = self.max_grad_norm or float("inf")
         self._norm = nn.utils.clip_grad_norm_(self.parameters(), limit, foreach=True)
         self._record({"grad_norm": self._norm})
-        # To read the norm from a GPU the CPU waits for the GPU. So there the norm is checked at logged steps and the last.
+        # Reading the norm from a GPU makes the CPU wait. So on a GPU only logged steps and the last step are checked.
         step, logged = self.global_step + 1, max(1, getattr(self.trainer, "log_every_n_steps", 1))
         if self._norm.device.type == "cpu" or step == self._steps or step % logged == 0:
             self._check_norm(self.global_step)
@@ -201,7 +201,7 @@ class TrainingModule(pl.LightningModule):
         self._resumption.save(checkpoint, self._steps, self._batches_an_epoch())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raise ``UserError`` where the trainer cannot go on from the checkpoint, see ``Resumption``."""
+        """Raise ``UserError`` where the trainer cannot resume from the checkpoint, see ``Resumption``."""
         if self._trainer is not None:
             self._resumption.load(checkpoint)
 
@@ -217,19 +217,19 @@ class TrainingModule(pl.LightningModule):
     def _scaled(self) -> bool:
         """Return whether the loss is scaled, as in fp16.
 
-        A scaled loss rules out AdamW's fused kernel, which would remove the scale from the gradient after clipping. And a
-        gradient that is not finite is no error then: its step is skipped.
+        A scaled loss rules out AdamW's fused kernel, which would remove the scale from the gradient only after clipping. With
+        a scaled loss, a gradient that is not finite is no error: the step is skipped.
         """
         return "16" in str(self.trainer.precision) and "bf16" not in str(self.trainer.precision)
 
     def _without_exchange_of_ddp(self) -> AbstractContextManager[Any]:
-        """Switch off DDP's exchange of gradients in each chunk's backward pass; ``average`` exchanges them once a step."""
+        """Switch off DDP's gradient exchange in each chunk's backward pass; ``average`` exchanges once per step instead."""
         model = self.trainer.strategy.model
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
     @property
     def _data(self) -> Any:
-        """The trainer's data module; None where there is none, or no trainer yet."""
+        """The trainer's data module; None where there is no data module, or no trainer yet."""
         return getattr(self._trainer, "datamodule", None)
 
     def _record(self, values: dict[str, Any]) -> None:
@@ -239,8 +239,8 @@ class TrainingModule(pl.LightningModule):
     def _groups(self) -> list[dict[str, Any]]:
         """Return AdamW's parameter groups: weights with the same share of the learning rate and the same weight decay.
 
-        Weights with the full rate come first, because the rate of the first group is logged. Matrices are decayed; biases
-        and LayerNorm weights (one dimension) are not.
+        Weights with the full learning rate come first, because the learning rate of the first group is logged. Weight decay
+        applies to matrices, and not to biases and LayerNorm weights, which have one dimension.
         """
         shares = self.rate_shares()
         return [
@@ -251,11 +251,11 @@ class TrainingModule(pl.LightningModule):
         ]
 
     def rate_shares(self) -> dict[nn.Parameter, float]:
-        """Return the share of the learning rate of each weight; a weight that is not listed gets the full rate."""
+        """Return the factor of the learning rate for each weight; weights that are not listed get the full learning rate."""
         return layer_shares(self, self.layer_decay) if self.layer_decay < 1 else {}
 
     def _remember(self, **given: Any) -> None:
-        """Keep arguments of ``__init__`` for ``load_from_checkpoint``, to which models and losses must be given again."""
+        """Keep arguments of ``__init__`` for ``load_from_checkpoint``; models and losses must be passed to it again."""
         kept = {name: value for name, value in given.items() if not isinstance(value, nn.Module)}
         kept = {name: str(value) if isinstance(value, Path) else value for name, value in kept.items()}
         self.save_hyperparameters(kept, logger="model" in self.hparams or "model" in kept)

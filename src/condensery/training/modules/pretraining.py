@@ -1,4 +1,4 @@
-"""Modules for pre-training: Condenser, coCondenser, query-as-context, masked auto-encoders, the inverse cloze task."""
+"""LightningModules for pre-training: Condenser, coCondenser, query-as-context, masked auto-encoders and ICT."""
 
 from functools import partial
 from pathlib import Path
@@ -42,11 +42,11 @@ PAIRS = {
     "query": "PassageQueryDataModule",
 }
 
-RETROMAE_RATE = 1e-4  # the usual peak of the learning rate for an enhanced decoder
+RETROMAE_RATE = 1e-4  # default peak learning rate for an enhanced decoder
 
 
 class BackboneModule(EncoderModule):
-    """Pre-trains a backbone with an MLM head and further layers; retrieval uses the backbone alone."""
+    """Base class of pre-training with an MLM head and further layers. Retrieval uses the backbone alone."""
 
     trained_on = MappingProxyType({None: "SpanPairDataModule(pairs=None)", **PAIRS})
     model: Condenser | MaskedAutoEncoder
@@ -57,19 +57,19 @@ class BackboneModule(EncoderModule):
 
 
 class CondenserModule(BackboneModule):
-    """Condenser pre-training (Gao and Callan 2021a, §3), and plain MLM where the model has no head.
+    """Condenser pre-training (Gao and Callan 2021a, §3), or plain MLM where the model has no Condenser head.
 
-    The gradients of a batch larger than a chunk are accumulated. Each MLM loss is a mean over the masked tokens in the batch
-    of all processes.
+    The gradients of a batch larger than a chunk are accumulated. Each MLM loss is a mean over the masked tokens of the whole
+    batch, over all processes.
 
     Args:
-        model: folder or hub name of a checkpoint of the BERT family; or a ``Condenser``, and then the four arguments after
-            ``tokenizer`` are not read.
-        tokenizer: folder or hub name; None = that of the checkpoint.
-        head_layers: number of transformer layers of the head; 0 = no head: plain MLM.
-        skip_from: number of early backbone layers; the head reads the token states after them. None = half of the layers.
-        late_mlm: train the backbone's last layer to fill in masked tokens, too.
-        dropout: rate, of hidden states and attention; None = as the checkpoint says.
+        model: folder or hub name of a checkpoint of the BERT family; or a ``Condenser``. With a ``Condenser`` the four
+            arguments after ``tokenizer`` are ignored.
+        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's own.
+        head_layers: number of transformer layers in the Condenser head; 0 = no head, which is plain MLM.
+        skip_from: number of early backbone layers; the head reads their output token states. None = half of the layers.
+        late_mlm: whether an MLM loss at the backbone's last layer is added to the head's MLM loss.
+        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         mlm_weight: factor of the MLM losses.
         optimiser: see ``TrainingModule``.
 
@@ -110,14 +110,16 @@ class CondenserModule(BackboneModule):
 
 
 class CoCondenserModule(CondenserModule):
-    """coCondenser (Gao and Callan 2021b, eq. 7): MLM plus the contrast of the two texts of each pair, over all processes.
+    """coCondenser pre-training (Gao and Callan 2021b, eq. 7): MLM plus a contrastive loss over pairs of texts.
+
+    The two texts of a pair are each other's positive. All other texts in the batch, over all processes, are negatives.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``Condenser``.
         mlm_weight: factor of the MLM losses.
-        temperature: divides the inner products (tau of Wu et al. 2023, eq. 5; the paper of coCondenser has none: 1).
-        contrast_weight: factor of the contrast (1 in the papers).
-        others: see ``CondenserModule``.
+        temperature: divisor of the inner products (tau of Wu et al. 2023, eq. 5; the coCondenser paper has none, so 1).
+        contrast_weight: factor of the contrastive loss (1 in the papers).
+        others: further arguments of ``CondenserModule``.
 
     Raises:
         UserError: as ``CondenserModule``.
@@ -140,7 +142,7 @@ class CoCondenserModule(CondenserModule):
         self._remember(temperature=temperature, contrast_weight=contrast_weight)
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder with the MLM losses of head and backbone, and the contrast."""
+        """Return the encoder with the MLM losses of head and backbone, and the contrastive loss."""
         encoder, _ = super().objective(batch)
         contrast = weighted(partial(span_contrast, temperature=self.temperature), self.contrast_weight)
         return encoder, across_processes(contrast)
@@ -149,8 +151,8 @@ class CoCondenserModule(CondenserModule):
 class QueryAsContextModule(CoCondenserModule):
     """Query-as-context pre-training (Wu et al. 2023, §3.1): coCondenser on pairs of a passage and one of its queries.
 
-    The objective is coCondenser's. The methods differ in their data: here these are of ``PassageQueryDataModule``. Arguments
-    and errors are those of ``CoCondenserModule``. The paper's temperature is 1.
+    The objective is coCondenser's; only the data differ, which come from ``PassageQueryDataModule``. Arguments and errors
+    are those of ``CoCondenserModule``. The paper's temperature is 1.
 
     Raises:
         UserError: as ``CoCondenserModule``.
@@ -158,17 +160,17 @@ class QueryAsContextModule(CoCondenserModule):
 
 
 class MaskedAutoEncoderModule(BackboneModule):
-    """CoT-MAE (Wu et al. 2023, eq. 11) and RetroMAE: MLM of the encoder, and of a decoder that reads the encoder's vector.
+    """CoT-MAE (Wu et al. 2023, eq. 11) and RetroMAE: MLM in the encoder, and in a decoder that reads the encoder's vector.
 
     Args:
-        model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder``, and then the arguments of
-            the decoder are not read.
-        tokenizer: folder or hub name; None = that of the checkpoint.
-        decoder: masked (CoT-MAE), causal or enhanced (RetroMAE); see ``DecoderShape``.
-        decoder_layers: number of layers of the decoder; None = two, or one for an enhanced decoder.
-        decoder_init: the decoder's first weights: random, or those of the backbone's last layers.
-        decoder_mask_rate: the share of the other tokens that an enhanced decoder does not see.
-        dropout: rate, of hidden states and attention; None = as the checkpoint says.
+        model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder``. With a
+            ``MaskedAutoEncoder`` the arguments of the decoder are ignored.
+        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's own.
+        decoder: kind of decoder: masked (CoT-MAE), causal or enhanced (RetroMAE); see ``DecoderShape``.
+        decoder_layers: number of decoder layers; None = two, or one for an enhanced decoder.
+        decoder_init: initial weights of the decoder: random, or those of the backbone's last layers.
+        decoder_mask_rate: share of the other tokens that each position of an enhanced decoder does not see.
+        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         mlm_weight: factor of the encoder's MLM loss.
         optimiser: see ``TrainingModule``.
 
@@ -214,7 +216,7 @@ class MaskedAutoEncoderModule(BackboneModule):
         )
 
     def on_fit_start(self) -> None:
-        """Check the data as ``EncoderModule`` does. Raise ``UserError``, too, where the data give the decoder no text."""
+        """Check the data as ``EncoderModule`` does. Also raise ``UserError`` where the data have no input for the decoder."""
         super().on_fit_start()
         masking = getattr(self._data, "masking", None)
         if isinstance(masking, Masking) and masking.decoder is None:
@@ -224,7 +226,7 @@ class MaskedAutoEncoderModule(BackboneModule):
             )
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder with the MLM losses of encoder and decoder, each a mean over its own masked tokens."""
+        """Return the encoder with the MLM losses of encoder and decoder, each a mean over its own predicted tokens."""
         counts = {"mlm_late": share_of(batch.masked), "mlm_context": share_of(batch.context_masked)}
         return MaskedPrediction(self.model, counts, {"mlm_late": self.mlm_weight, "mlm_context": 1.0}), None
 
@@ -233,14 +235,15 @@ class MaskedAutoEncoderModule(BackboneModule):
 
 
 class InverseClozeModule(TowersModule):
-    """ICT (Lee et al. 2019; Gao and Callan 2021a, §4.4): find a sentence's passage among the passages of the batch.
+    """The inverse cloze task, ICT (Lee et al. 2019; Gao and Callan 2021a, §4.4): match a sentence with its passage.
 
-    Rows 2i of a batch are the passages, 2i + 1 the sentences, as ``SpanPairDataModule(pairs="sentence")`` makes them.
+    The other passages of the batch are the negatives. Row 2i of a batch is a passage and row 2i + 1 the sentence taken from
+    it, as ``SpanPairDataModule(pairs="sentence")`` makes them.
 
     Args:
         model: see ``TowersModule``.
-        temperature: divides the inner products.
-        others: see ``TowersModule``.
+        temperature: divisor of the inner products.
+        others: further arguments of ``TowersModule``.
 
     Raises:
         UserError: the checkpoint cannot be loaded, or a number is out of its range.
@@ -255,7 +258,7 @@ class InverseClozeModule(TowersModule):
         self._remember(temperature=temperature)
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder, and InfoNCE over the passages in the batch of all processes."""
+        """Return the encoder, and InfoNCE over the passages of all processes."""
         return self.model, across_processes(self._contrast)
 
     def _contrast(self, vectors: Tensor) -> Tensor:
@@ -265,7 +268,7 @@ class InverseClozeModule(TowersModule):
 
 
 def _begin(source: PathOrName, tokenizer: PathOrName | None, optimiser: Optimiser) -> tuple[PathOrName, Vocabulary]:
-    """Return a checkpoint's folder or hub name, and its vocabulary; seed the weights that the checkpoint does not hold."""
+    """Return a checkpoint's folder or hub name, and its vocabulary. Set the seed for weights that the checkpoint lacks."""
     torch.manual_seed(optimiser.get("seed", 42))
     folder = checkpoint_folder(source)
     if made := made_for_search(folder):

@@ -1,4 +1,4 @@
-"""Training of the tower that encodes queries, while the vectors of all passages are frozen."""
+"""Training of the query tower while the passage vectors are frozen."""
 
 from functools import partial
 from types import MappingProxyType
@@ -19,22 +19,22 @@ from condensery.training.modules.optimisation import PathOrName
 
 
 class QueryTowerModule(TowersModule):
-    """Trains the tower of queries on the rankings of a teacher, such as a fusion of BM25 and the retriever itself.
+    """Trains the query tower on the rankings of a teacher, such as a fusion of BM25 and the retriever itself.
 
-    The data are those of ``RankingDataModule``; the module begins with the checkpoint of the data module's student.
+    Train it on ``RankingDataModule``, starting from the checkpoint of the data module's student.
 
-    Only queries are encoded, and the index of the passages does not change (fixed document vectors: ADORE, Zhan et al.
-    2021, §4.2). The loss is the KL divergence of the softmax over the passages of the batch from the softmax of the teacher's
-    scores (Lin et al. 2020).
+    Only queries are encoded, and the passage index does not change (fixed document vectors: ADORE, Zhan et al. 2021, §4.2).
+    The loss is the KL divergence between two softmaxes over the passages of the batch, the teacher's and the retriever's
+    (Lin et al. 2020).
 
     Args:
-        model: see ``TowersModule``; where the retriever has one tower, the queries get a copy of it.
-        temperature: divides the inner products; for cosines .01 to .1 is usual.
-        teacher_temperature: divides the teacher's scores, which lie in [0, 1].
-        others: see ``TowersModule``.
+        model: see ``TowersModule``; where the retriever has one tower, the query tower is a copy of it.
+        temperature: divisor of the inner products; for cosines .01 to .1 is usual.
+        teacher_temperature: divisor of the teacher's scores, which lie in [0, 1].
+        others: further arguments of ``TowersModule``.
 
     Raises:
-        UserError: the checkpoint cannot be loaded, a number is out of its range, or ``towers`` says shared.
+        UserError: the checkpoint cannot be loaded, a number is out of its range, or ``towers`` is shared.
     """
 
     usual_rate = 5e-5
@@ -58,14 +58,14 @@ class QueryTowerModule(TowersModule):
     def on_fit_start(self) -> None:
         """Check the data as ``TowersModule`` does.
 
-        Raise ``UserError``, too, where several processes train: each process would have only its own passages.
+        Also raise ``UserError`` with several processes, because each process would see only its own passages.
         """
         super().on_fit_start()
         if processes() > 1:
             raise UserError(f"{type(self).__name__} trains in one process; give the Trainer devices=1")
 
     def objective(self, batch: RankingBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder, and the divergence from the teacher over all passages that it ranked for the batch."""
+        """Return the encoder, and the divergence over all passages that the teacher ranked for the batch."""
         return self.model, partial(self._divergence, batch)
 
     def _divergence(self, batch: RankingBatch, queries: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from condensery.training.modules.encoders import TowersModule
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceBatch(Batch):
-    """b examples of k sentences each, in the rows 0 .. k b - 1: the first sentence of every example, then the second, ...
+    """A batch of b examples with k sentences each. Rows 0 .. b - 1 are the first sentences, then come the second ones, ...
 
     Attributes:
         scores: (b,) the score of each example.
@@ -33,17 +33,17 @@ class SentenceBatch(Batch):
 
 
 class SentenceBatches:
-    """Makes batches of examples, in another order each epoch.
+    """Makes batches of examples, in a new random order each epoch.
 
     Args:
         sentences: the store of all sentences.
-        vocabulary: of the tokens.
-        rows: (n, k) rows in ``sentences`` of the sentences of each example.
+        vocabulary: vocabulary of the tokens.
+        rows: (n, k) the rows in ``sentences`` of each example's sentences.
         scores: (n,) the score of each example.
-        batch_size: examples a step.
-        length: longest input in tokens, with [CLS] and [SEP].
-        budget: padded tokens a chunk may hold.
-        seed: of the order.
+        batch_size: number of examples per step.
+        length: longest input in tokens, [CLS] and [SEP] included.
+        budget: largest number of tokens in a chunk, padding included.
+        seed: seed of the order.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SentenceBatches:
         self.batch_size, self.length, self.budget, self.seed = batch_size, length, budget, seed
 
     def steps_an_epoch(self) -> int:
-        """Return the number of batches until every example was seen once; the last batch may be short."""
+        """Return the number of batches in one pass over the examples; the last batch may be short."""
         return -(-len(self.rows) // self.batch_size)
 
     def batch(self, step: int, share: Share = ALL) -> SentenceBatch:
@@ -76,12 +76,12 @@ class SentenceBatches:
 
 
 class SentenceModule(TowersModule):
-    """Trains a bi-encoder on pairs (regression on the cosine) or on triplets (margin between distances).
+    """Trains a bi-encoder on sentence pairs (cosine regression) or on sentence triplets (margin between distances).
 
     Args:
         model: see ``TowersModule``.
-        margin: of the loss of triplets.
-        others: see ``TowersModule``.
+        margin: margin of the triplet loss.
+        others: further arguments of ``TowersModule``.
     """
 
     def __init__(self, model: str | Path | BiEncoder, *, margin: float = 1.0, **others: Any) -> None:
@@ -90,7 +90,7 @@ class SentenceModule(TowersModule):
         self._remember(margin=margin)
 
     def objective(self, batch: SentenceBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder, and the loss: a mean over the examples in the batch of all processes."""
+        """Return the encoder, and the loss: a mean over the examples of all processes."""
 
         def loss(vectors: Tensor) -> Tensor:
             first, second, *others = vectors.unflatten(0, (-1, len(batch.scores)))  # k tensors (b, d)
