@@ -65,7 +65,7 @@ class QueriesConfig(StageConfig):
     negatives_per_query: CountOrZero = 7
     """hard negatives sampled from the pool each time a query is used"""
     seed: Seed
-    """of weights, dropout, order, masks and whatever else is drawn"""
+    """random seed of initial weights, dropout, data order, masks and all other draws"""
 
     @field_validator("negative_depths", "negative_weights")
     @classmethod
