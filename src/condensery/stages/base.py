@@ -32,11 +32,11 @@ LeaveOut = BeforeValidator(_without_null)
 class Input:
     """Marks a field that names other stages, whose artifacts the stage reads.
 
-    The field is a ``str``, a ``list[str]`` or either of them ``| None``.
+    The field's type is ``str`` or ``list[str]``, with or without ``| None``.
 
     Attributes:
         product: the product that the named stages must make.
-        literal: words that are no stage's name (``backbone``); they stay in the config.
+        literal: reserved words that name no stage, such as ``backbone``; they stay in the config.
     """
 
     product: str
@@ -45,39 +45,40 @@ class Input:
 
 @dataclass(frozen=True)
 class Operational:
-    """Marks a field that cannot change the result (workers, log intervals) and so does not enter the artifact id."""
+    """Marks a field that cannot change the result, such as the number of workers; it does not enter the artifact id."""
 
 
 @dataclass(frozen=True)
 class Later:
-    """Marks a field that was added to a kind that had artifacts: it enters the id where it differs from its default.
+    """Marks a field that was added to a kind of stage after artifacts of that kind existed.
 
-    The stages that such a field names enter the id with it. So the ids of stages that do not use it stay as they were.
+    The field enters the artifact id only where its value differs from the default. The stages that the field names enter the
+    id with it. So the ids of stages that do not use the field stay as they were.
     """
 
 
 @dataclass(frozen=True)
 class FromRecipe:
-    """Marks a field whose default is another value of the recipe, as ``${place}`` reads it.
+    """Marks a field whose default is the value of another key of the recipe, as ``${place}`` interpolates it.
 
     Attributes:
-        place: the other key from the root of the recipe, such as ``trainer.precision``; ``.key`` is one beside the field.
+        place: the other key, from the root of the recipe, such as ``trainer.precision``; ``.key`` is a key of the same stage.
     """
 
     place: str
 
 
 Seed = Annotated[int, Ge(0), FromRecipe("seed")]
-TextLength = Annotated[int, Ge(4)]  # tokens of a query or passage, [CLS] and [SEP] included
-RowLength = Annotated[int, Ge(8)]  # of a text of pre-training, or of a query and a passage in one row
+TextLength = Annotated[int, Ge(4)]  # maximum tokens of a query or passage, including [CLS] and [SEP]
+RowLength = Annotated[int, Ge(8)]  # the same of a pre-training text, or of a query and a passage in one input
 Precision = Annotated[Literal["fp32", "bf16", "fp16"], FromRecipe("trainer.precision")]
 
 
 class StageConfig(BaseModel):
-    """Base of all stage configs: frozen and closed.
+    """Base of all stage configs; a config is frozen and allows no further keys.
 
-    A field has its default, and its explanation in a docstring below it; ``conf/stage/KIND.yaml`` is made from them (``make
-    conf``). Where a key has another default or meaning in a subclass, the subclass declares the field again.
+    A field has its default, and its explanation in a docstring below it. ``make conf`` writes ``conf/stage/KIND.yaml`` from
+    both. Where a key has another default or meaning in a subclass, the subclass declares the field again.
 
     A subclass may define ``identity() -> list[str]``, which returns further strings for the artifact id. A nested model
     that defines ``fingerprint() -> str`` enters the id by its fingerprint instead of its fields.
@@ -93,9 +94,9 @@ class StageConfig(BaseModel):
         return no_bool_as_number(cls, value, info)
 
     def by_content(self) -> set[str]:
-        """Return the fields whose values do not enter the id: here those marked ``Later`` that have their defaults.
+        """Return the fields whose values do not enter the id: here the fields marked ``Later`` that have their defaults.
 
-        A subclass adds those that enter it through ``identity``, such as a path by its content.
+        A subclass adds the fields that enter the id through ``identity``, such as a path whose content is hashed.
         """
         fields = type(self).model_fields
         return {name for name in marks(type(self), Later) if getattr(self, name) == fields[name].default}
@@ -103,26 +104,26 @@ class StageConfig(BaseModel):
     def input_error(self, inputs: Mapping[str, Sequence["StageConfig"]]) -> tuple[str, str] | None:
         """Check the config against the configs of the stages that it reads.
 
-        A subclass overrides this for faults that would otherwise show after hours, when the stage begins.
+        A subclass overrides this method for faults that would otherwise show only when the stage begins, hours later.
 
         Args:
-            inputs: the configs of the stages that each field names, by field.
+            inputs: configs of the stages that each field names, by field.
 
         Returns:
-            the faulty field of this config and the complaint about it; None where everything fits.
+            the faulty field of this config and the error message; None where everything fits.
         """
         return None
 
     def work(self, read: Read) -> Work:
-        """Return an estimate of the stage's work, for ``dry_run``; by default the work is not known."""
+        """Return an estimate of the stage's work for ``dry_run``; by default the work is unknown."""
         return Work()
 
     def actual_sizes(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
         """Return the sizes of the finished artifact.
 
         Args:
-            expected: the sizes that ``work`` has estimated.
-            metrics: the values in the artifact's manifest.
+            expected: sizes that ``work`` estimated.
+            metrics: metrics in the artifact's manifest.
         """
         return expected
 
@@ -144,13 +145,13 @@ def _leaves(annotation: Any) -> list[Any]:
 
 
 def marks(config: type[BaseModel], kind: type[Mark]) -> dict[str, Mark]:
-    """Return the fields of a config that have a mark of this kind, with the mark, in the order of their definition."""
+    """Return the marks of one kind by field of the config, in the order of definition."""
     fields = config.model_fields.items()
     return {name: mark for name, field in fields for mark in field.metadata if isinstance(mark, kind)}
 
 
 def references(config: type[BaseModel]) -> dict[str, Input]:
-    """Return the fields of a stage config that name other stages, in the order of their definition."""
+    """Return the fields of a stage config that name other stages, in the order of definition."""
     return marks(config, Input)
 
 
@@ -182,11 +183,11 @@ class Artifact:
 
     @property
     def warnings(self) -> list[str]:
-        """The warnings of the artifact's stage about its input, in sentences; a stage returns them under this name."""
+        """The stage's warnings about its input, as sentences; the stage returns them as the metric ``warnings``."""
         return [str(text) for text in self.manifest.get("metrics", {}).get("warnings", [])]
 
     def all_warnings(self) -> list[str]:
-        """Return the warnings of this artifact and of all artifacts that it was made from, each warning once."""
+        """Return the warnings of this artifact and of all its ancestors, without duplicates."""
         return list(dict.fromkeys(text for artifact in self.behind() for text in artifact.warnings))
 
     def inputs(self, field: str) -> list["Artifact"]:
@@ -195,19 +196,19 @@ class Artifact:
         return [Artifact(inside(store, reference, manifest)) for reference in self.manifest["inputs"].get(field, [])]
 
     def input(self, field: str) -> "Artifact":
-        """Return the one artifact that the field ``field`` named."""
+        """Return the single artifact that the field ``field`` named."""
         return self.inputs(field)[0]
 
     def ancestor(self, product: str) -> "Artifact | None":
-        """Return the nearest artifact that makes ``product``, breadth first from this one through its inputs; or None."""
+        """Return the nearest artifact that is a ``product``, by breadth-first search from this one, or None."""
         return next((artifact for artifact in self.behind() if artifact.manifest["makes"] == product), None)
 
     def parents(self) -> list["Artifact"]:
-        """Return the artifacts that this one was made from."""
+        """Return the artifacts that this artifact was computed from directly."""
         return [parent for field in self.manifest["inputs"] for parent in self.inputs(field)]
 
     def behind(self) -> Iterator["Artifact"]:
-        """Yield this artifact and all that it was made from, each once, breadth first."""
+        """Yield this artifact and all its ancestors, each once, breadth first."""
         found = [self]
         for artifact in found:  # the list grows during the loop
             yield artifact
@@ -219,8 +220,8 @@ class Artifact:
 def retriever_name(index: Artifact) -> str:
     """Return the name that runs and negatives give to the retriever of an index.
 
-    The name is ``kind/id`` of the encoder, or of the index where there is no encoder. A fused index, and an index that was
-    made from a fused one, are named after the fused index.
+    The name is ``kind/id`` of the encoder, or of the index where there is no encoder. A fused index has its own name. An
+    index that was built from a fused index has the name of the fused index.
     """
     named, below = index, [index]
     while len(below) == 1:
@@ -232,12 +233,12 @@ def retriever_name(index: Artifact) -> str:
 
 @dataclass(frozen=True)
 class Wandb:
-    """Settings of Weights & Biases, which gets the training curves besides the CSV.
+    """Settings of Weights & Biases (W&B), which receives the training curves in addition to the CSV file.
 
     Attributes:
-        project: name of the project.
-        entity: the user or team; None = the default of the account.
-        enabled: auto = online with a key, otherwise offline.
+        project: name of the W&B project.
+        entity: W&B user or team; None = the default of the account.
+        enabled: True, False, or auto: online where there is an API key, otherwise offline.
     """
 
     project: str
@@ -247,13 +248,13 @@ class Wandb:
 
 @dataclass(frozen=True)
 class DistributedProcess:
-    """The place of this process among those that compute a stage together.
+    """The rank of this process among the processes that compute one stage together.
 
     Attributes:
-        rank: number of this process among all processes, from 0.
-        processes: number of all processes.
-        local_rank: number of this process on its machine, from 0.
-        local_processes: number of processes on its machine.
+        rank: index of this process among all processes, from 0.
+        processes: number of all processes (world size).
+        local_rank: index of this process on its machine, from 0.
+        local_processes: number of processes on this machine.
     """
 
     rank: int
@@ -264,39 +265,39 @@ class DistributedProcess:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Settings of a stage on this machine. They do not change the result, apart from rounding by threads and devices."""
+    """Settings of a stage on this machine; they change results only by rounding, through threads and devices."""
 
     accelerator: str  # auto, cpu or gpu
     devices: int | str  # a number or auto; for stages that several processes compute together
-    threads: int  # for torch and BLAS in this process
-    workers: int  # processes that prepare data
+    threads: int  # CPU threads of torch and BLAS in this process
+    workers: int  # processes that prepare batches
     wandb: Wandb
-    group: str  # name of the study, a run or a sweep: the W&B group
-    output_root: Path  # everything that is written lies here
-    labels: Mapping[str, str] = field(default_factory=dict)  # stage -> words that tell it from this stage of other jobs
+    group: str  # name of the run or sweep, which is the W&B group
+    output_root: Path  # the folder of everything that is written
+    labels: Mapping[str, str] = field(default_factory=dict)  # stage -> words that tell it apart from other jobs
     launcher: Launcher = field(default_factory=lambda: LocalLauncher(kind="local"))
     distributed: DistributedProcess | None = None  # set in a process that was started for the stage
-    compile: bool = False  # whether layers that train are compiled by torch
-    flags: Mapping[str, Any] = field(default_factory=dict)  # of Lightning's Trainer, besides the loop's own
-    tensorboard: bool = False  # whether TensorBoard gets the curves too
-    trackio: str | None = None  # the project in Trackio that gets the curves too
+    compile: bool = False  # whether torch compiles the layers that are trained
+    flags: Mapping[str, Any] = field(default_factory=dict)  # further arguments of Lightning's Trainer
+    tensorboard: bool = False  # whether curves are also written for TensorBoard
+    trackio: str | None = None  # the Trackio project that also receives the curves
 
     @property
     def search_device(self) -> str | None:
-        """The device that searches vectors: "cpu", or None for a GPU where there is one."""
+        """The device of vector search: "cpu", or None = a GPU where there is one."""
         return "cpu" if self.accelerator == "cpu" else None
 
 
 @dataclass(frozen=True)
 class Context:
-    """The surroundings of a stage, which its function gets besides the config.
+    """The context of a stage, which its function receives besides the config.
 
     Attributes:
         stage_name: name of the stage in the recipe.
-        folder: the folder that the function writes into. It survives an interruption, so that files in it are the stage's
-            own earlier work, to go on from. It becomes the artifact when the function returns.
+        folder: folder that the function writes into. The folder survives an interruption, so the function can resume from
+            files that it wrote earlier. It becomes the artifact when the function returns.
         runtime: settings of this machine.
-        made_from: the input artifacts, by field of the config.
+        made_from: input artifacts, by field of the config.
     """
 
     stage_name: str
@@ -305,11 +306,11 @@ class Context:
     made_from: Mapping[str, tuple[Artifact, ...]]
 
     def artifacts(self, field: str) -> list[Artifact]:
-        """Return the input artifacts of ``field``; the list is empty where the field holds a literal word or null."""
+        """Return the input artifacts of ``field``; an empty list where the field holds a reserved word or null."""
         return list(self.made_from[field])
 
     def artifact(self, field: str) -> Artifact:
-        """Return the one input artifact of ``field``. Raises ``LookupError`` where it holds a literal word or null."""
+        """Return the single input artifact of ``field``. Raises ``LookupError`` where it holds a reserved word or null."""
         return self.made_from[field][0]
 
     def inputs(self, field: str) -> list[Path]:
@@ -317,5 +318,5 @@ class Context:
         return [artifact.path for artifact in self.made_from[field]]
 
     def input(self, field: str) -> Path:
-        """Return the folder of the one input artifact of ``field``."""
+        """Return the folder of the single input artifact of ``field``."""
         return self.artifact(field).path

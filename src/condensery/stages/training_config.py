@@ -1,4 +1,4 @@
-"""Config keys that all training stages share: the optimiser, the length of training, the start and validation."""
+"""Config keys that all training stages share: optimiser, length of training, initial checkpoint and validation."""
 
 from typing import Annotated, Literal, Self, cast
 
@@ -13,48 +13,49 @@ from condensery.stages.trainer_options import Callbacks, identity
 from condensery.stages.workload import Sizes, Work, checkpoint_bytes, product
 from condensery.training.settings import RUN_LENGTHS, Optimiser
 
-SMALLEST = 2048  # padded tokens of the first chunk that chunk_tokens=auto tries
+SMALLEST = 2048  # padded tokens per chunk that chunk_tokens=auto tries first
 
-LENGTHS = ("length", "query_length", "passage_length")  # fields that say how long inputs are, in tokens
+LENGTHS = ("length", "query_length", "passage_length")  # fields with maximum input lengths in tokens
 
-AROUND = 5.0  # CPU-seconds of a training besides its steps: importing libraries, loading, validation, saving
+AROUND = 5.0  # CPU-seconds of a training run besides its steps: importing libraries, loading, validation, saving
 
 
 class OptimisedStageConfig(StageConfig):
     """Keys of every stage that trains a model, of any kind."""
 
     batch_size: Count
-    """items of an optimisation step"""
+    """items per optimisation step"""
     chunk_tokens: Count | Literal["auto"] = 2048
-    """padded tokens that are in memory together, a larger batch is accumulated; auto: what fits the GPU, 2048 on a CPU"""
+    """padded tokens in memory at once; a larger batch is processed in chunks; auto: as many as fit the GPU, 2048 on a CPU"""
     steps: Count | None = None
-    """optimisation steps; give this, ``epochs`` or ``token_budget``, and set the other two to null"""
+    """optimisation steps; set exactly one of ``steps``, ``epochs`` and ``token_budget``, the other two to null"""
     epochs: Positive | None = None
     """passes over the data"""
     token_budget: Count | None = None
-    """tokens read in all: as many steps as that takes"""
+    """tokens to read in all; the number of steps follows from it"""
     learning_rate: Positive
-    """the peak, of AdamW"""
+    """peak learning rate of AdamW"""
     layer_decay: PositiveShare = 1.0
-    """share of the rate of the layer above that a backbone layer gets; .7 to .95 keeps lower layers; 1: all get the same"""
+    """ratio of a backbone layer's learning rate to that of the layer above; .7 to .95 change lower layers less; 1: equal
+    rates"""
     warmup_ratio: Share = 0.1
-    """share of the steps in which the rate rises; then it falls linearly to zero"""
+    """share of the steps in which the learning rate rises; afterwards it falls linearly to zero"""
     weight_decay: Weight = 0.01
-    """of AdamW; biases and LayerNorm weights are not decayed"""
+    """weight decay of AdamW; biases and LayerNorm weights are not decayed"""
     max_grad_norm: Weight = 1.0
-    """largest norm of the gradient; 0: no clipping"""
+    """gradient norm above which gradients are clipped; 0: no clipping"""
     precision: Precision
-    """fp32, or mixed bf16 or fp16"""
+    """fp32, or mixed precision with bf16 or fp16"""
     seed: Seed
-    """of weights, dropout, order, masks and whatever else is drawn"""
+    """random seed of initial weights, dropout, data order, masks and all other draws"""
     checkpoint_every: Annotated[CountOrZero, Operational()] = 500
-    """steps between checkpoints; an interrupted stage goes on from the last; 0: none by steps"""
+    """steps between checkpoints; an interrupted stage resumes from the last one; 0: none by steps"""
     checkpoint_minutes: Annotated[Weight, Operational()] = 10
-    """after so many minutes without a checkpoint there is one as well, for steps that are slow; 0: never"""
+    """minutes without a checkpoint after which one is written as well, where steps are slow; 0: never"""
     log_every: Annotated[Count, Operational()] = 20
     """steps between two logged points"""
     callbacks: Annotated[Callbacks, FromRecipe("trainer.callbacks")]
-    """of Lightning, by a label: EarlyStopping, EMAWeightAveraging and others; see conf/trainer/auto.yaml"""
+    """Lightning callbacks by label, such as EarlyStopping and EMAWeightAveraging; see conf/trainer/auto.yaml"""
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
@@ -65,9 +66,9 @@ class OptimisedStageConfig(StageConfig):
         return self
 
     def by_content(self) -> set[str]:
-        """Return ``callbacks`` and ``layer_decay``, which enter the id through ``identity``.
+        """Return, besides, ``callbacks`` and ``layer_decay``, which enter the id through ``identity``.
 
-        Callbacks that only watch do not count. A decay of 1 leaves the id as it was before the key was added.
+        Callbacks that only observe do not enter the id. A decay of 1 leaves the id as it was before the key was added.
         """
         return super().by_content() | {"callbacks", "layer_decay"}
 
@@ -77,16 +78,16 @@ class OptimisedStageConfig(StageConfig):
         return [*identity(self.callbacks, self.validations()), *decay]
 
     def validations(self) -> tuple[int, ...] | None:
-        """Return the interval and the sizes of validation; None = the stage is not validated."""
+        """Return the interval and the sample sizes of validation; None where the stage is not validated."""
         return None
 
     @property
     def budget(self) -> int:
-        """Padded tokens of a chunk; for ``auto`` the smallest, until ``training.fitting`` has found the number that fits."""
+        """Padded tokens of a chunk; for ``auto`` the smallest, until ``training.fitting`` has measured how many fit."""
         return SMALLEST if self.chunk_tokens == "auto" else self.chunk_tokens
 
     def lengths(self) -> dict[str, int]:
-        """Return the lengths of inputs, in tokens, by key."""
+        """Return the maximum input lengths in tokens, by key."""
         return {key: getattr(self, key) for key in LENGTHS if hasattr(self, key)}
 
     def optimiser(self) -> Optimiser:
@@ -94,14 +95,14 @@ class OptimisedStageConfig(StageConfig):
         return cast(Optimiser, {key: getattr(self, key) for key in Optimiser.__annotations__})
 
     def training(self, sizes: Sizes, step: Step | None, items: float | None) -> Work:
-        """Return the work of the whole training, whose number of steps follows from the config.
+        """Return the estimated work of the whole training run.
 
-        The number comes from ``steps``, from ``epochs`` of ``items``, or from ``token_budget``. Gradients and AdamW's two
-        moments lie in memory and, during training, in a checkpoint; only the weights stay on disk.
+        The number of steps comes from ``steps``, from ``epochs`` of ``items``, or from ``token_budget``. Gradients and
+        AdamW's two moments are kept in memory and, during training, in a checkpoint. Only the weights stay on disk.
 
         Args:
-            sizes: of the stage's artifact.
-            step: one step; None = not known.
+            sizes: sizes of the stage's artifact.
+            step: cost of one step; None = not known.
             items: items per epoch; None = not known.
         """
         steps: float | None = self.steps
@@ -116,18 +117,18 @@ class OptimisedStageConfig(StageConfig):
 
 
 class EncoderStageConfig(OptimisedStageConfig):
-    """Keys of every stage that trains an encoder of texts; ``conf/stage/`` explains each."""
+    """Keys of every stage that trains a text encoder; ``conf/stage/`` explains each key."""
 
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
-    """the stage with the tokenizer, saved beside the weights"""
+    """the stage with the tokenizer, which is saved beside the weights"""
     init: Annotated[str, Input("encoder", literal=("backbone",))]
-    """the stage with an encoder to start from, or backbone"""
+    """the stage whose encoder is the initial checkpoint, or the word backbone"""
     backbone: Annotated[BackboneConfig, FromRecipe("backbone")]
-    """the group ``backbone``, for init: backbone"""
+    """settings of the encoder, for init: backbone; the group ``backbone``"""
 
     @model_validator(mode="after")
     def _inputs_fit_the_backbone(self) -> Self:
-        if self.backbone.name is None:  # a checkpoint tells its size only when it is loaded
+        if self.backbone.name is None:  # the size of a named checkpoint is known only once it is loaded
             for key, tokens in self.lengths().items():
                 check_length(key, tokens, self.backbone.max_positions)
         return self
@@ -136,7 +137,7 @@ class EncoderStageConfig(OptimisedStageConfig):
         """Return the callbacks and the layer decay that can change the result.
 
         Raises:
-            UserError: the checkpoint to start from is a missing folder, or holds no checkpoint.
+            UserError: the initial checkpoint is a missing folder, or a folder without a checkpoint.
         """
         if self.init == "backbone":
             check_checkpoint(self.backbone.name, "backbone.name")
@@ -149,14 +150,14 @@ class CollectionConfig(StageConfig):
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     tokens: Annotated[str, Input("tokens")] = "tokens"
-    """the stage with the tokens"""
+    """the stage with the token ids of the collection"""
 
 
 class ValidatedConfig(CollectionConfig):
-    """Keys of validation, on the collection that is trained on."""
+    """Keys of validation on a sample of the training collection."""
 
     validate_every: Annotated[CountOrZero, Operational()] = 200
-    """steps between validations on a sampled sub-corpus; 0: none"""
+    """steps between validations on a sampled sub-corpus; 0: no validation"""
     validation_queries: Annotated[CountOrZero, Operational()] = 200
     """dev queries of the collection in the sample; 0: no validation"""
     validation_passages: Annotated[CountOrZero, Operational()] = 2000

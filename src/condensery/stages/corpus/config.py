@@ -1,4 +1,4 @@
-"""Configs of the stages that turn a user's files into passages, queries, sentences and tokens."""
+"""Configs of the stages that turn a user's files into passages, queries, sentences and token ids."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,13 +34,13 @@ Part = Annotated[float, Gt(0), Lt(1)]
 
 @stage("corpus", "corpus:corpus", version=1, makes="corpus")
 class CorpusConfig(StageConfig):
-    """Read the user's files, in any format, into a collection on disk."""
+    """Read the user's files, in any supported format, into a collection on disk."""
 
     data: Annotated[DataConfig, FromRecipe("data")]
-    """what is read: the group ``data``"""
+    """the data set to read: the group ``data``"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work from the size of the input; the artifact holds the text once."""
+        """Estimate the work from the size of the input; the artifact holds one copy of the text."""
         sizes = Sizes(self._sizes())
         texts = total([sizes.tokens, product(sizes.collection.passages, sizes.collection.passage_tokens)])
         if sizes.collection.documents is None:
@@ -56,9 +56,9 @@ class CorpusConfig(StageConfig):
         return Sizes(over(expected.collection, counted))
 
     def _sizes(self) -> CollectionSizes:
-        """Return the sizes of the input, after training queries were set aside.
+        """Return the sizes of the input after some training queries have been set aside.
 
-        Some training queries become the dev split where there is none, and some lose their judgements.
+        Where the input has no dev split, some training queries become it. Others lose their judgements.
         """
         sizes, aside = self.data.sizes(), self.data.unlabelled_queries
         train, unjudged = sizes.queries.get("train"), sizes.unjudged
@@ -80,10 +80,10 @@ class QueryStageConfig(StageConfig):
     passages: Annotated[str, Input("passages")] = "passages"
     """the stage with the passages"""
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
-    """the stage with the tokenizer that has read the passages, and reads the queries too"""
+    """the stage with the tokenizer of the passages, which also tokenises the queries"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of a few queries per passage, read from files or taken from the passages."""
+        """Estimate the work for a few queries per passage, read from files or extracted from the passages."""
         sizes = known(read)
         passages = sizes.collection.passages
         return Work(sizes, seconds=product(1e-4, passages), disk=product(100.0, passages))
@@ -91,22 +91,23 @@ class QueryStageConfig(StageConfig):
 
 @stage("extract_queries", "extract_queries:extract_queries", version=1, makes="queries")
 class ExtractQueriesConfig(QueryStageConfig):
-    """Take the queries of each passage from the passage itself, without any model: the baseline of generated ones.
+    """Extract the queries of each passage from the passage itself, without a model: the baseline for generated queries.
 
-    With ``remove``, a passage whose tokens do not show where a sentence ends has no query, as one of a single sentence.
+    With ``remove``, two kinds of passages have no query: those of a single sentence, and those whose token ids do not show
+    where a sentence ends.
     """
 
     kind: Literal["sentence", "title", "both"] = "sentence"
-    """sentence: the most salient ones, by the mean idf of their words; title: that of the passage; both: also a title
-    that no other passage has"""
+    """sentence: the passage's sentences with the highest mean idf of their words; title: its title; both: sentences and
+    a title that no other passage has"""
     number: Count = 1
-    """sentences of a passage, at most (kind: sentence or both)"""
+    """maximum number of sentences per passage (kind: sentence or both)"""
     minimum_words: Count = 4
-    """a shorter sentence is no query (kind: sentence or both)"""
+    """minimum words of a sentence that becomes a query (kind: sentence or both)"""
     maximum_words: Count = 40
-    """a longer sentence is no query (kind: sentence or both)"""
+    """maximum words of a sentence that becomes a query (kind: sentence or both)"""
     remove: bool = False
-    """hide the sentence from its passage in training; a passage of a single sentence then has no query"""
+    """remove the sentence from its passage in training; a passage of a single sentence then has no query"""
 
     @model_validator(mode="after")
     def _some_length_fits(self) -> Self:
@@ -120,33 +121,33 @@ class GenerateQueriesConfig(QueryStageConfig):
     """Generate queries for each passage with a sequence-to-sequence model, by top-k and nucleus sampling (doc2query)."""
 
     model: str | None = "doc2query/all-with_prefix-t5-base-v1"
-    """hub name or folder of the generator; null: ``generator`` makes it"""
+    """hub name or folder of the generator; null: use that of ``generator``"""
     revision: str | None = None
-    """commit, tag or branch on the hub"""
+    """commit, tag or branch of the model on the Hugging Face hub"""
     generator: Annotated[str | None, Input("generator")] = None
-    """the stage that makes the generator (finetune_generator); null: ``model`` names it"""
+    """the stage that trains the generator (finetune_generator); null: use ``model``"""
     prefix: str = "text2query: "
-    """text before each passage, as the generator was trained"""
+    """string put before each passage; it must be that of the generator's training"""
     titles: bool = True
-    """the generator reads the title before the text, where passages have titles"""
+    """the generator reads a passage's title, if there is one, before the text"""
     number: Annotated[int, Ge(1), Le(1 << 20)] = 5
-    """queries of a passage; the first n are the same whatever the number"""
+    """queries per passage; the first n stay the same if the number is changed"""
     top_k: CountOrZero = 25
-    """tokens that a draw chooses from, at most; 0: all"""
+    """top-k sampling: number of most probable tokens that are sampled from; 0: all"""
     top_p: PositiveShare = 0.95
-    """share of the probability that the tokens of a draw hold together"""
+    """nucleus sampling: cumulative probability of the tokens that are sampled from"""
     max_tokens: Count = 64
-    """tokens of the longest query"""
+    """maximum tokens of a query"""
     max_input_tokens: Annotated[int, Ge(8)] = 384
-    """tokens of prefix, title and passage; a longer input is cut"""
+    """maximum tokens of prefix, title and passage; a longer input is truncated"""
     batch_size: Count = 32
-    """passages that are sampled together; another number may change a query by the rounding of a logit"""
+    """passages per batch; another batch size may change a query, because logits are rounded differently"""
     precision: Precision
-    """fp32, bf16 or fp16, of the weights too"""
+    """numeric precision of the weights and of computation: fp32, bf16 or fp16"""
     seed: Seed
-    """of every draw"""
+    """random seed of sampling"""
     shard_size: Annotated[Count, Operational()] = 512
-    """passages of a file of finished work, about; devices share the files, and a restart keeps whole ones"""
+    """approximate passages per shard file; devices divide the shards among themselves, and a restart keeps complete shards"""
 
     @model_validator(mode="after")
     def _one_generator(self) -> Self:
@@ -155,10 +156,10 @@ class GenerateQueriesConfig(QueryStageConfig):
         return self
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: each passage is read once, and each query is written token by token.
+        """Estimate the work: each passage is read once, and each query is generated token by token.
 
-        A ``model`` counts as T5-base. Token by token a GPU stays far below its rate for large products, so the time shown
-        is a lower bound.
+        A ``model`` is assumed to have the size of T5-base. Token-by-token generation stays far below a GPU's throughput for
+        large matrix products, so the time shown is a lower bound.
         """
         sizes = known(read, "passages", "tokenizer")
         generator = known(read, "generator").encoder or T5_BASE
@@ -175,7 +176,7 @@ class GenerateQueriesConfig(QueryStageConfig):
         return folder if folder is not None and folder.is_dir() else None
 
     def by_content(self) -> set[str]:
-        """Return the key ``model`` where it names a folder, which counts by its content."""
+        """Return the key ``model`` where it names a folder, whose content enters the id instead of its path."""
         return {"model"} if self._folder() else set()
 
     def identity(self) -> list[str]:
@@ -191,23 +192,24 @@ class GenerateQueriesConfig(QueryStageConfig):
 
 @stage("passages", "passages:passages", version=1, makes="passages")
 class PassagesConfig(StageConfig):
-    """Cut documents into passages, for which queries can then be made (query-as-context pre-training)."""
+    """Split documents into passages, for which queries can then be made (query-as-context pre-training)."""
 
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
     """the stage with the tokenizer"""
     grouping: Literal["sentences", "collection"] = "sentences"
-    """sentences: as many of a document as fit into the length; collection: its own passages, whatever their length"""
+    """sentences: a passage is as many sentences of a document as fit into ``length``; collection: its own passages, of any
+    length"""
     length: Annotated[int, Ge(16)] = 144
-    """tokens of the longest passage, [CLS], [SEP] and the title with its [SEP] included (grouping: sentences)"""
+    """maximum tokens of a passage, including [CLS], [SEP] and the title with its [SEP] (grouping: sentences)"""
     titles: bool = True
-    """a passage is read as title [SEP] text; false: titles are dropped"""
+    """a passage is tokenised as title [SEP] text; false: titles are dropped"""
     workers: Annotated[Count, Operational()] = 2
-    """processes"""
+    """number of worker processes"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: documents are split into sentences, sentences are grouped, texts and tokens are written."""
+        """Estimate the work of splitting documents into sentences, grouping these, and writing texts and token ids."""
         sizes = known(read)
         texts = sizes.collection
         if self.grouping == "sentences" and sizes.tokens is not None and sizes.text_tokens is not None:
@@ -224,19 +226,19 @@ class PassagesConfig(StageConfig):
 
 @stage("read_queries", "queries:read_queries", version=1, makes="queries")
 class ReadQueriesConfig(QueryStageConfig):
-    """Read queries that others made for the passages, from files (plain or .gz)."""
+    """Read existing queries for the passages from files (plain or .gz)."""
 
     path: Annotated[str, Operational()]  # the content enters the id, the path does not
-    """a file, a folder of files, or a pattern such as queries/*.jsonl.gz"""
+    """a file, a folder of files, or a glob pattern such as queries/*.jsonl.gz"""
     format: Literal["auto", "jsonl", "tsv", "lines"] = "auto"
-    """jsonl: {"id", "queries"}; tsv: passage id, tab, query; lines: line i of every file is for passage i; auto: finds
-    out"""
+    """jsonl: {"id", "queries"}; tsv: passage id, tab, query; lines: line i of every file is for passage i; auto:
+    detected from the files"""
     missing: Literal["error", "skip"] = "error"
-    """what a passage without a query is: an error, or skip: training leaves it out"""
+    """a passage without a query: error raises an error; skip leaves the passage out of training"""
 
     def files(self) -> Sequence[Path]:
-        """Return the files, sorted. Raises ``UserError`` where there are none."""
-        from condensery.text.queries import query_files  # with Arrow, which takes .3 s
+        """Return the paths of the files, sorted. Raises ``UserError`` where there are none."""
+        from condensery.text.queries import query_files  # imports Arrow, which takes .3 s
 
         return query_files(self.path)
 
@@ -244,7 +246,7 @@ class ReadQueriesConfig(QueryStageConfig):
         """Return the content hashes of the files.
 
         Raises:
-            UserError: a file is missing or unreadable; this is found before anything is computed.
+            UserError: a file is missing or unreadable; this is checked before anything is computed.
         """
         files = list(self.files())
         look(files)
@@ -252,13 +254,13 @@ class ReadQueriesConfig(QueryStageConfig):
 
 
 class SentenceStageConfig(StageConfig):
-    """Shared keys of the stages that make examples of a sentence task."""
+    """Shared keys of the stages that create the examples of a sentence task."""
 
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
     """the stage with the tokenizer"""
 
     def making(self, read: Read, sentences: SentenceSizes | None) -> Work:
-        """Return the work of writing ``sentences``: their text once, and their tokens."""
+        """Return the work of writing ``sentences``: one copy of their text, and their token ids."""
         if sentences is None:
             return Work(known(read))
         disk = 2 * CHARACTERS * sentences.tokens * sentences.sentences
@@ -276,7 +278,7 @@ class SentenceFilesConfig(SentenceStageConfig):
     """Shared keys of the stages that read one file of examples for each split."""
 
     root: Annotated[str, Field(min_length=1), Operational()]  # the content enters the id, the path does not
-    """the folder of the files"""
+    """the folder that contains the files"""
     each: ClassVar[int]  # sentences per example
 
     def inputs_in(self, root: Path) -> dict[str, InputFile]:
@@ -291,7 +293,7 @@ class SentenceFilesConfig(SentenceStageConfig):
         """Return the content hashes of the files.
 
         Raises:
-            UserError: a file is missing or unreadable; this is found before anything is computed.
+            UserError: a file is missing or unreadable; this is checked before anything is computed.
         """
         files = list(self.files().values())
         look(files)
@@ -318,7 +320,7 @@ class ReadStsConfig(SentenceFilesConfig):
 
 @stage("read_triplets", "sentences:read_triplets", version=1, makes="sentences")
 class ReadTripletsConfig(SentenceFilesConfig):
-    """Read triplets of sentences as Ein Dor et al. (2018) published them, in place of the stage section_triplets.
+    """Read triplets of sentences in the format of Ein Dor et al. (2018), in place of the stage section_triplets.
 
     The files are train.csv, validation.csv and test.csv (wikipedia-sections-triplets.zip), plain or .gz.
     """
@@ -332,20 +334,20 @@ class ReadTripletsConfig(SentenceFilesConfig):
 
 @stage("section_triplets", "sentences:section_triplets", version=1, makes="sentences")
 class SectionTripletsConfig(SentenceStageConfig):
-    """Draw triplets of sentences from articles: two sentences of one section, and one of another section."""
+    """Sample triplets of sentences from articles: two sentences of one section, and one of another section."""
 
     path: Annotated[str, Field(min_length=1), Operational()]  # the content enters the id, the path does not
     """a file of documents with headings, plain or .gz"""
     dev_share: Part = 0.05
-    """share of the articles, by their ids, for the split dev"""
+    """share of the articles, chosen by their ids, that form the split dev"""
     test_share: Part = 0.1
-    """share of the articles for the split test"""
+    """share of the articles that form the split test"""
     per_article: Count = 20
-    """triplets drawn from an article, at most"""
+    """maximum number of triplets per article"""
     minimum_words: Count = 5
-    """a shorter sentence is left out"""
+    """minimum words of a sentence; a shorter one is left out"""
     seed: CountOrZero = 1
-    """of the split and the draws: the same task for every seed of the training"""
+    """random seed of the splits and the triplets; its own key, so that every training seed gets the same task"""
 
     @model_validator(mode="after")
     def _something_to_train_on(self) -> Self:
@@ -375,7 +377,7 @@ class SectionTripletsConfig(SentenceStageConfig):
         """Return the content hash of the file.
 
         Raises:
-            UserError: the file is missing or unreadable; this is found before anything is computed.
+            UserError: the file is missing or unreadable; this is checked before anything is computed.
         """
         file = self.file()
         look([file])
@@ -384,29 +386,29 @@ class SectionTripletsConfig(SentenceStageConfig):
 
 @stage("tokenizer", "tokenizer:tokenizer", version=1, makes="tokenizer")
 class TokenizerConfig(StageConfig):
-    """Take a named tokenizer, or train a WordPiece on the collection."""
+    """Load a named tokenizer, or train a WordPiece tokenizer on the collection."""
 
     corpus: Annotated[str, Input("corpus")] = "corpus"
-    """the stage whose text trains the WordPiece"""
+    """the stage with the text that a WordPiece is trained on"""
     name: Annotated[str | None, FromRecipe("backbone.tokenizer")]
-    """hub name or folder; null: train one"""
+    """hub name or folder of a tokenizer; null: train a WordPiece"""
     vocab_size: Annotated[int, Ge(100), FromRecipe("backbone.vocab_size")]
-    """entries of the trained WordPiece"""
+    """vocabulary size of the trained WordPiece"""
     lowercase: bool = True
-    """the trained WordPiece ignores case; a named tokenizer stays as it is"""
+    """the trained WordPiece lowercases text; a named tokenizer stays as it is"""
     strip_accents: bool | Literal["latin"] = "latin"
-    """the accents that the trained WordPiece ignores. latin: those of Latin letters; true: all marks, also vowel signs;
-    false: none"""
+    """accents that the trained WordPiece strips. latin: those of Latin letters; true: all combining marks, also vowel
+    signs; false: none"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: training a WordPiece counts the words of all texts."""
+        """Estimate the work of training a WordPiece, which counts the words of all texts."""
         sizes = known(read)
         if self.name is not None:
             return Work(sizes, seconds=1.0, disk=1e6)
         return Work(replace(sizes, vocabulary=self.vocab_size), seconds=product(3.7e-6, sizes.tokens), disk=2e5)
 
     def actual_sizes(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
-        """Return the sizes with the true size of the vocabulary."""
+        """Return the sizes with the actual size of the vocabulary."""
         return replace(expected, vocabulary=metrics["size"])
 
     def _folder(self) -> Path | None:
@@ -435,16 +437,16 @@ class TokenizerConfig(StageConfig):
 
 @stage("tokens", "tokens:tokens", version=1, makes="tokens")
 class TokensConfig(StageConfig):
-    """Tokenise every text of a collection once."""
+    """Tokenise every text of a collection once, so that other stages read token ids."""
 
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
     """the stage with the tokenizer"""
     titles: bool = True
-    """passages are read as title [SEP] text"""
+    """passages are tokenised as title [SEP] text"""
     workers: Annotated[Count, Operational()] = 2
-    """processes"""
+    """number of worker processes"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of tokenising every text once.

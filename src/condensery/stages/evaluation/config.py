@@ -1,4 +1,4 @@
-"""Configs of the stages that measure."""
+"""Configs of the stages that evaluate models, rankings and data."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,28 +26,28 @@ BACKBONE = "backbone"
 class AttentionEntropyConfig(StageConfig):
     """Measure how broadly the CLS token attends: the entropy of its attention in nats, by layer.
 
-    It is the mean over heads and texts (Gao and Callan 2021a, §5, figure 2). Of separate towers the tower of passages is
-    measured.
+    The entropy is the mean over heads and texts (Gao and Callan 2021a, §5, figure 2). Where queries and passages have
+    separate towers, the passage tower is measured.
     """
 
     encoders: Annotated[list[str], Input("encoder", literal=(BACKBONE,)), Field(min_length=1)]
-    """stages with an encoder, tuned or not; the word backbone stands for the model that training begins with"""
+    """stages with an encoder, fine-tuned or not; the word backbone stands for the initial checkpoint"""
     backbone: Annotated[BackboneConfig, FromRecipe("backbone")]
-    """the group ``backbone``"""
+    """settings of the encoder: the group ``backbone``"""
     tokens: Annotated[str, Input("tokens")] = "tokens"
-    """the stage with the tokens"""
+    """the stage with the token ids of the collection"""
     texts: Literal["passages", "documents"] = "passages"
-    """what is drawn at random: passages (where documents are separate, theirs) or whole documents"""
+    """texts that are sampled: passages (of the documents, where these are separate from the passages) or whole documents"""
     number: Count = 1000
-    """texts that are drawn; fewer where there are not so many"""
+    """number of sampled texts; fewer where the collection has fewer"""
     length: RowLength = 128
-    """tokens that a text is cut to, [CLS] and [SEP] included"""
+    """tokens that a text is truncated to, including [CLS] and [SEP]"""
     min_length: Annotated[int, Ge(2)] = 16
-    """tokens of the shortest text: the entropy is at most the logarithm of the length"""
+    """minimum tokens of a text; short texts would lower the entropy, which is at most the logarithm of the length"""
     chunk_tokens: Count = 16384
-    """padded tokens that are in memory together"""
+    """padded tokens in memory at once"""
     seed: Seed
-    """of the texts, and of the weights of a backbone from scratch"""
+    """random seed of the sampled texts, and of the weights of a backbone from scratch"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work: each encoder reads the texts once."""
@@ -68,40 +68,40 @@ class AttentionEntropyConfig(StageConfig):
 
 @stage("audit_pairs", "audit_pairs:audit_pairs", version=1, makes="audit")
 class AuditPairsConfig(StageConfig):
-    """Ask annotators, and without people BM25, whether the contexts of pre-training are related to their passages.
+    """Audit whether the contexts of pre-training are related to their passages, by annotators and by ranks of BM25.
 
-    The smaller of the two samples, ``pairs`` and ``proxy_pairs``, is the beginning of the larger.
+    There are two samples of pairs, ``pairs`` and ``proxy_pairs``. The smaller sample is the beginning of the larger one.
     """
 
     passages: Annotated[str, Input("passages")] = "passages"
     """the stage with the passages"""
     queries: Annotated[str | None, Input("queries")] = "queries"
-    """the stage with their queries; null: only pairs of passages"""
+    """the stage with the queries of the passages; null: only pairs of passages"""
     pairs: Count = 200
     """pairs of each kind on the sheets for annotators"""
     annotators: Count = 3
-    """annotators who judge each pair; the majority decides, a tie is low"""
+    """annotators who judge each pair; the majority decides, and a tie counts as low"""
     groups: Count = 1
-    """groups of annotators, each for its share of the pairs; 2 in the paper's appendix, of six annotators"""
+    """groups of annotators among which the pairs are divided; Wu et al. 2023 (appendix) have six annotators in 2"""
     sheets: Path | Annotated[list[Path], Field(min_length=1)] | None = None
-    """the filled sheets, a folder or a list of files; null: write empty ones"""
+    """the filled-in sheets, as a folder or a list of files; null: write empty sheets"""
     proxy_pairs: CountOrZero = 2000
-    """pairs of each kind that BM25 ranks; fewer where there are fewer; 0: no ranks"""
+    """pairs of each kind that BM25 ranks, or fewer where the data has fewer; 0: no ranks"""
     context_words: Count = 256
-    """words of a context, from its beginning, that BM25 searches with"""
+    """number of first words of a context that are BM25's query"""
     k1: Weight = 0.9
-    """saturation of term frequency, as in bm25"""
+    """saturation of the term frequency, as in the stage bm25"""
     b: Share = 0.4
-    """strength of the length normalisation, as in bm25"""
+    """strength of the length normalisation, as in the stage bm25"""
     stopwords: str = "english"
-    """english or none"""
+    """stop words that are removed: english or none"""
     stemmer: str = "porter"
-    """a Snowball algorithm, or none"""
+    """stemmer: a Snowball algorithm, or none"""
     seed: Seed
-    """of the choice of pairs and of their order"""
+    """random seed of the choice and the order of the pairs"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of indexing the passages by their words and scoring ``proxy_pairs`` pairs of each kind."""
+        """Estimate the work of building a BM25 index and scoring ``proxy_pairs`` pairs of each kind."""
         sizes = known(read)
         return Work(sizes, seconds=total([product(4e-6, sizes.tokens), 1e-4 * self.proxy_pairs]), disk=1e5)
 
@@ -116,11 +116,11 @@ class AuditPairsConfig(StageConfig):
         return [] if self.sheets is None else filled_sheets(self.sheets)
 
     def by_content(self) -> set[str]:
-        """Return ``sheets``, which count by content."""
+        """Return ``sheets``, whose content enters the id instead of the paths."""
         return {"sheets"}
 
     def identity(self) -> list[str]:
-        """Return the content hashes of the filled sheets, sorted, so that order and place do not matter.
+        """Return the content hashes of the filled-in sheets, sorted, so that their order and paths do not matter.
 
         Raises:
             UserError: the sheets are missing.
@@ -137,30 +137,31 @@ class AuditPairsConfig(StageConfig):
     together="shared_search",
 )
 class EvaluateConfig(StageConfig):
-    """Rank the passages for the queries of a split and measure the ranking; added by itself for every row of the table.
+    """Rank the passages for the queries of a split and measure the ranking; added automatically for each table row.
 
-    A passage that is the query itself, by its id and its text, is not ranked (``own_passages``).
+    A passage that is the query itself, with the same id and the same text, is excluded from its ranking
+    (``own_passages``).
     """
 
     index: Annotated[str, Input("index")]
-    """the stage with an index, or with an encoder, which is encoded first"""
+    """the stage with an index, or with an encoder, whose index is built first"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     split: Annotated[Split, FromRecipe("table.split")]
-    """whose queries are ranked: train, dev, test, dl19 or dl20"""
+    """the split whose queries are evaluated: train, dev, test, dl19 or dl20"""
     metrics: Annotated[list[str], Field(min_length=1), FromRecipe("table.metrics")]
-    """MRR@k, Recall@k, NDCG@k, Success@k, MAP, P@k; Hit@k where answers are known"""
+    """metrics: MRR@k, Recall@k, NDCG@k, Success@k, MAP, P@k; Hit@k where answers are known"""
     depth: Count = 1000
     """passages ranked for each query; at least the largest k of ``metrics``"""
     candidates: Annotated[str | None, Input("index")] = None
-    """a stage with an index: only a positive and passages drawn from its best are ranked (Zhao et al.); null: all
-    passages"""
+    """a stage with an index: rank only a positive and passages sampled from that index's best (Zhao et al.); null: rank
+    all passages"""
     candidates_number: Count = 99
-    """passages that are drawn besides the positive"""
+    """with ``candidates``: sampled passages besides the positive"""
     candidates_depth: Count = 1000
-    """best passages of ``candidates`` that they are drawn from"""
+    """number of best passages of ``candidates`` that are sampled from"""
     ignore_identical_ids: bool = False
-    """what is the query itself is not ranked. false: the same id and text; true: the same id, as in BEIR's evaluation"""
+    """which passages are excluded as the query itself. false: same id and text; true: same id, as in BEIR's evaluation"""
 
     @field_validator("metrics")
     @classmethod
@@ -181,14 +182,14 @@ class EvaluateConfig(StageConfig):
         return depth
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of searching all queries of the split; a line of the packed run takes ten bytes."""
+        """Estimate the work of searching for all queries of the split; a line of the compressed run takes ten bytes."""
         sizes = known(read, "corpus", "index")
         queries = sizes.collection.queries.get(self.split)
         looked = search(sizes, queries, self.depth)
         return Work(sizes, products=looked.products, seconds=looked.seconds, disk=product(10.0 * self.depth, queries))
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report a split that the collection or the index does not have, or metrics that cannot be measured on it."""
+        """Report a split that the collection or the index lacks, or metrics that cannot be measured on the split."""
         missing = unmeasurable(self.metrics, self.split, inputs["corpus"])
         return missing or not_encoded(self.split, "index", inputs["index"])
 
@@ -202,20 +203,20 @@ class EvaluateConfig(StageConfig):
 class EvaluateSentencesConfig(StageConfig):
     """Measure an encoder on a sentence task, for a row of the table.
 
-    Pairs are measured by Spearman's correlation of cosines and scores, triplets by accuracy. The longest input is that of
-    the encoder's training.
+    The metric of pairs is Spearman's correlation of cosines and scores; the metric of triplets is accuracy. The maximum
+    input length is that of the encoder's training.
     """
 
     encoder: Annotated[str, Input("encoder")]
-    """the stage with an encoder, tuned or not"""
+    """the stage with an encoder, fine-tuned or not"""
     sentences: Annotated[str, Input("sentences")] = "sentences"
     """the stage with the examples"""
     split: Annotated[Split, FromRecipe("table.split")]
-    """train, dev or test"""
+    """the split that is measured: train, dev or test"""
     precision: Precision
-    """fp32, bf16 or fp16"""
+    """numeric precision: fp32, bf16 or fp16"""
     chunk_tokens: Count = 16384
-    """padded tokens that are in memory together"""
+    """padded tokens in memory at once"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of encoding every sentence of the split once."""

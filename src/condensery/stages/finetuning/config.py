@@ -1,4 +1,4 @@
-"""Configs of the stages that train on judged queries and on examples."""
+"""Configs of the stages that train on judged queries or on labelled sentence examples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,41 +30,42 @@ SIZES = ("layers", "hidden", "heads", "intermediate")
 
 
 class AdaptiveConfig(StageConfig):
-    """Keys of ``batching: adaptive``, which puts pairs into a batch that are hard to tell apart (Zhao et al., §3.2).
+    """Keys of ``batching: adaptive``, which builds batches of pairs that are hard to tell apart (Zhao et al., §3.2).
 
-    ``Scheduler`` makes the batches: it starts from random pairs and swaps pairs as long as that makes the batch harder.
+    ``Scheduler`` builds the batches: it starts from random pairs and swaps pairs as long as a swap makes the batch harder.
     """
 
     similarity: Literal["bm25", "encoder", "bm25_then_encoder"] = "bm25_then_encoder"
-    """what is hard, by bm25, by the encoder at the start of each epoch, or bm25_then_encoder: BM25 in the first epoch"""
+    """measure of hardness: bm25; encoder: its state at the start of each epoch; bm25_then_encoder: BM25 in the first epoch"""
     neighbours: Count = 100
-    """passages of each query, and queries of each passage, that are looked at; all others count as usual"""
+    """nearest passages of each query, and queries of each passage, whose similarity is computed; all others get a common
+    value"""
     beam: Count = 1
-    """1: greedy search; more: beam search, the best of so many swaps in a step"""
+    """beam width of the search for swaps; 1: greedy search"""
 
 
 class QueriesConfig(StageConfig):
-    """Shared keys: the queries that are trained on, and the sources of their negatives."""
+    """Shared keys for the training queries and the sources of their negatives."""
 
     negatives: Annotated[list[str], Input("negatives")] = []
-    """stages with negatives (mine, read_negatives); their lists are pooled"""
+    """stages with hard negatives (mine, read_negatives), whose lists are pooled"""
     negative_depths: list[Count] | None = None
-    """for each source of negatives, how many of a query's best are in the pool; null: all"""
+    """for each source of negatives, how many of a query's best negatives enter the pool; null: all"""
     negative_weights: list[Positive] | None = None
-    """for each source its share of the draws, however deep it is; null: every passage counts alike"""
+    """for each source of negatives, its sampling weight, independent of its depth; null: all passages are equally likely"""
     labels: Annotated[list[str], Input("labels")] = []
-    """stages with labels (pseudo_label); their queries are trained on besides the judged ones"""
+    """stages with labels (pseudo_label), whose queries are trained on in addition to the judged queries"""
     split: Split = "train"
-    """whose queries are trained on"""
+    """the split whose queries are trained on"""
     train_queries: Count | None = None
-    """so many queries, drawn with the seed, a smaller set inside every larger one; null: all"""
+    """number of queries to train on, drawn with the seed; a smaller set is a subset of a larger one; null: all"""
     leave_out_dev_passages: Annotated[bool, Later()] = False
-    """leave out each training query that shares a relevant passage with a dev query; dev then measures passages without
+    """exclude training queries that share a relevant passage with a dev query; dev then measures passages without
     training queries"""
     negatives_per_query: CountOrZero = 7
-    """hard negatives drawn from the pool each time a query is seen"""
+    """hard negatives sampled from the pool each time a query is used"""
     seed: Seed
-    """of weights, dropout, order, masks and whatever else is drawn"""
+    """random seed of initial weights, dropout, data order, masks and all other draws"""
 
     @field_validator("negative_depths", "negative_weights")
     @classmethod
@@ -77,7 +78,7 @@ class QueriesConfig(StageConfig):
         return values
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report a split that the collection does not have."""
+        """Report a split that the collection lacks."""
         return missing_split(self.split, inputs["corpus"])
 
 
@@ -85,50 +86,52 @@ class QueriesConfig(StageConfig):
 class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train a bi-encoder on judged queries.
 
-    Each query brings one positive and ``negatives_per_query`` hard negatives. With ``passages`` no passage is encoded,
-    and a hard negative costs an inner product; ``init`` must be the retriever of that index, or its tower of queries
-    trained before. Without ``text_queries`` most passages are positives of no query, and are learned to rank low.
+    Each query brings one positive and ``negatives_per_query`` hard negatives.
+
+    With ``passages`` no passage is encoded, so a hard negative costs one inner product. ``init`` must then be the retriever
+    of that index, or a query tower that was trained from it. Without ``text_queries`` most passages are never a positive, so
+    training teaches the query tower to rank them low.
     """
 
     teacher: Annotated[list[str], Input("pair_scores"), Later()] = []
-    """stages with a teacher's scores (score_pairs), for losses that learn from one; of a pair's scores the first counts"""
+    """stages with teacher scores (score_pairs), for distillation losses; where several score a pair, the first counts"""
     passages: Annotated[str | None, Input("index"), Later()] = None
-    """a stage with an index, or an encoder, whose passage vectors are frozen: only a tower of queries is trained
-    (ADORE). null: both are trained"""
+    """a stage with an index or an encoder, whose passage vectors stay frozen: only the query tower is trained (ADORE);
+    null: passages are encoded too"""
     text_queries: Annotated[str | None, Input("queries"), Later()] = None
-    """a stage that made queries of the passages; they are trained on too, each with its passage as positive. null:
-    judged queries alone"""
+    """a stage with queries made from the passages, which are also trained on, each with its passage as positive; null:
+    judged queries only"""
     text_batch_size: Count = 48
-    """queries of ``text_queries`` in a step, besides ``batch_size``"""
+    """queries of ``text_queries`` per step, in addition to ``batch_size``"""
     shared_negatives: Annotated[CountOrZero, Later()] = 0
-    """with ``passages``: passages of the whole collection, drawn anew each step, that are negatives of all queries"""
+    """with ``passages``: random passages of the collection, sampled anew each step, that are negatives of all queries"""
     towers: Literal["shared", "separate"] = "shared"
-    """one encoder for queries and passages, or separate"""
+    """shared: one encoder for queries and passages; separate: one encoder for each"""
     query_length: TextLength = 32
-    """tokens of the longest query, [CLS] and [SEP] included"""
+    """maximum tokens of a query, including [CLS] and [SEP]"""
     passage_length: TextLength = 128
-    """tokens of the longest passage; with ``passages`` that index's own length counts"""
+    """maximum tokens of a passage; with ``passages``, the length of that index is used instead"""
     mask_known_positives: bool = True
-    """another relevant passage in the batch, by judgement or by its text, is no negative; false: it is, as in the
-    papers' code"""
+    """exclude other relevant passages of the batch, by judgement or by identical text, as negatives; false: keep them,
+    as in the papers' code"""
     temperature: Positive = 1.0
-    """divides the inner products"""
+    """temperature of the loss, which divides the inner products"""
     loss: str | dict[str, Any] = "info_nce"
     """info_nce; margin_mse or kl, with a teacher; learning_to_rank (Zhao et al.), not for retrieval; matryoshka. With
     options: {name: kl, teacher_temperature: 2.0, contrast_weight: 0.5}"""
     batching: Literal["random", "sequential", "adaptive"] = "random"
-    """which queries come together: random, sequential (as they stand) or adaptive (hard to tell apart, Zhao et al.)"""
+    """which queries form a batch: random, sequential (in file order) or adaptive (hard to tell apart, Zhao et al.)"""
     adaptive: AdaptiveConfig = AdaptiveConfig()
-    """of ``batching``: adaptive"""
+    """settings of ``batching``: adaptive"""
     batch_size: Count = 8
-    """queries a step"""
+    """queries per step"""
     epochs: Positive | None = 3
     """passes over the queries"""
     learning_rate: Positive = 5e-6
-    """the peak, of AdamW"""
+    """peak learning rate of AdamW"""
 
     def lengths(self) -> dict[str, int]:
-        """Return no lengths where the passages are frozen: the retriever's own lengths then count."""
+        """Return no lengths where the passages are frozen, since the retriever's own lengths are then used."""
         return super().lengths() if self.passages is None else {}
 
     def work(self, read: Read) -> Work:
@@ -141,13 +144,13 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return training_work(self, sizes, each, self.passage_length, contrast=True, texts=texts)
 
     def by_content(self) -> set[str]:
-        """Return, besides, ``text_batch_size`` where there are no ``text_queries``."""
+        """Return, besides, ``text_batch_size`` where ``text_queries`` is not set."""
         return super().by_content() | (set() if self.text_queries else {"text_batch_size"})
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report a loss that lacks the teacher it needs, or has a teacher it cannot use.
+        """Report a loss without the teacher that it needs, or with a teacher that it cannot use.
 
-        Also reports a missing split, and ``shared_negatives`` without frozen passages.
+        Also report a missing split, and ``shared_negatives`` without frozen passages.
         """
         if self.shared_negatives and self.passages is None:
             return (
@@ -174,46 +177,47 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
 
 @stage("finetune_generator", "finetune_generator:finetune_generator", version=1, makes="generator", together=True)
 class FinetuneGeneratorConfig(OptimisedStageConfig):
-    """Train a model that writes queries for passages, on the collection's own judged pairs."""
+    """Train a model that generates queries for passages, on the collection's own judged pairs."""
 
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
-    """the stage with the tokenizer, which a model from scratch reads and writes with"""
+    """the stage with the tokenizer of a model that is trained from scratch"""
     vectors: Annotated[str | None, Input("token_vectors")] = None
-    """the stage token_vectors (or tokens: it is added), which a T5 from scratch begins with; null: with noise"""
+    """the stage with the initial token embeddings of a T5 from scratch: token_vectors, or tokens (token_vectors is added);
+    null: random"""
     split: Split = "train"
-    """whose positives are learnt"""
+    """the split whose judged pairs are trained on"""
     model: str | None = None
-    """hub name or folder of a sequence-to-sequence model to start from; null: a T5 from scratch of the sizes below"""
+    """hub name or folder of the initial sequence-to-sequence checkpoint; null: a T5 from scratch with the sizes below"""
     revision: str | None = None
-    """commit, tag or branch on the hub"""
+    """commit, tag or branch of the model on the Hugging Face hub"""
     layers: Count = 4
-    """layers of the encoder, and of the decoder (model: null)"""
+    """number of encoder layers, and of decoder layers (model: null)"""
     hidden: Annotated[int, Ge(8)] = 256
     """width of the hidden states (model: null)"""
     heads: Count = 4
-    """attention heads of a layer (model: null)"""
+    """attention heads per layer (model: null)"""
     intermediate: Annotated[int, Ge(8)] = 1024
     """width of the feed-forward layers (model: null)"""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
-    """of hidden states and attention"""
+    """dropout of hidden states and attention"""
     prefix: str = "text2query: "
-    """text before each passage, here and when queries are generated"""
+    """string put before each passage, in training and in generation"""
     titles: bool = True
-    """the title is read before the text, where passages have titles"""
+    """the model reads a passage's title, if there is one, before the text"""
     max_input_tokens: Annotated[int, Ge(8)] = 384
-    """tokens of prefix, title and passage; a longer input is cut"""
+    """maximum tokens of prefix, title and passage; a longer input is truncated"""
     max_tokens: Annotated[int, Ge(2)] = 64
-    """tokens of a query; a longer query is cut"""
+    """maximum tokens of a query; a longer query is truncated"""
     batch_size: Count = 32
-    """pairs a step"""
+    """pairs per step"""
     chunk_tokens: Count | Literal["auto"] = 4096
-    """padded tokens, of passages and queries, that are in memory together"""
+    """padded tokens of passages and queries in memory at once"""
     epochs: Positive | None = 3
     """passes over the pairs"""
     learning_rate: Positive = 1e-4
-    """the peak, of AdamW"""
+    """peak learning rate of AdamW"""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -224,9 +228,9 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
         return self
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: each step reads ``batch_size`` passages and writes as many queries.
+        """Estimate the work: each step reads ``batch_size`` passages and predicts as many queries.
 
-        A given ``model`` counts as T5-base.
+        A given ``model`` is assumed to have the size of T5-base.
         """
         sizes, step = known(read), None
         words = sizes.vocabulary or T5_BASE.vocabulary
@@ -246,7 +250,7 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
         return folder if folder is not None and folder.is_dir() else None
 
     def by_content(self) -> set[str]:
-        """Return ``model`` where it names a folder, and the sizes where a model is given, which has sizes of its own."""
+        """Return, besides, ``model`` where it names a folder, and the unused size keys where a model is given."""
         own = ({"model"} if self.folder() else set()) | (set(SIZES) if self.model else set())
         return super().by_content() | own
 
@@ -262,7 +266,7 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
         return [*super().identity(), *content]
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report a split that the collection does not have, or token vectors whose size is not the model's."""
+        """Report a split that the collection lacks, or token vectors whose dimension differs from the model's."""
         return missing_split(self.split, inputs["corpus"]) or other_dimensions(
             self.vectors, inputs["vectors"], self.hidden
         )
@@ -270,27 +274,27 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
 
 @stage("finetune_sentences", "finetune_sentences:finetune_sentences", version=1, makes="encoder", together=True)
 class FinetuneSentencesConfig(EncoderStageConfig):
-    """Train a bi-encoder on a sentence task: pairs by regression on the cosine, triplets by a margin between distances."""
+    """Train a bi-encoder on a sentence task: regression on the cosine for pairs, a margin loss on distances for triplets."""
 
     sentences: Annotated[str, Input("sentences")] = "sentences"
     """the stage with the examples (read_sts, read_triplets, section_triplets)"""
     examples: Count | None = None
-    """so many examples, drawn with the seed, a smaller set inside every larger one; null: all"""
+    """number of training examples, drawn with the seed; a smaller set is a subset of a larger one; null: all"""
     length: TextLength = 128
-    """tokens of the longest sentence, [CLS] and [SEP] included"""
+    """maximum tokens of a sentence, including [CLS] and [SEP]"""
     margin: Positive = 1.0
-    """how much nearer than the negative the positive of a triplet shall be"""
+    """margin of the triplet loss: how much nearer the positive should be than the negative"""
     batch_size: Count = 16
-    """pairs or triplets a step"""
+    """pairs or triplets per step"""
     epochs: Positive | None = 4
     """passes over the examples"""
     learning_rate: Positive = 2e-5
-    """the peak, of AdamW (Adam, where ``weight_decay`` is 0)"""
+    """peak learning rate of AdamW (of Adam, where ``weight_decay`` is 0)"""
     weight_decay: Weight = 0.0
-    """of AdamW; biases and LayerNorm weights are not decayed"""
+    """weight decay of AdamW; biases and LayerNorm weights are not decayed"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of steps of ``batch_size`` examples, whose sentences are read one by one."""
+        """Estimate the work of steps of ``batch_size`` examples, whose sentences are encoded separately."""
         sizes = with_encoder(known(read), self.backbone, self.length)
         texts, step = sizes.sentences, None
         examples = None if self.examples is None else float(self.examples)
@@ -306,22 +310,22 @@ class SampleConfig(CollectionConfig):
     """Shared keys of the stages that measure retrievers by MRR@10 on a sample of queries and passages."""
 
     queries: Annotated[str | None, Input("queries")] = None
-    """a stage that made queries of the text, to measure on held-out passages; a sentence is cut out of its passage"""
+    """a stage with queries made from the text, to measure on held-out passages; a sentence is removed from its passage"""
     by: Literal["dev", "queries"] | None = None
-    """dev, or queries; null: both, where the collection has them"""
+    """what is measured on: dev queries, or ``queries``; null: both, where both exist"""
     bm25_weight: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """weight of BM25, which each retriever is joined with before it is measured; 0: alone"""
+    """weight of BM25 in the fusion with each retriever before it is measured; 0: the retriever alone"""
     number: Count = 1000
-    """queries of each kind, at most"""
+    """maximum number of queries of each kind"""
     passages: CountOrZero = 500
-    """passages of each kind besides the relevant ones"""
+    """passages in the sample of each kind, besides the relevant ones"""
     precision: Precision
-    """fp32, bf16 or fp16"""
+    """numeric precision: fp32, bf16 or fp16"""
     chunk_tokens: Count = 4096
-    """padded tokens that go through the encoder together"""
+    """padded tokens that the encoder processes at once"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of encoding the sample's passages; its queries are few in comparison."""
+        """Estimate the work of encoding the sample's passages; the queries are few in comparison."""
         return self.encoding(known(read), 1)
 
     def encoding(self, sizes: Sizes, times: int) -> Work:
@@ -338,24 +342,25 @@ class SampleConfig(CollectionConfig):
 
 @stage("keep_best", "keep_best:keep_best", version=3, makes="encoder")
 class KeepBestConfig(SampleConfig):
-    """Keep the better of a start and the encoders trained from it, blended in several shares (WiSE-FT), by MRR@10.
+    """Keep the best of the initial encoder and its interpolations with trained encoders (WiSE-FT), by MRR@10.
 
-    The best trained candidate is kept if it is better than the start with p below ``level``, on dev queries and on
-    queries of held-out passages, and not worse on dev queries. Otherwise the start is kept.
+    The best trained candidate is kept if two conditions hold. It is better than the initial encoder with p below ``level``,
+    on dev queries and on queries of held-out passages. It is not worse on dev queries. Otherwise the initial encoder is
+    kept.
     """
 
     start: Annotated[str, Input("encoder")]
-    """the stage with the encoder that the training began with"""
+    """the stage with the encoder that training started from (the initial encoder)"""
     trained: Annotated[list[str], Input("encoder"), Field(min_length=1)]
-    """stages with encoders that were trained from it"""
+    """stages with encoders that were trained from the initial encoder"""
     shares: Annotated[list[Share], Field(min_length=1)] = [0.25, 0.5, 0.75, 1.0]
-    """shares of the trained weights that are tried; the rest is the start's"""
+    """interpolation shares of the trained weights that are tried; the remaining share is the initial encoder's"""
     level: PositiveShare = 0.05
-    """p of the best against the start (paired randomisation test) below which it is kept, if it is not lower on dev; 1:
-    no test"""
+    """p-value (paired randomisation test against the initial encoder) below which the best candidate is kept, if not
+    lower on dev; 1: no test"""
     add_left_out_queries: Annotated[bool, Later()] = False
-    """with fewer dev queries than ``number``, add the training queries that leave_out_dev_passages has left out of
-    training"""
+    """with fewer dev queries than ``number``, also measure on the training queries that leave_out_dev_passages has
+    excluded from training"""
 
     @field_validator("shares")
     @classmethod
@@ -365,7 +370,7 @@ class KeepBestConfig(SampleConfig):
         return sorted(shares)
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report ``add_left_out_queries`` where a stage of ``trained`` has read these queries: they cannot choose then."""
+        """Report ``add_left_out_queries`` where a stage of ``trained`` was trained on these queries."""
         left_out = (getattr(config, "leave_out_dev_passages", True) for config in inputs["trained"])
         if self.add_left_out_queries and not all(left_out):
             wanted = "set leave_out_dev_passages to true where they are trained, or this to false"
@@ -375,7 +380,7 @@ class KeepBestConfig(SampleConfig):
     def work(self, read: Read) -> Work:
         """Estimate the work of encoding the sample's passages.
 
-        The start encodes them, and so does each candidate whose tower of passages differs from the start's.
+        The initial encoder encodes them. So does each candidate whose passage tower differs from the initial encoder's.
         """
         others = sum(not sizes.same_passages for sizes in read.get("trained", ()))
         return self.encoding(known(read), 1 + others * len(self.shares))
@@ -391,33 +396,33 @@ class KeepBestConfig(SampleConfig):
 class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train a cross-encoder, which reads a query and a passage together and gives the pair one score.
 
-    Each query brings one positive and ``negatives_per_query`` negatives; without ``negatives`` these are drawn from the
-    collection. Validation is MRR@10 among a positive and nine passages that BM25 finds in the sample. The stages rerank,
-    denoise and pseudo_label use the cross-encoder.
+    Each query brings one positive and ``negatives_per_query`` negatives. Without ``negatives`` these are sampled from the
+    collection. The validation metric is MRR@10 among a positive and nine passages that BM25 finds in the sample. The stages
+    rerank, denoise and pseudo_label use the cross-encoder.
     """
 
     negatives_per_query: Count = 4
-    """negatives drawn each time a query is seen"""
+    """negatives sampled each time a query is used"""
     query_length: TextLength = 32
-    """tokens of the longest query, [CLS] and [SEP] included"""
+    """maximum tokens of a query, including [CLS] and [SEP]"""
     length: RowLength = 160
-    """tokens of the longest row, query and passage; the passage is cut to the room that the query leaves"""
+    """maximum tokens of query and passage together; the passage is truncated to what the query leaves"""
     loss: Literal["pointwise", "listwise"] = "pointwise"
-    """pointwise: every pair for itself, as denoise and pseudo_label need it; listwise: the positive among the query's
-    passages"""
+    """pointwise: each pair is classified separately, as denoise and pseudo_label need it; listwise: softmax over the
+    query's passages"""
     batch_size: Count = 16
-    """queries a step"""
+    """queries per step"""
     chunk_tokens: Count | Literal["auto"] = 4096
-    """padded tokens that are in memory together, whole queries; a larger batch is accumulated"""
+    """padded tokens in memory at once; a larger batch is processed in chunks of whole queries"""
     validation_queries: Annotated[CountOrZero, Operational()] = 100
     """dev queries in the sample; 0: no validation"""
     epochs: Positive | None = 2
     """passes over the queries"""
     learning_rate: Positive = 2e-5
-    """the peak, of AdamW"""
+    """peak learning rate of AdamW"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of steps of pairs, each a query and a passage that are read together."""
+        """Estimate the work of steps of pairs; the cross-encoder reads the query and the passage of a pair together."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.length)
         return training_work(self, sizes, 1 + self.negatives_per_query, self.length, contrast=False)
 
@@ -430,9 +435,9 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
 
 @stage("validate", "validate:validate", version=1, makes="validation")
 class ValidateConfig(SampleConfig):
-    """Measure one retriever by MRR@10, on dev queries and on queries of passages that are held out.
+    """Measure one retriever by MRR@10, on dev queries and on queries of held-out passages.
 
-    Of several checkpoints one is chosen by it (``choose``).
+    The key ``choose`` selects one of several checkpoints by this metric.
     """
 
     retriever: Annotated[str, Input("encoder")]
@@ -451,11 +456,11 @@ def training_work(
 
     Args:
         config: the stage that trains.
-        sizes: of the stage's inputs.
+        sizes: sizes of the stage's inputs.
         passages: passages per query.
-        longest: tokens of the longest passage, or of the longest pair.
-        contrast: whether queries and passages are read apart; otherwise each pair is read together.
-        texts: queries of the text per step, each with its own passage where passages are encoded.
+        longest: maximum tokens of a passage, or of a pair.
+        contrast: whether queries and passages are encoded separately; otherwise each pair is read together.
+        texts: queries made from the text per step, each with its own passage where passages are encoded.
     """
     queries, text, step = sizes.collection.queries.get(config.split), sizes.collection.passage_tokens, None
     if config.train_queries is not None:

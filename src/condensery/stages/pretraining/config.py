@@ -1,4 +1,4 @@
-"""Configs of the stages that pre-train: the source of spans and pairs, the masking, and the head or decoder."""
+"""Configs of the pre-training stages: the source of spans and pairs, the masking, and the head or decoder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,9 +34,9 @@ from condensery.stages.workload import (
 
 FILLED = 0.9  # share of a span's length that whole sentences fill
 
-QUERY = 11.0  # mean tokens of a query that was made for a passage
+QUERY = 11.0  # mean tokens of a generated query
 
-SENTENCE = 30.0  # mean tokens of a query that is a sentence
+SENTENCE = 30.0  # mean tokens of a query that is a sentence of its passage
 
 
 class Texts(NamedTuple):
@@ -57,21 +57,21 @@ class SpanConfig(StageConfig):
     """Shared keys of the stages that pre-train on spans of text."""
 
     spans: Literal["sentences", "windows"] = "sentences"
-    """sentences: packed to the length, as the papers' scripts do; windows: cut anywhere"""
+    """sentences: whole sentences packed up to ``length``, as in the papers' scripts; windows: text split at any token"""
     length: RowLength = 128
-    """tokens of the longest span, [CLS] and [SEP] included"""
+    """maximum tokens of a span, including [CLS] and [SEP]"""
     short_probability: Share = 0.1
-    """share of the spans that aim at a shorter length (spans: sentences)"""
+    """share of the spans that get a shorter target length (spans: sentences)"""
     min_length: Count = 16
-    """tokens of the shortest span; a document needs twice that"""
+    """minimum tokens of a span; a document needs twice as many"""
     epochs: Positive | None = 8
     """passes over the collection"""
     init: Annotated[str, Input("encoder", literal=("backbone",))] = "backbone"
-    """backbone, or a stage with an encoder to start from"""
+    """the initial checkpoint: the word backbone, or a stage with an encoder"""
     learning_rate: Positive = 1e-4
-    """the peak, of AdamW"""
+    """peak learning rate of AdamW"""
 
-    def work(self: Any, read: Read) -> Work:  # Any: another base class of the stage has the encoder's keys
+    def work(self: Any, read: Read) -> Work:  # Any, because another base class of the stage has the encoder's keys
         """Estimate the work of training steps of the objective on the backbone."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.length)
         texts, step = self.texts(read), None
@@ -82,19 +82,19 @@ class SpanConfig(StageConfig):
         return work
 
     def objective(self) -> dict[str, Any]:
-        """Return the fields of ``Step`` by which the objective makes a step longer."""
+        """Return the fields of ``Step`` that describe the objective's additional cost."""
         raise NotImplementedError
 
     def texts(self, read: Read) -> Texts:
-        """Return the number and mean length of the spans, which lie one behind the other."""
+        """Return the number and mean length of the spans, which are consecutive and do not overlap."""
         sizes = known(read, "tokens")
         each = self.span_tokens(sizes.text_tokens)
         return Texts(product(sizes.tokens, 1 / (each - 2)) if each else None, 1, each)
 
     def span_tokens(self, text: float | None) -> float | None:
-        """Return the mean tokens of a span from texts of ``text`` tokens; None where the length is not known.
+        """Return the mean tokens of a span from texts of ``text`` tokens; None where ``text`` is None.
 
-        Whole sentences leave some room in a span, and some spans aim at a shorter length.
+        Whole sentences do not fill a span completely, and some spans get a shorter target length.
         """
         if text is None:
             return None
@@ -106,17 +106,18 @@ class MaskingConfig(StageConfig):
     """Shared keys of masked language modelling (MLM)."""
 
     mask_rate: PositiveShare = 0.15
-    """share of the tokens that is masked and predicted"""
+    """share of the tokens that are masked and predicted"""
     whole_word: bool = True
-    """mask whole words; false: single tokens"""
+    """mask whole words; false: mask single tokens"""
     mlm_weight: Weight = 1.0
-    """weight of the MLM losses, of an auto-encoder the encoder's; 2 is what Condenser's released gradient cache amounts to"""
+    """weight of the MLM losses, in an auto-encoder of the encoder's MLM loss; 2 is the effective weight of Condenser's
+    released gradient-cache code"""
 
     def identity(self: Any) -> list[str]:
         """Return the same strings as ``EncoderStageConfig.identity``.
 
         Raises:
-            UserError: the checkpoint is missing, or it is a released retriever, which would lose what it has learned.
+            UserError: the checkpoint is missing, or it is a released retriever, which MLM would degrade.
         """
         if self.init == "backbone":
             check_no_retriever(self.backbone)
@@ -127,11 +128,11 @@ class HeadConfig(StageConfig):
     """Shared keys of the Condenser head."""
 
     head_layers: CountOrZero = 2
-    """transformer layers in the head; 0: no head"""
+    """Transformer layers of the head; 0: no head"""
     skip_from: CountOrZero | None = None
-    """the backbone layer whose token states the head reads; null: half of the layers"""
+    """number of early backbone layers, after which the head reads the token states; null: half of the layers"""
     late_mlm: bool = True
-    """also train the last layer of the backbone to fill in the masked tokens"""
+    """also compute an MLM loss on the last layer of the backbone"""
 
     def head(self) -> dict[str, Any]:
         """Return the fields of ``Step`` that describe the head."""
@@ -139,18 +140,18 @@ class HeadConfig(StageConfig):
 
 
 class PairConfig(SpanConfig, OptimisedStageConfig):
-    """Shared keys of the stages that pre-train on pairs: two spans of a text, or a passage and one of its queries."""
+    """Shared keys of the stages that pre-train on pairs: two spans of one text, or a passage and one of its queries."""
 
     pairs_within: Literal["document", "passage"] = "document"
-    """without ``queries``: the two spans of a pair are of one document, or of one passage (a text of it)"""
+    """without ``queries``: whether the two spans of a pair come from one document or from one passage"""
     queries: Annotated[str | None, Input("queries")] = None
-    """a stage that made queries: pairs are a passage and one of its queries; null: two spans of a document"""
+    """a stage with queries: a pair is a passage and one of its queries; null: a pair is two spans of a document"""
     query_length: RowLength = 64
-    """tokens of the longest query, [CLS] and [SEP] included"""
+    """maximum tokens of a query, including [CLS] and [SEP]"""
     candidates: Count = 5
-    """how many of a passage's queries are drawn from, one a step"""
+    """number of a passage's queries that are sampled from, one query per step"""
     mixed_context: Share = 0.0
-    """with ``queries``: probability that a step pairs passages of a document instead; 0.5 in Wu et al. 2023"""
+    """with ``queries``: probability that a step uses pairs of passages of one document instead; 0.5 in Wu et al. 2023"""
 
     @model_validator(mode="after")
     def _mixed_needs_queries(self) -> Self:
@@ -170,7 +171,7 @@ class PairConfig(SpanConfig, OptimisedStageConfig):
         return Texts(passages, 2, self.span_tokens(product(0.5, tokens)))
 
     def lengths(self) -> dict[str, int]:
-        """Return the lengths of inputs, in tokens, by key; without queries ``query_length`` is left out."""
+        """Return the maximum input lengths in tokens, by key; ``query_length`` is included only with ``queries``."""
         return {key: tokens for key, tokens in super().lengths().items() if self.queries or key != "query_length"}
 
 
@@ -178,22 +179,24 @@ class DecoderConfig(StageConfig):
     """Shared keys of the decoder of a masked auto-encoder."""
 
     decoder_layers: Count = 2
-    """transformer layers in the decoder"""
+    """Transformer layers of the decoder"""
     decoder_init: Literal["random", "last"] = "random"
-    """the decoder's first weights: random, or last: those of the backbone's last layers"""
+    """initial weights of the decoder: random, or last: copied from the backbone's last layers"""
     decoder_mask_rate: PositiveShare
-    """share of the tokens that the decoder does not see"""
+    """share of the tokens that are masked for the decoder"""
     length: RowLength = 144
-    """tokens of the longest span, [CLS] and [SEP] included"""
+    """maximum tokens of a span, including [CLS] and [SEP]"""
     short_probability: Share = 0.0
-    """share of the spans that aim at a shorter length (spans: sentences)"""
+    """share of the spans that get a shorter target length (spans: sentences)"""
     mask_rate: PositiveShare = 0.3
-    """share of the encoder's tokens that is masked and predicted"""
+    """share of the encoder's tokens that are masked and predicted"""
 
     def decoding(self, encoder: float, decoder: float) -> dict[str, Any]:
         """Return the fields of ``Step`` that describe the decoder.
 
-        ``encoder`` and ``decoder`` are the shares of the tokens that each of them predicts.
+        Args:
+            encoder: share of the tokens that the encoder predicts.
+            decoder: share of the tokens that the decoder predicts.
         """
         return {"head_layers": self.decoder_layers, "predicted": (encoder + decoder) / 2, "losses": 2}
 
@@ -203,7 +206,7 @@ class PretrainMlmConfig(MaskingConfig, SpanConfig, ValidatedConfig, EncoderStage
     """Pre-train by masked language modelling on spans: the baseline."""
 
     batch_size: Count = 1024
-    """spans a step"""
+    """spans per step"""
 
     def objective(self) -> dict[str, Any]:
         """Return the fields of ``Step``: a share ``mask_rate`` of the tokens is predicted."""
@@ -212,10 +215,10 @@ class PretrainMlmConfig(MaskingConfig, SpanConfig, ValidatedConfig, EncoderStage
 
 @stage("pretrain_condenser", "pretrain:pretrain_condenser", version=3, makes="encoder", together=True)
 class PretrainCondenserConfig(HeadConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
-    """Pre-train a Condenser (Gao and Callan 2021a): MLM on spans through a head that needs the late CLS state."""
+    """Pre-train a Condenser (Gao and Callan 2021a): MLM on spans through a head that depends on the late CLS state."""
 
     batch_size: Count = 1024
-    """spans a step"""
+    """spans per step"""
 
     def objective(self) -> dict[str, Any]:
         """Return the fields of ``Step``: the head predicts, and with ``late_mlm`` the backbone does too."""
@@ -224,17 +227,18 @@ class PretrainCondenserConfig(HeadConfig, MaskingConfig, SpanConfig, ValidatedCo
 
 @stage("pretrain_cocondenser", "pretrain:pretrain_cocondenser", version=4, makes="encoder", together=True)
 class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, ValidatedConfig, EncoderStageConfig):
-    """Pre-train a coCondenser (Gao and Callan 2021b): Condenser and the contrast of two spans of each document.
+    """Pre-train a coCondenser (Gao and Callan 2021b): Condenser with a contrastive loss on two spans of each document.
 
-    With ``queries`` it is query-as-context (Wu et al. 2023): the contrast of a passage and a query that was made for it.
+    With ``queries`` it is query-as-context pre-training (Wu et al. 2023): the contrastive loss pairs a passage with a query
+    that was made for it.
     """
 
     temperature: Positive = 1.0
-    """divides the inner products of the contrast"""
+    """temperature of the contrastive loss, which divides the inner products"""
     contrast_weight: Weight = 1.0
-    """weight of the contrast against MLM"""
+    """weight of the contrastive loss relative to MLM"""
     batch_size: Count = 2000
-    """documents (passages, with ``queries``) a step, two texts each"""
+    """documents per step, or passages with ``queries``; each brings two texts"""
 
     def objective(self) -> dict[str, Any]:
         """Return the fields of ``Step``: those of the head, and the contrast."""
@@ -243,25 +247,25 @@ class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, Validated
 
 @stage("pretrain_cotmae", "pretrain:pretrain_cotmae", version=1, makes="encoder", together=True)
 class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedConfig, EncoderStageConfig):
-    """Pre-train by CoT-MAE (Wu et al. 2022): a shallow decoder fills in one text of a pair from the other's vector.
+    """Pre-train by CoT-MAE (Wu et al. 2022): a shallow decoder fills in one text of a pair from the other text's vector.
 
-    Pairs are two spans of a document, or with ``queries`` a passage and a query that was made for it.
+    A pair is two spans of a document, or with ``queries`` a passage and a query that was made for it.
     """
 
     decoder: Literal["masked", "causal"] = "masked"
-    """masked: it fills in masked tokens (the paper); causal: it predicts the next token (the released code)"""
+    """masked: the decoder fills in masked tokens (Wu et al. 2022); causal: predicts the next token (their released code)"""
     both_directions: bool = True
-    """each text is the context of the other; false: only the second (the query) is the context of the first"""
+    """each text of a pair is the other's context; false: only the second text (the query) is the context of the first"""
     decoder_mask_rate: PositiveShare = 0.45
-    """share of the context's tokens that a masked decoder predicts"""
+    """share of the context's tokens that are masked for, and predicted by, a masked decoder"""
     batch_size: Count = 8192
-    """pairs a step; 16,384 texts with both directions"""
+    """pairs per step; with both directions 16,384 texts"""
     steps: Count | None = 50000
-    """optimisation steps; give this, ``epochs`` or ``token_budget``, and set the other two to null"""
+    """optimisation steps; set exactly one of ``steps``, ``epochs`` and ``token_budget``, the other two to null"""
     epochs: Positive | None = None
     """passes over the collection"""
     learning_rate: Positive = 4e-4
-    """the peak, of AdamW"""
+    """peak learning rate of AdamW"""
 
     def objective(self) -> dict[str, Any]:
         """Return the fields of ``Step``; a causal decoder predicts every token."""
@@ -270,16 +274,16 @@ class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedCo
 
 @stage("pretrain_retromae", "pretrain:pretrain_retromae", version=1, makes="encoder", together=True)
 class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
-    """Pre-train by RetroMAE (Xiao et al. 2022): a one-layer decoder fills in the text itself from its vector."""
+    """Pre-train by RetroMAE (Xiao et al. 2022): a one-layer decoder reconstructs a text from the text's own vector."""
 
     decoder: Literal["enhanced", "masked"] = "enhanced"
-    """enhanced: every token is predicted, each from another sample of tokens; masked: as CoT-MAE's"""
+    """enhanced: every token is predicted, each from its own random sample of tokens; masked: as in CoT-MAE"""
     decoder_layers: Count = 1
-    """transformer layers in the decoder; an enhanced one has one"""
+    """Transformer layers of the decoder; an enhanced decoder has one"""
     decoder_mask_rate: PositiveShare = 0.5
-    """share of the tokens that the decoder does not see"""
+    """share of the tokens that are masked for the decoder"""
     batch_size: Count = 256
-    """spans a step"""
+    """spans per step"""
 
     def objective(self) -> dict[str, Any]:
         """Return the fields of ``Step``; an enhanced decoder predicts every token."""
@@ -296,48 +300,48 @@ class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, Validated
 
 @stage("pretrain_ict", "pretrain:pretrain_ict", version=1, makes="encoder", together=True)
 class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
-    """Pre-train by the inverse cloze task (Lee et al. 2019): a sentence finds the passage that it was taken from."""
+    """Pre-train by the inverse cloze task (Lee et al. 2019): a sentence retrieves the passage that it was taken from."""
 
     query_length: RowLength = 64
-    """tokens of the longest sentence, [CLS] and [SEP] included"""
+    """maximum tokens of a sentence, including [CLS] and [SEP]"""
     keep_sentence: Share = 0.0
     """probability that the sentence stays in its passage; 0.1 in Lee et al."""
     temperature: Positive = 1.0
-    """divides the inner products"""
+    """temperature of the loss, which divides the inner products"""
     batch_size: Count = 4096
-    """passages a step, one sentence each"""
+    """passages per step, one sentence each"""
 
     def objective(self) -> dict[str, Any]:
         """Return the fields of ``Step``: the contrast."""
         return {"contrast": True}
 
     def texts(self, read: Read) -> Texts:
-        """Return the sizes of the pairs: a span and a sentence of it, about a fifth of the span."""
+        """Return the sizes of the pairs: a span and one of its sentences, which is about a fifth as long."""
         items, _, tokens = super().texts(read)
         return Texts(items, 2, product(0.6, tokens))
 
 
 @stage("pretrain_contrastive", "pretrain:pretrain_contrastive", version=1, makes="encoder", together=True)
 class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig):
-    """Pre-train a released retriever by contrast, in the vectors that it is searched with.
+    """Pre-train a released retriever with a contrastive loss on the vectors that it searches with.
 
-    These have its pooling, normalisation and prefixes. Pairs are those of coCondenser: two spans of a document, or with
-    ``queries`` a passage and one of its queries.
+    These vectors have the retriever's pooling, normalisation and prefixes. Pairs are those of coCondenser: two spans of a
+    document, or with ``queries`` a passage and one of its queries.
     """
 
     temperature: Positive = 0.05
-    """divides the inner products of the contrast; for cosines .01 to .1"""
+    """temperature of the contrastive loss, which divides the inner products; .01 to .1 for cosines"""
     learn_temperature: bool = False
-    """begin with this temperature and learn it"""
+    """learn the temperature, with ``temperature`` as initial value"""
     batch_size: Count = 64
-    """documents (passages, with ``queries``) a step, two texts each"""
+    """documents per step, or passages with ``queries``; each brings two texts"""
     steps: Count | None = 150
-    """optimisation steps, a few minutes on a CPU; give this, ``epochs`` or ``token_budget``, and set the other two to
-    null"""
+    """optimisation steps, a few minutes on a CPU; set exactly one of ``steps``, ``epochs`` and ``token_budget``, the
+    other two to null"""
     epochs: Positive | None = None
     """passes over the collection"""
     learning_rate: Positive = 2e-5
-    """the peak, of AdamW; 1e-5 to 5e-5 leave a released retriever what it knows"""
+    """peak learning rate of AdamW; 1e-5 to 5e-5 preserve what a released retriever has learned"""
 
     def objective(self) -> dict[str, Any]:
         """Return the fields of ``Step``: the contrast."""
@@ -346,46 +350,47 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
 
 @stage("distil_ranking", "distil_ranking:distil_ranking", version=2, makes="encoder")
 class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
-    """Train the tower of queries to rank as a better ranking does, such as its own joined with BM25.
+    """Distil a better ranking, such as the fusion of the retriever with BM25, into the retriever's query tower.
 
-    Nothing is judged: the queries are those of a stage that made them of the text. The vectors of the passages stay.
+    No judgements are needed: the queries come from a stage that made them from the text. The passage vectors stay as they
+    are.
     """
 
     student: Annotated[str, Input("index")]
-    """the retriever: a stage with its vectors, or with an encoder, which is encoded first"""
+    """the retriever to train: a stage with its vectors, or with its encoder, whose index is built first"""
     teacher: Annotated[str, Input("index")]
-    """a stage with an index that ranks better, such as BM25 and the student joined"""
+    """a stage with an index that ranks better, such as the fusion of BM25 and the student"""
     cross_encoders: Annotated[list[str], Input("cross_encoder"), Later()] = []
-    """stages with cross-encoders, which score what the teacher ranks in its place (GPL: Wang et al. 2022); the mean of
-    several counts"""
+    """stages with cross-encoders, whose mean score replaces the teacher's score of each ranked passage (GPL: Wang et al.
+    2022)"""
     queries: Annotated[str, Input("queries")] = "queries"
-    """the stage that made queries of the text; about 500 passages (10 to 30 %) are held out for keep_best"""
+    """the stage with queries made from the text; about 500 passages (10 to 30 %) are held out for keep_best"""
     number: Count = 4096
-    """queries that are trained on, at most; the teacher is asked each once"""
+    """maximum number of training queries; the teacher searches for each query once"""
     depth: Count = 100
     """passages that the teacher ranks for each query"""
     query_length: RowLength = 64
-    """tokens of the longest query while training, [CLS] and [SEP] included; at most that of the retriever"""
+    """maximum tokens of a query in training, including [CLS] and [SEP]; at most the retriever's own maximum"""
     temperature: Positive = 0.05
-    """divides the inner products; for cosines .01 to .1"""
+    """temperature of the student, which divides the inner products; .01 to .1 for cosines"""
     teacher_temperature: Positive = 0.05
-    """divides the teacher's scores, which are scaled to [0, 1]"""
+    """temperature of the teacher, which divides its scores after these are scaled to [0, 1]"""
     batch_size: Count = 64
-    """queries a step"""
+    """queries per step"""
     chunk_tokens: Count | Literal["auto"] = 4096
-    """padded tokens that are in memory together; a larger batch is accumulated"""
+    """padded tokens in memory at once; a larger batch is processed in chunks"""
     steps: Count | None = 100
-    """optimisation steps, a few minutes on a CPU; give this, ``epochs`` or ``token_budget``, and set the other two to
-    null"""
+    """optimisation steps, a few minutes on a CPU; set exactly one of ``steps``, ``epochs`` and ``token_budget``, the
+    other two to null"""
     learning_rate: Positive = 5e-5
-    """the peak, of AdamW"""
+    """peak learning rate of AdamW"""
 
     def lengths(self) -> dict[str, int]:
-        """Return no lengths: the retriever's own length counts where it is shorter, so none can be too long."""
+        """Return no lengths: the retriever's own length is used where it is shorter, so none can be too long."""
         return {}
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: the teacher ranks, cross-encoders read its passages, and steps of queries alone are made."""
+        """Estimate the work: the teacher ranks, cross-encoders read the ranked passages, and steps encode only queries."""
         sizes = replace(known(read, "teacher", "student"), same_passages=True)
         if sizes.encoder is None:
             return Work(sizes)
@@ -395,7 +400,7 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
         return Work(sizes, work.steps, step, together([looked, self._scoring(read)]).products, work.seconds, work.disk)
 
     def _scoring(self, read: Read) -> Search:
-        """Return the matrix products of the cross-encoders, which read each query with the teacher's passages."""
+        """Return the work of the cross-encoders, which read each query with the passages that the teacher ranks."""
         pairs, found = float(self.number) * self.depth, Search(0.0, 0.0)
         for scorer in read.get("cross_encoders", ()):
             text = scorer.collection.passage_tokens
@@ -411,58 +416,59 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
 class TokenVectorsConfig(StageConfig):
     """Compute token vectors by truncated SVD of the positive pointwise mutual information (PMI) of tokens.
 
-    The stage is added by itself where a warm start needs it.
+    The stage is added automatically where a warm start needs it.
     """
 
     tokens: Annotated[str, Input("tokens")] = "tokens"
-    """the stage with the tokens, whose documents are counted"""
+    """the stage with the token ids of the documents whose co-occurrences are counted"""
     dim: Annotated[Count, FromRecipe("backbone.hidden")]
-    """dimensions that are kept; those of the backbone that shall begin with them"""
+    """dimensions of the token vectors; equal to the hidden size of the backbone that starts with them"""
     window: Annotated[int, Ge(1), Le(40)] = 10
-    """two tokens of a document are neighbours within so many tokens; nearer ones count more (1 / distance)"""
+    """maximum distance in tokens at which two tokens co-occur; a pair is weighted by 1 / distance"""
     smoothing: PositiveShare = 0.75
-    """power of the counts of the context tokens; 1: no smoothing"""
+    """exponent that the counts of context tokens are raised to; 1: no smoothing"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of counting pairs of neighbouring tokens and of the SVD of their matrix."""
+        """Estimate the work of counting co-occurring tokens and of the SVD of their matrix."""
         sizes = known(read)
         return Work(sizes, seconds=product(6.6e-6, sizes.tokens), disk=product(4.0 * self.dim, sizes.vocabulary))
 
 
 @stage("warm_start", "warm_start:warm_start", version=1, makes="encoder")
 class WarmStartConfig(StageConfig):
-    """Make an encoder from the co-occurrences of a collection's tokens, without training.
+    """Initialise an encoder from the co-occurrences of a collection's tokens, without training.
 
-    Models that are pre-trained from nothing start there. A backbone with a name (backbone=bert_base) is trained already
-    and is taken as it is.
+    It is the initial checkpoint of models that are pre-trained from scratch. A backbone with a name (backbone=bert_base) is
+    already trained and stays unchanged.
     """
 
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
-    """the stage with the tokenizer, saved beside the weights"""
+    """the stage with the tokenizer, which is saved beside the weights"""
     tokens: Annotated[str, Input("tokens")] = "tokens"
-    """the stage with the tokens, which are counted"""
+    """the stage with the token ids, whose frequencies are counted"""
     vectors: Annotated[str | None, Input("token_vectors"), FromRecipe(".tokens")]
-    """the stage token_vectors (or tokens: it is added), which the token embeddings begin with; null: with noise"""
+    """the stage with the initial token embeddings: token_vectors, or tokens (token_vectors is added); null: random
+    embeddings"""
     backbone: Annotated[BackboneConfig, FromRecipe("backbone")]
-    """the group ``backbone``"""
+    """settings of the encoder: the group ``backbone``"""
     length: RowLength = 128
-    """tokens of the longest text, for a stage that searches with the encoder as it is"""
+    """maximum tokens of a text, for a stage that searches with the encoder without further training"""
     unigram_bias: bool = True
-    """the bias of the vocabulary projection begins with the log frequencies of the tokens"""
+    """initialise the bias of the vocabulary projection with the log frequencies of the tokens"""
     near_identity: Weight = 1.0
-    """value and output projections of attention begin with so many times the identity; 0: with noise alone"""
+    """factor of the identity matrix in the initial value and output projections of attention; 0: random weights only"""
     random_share: Weight = 0.3
-    """share of the random weights of these projections that stays beside the identity"""
+    """factor of the random weights in these projections, besides the identity"""
     rare_tokens: Weight = 0.5
-    """how strongly the first layer attends to rare tokens rather than to frequent ones; 0: not at all"""
+    """strength with which the first layer prefers rare tokens to frequent ones in attention; 0: no preference"""
     position_scale: Weight = 0.1
     """factor of the position and type embeddings"""
     seed: Seed
-    """of the random weights"""
+    """random seed of the random weights"""
 
     @model_validator(mode="after")
     def _fits_the_backbone(self) -> Self:
-        if self.backbone.name is None:  # a checkpoint tells its size only when it is loaded
+        if self.backbone.name is None:  # the size of a named checkpoint is known only once it is loaded
             check_length("length", self.length, self.backbone.max_positions)
             if self.backbone.family not in ("bert", "roberta"):
                 raise ValueError(
@@ -474,7 +480,7 @@ class WarmStartConfig(StageConfig):
         """Return no further strings: the id depends on the fields alone.
 
         Raises:
-            UserError: the checkpoint to start from is a missing folder, or a released retriever.
+            UserError: the initial checkpoint is a missing folder, or a released retriever.
         """
         check_checkpoint(self.backbone.name, "backbone.name")
         check_no_retriever(self.backbone)
@@ -486,22 +492,22 @@ class WarmStartConfig(StageConfig):
         return Work(sizes, seconds=3.0, disk=checkpoint_bytes(sizes))
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report token vectors whose size is not the backbone's."""
+        """Report token vectors whose dimension differs from the backbone's hidden size."""
         if self.backbone.name is not None:
             return None
         return other_dimensions(self.vectors, inputs["vectors"], self.backbone.hidden)
 
 
 def other_dimensions(name: str | None, configs: Sequence[StageConfig], hidden: int) -> tuple[str, str] | None:
-    """Return the complaint about token vectors that do not have ``hidden`` dimensions, or None.
+    """Return the error about token vectors that do not have ``hidden`` dimensions, or None.
 
     Args:
-        name: the stage that the field ``vectors`` names.
-        configs: the config of that stage, if there is one.
-        hidden: dimensions of the model that begins with the vectors.
+        name: name of the stage in the field ``vectors``.
+        configs: config of that stage, if there is one.
+        hidden: hidden size of the model that the vectors initialise.
 
     Returns:
-        the field and the text, as ``StageConfig.input_error`` returns them.
+        the field and the error message, as ``StageConfig.input_error`` returns them.
     """
     dims = [config.dim for config in configs if isinstance(config, TokenVectorsConfig)]
     if not dims or dims[0] == hidden:

@@ -1,4 +1,4 @@
-"""Configs of the stages that encode, search, mine, fuse and rerank."""
+"""Configs of the stages that encode, search, mine, fuse and rerank, and of those that load trained models."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -45,12 +45,12 @@ from condensery.text.input_file import InputFile
 from condensery.text.languages import check_language
 from condensery.text.sheets import filled_sheets
 
-BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "binary": 0.125}  # bytes of a number on disk
+BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "binary": 0.125}  # bytes per vector dimension on disk
 
 
-SEARCHED = 1000  # passages that a retriever is assumed to rank per query, as a fused one does to scale scores to [0, 1]
+SEARCHED = 1000  # passages that a retriever is assumed to rank per query, as fusion needs to scale scores to [0, 1]
 
-POINTS = 2_000  # most points of a grid of weights: enough for steps of 0.1 and up to five retrievers
+POINTS = 2_000  # maximum points of a grid of weights: enough for steps of 0.1 and up to five retrievers
 
 RULES = ("below_share", "below_margin", "below_score")
 
@@ -59,18 +59,19 @@ class ScoringStageConfig(StageConfig):
     """Shared keys of the stages that score pairs of a query and a passage with cross-encoders."""
 
     cross_encoders: Annotated[list[str], Input("cross_encoder"), Field(min_length=1)]
-    """stages with cross-encoders (train_cross_encoder); of several the mean of their logits counts"""
+    """stages with cross-encoders (train_cross_encoder); the logits of several are averaged"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     precision: Precision
-    """of cross-encoders: fp32, bf16 or fp16"""
+    """numeric precision of cross-encoders: fp32, bf16 or fp16"""
     chunk_tokens: Count = 8192
-    """padded tokens that go through a cross-encoder together"""
+    """padded tokens that a cross-encoder processes at once"""
     shard_size: Annotated[Count, Operational()] = 200
-    """queries of a file of what cross-encoders have scored; devices share the files, and a restart keeps whole ones"""
+    """queries per shard file of cross-encoder scores; devices divide the shards among themselves, and a restart keeps
+    complete shards"""
 
     def scoring(self, read: Read, queries: float | None, depth: int) -> Work:
-        """Return the work of searching the ``depth`` best passages of ``queries`` queries and scoring them.
+        """Return the work of retrieving the ``depth`` best passages of ``queries`` queries and scoring them.
 
         Every cross-encoder reads each of these passages with its query. ``queries`` is None where the number is unknown.
         """
@@ -87,24 +88,24 @@ class ScoringStageConfig(StageConfig):
 
 @stage("rerank", "rerank:rerank", version=2, makes="index", together="several_shards")
 class RerankConfig(ScoringStageConfig):
-    """Put the best passages of a retriever into the order that cross-encoders give them.
+    """Rerank the best passages of a retriever by the scores of cross-encoders.
 
-    It makes an index, so it may be a row of the table.
+    The stage makes an index, so it may be a row of the table.
     """
 
     retriever: Annotated[str, Input("index")]
-    """the stage with an index, or with an encoder, which is encoded first"""
+    """the stage with an index, or with an encoder, whose index is built first"""
     split: Annotated[Split, FromRecipe("table.split")]
-    """whose queries are reranked; no others can be searched for"""
+    """the split whose queries are reranked; other queries cannot be searched for"""
     depth: Count = 100
-    """passages reranked for each query; no deeper one is found, so metrics beyond it do not rise"""
+    """passages reranked for each query; only these are returned, so metrics with a larger cutoff do not rise"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: the ``depth`` best passages of each query are searched and read by every cross-encoder."""
+        """Estimate the work: the ``depth`` best passages of each query are retrieved, and every cross-encoder reads them."""
         return self.scoring(read, known(read).collection.queries.get(self.split), self.depth)
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report a split that the collection does not have, or whose queries the retriever has not encoded."""
+        """Report a split that the collection lacks, or whose queries the retriever has not encoded."""
         missing = missing_split(self.split, inputs["corpus"])
         return missing or not_encoded(self.split, "retriever", inputs["retriever"])
 
@@ -114,32 +115,32 @@ class ScorePairsConfig(ScoringStageConfig):
     """Score the passages of training queries as a teacher, for the losses ``margin_mse`` and ``kl`` of finetune.
 
     The scored passages are the positives of each query and the best of each source of ``negatives``. A pair's score is the
-    weighted mean over all ``cross_encoders`` and ``retrievers``. ``file`` replaces them: it has the pairs and their scores.
+    weighted mean over all ``cross_encoders`` and ``retrievers``. A ``file`` of pairs with their scores replaces all of these.
     """
 
     cross_encoders: Annotated[list[str], Input("cross_encoder")] = []
-    """stages with cross-encoders (train_cross_encoder), whose logits count"""
+    """stages with cross-encoders (train_cross_encoder), whose logits are the scores"""
     retrievers: Annotated[list[str], Input("index")] = []
-    """stages with an index, or with an encoder, which is encoded first: bm25, encode, ann_index, fuse, rerank"""
+    """stages with an index (bm25, encode, ann_index, fuse, rerank), or with an encoder, whose index is built first"""
     file: Annotated[Path | None, Operational()] = None  # its content enters the id, its path does not
-    """in place of both, the pairs and their scores: a TREC run, or .jsonl with query_id, passage_ids and scores; plain
+    """in place of scorers: a file of scored pairs, as a TREC run or .jsonl with query_id, passage_ids and scores; plain
     or .gz"""
     negatives: Annotated[list[str], Input("negatives")] = []
-    """stages with negatives (mine, read_negatives); they are scored besides the positives"""
+    """stages with hard negatives (mine, read_negatives), which are scored in addition to the positives"""
     labels: Annotated[list[str], Input("labels")] = []
-    """stages with labels (pseudo_label); their queries and positives are scored besides the judged ones"""
+    """stages with labels (pseudo_label), whose queries and positives are scored in addition to the judged ones"""
     split: Split = "train"
-    """whose queries are scored"""
+    """the split whose queries are scored"""
     train_queries: Count | None = None
-    """so many queries, as finetune draws them with the same seed; null: all"""
+    """number of queries, drawn as finetune draws them with the same seed; null: all"""
     depth: Count | None = None
-    """how many of a query's best of each source of negatives; null: all"""
+    """how many of a query's best negatives of each source are scored; null: all"""
     weights: list[Positive] | None = None
-    """share of each scorer in the mean, cross-encoders first; null: all alike"""
+    """weight of each scorer in the mean, cross-encoders first; null: equal weights"""
     scaling: Literal["none", "min_max"] = "none"
-    """none: scores as they are; min_max: a scorer's scores of a query are scaled to [0, 1] before the mean"""
+    """none: raw scores; min_max: each scorer's scores of a query are scaled to [0, 1] before the mean"""
     seed: Seed
-    """draws the queries where ``train_queries`` is set"""
+    """random seed that draws the queries where ``train_queries`` is set"""
 
     @model_validator(mode="after")
     def _somebody_scores(self) -> Self:
@@ -162,7 +163,7 @@ class ScorePairsConfig(ScoringStageConfig):
         """Return the content hash of the file, if there is one.
 
         Raises:
-            UserError: the file is missing or unreadable; this is found before anything is computed.
+            UserError: the file is missing or unreadable; this is checked before anything is computed.
         """
         if self.file is None:
             return []
@@ -170,7 +171,7 @@ class ScorePairsConfig(ScoringStageConfig):
         return content_hashes([named.look()])
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: each cross-encoder reads every passage with its query, or each retriever searches."""
+        """Estimate the work: each cross-encoder reads every pair, or each retriever searches for all queries."""
         sizes = known(read)
         queries = sizes.collection.queries.get(self.split) if self.train_queries is None else float(self.train_queries)
         pairs = (
@@ -203,44 +204,44 @@ class ScorePairsConfig(ScoringStageConfig):
     together="several_shards",
 )
 class EncodeConfig(StageConfig):
-    """Encode all passages and queries of a collection; inputs are as long as the retriever was trained with.
+    """Encode all passages and queries of a collection, with the input lengths of the retriever's training.
 
-    The stage is added by itself where a retriever is named and an index is needed.
+    The stage is added automatically where a key that needs an index names a stage with an encoder.
     """
 
     model: Annotated[str, Input("encoder")]
     """the stage with the encoder"""
     passages: Annotated[str | None, Input("index"), Later()] = None
-    """an index of a stage whose passage vectors are taken, where only the tower of queries differs from its encoder;
-    null: encode them"""
+    """a stage with an index whose passage vectors are reused, where only the query tower differs; null: encode the
+    passages"""
     tokens: Annotated[str, Input("tokens")] = "tokens"
-    """the stage with the tokens"""
+    """the stage with the token ids of the collection"""
     precision: Precision
-    """fp32, bf16 or fp16"""
+    """numeric precision: fp32, bf16 or fp16"""
     dtype: Literal["float32", "float16", "int8", "binary"] = "float32"
-    """of the vectors on disk: float32, float16, int8 (a quarter) or binary (a 32nd); what the last two lose is measured
-    and said"""
+    """format of the vectors on disk: float32, float16, int8 (a quarter of the size) or binary (a 32nd); the loss of int8
+    and binary is reported"""
     chunk_tokens: Count = 4096
-    """padded tokens that go through the encoder together"""
+    """padded tokens that the encoder processes at once"""
     shard_size: Annotated[Count, Operational()] = 20000
-    """passages of a file of finished work; devices share the files, and a restart keeps whole ones"""
+    """passages per shard file; devices divide the shards among themselves, and a restart keeps complete shards"""
     windows: Count = 1
-    """windows of a long passage that are encoded, at most; it ranks by its best"""
+    """maximum number of windows of a long passage that are encoded; the passage's score is that of its best window"""
     query_splits: Annotated[Annotated[list[Split], Field(min_length=1)] | None, Later()] = None
-    """splits whose queries are encoded, such as [dev, test]; no others can be searched for; null: all"""
+    """splits whose queries are encoded, such as [dev, test]; other queries cannot be searched for; null: all"""
 
     def by_content(self) -> set[str]:
-        """Return, besides, ``windows``, which counts where there are several."""
+        """Return, besides, ``windows``, which enters the id through ``identity`` where it is above 1."""
         return super().by_content() | {"windows"}
 
     def identity(self) -> list[str]:
-        """Return the number of windows, where there is more than one."""
+        """Return the number of windows where it is above 1."""
         return [f"windows {self.windows}"] if self.windows > 1 else []
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of encoding the queries, and the passages whose vectors are not taken over, once each.
+        """Estimate the work of encoding the queries once, and the passages too unless their vectors are reused.
 
-        A number of a vector takes 4, 2, 1 or 1/8 bytes.
+        A vector dimension takes 4, 2, 1 or 1/8 bytes.
         """
         sizes = known(read)
         texts, size, longest = sizes.collection, sizes.encoder, sizes.passage_length or 128
@@ -254,40 +255,40 @@ class EncodeConfig(StageConfig):
         rows = max(1.0, encoded + queries)
         length = max(QUESTION, (encoded * min(texts.passage_tokens / of_each + 2, longest) + queries * QUESTION) / rows)
         step = Step(size, rows, length, self.chunk_tokens, trained=False, precision=self.precision)
-        of_query = 2 if self.dtype == "float16" else 4  # in an int8 or binary index query vectors stay float32
+        of_query = 2 if self.dtype == "float16" else 4  # the query vectors of an int8 or binary index stay float32
         disk = size.hidden * (passages * BYTES[self.dtype] + queries * of_query)
         return Work(replace(sizes, dimensions=size.hidden), 1, step, seconds=0.0, disk=disk)
 
 
 @stage("ann_index", "ann_index:ann_index", version=1, makes="index")
 class ApproximateConfig(StageConfig):
-    """Build one of FAISS's approximate indexes over the vectors of a dense retriever, where exact search takes too long.
+    """Build an approximate FAISS index over the vectors of a dense retriever, for collections where exact search is slow.
 
-    It makes an index, so it may be a row of the table, and be mined from. A ``factory`` that takes lengths (L2norm) or
-    the mean (PCA) off vectors says so. The recall of all that is asked for, and of the ten best, is printed and kept in
-    the manifest.
+    The stage makes an index, so it may be a row of the table, and be mined from. A ``factory`` that normalises vectors
+    (L2norm) or subtracts their mean (PCA) prints a note. Recall against exact search is printed and kept in the manifest,
+    for all requested passages and for the ten best.
     """
 
     vectors: Annotated[str, Input("index")]
-    """the stage with a dense retriever, which is encoded first"""
+    """the stage with a dense retriever, whose vectors are computed first"""
     factory: Annotated[str, Field(min_length=1)] = "IVF1024,Flat"
-    """FAISS's index factory, by inner product: IVF1024,Flat; IVF4096,PQ64; HNSW32; IVF4096,PQ64,RFlat; ... One that
-    ranks by distance is refused"""
+    """FAISS index factory string, for inner product: IVF1024,Flat; IVF4096,PQ64; HNSW32; IVF4096,PQ64,RFlat; ... An
+    index that ranks by distance is refused"""
     sample: Count = 200000
-    """vectors, drawn at random, that the index is trained on"""
+    """number of random vectors that the index is trained on"""
     nprobe: Count = 32
-    """lists that an IVF looks through for each query"""
+    """inverted lists that an IVF index searches for each query"""
     ef_search: Count = 64
-    """candidates that an HNSW keeps in sight for each query (efSearch)"""
+    """candidates that an HNSW index keeps during the search for a query (efSearch)"""
     compared: Count = 100
-    """queries of each use that are also searched exactly, to measure the recall"""
+    """number of queries that are also searched exactly at each use of the index, to measure recall"""
     seed: Seed
-    """of what is drawn"""
+    """random seed of the training vectors and the compared queries"""
 
     @field_validator("factory")
     @classmethod
     def _known_to_faiss(cls, value: str) -> str:
-        from condensery.retrieval.indexes.faiss_descriptions import check_factory  # with FAISS, which takes .3 s
+        from condensery.retrieval.indexes.faiss_descriptions import check_factory  # imports FAISS, which takes .3 s
 
         try:
             check_factory(value)
@@ -309,8 +310,8 @@ class ApproximateConfig(StageConfig):
 class AuditNegativesConfig(StageConfig):
     """List suspected false negatives on a sheet, for a person to judge.
 
-    The suspects are the candidates that mining left out for their scores, if there are any. Otherwise they are the first
-    negatives of each query, by the scores of ``scorer`` or of the retriever that mined them.
+    The suspects are the candidates that mining excluded for their scores, if there are any. Otherwise they are the highest
+    scoring negatives of each query, by ``scorer`` or by the retriever that mined them.
     """
 
     negatives: Annotated[str, Input("negatives")]
@@ -318,18 +319,19 @@ class AuditNegativesConfig(StageConfig):
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     scorer: Annotated[str | None, Input("index")] = None
-    """the stage with an index or an encoder whose scores count; null: what mining left out, or the retriever that mined"""
+    """the stage with an index or an encoder that ranks suspects; null: candidates that mining excluded, or scores of the
+    mining retriever"""
     depth: Count = 3
-    """suspects of each query, at most"""
+    """maximum number of suspects per query"""
     rows: Count = 500
-    """the most suspicious pairs of all queries, which are on the sheet to be filled in"""
+    """number of the most suspicious pairs, over all queries, on the sheet to be filled in"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of a few scores for each query."""
         return Work(known(read), seconds=5.0, disk=4e3 * self.rows)
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report that no retriever is known that could score the negatives."""
+        """Report negatives that no known retriever could score."""
         if self.scorer is not None or getattr(inputs["negatives"][0], "retriever", None) is not None:
             return None
         return "scorer", f"the stage {self.negatives!r} has no retriever of its own; name one whose scores count"
@@ -337,20 +339,20 @@ class AuditNegativesConfig(StageConfig):
 
 @stage("bm25", "bm25:bm25", version=2, makes="index")
 class Bm25Config(StageConfig):
-    """Build a BM25 index of all passages: the baseline, and the first miner of negatives."""
+    """Build a BM25 index of all passages: the baseline, and the source of the first hard negatives."""
 
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     k1: Weight = 0.9
-    """saturation of term frequency (Robertson's parameter; Anserini's default)"""
+    """saturation of the term frequency (Robertson's parameter; Anserini's default)"""
     b: Share = 0.4
     """strength of the length normalisation, 0 to 1 (Robertson's parameter; Anserini's default)"""
     stopwords: Annotated[str, AfterValidator(check_stopwords)] = "english"
-    """english or none"""
+    """stop words that are removed: english or none"""
     stemmer: Annotated[str, AfterValidator(check_stemmer)] = "porter"
-    """a Snowball algorithm (Lucene stems with porter), or none"""
+    """stemmer: a Snowball algorithm (Lucene uses porter), or none"""
     language: Annotated[str, AfterValidator(check_language)] = "auto"
-    """how text is split into words. auto: guessed from the passages' letters; words: words alone; others:
+    """how text is split into words. auto: detected from the passages' letters; words: words alone; others:
     docs/howto/other-languages.md"""
 
     def work(self, read: Read) -> Work:
@@ -361,15 +363,15 @@ class Bm25Config(StageConfig):
 
 
 def content_of_checkpoint(named: str | Path, key: str, what: str) -> list[str]:
-    """Return the strings that stand for a checkpoint in a stage's id: the hashes of its files, or its name on the hub.
+    """Return the strings that represent a checkpoint in a stage's id: the hashes of its files, or its name on the hub.
 
     Args:
-        named: the folder or the hub name.
-        key: the config key that names the checkpoint, for the message.
-        what: the kind of checkpoint that the key should name, for the message.
+        named: folder or hub name.
+        key: config key that names the checkpoint, for the error message.
+        what: kind of checkpoint that the key should name, for the error message.
 
     Raises:
-        UserError: there is no such folder, and the text is no hub name.
+        UserError: there is no such folder, and ``named`` is not a hub name.
     """
     folder = expanded(named)
     if not folder.is_dir():
@@ -383,23 +385,24 @@ def content_of_checkpoint(named: str | Path, key: str, what: str) -> list[str]:
 
 @stage("cross_encoder", "cross_encoder:cross_encoder", version=1, makes="cross_encoder")
 class CrossEncoderConfig(StageConfig):
-    """Take a cross-encoder that was trained elsewhere, as it is.
+    """Load a cross-encoder that was trained elsewhere, unchanged.
 
-    Stages that score pairs use it: rerank, score_pairs, distil_ranking.
+    The stages rerank, score_pairs and distil_ranking score pairs with it.
     """
 
-    folder: str | Path  # text as it was given: ./name is a folder, but name may be on the hub
-    """folder or hub name, such as cross-encoder/ms-marco-MiniLM-L6-v2: of the BERT family, with one score of a pair"""
+    folder: str | Path  # string as given: ./name is a folder, but name may be on the hub
+    """folder or hub name, such as cross-encoder/ms-marco-MiniLM-L6-v2; a model of the BERT family with one output"""
     revision: Annotated[str | None, Later()] = None
-    """commit, tag or branch on the hub"""
+    """commit, tag or branch of the model on the Hugging Face hub"""
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
-    """the stage with its tokenizer; where the retriever has another, a stage of its own with backbone.tokenizer"""
+    """the stage with the cross-encoder's tokenizer; if the retriever's differs, add a further stage with
+    backbone.tokenizer"""
     tokens: Annotated[str, Input("tokens")] = "tokens"
-    """the stage with the tokens of that tokenizer"""
+    """the stage with the token ids of that tokenizer"""
     query_length: TextLength = 64
-    """tokens of the longest query, [CLS] and [SEP] included"""
+    """maximum tokens of a query, including [CLS] and [SEP]"""
     length: RowLength = 256
-    """tokens of the longest row, query and passage; the passage is cut to the room that the query leaves"""
+    """maximum tokens of query and passage together; the passage is truncated to what the query leaves"""
 
     @model_validator(mode="after")
     def _room_for_a_passage(self) -> Self:
@@ -413,11 +416,11 @@ class CrossEncoderConfig(StageConfig):
         return Work(sizes, seconds=None if sizes.encoder is None else 3.0, disk=checkpoint_bytes(sizes))
 
     def by_content(self) -> set[str]:
-        """Return, besides, ``folder``, which counts by content."""
+        """Return, besides, ``folder``, whose content enters the id instead of its path."""
         return super().by_content() | {"folder"}
 
     def identity(self) -> list[str]:
-        """Return the hashes of the weights and of the files that describe them; of a checkpoint on the hub its name.
+        """Return the hashes of the weights and of the files that describe them, or a hub checkpoint's name.
 
         Raises:
             UserError: there is no such folder.
@@ -427,53 +430,53 @@ class CrossEncoderConfig(StageConfig):
 
 @stage("denoise", "denoise:denoise", version=1, makes="negatives", together="several_shards")
 class DenoiseConfig(ScoringStageConfig):
-    """Keep the hard negatives that cross-encoders judge irrelevant; the others are likely unjudged positives."""
+    """Keep the hard negatives that cross-encoders judge irrelevant; the others are probably unjudged positives."""
 
     negatives: Annotated[str, Input("negatives")]
     """the stage with negatives (mine, read_negatives)"""
     below: Share = 0.1
-    """a negative is kept where its probability of relevance, the sigmoid of the score, is lower"""
+    """a negative is kept if its probability of relevance (the sigmoid of the score) is below this"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work: every cross-encoder reads each negative with its query."""
         return self.scoring(read, known(read, "negatives").negatives, 1)
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report a cross-encoder whose scores are no probabilities."""
+        """Report a cross-encoder whose scores are not probabilities."""
         return no_probability(inputs)
 
 
 @stage("fuse", "fuse:fuse", version=2, makes="index")
 class FuseConfig(StageConfig):
-    """Join the rankings of several retrievers, for example of BM25 and a dense one.
+    """Fuse the rankings of several retrievers, for example of BM25 and a dense retriever.
 
-    It makes an index, so it may be a row of the table, be mined from, and be reranked.
+    The stage makes an index, so it may be a row of the table, be mined from, and be reranked.
     """
 
     retrievers: Annotated[list[str], Input("index"), Field(min_length=2)]
-    """two or more stages with an index, or with an encoder, which is encoded first"""
+    """two or more stages with an index, or with an encoder, whose index is built first"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     method: Literal["weighted", "reciprocal_rank"] = "weighted"
-    """weighted: sum of each one's scores, scaled to [0, 1] for a query; reciprocal_rank: sum of 1 / (``rank_constant``
-    + rank)"""
+    """weighted: weighted sum of scores, scaled to [0, 1] for each query and retriever; reciprocal_rank: sum of 1 /
+    (``rank_constant`` + rank)"""
     rank_constant: Weight = 60
-    """of reciprocal_rank: the larger, the less the first ranks count"""
+    """constant of reciprocal_rank; the larger it is, the less the first ranks dominate"""
     weights: list[Weight] | None = None
-    """one for each retriever. null: the best on ``split`` by ``metric`` (weighted; equal where it has no queries), or
-    all 1 (reciprocal_rank)"""
+    """one weight for each retriever; null: the best on ``split`` by ``metric`` (equal without queries), or 1 each for
+    reciprocal_rank"""
     otherwise: list[Weight] | None = None
-    """the weights where ``split`` has fewer than ``least_queries`` queries, and ``weights`` is null; null: equal"""
+    """weights for the case that ``split`` has fewer than ``least_queries`` queries and ``weights`` is null; null: equal"""
     least_queries: Count = 1
-    """queries of ``split`` that are needed to choose weights by"""
+    """minimum number of queries of ``split`` for choosing weights"""
     split: Split = "dev"
-    """whose queries the weights are chosen by"""
+    """the split whose queries choose the weights"""
     metric: str = "MRR@10"
-    """what the weights are to raise: MRR@k, Recall@k, NDCG@k, Success@k, MAP, P@k; Hit@k where answers are known"""
+    """metric that the weights maximise: MRR@k, Recall@k, NDCG@k, Success@k, MAP, P@k; Hit@k where answers are known"""
     grid: PositiveShare = 0.1
-    """step of the weights that are tried; those of all retrievers sum to 1"""
+    """step of the grid of weights that are tried; the weights of all retrievers sum to 1"""
     depth: Count = 1000
-    """candidates of each retriever for each query; scores are scaled over these"""
+    """candidates of each retriever for each query; scores are scaled over these candidates"""
 
     @field_validator("weights", "otherwise")
     @classmethod
@@ -518,12 +521,12 @@ class FuseConfig(StageConfig):
     def by_content(self) -> set[str]:
         """Return ``otherwise`` and ``least_queries`` where both have their defaults.
 
-        The keys were added later; ids of stages that do not use them stay valid.
+        The keys were added later, so the ids of stages that do not use them stay valid.
         """
         return {"otherwise", "least_queries"} if self.otherwise is None and self.least_queries == 1 else set()
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: every retriever searches the queries that choose the weights."""
+        """Estimate the work: every retriever searches for the queries that choose the weights."""
         queries = known(read).collection.queries.get(self.split) if self.chooses else 0.0
         looked = together(search(sizes, queries, self.depth) for sizes in read["retrievers"])
         joined = replace(known(read), members=tuple(read["retrievers"]))
@@ -535,7 +538,7 @@ class FuseConfig(StageConfig):
         return self.method == "weighted" and self.weights is None
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report queries that cannot choose the weights: a retriever does not know them, or they cannot be measured."""
+        """Report queries that cannot choose the weights: a retriever lacks them, or the metric cannot be measured on them."""
         if not self.chooses:
             return None
         for name, config in zip(self.retrievers, inputs["retrievers"], strict=True):
@@ -549,20 +552,20 @@ class FuseConfig(StageConfig):
 
 
 class RelabelConfig(StageConfig):
-    """Shared keys of the stages that take the judgements of filled sheets."""
+    """Shared keys of the stages that use the judgements of filled-in audit sheets."""
 
     split: Split = "train"
-    """whose queries have negatives; its judgements say what is a positive"""
+    """the split whose queries get negatives; its judgements define the positives"""
     relabel: Path | Annotated[list[Path], Field(min_length=1)] | None = None
-    """filled sheets of audit_negatives, a folder or a list of files: yes makes a positive; in mine, no makes a
-    negative for certain"""
+    """filled-in sheets of audit_negatives, as a folder or list of files: yes makes a positive; in mine, no makes a
+    certain negative"""
 
     def by_content(self) -> set[str]:
-        """Return ``relabel``: its sheets count by content, and ids without sheets stay as they were."""
+        """Return, besides, ``relabel``: the content of its sheets enters the id, and ids without sheets stay as they were."""
         return super().by_content() | {"relabel"}
 
     def identity(self) -> list[str]:
-        """Return the content hashes of the sheets, sorted, so that their order does not matter.
+        """Return the sorted content hashes of the sheets, so that their order does not matter.
 
         Raises:
             UserError: the sheets are missing.
@@ -578,29 +581,29 @@ class RelabelConfig(StageConfig):
 class MineConfig(ScoringStageConfig, RelabelConfig):
     """Mine hard negatives: the passages that a retriever ranks highest and that are not relevant, by judgement or by text.
 
-    Rules may also leave out candidates that score nearly as high as the query's positive, of several positives the lowest
-    (positive-aware mining: NV-Retriever). The scores are the retriever's own, those of the index ``scorer``, or the
-    probabilities that ``cross_encoders`` give.
+    Rules may also exclude candidates that score nearly as high as the query's positive (positive-aware mining:
+    NV-Retriever). With several positives, the lowest score counts. The scores are the retriever's own, those of the index
+    ``scorer``, or the probabilities of ``cross_encoders``.
     """
 
     retriever: Annotated[str, Input("index")]
-    """the stage with an index, or with an encoder, which is encoded first"""
+    """the stage with an index, or with an encoder, whose index is built first"""
     depth: Count = 200
     """negatives kept for each query"""
     skip_top: CountOrZero = 0
-    """so many of the best are left out, which may be unjudged positives"""
+    """number of best passages that are skipped, because they may be unjudged positives"""
     without_answers: bool = False
-    """also leave out passages that hold an answer of the query, where answers are known"""
+    """also exclude passages that contain an answer to the query, where answers are known"""
     below_share: PositiveShare | None = None
-    """keep what scores below this share of the positive's score, such as 0.95; null: whatever its share"""
+    """keep candidates that score below this share of the positive's score, such as 0.95; null: no such rule"""
     below_margin: Weight | None = None
-    """keep what scores below the positive's score less this; null: whatever the difference"""
+    """keep candidates that score below the positive's score minus this margin; null: no such rule"""
     below_score: Finite | None = None
-    """keep what scores below this; null: whatever its score"""
+    """keep candidates that score below this; null: no such rule"""
     scorer: Annotated[str | None, Input("index"), Later()] = None
-    """another stage with an index or an encoder, whose scores count for the rules; null: the retriever's own"""
+    """another stage with an index or an encoder, whose scores the rules use; null: the retriever's own scores"""
     cross_encoders: Annotated[list[str], Input("cross_encoder"), Later()] = []
-    """stages with cross-encoders whose probabilities count for the rules, of several that of the mean logit"""
+    """stages with cross-encoders whose probabilities the rules use; the logits of several are averaged"""
 
     @model_validator(mode="after")
     def _judged_by_one(self) -> Self:
@@ -616,11 +619,11 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
         return [f"{key}={value}" for key in RULES if (value := getattr(self, key)) is not None]
 
     def by_content(self) -> set[str]:
-        """Return, besides, the rules and how cross-encoders compute, which count where they are used."""
+        """Return, besides, the rules and the cross-encoders' settings, which enter the id through ``identity`` where used."""
         return super().by_content() | {*RULES, "precision", "chunk_tokens"}
 
     def identity(self) -> list[str]:
-        """Return the sheets' hashes, the rules that are set, and how cross-encoders compute.
+        """Return the sheets' hashes, the rules that are set, and the cross-encoders' precision and chunk size.
 
         Raises:
             UserError: the sheets are missing.
@@ -629,15 +632,15 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
         return [*super().identity(), *self._rules(), *how]
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report a split or answers that the collection does not have, or scores that are no probabilities.
+        """Report a split or answers that the collection lacks, or scores that are not probabilities.
 
-        Also reports a split whose queries the retriever has not encoded.
+        Also report a split whose queries the retriever has not encoded.
         """
         missing = missing_split(self.split, inputs["corpus"]) or self._missing_answers(inputs["corpus"])
         return missing or not_encoded(self.split, "retriever", inputs["retriever"]) or no_probability(inputs)
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of searching all queries of the split.
+        """Estimate the work of searching for all queries of the split.
 
         A negative takes four bytes in the arrays and twenty in negatives.jsonl.
         """
@@ -658,19 +661,19 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
 
 @stage("pseudo_label", "pseudo_label:pseudo_label", version=2, makes="labels", together="several_shards")
 class AugmentConfig(ScoringStageConfig):
-    """Label the queries that no split judges (data.unlabelled_queries), by the probabilities of cross-encoders."""
+    """Label queries without judgements (data.unlabelled_queries) by the probabilities of cross-encoders."""
 
     retriever: Annotated[str, Input("index")]
-    """the stage with an index, or with an encoder, which is encoded first; it gives the candidates"""
+    """the stage with an index that supplies the candidates, or with an encoder, whose index is built first"""
     depth: Count = 50
-    """candidates of each query, the best of the retriever"""
+    """number of candidates per query, the best of the retriever"""
     positive: Share = 0.9
-    """a candidate whose probability is higher is a positive; a query without any is left out"""
+    """probability above which a candidate is a positive; a query without a positive is left out"""
     negative: Share = 0.1
-    """a candidate whose probability is lower is a negative; what lies between is neither"""
+    """probability below which a candidate is a negative; candidates in between are neither"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: the candidates of each unjudged query are searched and read by every cross-encoder."""
+        """Estimate the work: the candidates of each unjudged query are retrieved, and every cross-encoder reads them."""
         return self.scoring(read, known(read, "corpus").collection.unjudged, self.depth)
 
     @model_validator(mode="after")
@@ -680,9 +683,9 @@ class AugmentConfig(ScoringStageConfig):
         return self
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report scores that are no probabilities, or a collection in which every query is judged.
+        """Report scores that are not probabilities, or a collection in which every query is judged.
 
-        Also reports a retriever that has not encoded the unjudged queries.
+        Also report a retriever that has not encoded the unjudged queries.
         """
         data = getattr(inputs["corpus"][0], "data", None) if inputs["corpus"] else None
         if data is not None and not data.unlabelled_queries:
@@ -693,27 +696,27 @@ class AugmentConfig(ScoringStageConfig):
 
 @stage("read_negatives", "read_negatives:read_negatives", version=3, makes="negatives")
 class TriplesConfig(RelabelConfig):
-    """Read negatives that others published.
+    """Read published negatives.
 
-    These are MS MARCO's triples of ids, sentence-transformers' msmarco-hard-negatives, or those that the files of the
-    collection give (DPR, Tevatron, triples of texts).
+    The sources are MS MARCO's triples of ids, sentence-transformers' msmarco-hard-negatives, or the collection's own files
+    (DPR, Tevatron, triples of texts).
     """
 
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     file: Annotated[Path | None, Operational()] = None  # its content enters the id, its path does not
-    """triples of query, positive and negative id, or .jsonl with lists of systems; plain or .gz; null: the collection's
-    own"""
+    """file of triples (query, positive and negative id), or .jsonl with a list for each system; plain or .gz; null: the
+    collection's own negatives"""
     depth: Count = 200
-    """negatives kept for each query, the first ones"""
+    """number of negatives kept for each query, from the beginning of its list"""
     systems: Annotated[list[str], Field(min_length=1)] | None = None
-    """of a .jsonl file the systems whose lists are taken ([bm25, msmarco-distilbert-base-tas-b]); null: all"""
+    """systems of a .jsonl file whose lists are used, such as [bm25, msmarco-distilbert-base-tas-b]; null: all"""
     per_system: Count | None = None
-    """how many of each list are taken, the first ones; null: all"""
+    """number of negatives used from the beginning of each list; null: all"""
 
     @property
     def has_lists(self) -> bool:
-        """Whether the file has lists of systems."""
+        """Whether the file has a list of negatives for each system."""
         return self.file is not None and self.file.name.endswith((".jsonl", ".jsonl.gz"))
 
     @model_validator(mode="after")
@@ -724,14 +727,14 @@ class TriplesConfig(RelabelConfig):
         return self
 
     def by_content(self) -> set[str]:
-        """Return ``relabel``, ``systems`` and ``per_system``: where these are null, older ids stay valid."""
+        """Return ``relabel``, ``systems`` and ``per_system``, so that older ids stay valid where these are null."""
         return super().by_content() | {"systems", "per_system"}
 
     def identity(self) -> list[str]:
         """Return the content hashes of the file and of the sheets, and the chosen systems.
 
         Raises:
-            UserError: a file is missing or unreadable; this is found before anything is computed.
+            UserError: a file is missing or unreadable; this is checked before anything is computed.
         """
         if self.file is None:
             return super().identity()
@@ -740,7 +743,7 @@ class TriplesConfig(RelabelConfig):
         return content_hashes([named.look()]) + chosen + super().identity()
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report a split that the collection does not have, or a collection without negatives of its own."""
+        """Report a split that the collection lacks, or a collection without negatives of its own where no file is given."""
         data = getattr(inputs["corpus"][0], "data", None)
         if self.file is None and data is not None and not data.gives_negatives():
             return "file", f"needs a file of negatives; the files of the collection {data.name} give no negatives"
@@ -749,29 +752,29 @@ class TriplesConfig(RelabelConfig):
 
 @stage("retriever", "retriever:retriever", version=1, makes="encoder")
 class RetrieverConfig(VectorConfig, StageConfig):
-    """Take a retriever that was trained elsewhere, as it is."""
+    """Load a retriever that was trained elsewhere, unchanged."""
 
     folder: Annotated[
         str | Path, FromRecipe("backbone.name")
-    ]  # text as it was given: ./name is a folder, but name may be on the hub
+    ]  # string as given: ./name is a folder, but name may be on the hub
     """folder or hub name of a checkpoint of this project, of sentence-transformers, or of the BERT family"""
     revision: Annotated[str | None, FromRecipe("backbone.revision"), Later()] = None
-    """commit, tag or branch on the hub"""
+    """commit, tag or branch of the model on the Hugging Face hub"""
     query_length: TextLength | None = None
-    """tokens of the longest query, [CLS] and [SEP] included; null: as it was trained"""
+    """maximum tokens of a query, including [CLS] and [SEP]; null: as in the retriever's training"""
     passage_length: TextLength | None = None
-    """tokens of the longest passage; null: as it was trained"""
+    """maximum tokens of a passage; null: as in the retriever's training"""
     pooling: Annotated[Pooling | None, FromRecipe("backbone.pooling")] = None
-    """cls: the state of [CLS]; mean, max, last, weighted_mean, mean_sqrt_len: of all tokens; null: as the checkpoint
-    says"""
+    """pooling of the token states. cls: the state of [CLS]; mean, max, last, weighted_mean, mean_sqrt_len: over all
+    tokens; null: the checkpoint's"""
     normalise: Annotated[bool | None, FromRecipe("backbone.normalise")] = None
-    """true: compare by cosine; null: as the checkpoint says"""
+    """true: normalise vectors, so that scores are cosines; null: the checkpoint's setting"""
     truncate_dim: Annotated[Count | None, FromRecipe("backbone.truncate_dim")] = None
-    """how many of its first numbers a vector keeps; null: as the checkpoint says"""
+    """number of leading dimensions that vectors keep; null: the checkpoint's setting"""
     query_prefix: Annotated[str | None, FromRecipe("backbone.query_prefix")] = None
-    """text before a query, as "query: " for E5; null: as the checkpoint says"""
+    """string put before each query, such as "query: " for E5; null: the checkpoint's"""
     passage_prefix: Annotated[str | None, FromRecipe("backbone.passage_prefix")] = None
-    """text before a passage, as "passage: "; null: as the checkpoint says"""
+    """string put before each passage, such as "passage: " for E5; null: the checkpoint's"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of reading and writing the weights."""
@@ -782,14 +785,14 @@ class RetrieverConfig(VectorConfig, StageConfig):
         return Work(sizes, seconds=None if sizes.encoder is None else 3.0, disk=checkpoint_bytes(sizes))
 
     def by_content(self) -> set[str]:
-        """Return ``folder``, and the keys that leave their value to the checkpoint."""
+        """Return, besides, ``folder`` and the keys that leave their value to the checkpoint."""
         return super().by_content() | {"folder", *self.not_given()}
 
     def identity(self) -> list[str]:
-        """Return the hashes of the weights and of the files that describe them; of a checkpoint on the hub its name.
+        """Return the hashes of the weights and of the files that describe them, or a hub checkpoint's name.
 
         Raises:
-            UserError: there is no such folder, or the checkpoint makes vectors in an unknown way.
+            UserError: there is no such folder, or the checkpoint computes vectors in an unknown way.
         """
         found = content_of_checkpoint(self.folder, "stage.retriever.folder", "a trained retriever")
         if (folder := expanded(self.folder)).is_dir():
@@ -798,7 +801,7 @@ class RetrieverConfig(VectorConfig, StageConfig):
 
 
 def no_probability(inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-    """Return the complaint about a cross-encoder whose scores are no probabilities: the field and the text, or None."""
+    """Return the field and the error message for a cross-encoder whose scores are not probabilities, or None."""
     if all(getattr(config, "loss", "pointwise") == "pointwise" for config in inputs["cross_encoders"]):
         return None
     return "cross_encoders", (
