@@ -168,7 +168,7 @@ class Generator:
 
 def draws(rows: Sequence[int], sampling: Sampling) -> np.ndarray:
     """Return uniform draws (rows * number, max_tokens), the queries of the first row first."""
-    named = np.asarray(rows, dtype=np.int64)[:, None] << 20 | np.arange(sampling.number)
+    named = np.asarray(rows, dtype=np.int64)[:, None] << 20 | np.arange(sampling.number)  # (rows, number)
     return uniforms(sampling.seed, "query", index=named.reshape(-1, 1), second=np.arange(sampling.max_tokens)[None])
 
 

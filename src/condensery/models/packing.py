@@ -76,7 +76,7 @@ class Packing:
 
     def unpad(self, states: Tensor) -> Tensor:
         """Pack padded states: (b, width, d) -> (n, d)."""
-        flat = states.reshape(self.rows * self.width, states.shape[2])
+        flat = states.reshape(self.rows * self.width, states.shape[2])  # (b * width, d)
         return flat if self.places is None else _Unpad.apply(flat, self.places)
 
 
@@ -112,7 +112,7 @@ class PackedLayout:
     def __init__(self, chunk: Chunk) -> None:
         b, t = chunk.input_ids.shape
         device = chunk.input_ids.device
-        real = chunk.attention_mask
+        real = chunk.attention_mask  # (b, t)
         whole = int(chunk.lengths.min()) == t
         kernels = not whole and have_kernels(device)
         places = None if whole else _places(real.flatten(), 1 if kernels else _MULTIPLE)
@@ -160,5 +160,5 @@ def _places(real: Tensor, multiple: int) -> Tensor | None:
     count = min(-(-len(places) // multiple) * multiple, len(real))
     if count == len(real):
         return None
-    spare = (~real).nonzero()[: count - len(places), 0]
+    spare = (~real).nonzero()[: count - len(places), 0]  # (count - real tokens,)
     return torch.cat([places, spare]).sort().values

@@ -62,10 +62,10 @@ def token_vectors(left: NDArray[np.float64], values: NDArray[np.float64], seed: 
         values: (d,) singular values.
         seed: seed of the rotation.
     """
-    rotation, _ = np.linalg.qr(generator(seed, "rotation").standard_normal((len(values), len(values))))
-    vectors = left * np.sqrt(values) @ rotation
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    known = lengths > 1e-9 * lengths.max(initial=1e-300)
+    rotation, _ = np.linalg.qr(generator(seed, "rotation").standard_normal((len(values), len(values))))  # (d, d)
+    vectors = left * np.sqrt(values) @ rotation  # (V, d)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)  # (V, 1)
+    known = lengths > 1e-9 * lengths.max(initial=1e-300)  # (V, 1)
     return np.where(known, vectors / np.where(known, lengths, 1.0), 0.0)
 
 
@@ -133,7 +133,7 @@ def warm_up_generator(model: PreTrainedModel, vectors: NDArray[np.float64], part
 
 def _write_embeddings(table: nn.Parameter, vectors: NDArray[np.float64]) -> None:
     """Write the vectors that are not zero into their rows of ``table``, scaled to the random rows' standard deviation."""
-    known = vectors.any(axis=1)
+    known = vectors.any(axis=1)  # (V,)
     if not known.any():
         return
     scale = float(table.std()) / vectors[known].std()
@@ -151,18 +151,18 @@ def _prefer_rare_tokens(backbone: Any, counts: NDArray[np.int64], vocabulary: Vo
     In this dimension every query has the same bias, and a token's key is a linear approximation, from the token's embedding,
     of its log weight. The linear map is fitted by ridge regression, in which tokens are weighted by frequency.
     """
-    frequency = counts / max(1, counts.sum())
+    frequency = counts / max(1, counts.sum())  # (V,)
     wanted = -strength * np.log1p(frequency / SMOOTH)  # (V,)
     wanted[vocabulary.special] = wanted.min()  # [CLS] and [SEP] are in every text and carry no information
-    weight = frequency.copy()
+    weight = frequency.copy()  # (V,)
     weight[vocabulary.special] = 0.05  # about every twentieth token is a [CLS], and likewise a [SEP]
     embeddings = backbone.embeddings
-    rows = embeddings.word_embeddings.weight[: len(counts)] + embeddings.token_type_embeddings.weight[0]
+    rows = embeddings.word_embeddings.weight[: len(counts)] + embeddings.token_type_embeddings.weight[0]  # (V, d)
     states = embeddings.LayerNorm(rows).double().numpy()  # (V, d), the input of the first layer without positions
-    share = weight[:, None] / weight.sum()
-    centred, aim = states - (share * states).sum(axis=0), wanted - (share[:, 0] * wanted).sum()
+    share = weight[:, None] / weight.sum()  # (V, 1)
+    centred, aim = states - (share * states).sum(axis=0), wanted - (share[:, 0] * wanted).sum()  # (V, d), (V,)
     square = centred.T @ (share * centred)  # (d, d)
-    ridge = RIDGE * np.trace(square) / len(square) * np.eye(len(square))
+    ridge = RIDGE * np.trace(square) / len(square) * np.eye(len(square))  # (d, d)
     direction = np.linalg.solve(square + ridge, centred.T @ (share[:, 0] * aim))  # (d,)
     attention = backbone.encoder.layer[0].attention.self
     size = attention.attention_head_size

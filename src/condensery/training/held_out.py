@@ -74,10 +74,10 @@ def held_out_sample(
     asked = asked[:number]
     if not len(asked):
         return None
-    own = owners[asked]
+    own = owners[asked]  # (q,)
     rest = random.permutation(np.setdiff1d(np.arange(len(queries.counts)), own))[:others]
-    passages = np.concatenate([own, rest])
-    hidden = np.concatenate([hidden[asked], np.full((len(rest), 2), -1, np.int64)])
+    passages = np.concatenate([own, rest])  # (p,)
+    hidden = np.concatenate([hidden[asked], np.full((len(rest), 2), -1, np.int64)])  # (p, 2)
     vocabulary = texts.vocabulary
     rows = {
         QUERY: text_rows(queries.store, asked, vocabulary, lengths[0], prefix=prefixes.query),
@@ -86,6 +86,6 @@ def held_out_sample(
         ),
     }
     parts = {tower: chunks(*flat, budget, vocabulary.pad, tower=tower) for tower, flat in rows.items()}
-    relevant = np.arange(len(own))[:, None] == np.arange(len(passages))
-    same = own[:, None] == passages
+    relevant = np.arange(len(own))[:, None] == np.arange(len(passages))  # (q, p)
+    same = own[:, None] == passages  # (q, p)
     return ValidationSample(parts[QUERY], parts[PASSAGE], relevant, same & ~relevant)

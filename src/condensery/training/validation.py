@@ -231,7 +231,7 @@ def reciprocal_ranks(
 
 def _scaled(scores: Tensor) -> Tensor:
     """Scale the scores (q, p) of each query to [0, 1]."""
-    lowest, highest = scores.amin(dim=1, keepdim=True), scores.amax(dim=1, keepdim=True)
+    lowest, highest = scores.amin(dim=1, keepdim=True), scores.amax(dim=1, keepdim=True)  # (q, 1) each
     return (scores - lowest) / (highest - lowest).clamp(min=torch.finfo(scores.dtype).tiny)
 
 
@@ -244,7 +244,7 @@ def bm25_scores(sample: ValidationSample, tokenizer: PreTrainedTokenizerBase) ->
     """
     queries, passages = (_texts(part, tokenizer) for part in (sample.queries, sample.passages))
     scores, rows = BM25(language=guess(passages)).index(passages).rank(queries, len(passages))
-    found = np.zeros((len(queries), len(passages)), np.float32)
+    found = np.zeros((len(queries), len(passages)), np.float32)  # (q, p)
     asked, places = np.nonzero(rows >= 0)
     found[asked, rows[asked, places]] = scores[asked, places]
     return torch.from_numpy(found)

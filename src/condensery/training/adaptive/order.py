@@ -102,8 +102,8 @@ class AdaptiveOrder:
         if scheduled == items:
             return
         similarity = self._dense(vectors) if vectors else self._lexical
-        drawn = drawn_positives(self.positives, self.starts, np.arange(items), self.seed, epoch)
-        passage = np.searchsorted(self.passages, drawn)
+        drawn = drawn_positives(self.positives, self.starts, np.arange(items), self.seed, epoch)  # (t,)
+        passage = np.searchsorted(self.passages, drawn)  # (t,)
         scheduler = Scheduler(similarity, passage, self.batch_size, self.beam, self.seed, epoch)
         with open(path, "ab") as stream:
             stream.truncate(4 * (scheduled - scheduled % self.batch_size))

@@ -106,7 +106,7 @@ class SentencePairs:
         spans: spans of a token store with sentence boundaries; a span of one sentence is left out.
         vocabulary: vocabulary of the tokens.
         length: longest sentence in tokens, [CLS] and [SEP] included.
-        keep: probability that the sentence stays in its passage (0 in Gao and Callan 2021a, 0.1 in Lee et al. 2019).
+        keep: probability that the sentence stays in its passage (0 in this project's papers, 0.1 in Lee et al.).
         seed: seed of the draws of sentences.
 
     Raises:
@@ -227,7 +227,7 @@ class PassageQueries:
 class MixedPairs:
     """Gives pairs with mixed context (Wu et al. 2023, §5.2).
 
-    In one step all passages are paired with one of their queries, in another step all with another passage of their
+    In each step, either all passages are paired with one of their queries, or all are paired with another passage of their
     document. A passage that is alone in its document keeps its query. No token is cut out of a passage that is paired with a
     passage.
 

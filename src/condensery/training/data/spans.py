@@ -22,7 +22,7 @@ from condensery.training.data.span_batches import ContextMasking, SpanBatches
 
 @dataclass(frozen=True)
 class Masking:
-    """The tokens that are masked and predicted in a text for pre-training.
+    """The settings of masking: which tokens of a text are masked and predicted in pre-training.
 
     Attributes:
         rate: share of the tokens that are masked; None = no token is masked.
@@ -39,7 +39,7 @@ class MaskedDataModule(TokenDataModule):
     """Base class of the data modules of masked texts for pre-training.
 
     Attributes:
-        masking: which tokens are masked.
+        masking: settings of masking.
         batch_size: number of items of the source per step.
         chunk_tokens: largest number of tokens in a chunk, padding included.
         seed: seed of the order and of the masks.

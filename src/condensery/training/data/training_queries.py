@@ -101,7 +101,7 @@ class TextQueries:
         store: the tokenised queries.
         rows: (n,) rows in ``store`` of the queries that are trained on.
         passages: (n,) row in the collection of each query's passage.
-        batch_size: number of these queries a step.
+        batch_size: number of these queries per step.
     """
 
     store: TokenStore

@@ -79,11 +79,11 @@ class TripleDataModule(TokenDataModule):
         seed: seed of the order, and of the drawn positives and negatives.
         workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
             more, the program must be guarded by ``if __name__ == "__main__":``.
-        teacher: source of the scores of positives and hard negatives, for distillation (the losses margin_mse and kl).
-            Either a model: ``BM25``, a ``Retriever``, an object with ``predict`` such as sentence-transformers'
-            ``CrossEncoder``, or a function; ``predict`` and the function take a list of pairs (query text, passage text)
-            and return one number per pair. Or the scores themselves: in a file (``read_pair_scores``), as a mapping from
-            query id and passage id, or as ``PairScores``. None = no teacher.
+        teacher: source of the scores of positives and hard negatives, for distillation (the losses margin_mse and kl). A
+            model is ``BM25``, a ``Retriever``, an object with ``predict`` such as sentence-transformers' ``CrossEncoder``,
+            or a function. ``predict`` and the function take a list of pairs (query text, passage text) and return one
+            number per pair. Existing scores are a file (``read_pair_scores``), a mapping query id -> passage id -> score,
+            or ``PairScores``. None = no teacher.
         text_queries: pairs of a query that was built from a passage, such as the passage's title, and the passage's id.
             These queries are trained on beside the judged queries, each with its own passage as positive (``TextQueries``).
             None = no such queries.
