@@ -37,8 +37,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
     cases. On other devices the fused kernel is faster, most of all for long rows (``experiments/benchmarks/attention.py``).
 
     Shape:
-        query (b, h, m, e); key and value (b, h, t, e); visible (b or 1, 1, m or 1, t), True where the query attends to the
-        key, at least one key per query, or None if all attend to all; the result (b, h, m, e).
+        query (b, h, m, e); key and value (b, h, t, e); the result (b, h, m, e). visible (b or 1, 1, m or 1, t) is True where
+        the query attends to the key, for at least one key per query. None = all queries attend to all keys.
     """
     fused = p == 0.0 and (query.dtype != torch.bfloat16 or torch.is_inference_mode_enabled() or key.shape[-2] > _LONG)
     if query.device.type != "cpu" or fused:

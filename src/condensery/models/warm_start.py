@@ -5,8 +5,8 @@ tokens can be counted without training. This module writes such statistics into 
 
 - token embeddings: ``token_vectors``, the truncated SVD of positive pointwise mutual information (Levy and Goldberg 2014);
 - the vocabulary projection's bias: log unigram frequencies, which a model learns first in masked language modelling;
-- attention with value and output projections near the identity (compare Trockman and Kolter 2023), so that a token's state
-  passes through the layers, and the CLS vector is about the mean of its text's tokens;
+- attention with value and output projections near the identity (compare Trockman and Kolter 2023). A token's state then
+  passes through the layers, and the CLS vector is about the mean of its text's token states;
 - keys of the first layer that prefer rare tokens, as in smooth inverse frequency (Arora, Liang and Ma 2017): the attention
   to token w with frequency p(w) is proportional to (a / (a + p(w))) ** strength, as far as p(w) can be predicted from the
   embedding of w. Later layers take plain means, so CLS vectors of deeper models are closer to plain means;

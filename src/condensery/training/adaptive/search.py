@@ -1,15 +1,16 @@
 """Adaptive batch scheduling (Zhao et al. 2023, §3.2): training pairs that are similar to each other share a batch.
 
-A training pair i is a query and its positive passage. Its weight beside a pair j is w_ij = s_ij + s_ji, where
-s_ij = sim(query i, passage j). The hardness of a batch is h(B) = sum over i != j in B of s_ij (Zhao et al., eq. 1), which
-is half of the sum of the members' gains g_i = sum over j in B of w_ij. Hence, with the gains of all pairs at hand:
+A training pair i is a query and its positive passage. The similarity of query i and passage j is s_ij. The weight between
+pairs i and j is w_ij = s_ij + s_ji. The hardness of a batch is h(B) = sum over i != j in B of s_ij (Zhao et al., eq. 1). The
+gain of a pair is g_i = sum over j in B of w_ij. The hardness is half of the sum of the members' gains. Hence, from the gains:
 
     argmax h(B - r)     is the member r with the smallest gain                                     (Zhao et al., eq. 3)
-    argmax h(B - r + a) is the pair a with the largest g_a - w_ra, and h grows by that less g_r    (Zhao et al., eq. 4)
+    argmax h(B - r + a) is the pair a with the largest g_a - w_ra; h grows by g_a - w_ra - g_r     (Zhao et al., eq. 4)
 
-A swap changes only the gains of the neighbours of the two pairs. Similarities are sparse: a similarity that is not stored
-counts as 0. So a pair that is not a neighbour of any member has the gain 0, and the search considers neighbours only. As long
-as no similarity is negative, the pair found this way is the maximum over all unused pairs.
+Similarities are sparse: a similarity that is not stored counts as 0. Neighbours are pairs whose weight may differ from 0. A
+swap changes only the gains of the neighbours of the two pairs. A pair that is not a neighbour of any member has the gain 0,
+so the search considers neighbours only. As long as no similarity is negative, the pair found is the maximum over all pairs
+that are not used yet.
 
 Symbols in shapes: t training pairs, u passages that are the positive of some pair, n pairs of a batch.
 """

@@ -167,8 +167,8 @@ class PassagesAndQueries:
         passages, titles: the passages by row, and their titles; titles None = passages are read without titles.
         queries: the queries of passage 0, then the queries of passage 1, ...
         first: (passages + 1,) index of the first query of each passage.
-        hidden: (queries, 2) the token range that is cut out of the passage when this query is drawn, as the position of its
-            first token in ``passages`` and its number of tokens. -1 = no range for this query; None = no range for any query.
+        hidden: (queries, 2) the token range that is cut out of the passage when the query is drawn: the position of the
+            range's first token in ``passages``, and its number of tokens. -1 = no range for this query; None = no ranges.
     """
 
     passages: TokenStore
