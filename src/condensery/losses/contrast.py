@@ -40,7 +40,7 @@ def known_positives(judged: Tensor, passages: Tensor, queries: int) -> Tensor:
         passages: (p,) the collection rows of the batch's passages, ascending.
         queries: the number q of queries.
     """
-    column, here = _columns(judged, passages)
+    column, here = _columns(judged, passages)  # (j,) each
     known = torch.zeros(queries, len(passages), dtype=torch.bool, device=passages.device)  # (q, p)
     known[judged[here, 0], column[here]] = True
     return known
@@ -56,8 +56,8 @@ def teacher_scores(scored: Tensor, scores: Tensor, passages: Tensor, queries: in
         passages: (p,) the collection rows of the batch's passages, ascending.
         queries: the number q of queries.
     """
-    column, here = _columns(scored, passages)
-    teacher = torch.full((queries, len(passages)), torch.nan, dtype=scores.dtype, device=passages.device)
+    column, here = _columns(scored, passages)  # (s,) each
+    teacher = torch.full((queries, len(passages)), torch.nan, dtype=scores.dtype, device=passages.device)  # (q, p)
     teacher[scored[here, 0], column[here]] = scores[here]
     return teacher
 
@@ -66,7 +66,8 @@ def _columns(pairs: Tensor, passages: Tensor) -> tuple[Tensor, Tensor]:
     """Look up the passage of each pair (n, 2) in the ascending ``passages`` (p,).
 
     Returns:
-        (n,) the index of each pair's passage, valid only where the passage is there; and (n,) bool, whether it is there.
+        (n,) the index of each pair's passage in ``passages``, and (n,) bool, True where the passage is in ``passages``. The
+        index is valid only where the second result is True.
     """
-    column = torch.searchsorted(passages, pairs[:, 1].contiguous()).clamp(max=len(passages) - 1)
+    column = torch.searchsorted(passages, pairs[:, 1].contiguous()).clamp(max=len(passages) - 1)  # (n,)
     return column, passages[column] == pairs[:, 1]

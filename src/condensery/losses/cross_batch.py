@@ -1,9 +1,9 @@
 """Cross-batch negatives (RocketQA §4.1, Qu et al. 2021): a contrast over the vectors of all processes.
 
 Each process computes the loss of the joined batch from the vectors of all processes. Only the process's own vectors have a
-graph. The processes' gradients are averaged, and the average must be the gradient of the joined batch. Each row's graph is
-in one process only, so the gradient at the vectors is multiplied by the number of processes. The gradient of the loss's own
-weights is complete in every process and is not multiplied.
+graph. The gradients of the processes are averaged afterwards, and the average must be the gradient of the joined batch. The
+graph of a row is in one process only, so the gradient at the vectors is multiplied by the number of processes. The gradient
+of the loss's own weights is complete in every process and is not multiplied.
 """
 
 import torch

@@ -24,8 +24,8 @@ class MarginMSE(RetrievalLoss):
     positive has no score or if it has no scored negative.
 
     Args:
-        temperature: divides the student's inner products, as in InfoNCE.
-        teacher_temperature: divides the teacher's scores.
+        temperature: divisor of the student's inner products, as in InfoNCE.
+        teacher_temperature: divisor of the teacher's scores.
 
     Raises:
         UserError: a temperature is not above 0.
@@ -55,9 +55,9 @@ class MarginMSE(RetrievalLoss):
         errors = _margins(queries @ passages.T / self.temperature, positive) - _margins(taught, positive)  # (q, p)
         counted = ~taught.isnan() & ~taught.gather(1, positive[:, None]).isnan()  # (q, p)
         if known is not None:
-            counted = counted & ~known
-        counted = counted.scatter(1, positive[:, None], False)
-        squares = torch.where(counted, errors, 0.0).square()
+            counted = counted & ~known  # (q, p)
+        counted = counted.scatter(1, positive[:, None], False)  # (q, p)
+        squares = torch.where(counted, errors, 0.0).square()  # (q, p)
         return squares.sum() / counted.sum().clamp(min=1)
 
 
@@ -82,8 +82,8 @@ class KLDivergence(RetrievalLoss):
     temperature ** 2, whereas sentence-transformers' ``DistillKLDivLoss`` is.
 
     Args:
-        temperature: divides the student's inner products, as in InfoNCE.
-        teacher_temperature: divides the teacher's scores.
+        temperature: divisor of the student's inner products, as in InfoNCE.
+        teacher_temperature: divisor of the teacher's scores.
         contrast_weight: weight of the InfoNCE loss over the whole batch that is added to the divergence; 0 = no InfoNCE.
 
     Raises:
@@ -115,7 +115,7 @@ class KLDivergence(RetrievalLoss):
         """
         teacher = _given(teacher, "kl")
         scored = ~teacher.isnan()  # (q, p)
-        scored = scored & (scored.sum(dim=1, keepdim=True) > 1)
+        scored = scored & (scored.sum(dim=1, keepdim=True) > 1)  # (q, p), without queries that have one scored passage
         theirs = _log_softmax(teacher.to(queries.dtype) / self.teacher_temperature, scored)  # (q, p)
         ours = _log_softmax(queries @ passages.T / self.temperature, scored)  # (q, p)
         # both log probabilities are 0 for a passage without a score, so the passage adds nothing

@@ -9,7 +9,7 @@ The steps follow Gao and Callan 2021b, §3.3, eq. 8-12. Here h is a vector and L
 3. Back-propagate, chunk by chunk, the sum of v . h and the chunk's own losses (eq. 12). The waiting chunk uses its kept
    graph. Every other chunk is encoded again under the same dropout. This accumulates the gradient of the whole batch.
 
-One graph is in memory at a time. The one exception: the graph of a few queries may exist beside that of the passages.
+One graph is in memory at a time, with one exception: the graph of a few queries may exist beside the graph of the passages.
 A batch of one chunk is encoded once. A chunk whose vectors need no gradient is also encoded once, because step 3 skips it.
 Without a contrast (Condenser, MLM) only step 3 remains, which is plain gradient accumulation.
 """
@@ -94,8 +94,8 @@ def backpropagate(
     """Accumulate the gradient of ``contrast`` + the chunks' own losses over a whole batch, in the memory of one chunk.
 
     Args:
-        model: encodes a chunk.
-        chunks: the batch; ``Chunk.rows`` gives the batch rows of each chunk, every row 0 .. n - 1 once.
+        model: model that encodes a chunk.
+        chunks: chunks of the batch; ``Chunk.rows`` are the batch rows of a chunk. Each row 0 .. n - 1 is in one chunk.
         contrast: loss of the vectors of all rows in batch order, (n, d) in fp32 or wider -> scalar; None = no contrast. It
             may have weights of its own.
         backward: function that back-propagates a scalar (Lightning's also scales it for fp16). It is called once per
@@ -151,10 +151,10 @@ def _back_propagate_chunk(
     """Run step 3 for one chunk. The chunk's graph is freed before the call returns.
 
     Args:
-        encode: returns the chunk's vectors (b, d) and the chunk's own losses.
+        encode: function that returns the chunk's vectors (b, d) and the chunk's own losses.
         gradient: (b, d) or wider, the gradient v at the chunk's vectors; None = there is no gradient.
         backward: function that back-propagates a scalar.
-        encoded: called between the forward and the backward pass, when memory use peaks.
+        encoded: function that is called between the forward and the backward pass, when memory use peaks.
 
     Returns:
         the chunk's own losses by name, detached.
@@ -196,9 +196,9 @@ def leaves(root: Tensor) -> Iterator[Tensor]:
 class _FirstPass:
     """Steps 1 and 2: the vectors of all chunks, their gradients (n, d), and the second encoding of each chunk.
 
-    The choice of the waiting chunk changes no result, because the chunks draw their dropout and are back-propagated in a
-    fixed order. Only of two chunks the waiting chunk is back-propagated first; the sum of two gradients is the same in
-    either order.
+    The choice of the waiting chunk does not change the result, because the chunks draw their dropout and are
+    back-propagated in a fixed order. There is one exception. If the batch has two chunks, the waiting chunk is
+    back-propagated first, but the sum of two gradients is the same in either order.
 
     Attributes:
         gradient: (n, d) gradient at the vectors, set by ``loss``; None = no vector needs a gradient.

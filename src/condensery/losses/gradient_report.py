@@ -47,7 +47,7 @@ class Outcome:
         chunks: number of chunks per process.
         processes: number of processes that share the batch.
         random: whether dropout or another source of random numbers is on.
-        frozen: whether a part of the batch or a module needs no gradient.
+        frozen: whether a part or a module is frozen.
         differences: the wrong gradients.
         failure: the exception that ended the check; None = no exception was raised.
         replayed: whether each chunk that was encoded twice began both passes in the same random state.

@@ -1,1 +1,1 @@
-"""Models: token ids to vectors or logits. ``Encoder`` is the backbone; the others use it."""
+"""Models that map token ids to vectors or logits. ``Encoder`` is the backbone; the other models use it."""

@@ -1,6 +1,6 @@
-"""The entropy of the attention of CLS by layer: how broadly it attends (Gao and Callan 2021a, §5, after Clark et al. 2019).
+"""The entropy of CLS attention by layer: how broadly CLS attends (Gao and Callan 2021a, §5, after Clark et al. 2019).
 
-Letters: b rows of a chunk, t its width, n packed tokens, d hidden size, h heads, e = d / h.
+Symbols in shapes: b rows of a chunk, t width of the chunk, n packed tokens, d hidden size, h heads, e = d / h.
 """
 
 import math
@@ -15,9 +15,9 @@ from condensery.tokens.batches import Chunk
 
 
 def cls_entropy(encoder: Encoder, chunk: Chunk) -> Tensor:
-    """The entropy of the attention a of each row's first token (CLS), H = -Σ_j a_j ln a_j over the tokens j, in nats.
+    """Return the entropy of each row's CLS attention a, H = -Σ_j a_j ln a_j over the tokens j of the row, in nats.
 
-    Padding is left out: attention that is spread evenly over a row of k tokens has entropy ln k. Call the function in
+    Padding is left out, so attention that is spread evenly over a row of k tokens has entropy ln k. Call the function in
     evaluation mode.
 
     Returns:
@@ -33,7 +33,7 @@ def cls_entropy(encoder: Encoder, chunk: Chunk) -> Tensor:
 
 
 def _entropy(encoder: Encoder, layer: Any, hidden: Tensor, layout: PackedLayout) -> Tensor:
-    """The entropy (b,) in one layer, from the states (n, d) that the layer reads."""
+    """Return the entropy (b,) in one layer, from the layer's input states (n, d)."""
     family, read = encoder.family, layout.cls
     heads, window = family.heads(layer), family.window(layer)
     states = hidden.index_select(0, read.index)  # (b, d)

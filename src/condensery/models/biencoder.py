@@ -9,7 +9,7 @@ from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorSettings
 from condensery.tokens.batches import Chunk
 
-PASSAGE, QUERY = 0, 1  # Chunk.tower
+PASSAGE, QUERY = 0, 1  # values of Chunk.tower
 
 
 class BiEncoder(nn.Module):
@@ -17,7 +17,7 @@ class BiEncoder(nn.Module):
 
     Attributes:
         query: the encoder of queries.
-        passage: the encoder of passages; the same object if the towers are shared.
+        passage: the encoder of passages; the same object as ``query`` if the towers are shared.
     """
 
     def __init__(self, query: Encoder, passage: Encoder | None = None) -> None:
@@ -27,12 +27,12 @@ class BiEncoder(nn.Module):
 
     @classmethod
     def from_encoder(cls, encoder: Encoder, separate: bool) -> Self:
-        """A bi-encoder that begins with the weights of ``encoder``; if ``separate``, queries get a copy of it."""
+        """Return a bi-encoder with the weights of ``encoder``; if ``separate``, the query tower is a copy of it."""
         return cls(copy.deepcopy(encoder), encoder) if separate else cls(encoder)
 
     @property
     def shared(self) -> bool:
-        """Whether one encoder serves queries and passages."""
+        """Whether one encoder encodes queries and passages."""
         return self.query is self.passage
 
     @property
@@ -42,13 +42,13 @@ class BiEncoder(nn.Module):
 
     @property
     def hidden_size(self) -> int:
-        """Dimensions d of a vector."""
+        """The number of dimensions d of a vector."""
         return self.passage.dimensions
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Vectors (b, d), by the encoder that the chunk's ``tower`` names."""
+        """Return vectors (b, d), computed by the encoder that the chunk's ``tower`` names."""
         return (self.query if chunk.tower == QUERY else self.passage).vectors(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Vectors (b, d) and no losses, because a bi-encoder has no loss of a single chunk."""
+        """Return vectors (b, d) and no losses, because a bi-encoder has no loss per chunk."""
         return self.vectors(chunk), {}

@@ -1,4 +1,4 @@
-"""Interpolation between the weights before and after a training."""
+"""Interpolation between the weights before and after training."""
 
 import copy
 
@@ -10,16 +10,17 @@ from condensery.models.biencoder import BiEncoder
 
 
 def blended(start: BiEncoder, trained: BiEncoder, share: float) -> BiEncoder:
-    """A retriever with the weights (1 - share) * start + share * trained (WiSE-FT: Wortsman et al. 2022, eq. 1).
+    """Return a retriever with the weights (1 - share) * start + share * trained (WiSE-FT: Wortsman et al. 2022, eq. 1).
 
-    The result has the towers of ``trained``. If only the start has a single tower, it is blended into both towers.
+    The result has as many towers as ``trained``. If ``start`` has one tower and ``trained`` two, the tower of ``start`` is
+    interpolated with both.
 
     Args:
-        start, trained: retrievers of one shape; neither is changed.
-        share: of the trained weights, 0 to 1.
+        start, trained: retrievers of the same shape; neither is changed.
+        share: share of the trained weights, 0 to 1.
 
     Raises:
-        UserError: the two are not of one shape, or only the start has two towers.
+        UserError: the shapes of the retrievers differ, or only ``start`` has two towers.
     """
     if trained.shared and not start.shared:
         raise UserError("the start has two towers and what was trained has one: their weights do not fit together")
@@ -31,7 +32,7 @@ def blended(start: BiEncoder, trained: BiEncoder, share: float) -> BiEncoder:
 
 
 def same_weights(first: nn.Module, second: nn.Module) -> bool:
-    """Whether two modules have the same weights, to the bit, in the precision of the first."""
+    """Return whether two modules have bitwise the same weights, in the precision of the first module."""
     mine, theirs = first.state_dict(), second.state_dict()
     return mine.keys() == theirs.keys() and all(
         torch.equal(value, theirs[name].to(value)) for name, value in mine.items()

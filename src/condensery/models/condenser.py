@@ -1,4 +1,4 @@
-"""Condenser (Gao and Callan 2021a): a head that needs the late CLS state to fill in masked tokens."""
+"""Condenser (Gao and Callan 2021a): an MLM head that depends on the late CLS state."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,12 @@ from condensery.tokens.batches import Chunk
 
 @dataclass(frozen=True)
 class CondenserShape:
-    """The shape of the head on the backbone.
+    """The shape of the Condenser head on a backbone.
 
     Attributes:
-        head_layers: number of transformer layers in the head (L^h); 0 = no head: plain masked language modelling.
-        skip_from: number of early backbone layers (L^e); the head reads the token states after them.
-        late_mlm: also train the backbone's last layer to fill in the masked tokens (Gao and Callan 2021a, eq. 10).
+        head_layers: number of transformer layers in the head (L^h); 0 = no head, which is plain masked language modelling.
+        skip_from: number of early backbone layers (L^e); the head reads their output token states.
+        late_mlm: whether the backbone's last layer has an MLM loss, too (Gao and Callan 2021a, eq. 10).
     """
 
     head_layers: int
@@ -37,7 +37,7 @@ class CondenserShape:
 def condenser_shape(
     language_model: PreTrainedModel, head_layers: int, skip_from: int | None, late_mlm: bool
 ) -> CondenserShape:
-    """The shape of a head on this backbone; ``skip_from`` None = half of its layers (6 of 12 in the papers)."""
+    """Return the shape of a head. ``skip_from`` None = half of the backbone's layers (6 of 12 in the papers)."""
     depth = language_model.config.num_hidden_layers
     return CondenserShape(head_layers, depth // 2 if skip_from is None else skip_from, late_mlm)
 
@@ -51,17 +51,17 @@ class Condenser(PretrainingModel):
     """
 
     def __init__(self, language_model: PreTrainedModel, shape: CondenserShape) -> None:
-        """Wrap one of the library's masked language models; the head starts from random weights."""
+        """Wrap a masked language model of transformers. The head is randomly initialised."""
         super().__init__(language_model)
         shape.check(language_model.config.num_hidden_layers)
         self.shape = shape
         self.head = self.new_layers(shape.head_layers)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Late CLS vectors (b, d), and by loss the cross-entropy (k,) at each of the chunk's k masked tokens.
+        """Return the late CLS vectors (b, d), and by loss the cross-entropy (k,) at the chunk's k masked tokens.
 
-        ``mlm_head`` is the head's loss (Gao and Callan 2021a, eq. 9). ``mlm_late`` is the backbone's (eq. 10), and the only
-        loss if there is no head.
+        ``mlm_head`` is the head's loss (Gao and Callan 2021a, eq. 9). ``mlm_late`` is the backbone's loss (eq. 10), and the
+        only loss if there is no head.
 
         Raises:
             ValueError: the chunk has no masked positions or no targets.

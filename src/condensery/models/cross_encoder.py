@@ -1,7 +1,7 @@
-"""The cross-encoder: reads query and passage together and gives one score (Qu et al. 2021; Gao and Callan 2021b, §4.3).
+"""The cross-encoder: reads query and passage together and returns one score (Qu et al. 2021; Gao and Callan 2021b, §4.3).
 
 It is saved as a Hugging Face checkpoint for sequence classification with one label. sentence-transformers' class
-``CrossEncoder`` reads it as well. ``condensery.json`` holds the lengths of its inputs.
+``CrossEncoder`` loads it as well. ``condensery.json`` holds the lengths of the cross-encoder's inputs.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
 
 FAMILIES = ("bert", "roberta", "xlm-roberta")
-# BERT's pooler belongs to its head; RoBERTa's head has no pooler, and the backbone's is not used
+# BERT's classification head uses the backbone's pooler; RoBERTa's head does not
 _NEW = {"classifier": "the head for one score", "bert.pooler": "the pooler before it"}
 _UNUSED = ("cls.predictions", "lm_head", "cls.seq_relationship", "qa_outputs", *DECODERS)
 # makes sentence-transformers return the logit; its default is the sigmoid of the logit
@@ -31,14 +31,14 @@ _PLAIN = {"activation_fn": "torch.nn.modules.linear.Identity"}
 
 
 class CrossEncoder(nn.Module):
-    """A backbone with the library's classification head on its CLS state: (query, passage) -> one logit.
+    """A backbone with transformers' classification head on the CLS state: (query, passage) -> one logit.
 
     Attributes:
-        classifier: the library's model, whose modules are used; the backbone runs by our own forward pass.
+        classifier: the transformers model, whose modules are used; the backbone runs with ``Encoder``'s forward pass.
         encoder: the backbone.
     """
 
-    classifier: Any  # a PreTrainedModel; its parts are reached by name
+    classifier: Any  # a PreTrainedModel; its parts are accessed by name
 
     def __init__(self, classifier: PreTrainedModel) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class CrossEncoder(nn.Module):
         self.classifier = classifier
 
     def scores(self, chunk: Chunk) -> Tensor:
-        """The logits (b,) of a chunk of pairs; their sigmoid is the probability that the passage is relevant."""
+        """Return the logits (b,) of a chunk of pairs. The sigmoid of a logit is the probability of relevance."""
         cls = self.encoder.cls(chunk)[:, None]  # (b, 1, d)
         if self.classifier.config.model_type == "bert":
             cls = self.classifier.dropout(self.classifier.bert.pooler(cls))
@@ -55,12 +55,12 @@ class CrossEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class Reranker:
-    """A cross-encoder as it was saved.
+    """A saved cross-encoder.
 
     Attributes:
-        query_length: longest query that it was trained with, in tokens.
-        length: longest row (query, passage and special tokens) that it was trained with, see ``PairReader``.
-        separators: [SEP] tokens between query and passage.
+        query_length: longest query in training, in tokens.
+        length: longest input in training (query, passage and special tokens), in tokens, see ``PairReader``.
+        separators: number of [SEP] tokens between query and passage.
     """
 
     model: CrossEncoder
@@ -70,12 +70,12 @@ class Reranker:
 
 
 def pair_separators(tokenizer: Path | str) -> int:
-    """The number of [SEP] tokens that a tokenizer writes between the texts of a pair: one for BERT, two for RoBERTa."""
+    """Return how many [SEP] tokens a tokenizer puts between the texts of a pair: one for BERT, two for RoBERTa."""
     return int(load_tokenizer(tokenizer).num_special_tokens_to_add(pair=True)) - 2
 
 
 def new_cross_encoder(language_model: PreTrainedModel, seed: int) -> CrossEncoder:
-    """A cross-encoder on the backbone of a masked language model; the head has random weights by ``seed``."""
+    """Return a cross-encoder on a masked language model's backbone. The head is randomly initialised by ``seed``."""
     _check_family(language_model.config, "backbone.family")
     language_model.config.num_labels = 1
     torch.manual_seed(seed)
@@ -96,19 +96,19 @@ def load_cross_encoder(
     revision: str | None = None,
     new_head: bool = True,
 ) -> CrossEncoder:
-    """A cross-encoder that starts from a checkpoint of the BERT family, in fp32.
+    """Load a cross-encoder from a checkpoint of the BERT family, in fp32.
 
     Args:
-        source: folder, ours (an encoder, a cross-encoder) or not, or hub name. A classification head with one label is
-            kept; a checkpoint without a head gets one with random weights.
-        seed: of the random weights.
-        dropout: of hidden states and attention; None = as the checkpoint says.
+        source: folder or hub name of an encoder or cross-encoder, from this project or elsewhere. A classification head
+            with one label is kept. A checkpoint without a head gets a randomly initialised head.
+        seed: seed of the random weights.
+        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         revision: commit, tag or branch on the hub.
-        new_head: whether the checkpoint may have no head.
+        new_head: whether the checkpoint may lack a head.
 
     Raises:
-        UserError: no checkpoint can be loaded, its tensors are not those of its config, or its head has more or fewer than
-            one label.
+        UserError: no checkpoint can be loaded, its tensors do not match its config, or its head does not have exactly one
+            label.
     """
     torch.manual_seed(seed)
     folder = checkpoint_folder(source, revision)
@@ -137,7 +137,7 @@ def save_cross_encoder(reranker: Reranker, folder: Path, tokenizer: Path | str) 
         classifier.save_pretrained(folder)
     saved = load_tokenizer(tokenizer)
     saved.model_max_length = reranker.length
-    if classifier.config.type_vocab_size == 1:  # otherwise the library would give it token types
+    if classifier.config.type_vocab_size == 1:  # otherwise transformers would pass token types to the model
         saved.init_kwargs["model_input_names"] = saved.model_input_names = ["input_ids", "attention_mask"]
     saved.save_pretrained(folder)
     about = {"query_length": reranker.query_length, "length": reranker.length, "separators": reranker.separators}
@@ -145,7 +145,7 @@ def save_cross_encoder(reranker: Reranker, folder: Path, tokenizer: Path | str) 
 
 
 def load_reranker(folder: Path) -> Reranker:
-    """Load a folder that ``save_cross_encoder`` wrote. Raises ``UserError`` if the folder is no such checkpoint."""
+    """Load a folder that ``save_cross_encoder`` wrote. Raises ``UserError`` for any other folder."""
     numbers = "query_length", "length", "separators"
     about = read_about(folder, *numbers)
     return Reranker(load_cross_encoder(folder, new_head=False), **{name: about[name] for name in numbers})

@@ -1,25 +1,25 @@
-"""Vocabulary projection and cross-entropy in one operator, which computes the logits of one block of rows at a time.
+"""Vocabulary projection and cross-entropy in one operator, which computes logits for one block of rows at a time.
 
-Shapes: n rows, d hidden size, V tokens of the vocabulary.
+Symbols in shapes: n rows, d hidden size, V tokens of the vocabulary.
 """
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-# rows whose logits are in memory at once: enough to fill a CPU's cache, or a GPU
+# number of rows whose logits are in memory together: enough to fill a CPU's cache, or to keep a GPU busy
 _BLOCK = {"cpu": 128, "cuda": 2048}
 _ROUND = 1 << 20  # elements
 
 
 class _Kept:
-    """One large block of memory per dtype on a CPU, reused from chunk to chunk: allocating it costs more than filling it."""
+    """One large block of CPU memory per dtype, reused from chunk to chunk, because allocating costs more than filling."""
 
     def __init__(self) -> None:
         self.free: dict[torch.dtype, Tensor] = {}
 
     def take(self, like: Tensor, shape: tuple[int, int]) -> Tensor:
-        """An uninitialised tensor of this shape, with the dtype and device of ``like``, for sole use until ``give``."""
+        """Return an uninitialised tensor with the dtype and device of ``like``, for exclusive use until ``give``."""
         size = shape[0] * shape[1]
         block = self.free.pop(like.dtype, None) if like.device.type == "cpu" else None
         if block is None or len(block) < size:
@@ -28,7 +28,7 @@ class _Kept:
         return block[:size].view(shape)
 
     def give(self, tensor: Tensor) -> None:
-        """Take back a tensor of ``take`` that is not read any more."""
+        """Take back a tensor from ``take`` that is no longer read."""
         if tensor.device.type == "cpu" and tensor._base is not None:
             self.free[tensor.dtype] = tensor._base
 
@@ -37,7 +37,7 @@ _kept = _Kept()
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Saves softmax(logits) - onehot(targets), (n, V) in the precision of the matrix products; it gives every gradient."""
+    """Saves softmax(logits) - onehot(targets), (n, V), from which all gradients are computed, in the products' precision."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
@@ -68,14 +68,15 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         by_row = gradient[:, None]  # (n, 1)
         scale = by_row.to(s.dtype)
         gradients = (errors @ w) * by_row, errors.t() @ (s * scale), (errors.t() @ scale)[:, 0], None
-        _kept.give(errors)  # a second backward pass would find it overwritten, which autograd notices
+        _kept.give(errors)  # autograd detects a second backward pass, for which ``errors`` would be overwritten
         return gradients
 
 
 def projected_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """``cross_entropy(states @ weight.T + bias, targets)`` of every row, with a fraction of the memory and passes.
+    """Compute ``cross_entropy(states @ weight.T + bias, targets)`` per row, with a fraction of the memory traffic.
 
-    The matrix products are in autocast's precision if it is on; the rest is in fp32 or wider. Once differentiable.
+    The matrix products are in autocast's precision if autocast is on; the rest is in fp32 or wider. The operator is once
+    differentiable.
 
     Shape:
         states (n, d); weight (V, d); bias (V,); targets (n,) int64; the result (n,).

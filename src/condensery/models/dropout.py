@@ -30,7 +30,7 @@ class _CheapDropout(torch.autograd.Function):
 
 
 def _drop(values: Tensor, keep: Tensor, scale: float) -> Tensor:
-    """``values * keep * scale`` without temporaries; torch's own operator makes two more tensors of the same size."""
+    """Return ``values * keep * scale`` without temporaries; torch's own operator creates two more tensors of that size."""
     return torch.where(keep, values, values.new_zeros(())).mul_(scale)
 
 
@@ -38,8 +38,8 @@ def dropout(values: Tensor, p: float, training: bool) -> Tensor:
     """Zero each element with probability ``p`` and scale the rest by 1 / (1 - p); same shape and dtype.
 
     On a CPU the probability is rounded to a multiple of 2^-16, and the draw costs a fifth of ``bernoulli_``. On other
-    devices and in compiled code this is torch's own dropout. Both draw from torch's default generator, so restoring its
-    state replays the mask.
+    devices and in compiled code this is torch's own dropout. Both draw from torch's default generator, so restoring the
+    generator's state replays the mask.
     """
     if not training or p == 0.0:
         return values
@@ -49,7 +49,7 @@ def dropout(values: Tensor, p: float, training: bool) -> Tensor:
 
 
 class Dropout(nn.Dropout):
-    """``torch.nn.Dropout`` that calls ``dropout`` of this module."""
+    """A ``torch.nn.Dropout`` that calls ``dropout`` of this module."""
 
     def forward(self, input: Tensor) -> Tensor:
         return dropout(input, self.p, self.training)

@@ -1,10 +1,10 @@
-"""The encoder: a Hugging Face BERT, RoBERTa, DistilBERT or ModernBERT with a forward pass that computes only what is read.
+"""The encoder: a Hugging Face BERT, RoBERTa, DistilBERT or ModernBERT with a more economical forward pass.
 
-The parameters, their names and the checkpoint format are the library's; only the forward pass is ours. The last layer
-of a stack is computed only at the positions that are read (CLS, the masked tokens). The numbers there are the same, for
-about a third of that layer's cost.
+Parameters, parameter names and checkpoint format are those of the transformers library; only the forward pass is
+reimplemented. The last layer of a stack is computed only at the positions whose states are used (CLS, masked tokens). The
+states at these positions are the same, for about a third of the layer's cost.
 
-Notation: b spans in a chunk, t padded tokens of a span, n packed tokens, m read positions of a span, d hidden size,
+Symbols in shapes: b rows of a chunk, t width of the chunk, n packed tokens, m read positions of a row, d hidden size,
 h heads, e = d / h.
 """
 
@@ -27,18 +27,18 @@ from condensery.models.varlen import kernel_of
 from condensery.models.vectors import VectorSettings
 from condensery.tokens.batches import Chunk
 
-_LONG = 1024  # keys of a row; with more keys the attention weights of plain matrix products take too much memory
+_LONG = 1024  # keys per row; with more, the attention weights of plain matrix products take too much memory
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float) -> Tensor:
-    """Softmax attention, softmax(query key^T / sqrt(e)) value, with dropout ``p`` on its weights.
+    """Compute softmax attention, softmax(query key^T / sqrt(e)) value, with dropout ``p`` on the attention weights.
 
-    On a CPU the fused kernel has no dropout, and its bf16 backward pass is slow. On other devices the fused kernel is
-    faster, most in long rows (``experiments/benchmarks/attention.py``).
+    On a CPU the fused kernel has no dropout, and its bf16 backward pass is slow, so plain matrix products are used in these
+    cases. On other devices the fused kernel is faster, most of all for long rows (``experiments/benchmarks/attention.py``).
 
     Shape:
-        query (b, h, m, e); key and value (b, h, t, e); visible (b or 1, 1, m or 1, t), True where the query attends to the
-        key, at least one key per query, or None if all attend to all; the result (b, h, m, e).
+        query (b, h, m, e); key and value (b, h, t, e); the result (b, h, m, e). visible (b or 1, 1, m or 1, t) is True where
+        the query attends to the key, for at least one key per query. None = all queries attend to all keys.
     """
     fused = p == 0.0 and (query.dtype != torch.bfloat16 or torch.is_inference_mode_enabled() or key.shape[-2] > _LONG)
     if query.device.type != "cpu" or fused:
@@ -47,7 +47,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float) -> Tensor:
-    """``attend`` by plain matrix products; keeps the weights (b, h, m, t) for the backward pass."""
+    """Compute ``attend`` by plain matrix products. Keeps the attention weights (b, h, m, t) for the backward pass."""
     scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), key.transpose(-1, -2))  # (b, h, m, t)
     if visible is not None:
         scores = scores.masked_fill_(~visible, torch.finfo(scores.dtype).min)
@@ -58,19 +58,19 @@ def plain_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor |
 def transformer_layer(
     layer: Any, hidden: Tensor, tokens: Packing, visible: Tensor | None, *read: LayerStates
 ) -> Tensor:
-    """Compute one transformer layer, at all tokens or only at the tokens that are read.
+    """Compute one transformer layer, at all tokens or only at selected tokens.
 
     Args:
-        layer: a layer of one of the library's models in ``FAMILIES``; its modules are used, not its forward.
+        layer: a layer of a transformers model in ``FAMILIES``; its modules are used, not its ``forward``.
         hidden: (n, d) packed states, the input of the layer.
-        tokens: the places of the packed tokens in their rows.
-        visible: which tokens attend to which, as in ``attend``; None = each token to all of its row. A part of ``read``
-            may have its own ``visible``.
-        read: the tokens to compute, in parts of k_1, k_2, ... tokens; no part = all n tokens.
+        tokens: the positions of the packed tokens in their rows.
+        visible: which tokens attend to which, as in ``attend``; None = each token attends to its whole row. A selection in
+            ``read`` may have its own ``visible``.
+        read: selections of k_1, k_2, ... tokens to compute; no selection = all n tokens.
 
     Returns:
-        (k_1 + k_2 + ..., d), or (n, d) if there is no part. The dropout of a part depends on the parts before it, not on
-        those behind it.
+        (k_1 + k_2 + ..., d), or (n, d) without a selection. The dropout of a selection depends on the selections before it,
+        but not on those after it.
     """
     family = family_of(layer)
     memory = _Memory(family, layer, hidden, tokens)
@@ -84,7 +84,7 @@ def transformer_layer(
 
 
 def rest_of_layer(layer: Any, context: Tensor, states: Tensor) -> Tensor:
-    """The part of a layer after attention, which treats each token alone: output projection, feed-forward, residuals.
+    """Compute the token-wise part of a layer after attention: output projection, feed-forward, residuals.
 
     Args:
         layer: the layer.
@@ -103,17 +103,17 @@ _REST: ContextVar[Rest] = ContextVar("rest of a layer", default=rest_of_layer)
 
 @contextmanager
 def compiled(backend: str = "inductor") -> Iterator[None]:
-    """A block in which the part of each layer after attention runs compiled, for any number of tokens.
+    """Open a block in which the part of each layer after attention runs compiled, for any number of tokens.
 
-    Attention is not compiled, since it has its own kernels. The numbers are the same except for rounding and the draws of
-    dropout; the gradient cache replays these draws as well. Raises ``UserError`` if torch cannot compile.
+    Attention is not compiled, because it has its own kernels. Results differ only by rounding and by other draws of dropout,
+    which the gradient cache replays as well. Raises ``UserError`` if torch cannot compile.
     """
     from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
 
     compiled_rest = torch.compile(rest_of_layer, backend=backend, dynamic=True)
 
     def rest(layer: Any, context: Tensor, states: Tensor) -> Tensor:
-        # torch would compile anew for each kind of view among the inputs; ``_unsafe_view`` hides that they are views
+        # torch would recompile for each kind of view among the inputs; ``_unsafe_view`` hides that they are views
         own = (torch.ops.aten._unsafe_view(part, part.shape) for part in (context, states))
         return compiled_rest(layer, *own)
 
@@ -128,13 +128,13 @@ def compiled(backend: str = "inductor") -> Iterator[None]:
 
 
 class _Memory:
-    """The keys and values of a layer, packed (n, d), and padded (b, h, t, e) if a query needs them so."""
+    """The keys and values of a layer, packed (n, d), and also padded (b, h, t, e) if a query needs padded ones."""
 
     def __init__(self, family: Bert, layer: Any, hidden: Tensor, tokens: Packing) -> None:
         self.heads, self.tokens = family.heads(layer), tokens
         self.key, self.value = family.key_and_value(layer, hidden, tokens.positions)
         window = family.window(layer)
-        self.window = window if window is not None and tokens.width > window + 1 else None  # None: no row exceeds it
+        self.window = window if window is not None and tokens.width > window + 1 else None  # None = unlimited
 
     @cached_property
     def rectangle(self) -> tuple[Tensor, Tensor]:
@@ -142,10 +142,10 @@ class _Memory:
         return by_head(self.heads, self.key, self.tokens), by_head(self.heads, self.value, self.tokens)
 
     def attended(self, query: Tensor, packing: Packing, visible: Tensor | None, p: float) -> Tensor:
-        """The result of attention (k, d) for queries (k, d).
+        """Return the result of attention (k, d) for queries (k, d).
 
-        It is computed by a kernel for packed rows if the device has one and ``visible`` is None, otherwise by ``attend`` on
-        padded rows.
+        If the device has a kernel for packed rows and ``visible`` is None, the kernel computes it. Otherwise ``attend``
+        computes it on padded rows.
         """
         if visible is None and packing.segments and self.tokens.segments and self._for_kernel(packing):
             heads = -1, self.heads, query.shape[1] // self.heads
@@ -160,11 +160,11 @@ class _Memory:
         return packing.unpad(rows.transpose(1, 2).flatten(2))
 
     def _for_kernel(self, packing: Packing) -> bool:
-        """Whether kernels can be used: they support a window only if all tokens of a row are queries."""
+        """Return whether kernels can be used. They support a window only if all tokens of a row are queries."""
         return self.window is None or packing is self.tokens
 
     def _near(self, packing: Packing, visible: Tensor | None, window: int) -> Tensor:
-        """``visible`` restricted to the window around each query, (b, 1, m, t); each query sees its own position."""
+        """Restrict ``visible`` to the window around each query: (b, 1, m, t). Each query sees its own position."""
         own = packing.pad(packing.positions[:, None])[..., 0]  # (b, m)
         distance = (own[:, None, :, None] - torch.arange(self.tokens.width, device=own.device)).abs()  # (b, 1, m, t)
         near = distance <= window
@@ -177,7 +177,7 @@ def by_head(heads: int, states: Tensor, packing: Packing) -> Tensor:
 
 
 def _queries(hidden: Tensor, visible: Tensor | None, part: LayerStates) -> tuple[Tensor, Packing, Tensor | None]:
-    """The query states (k, d) of a part, their places in their rows, and the keys that are visible to them."""
+    """Return the query states (k, d) of a selection, their positions in their rows, and the keys visible to them."""
     states = hidden.index_select(0, part.index) if part.states is None else part.states
     return states, part.packing, visible if part.visible is None else part.visible
 
@@ -185,7 +185,7 @@ def _queries(hidden: Tensor, visible: Tensor | None, part: LayerStates) -> tuple
 def transformer_layers(
     layers: Sequence[Any] | nn.ModuleList, hidden: Tensor, tokens: Packing, visible: Tensor | None, *read: LayerStates
 ) -> Tensor:
-    """Compute a stack of layers as ``transformer_layer`` does, the last one only at the k tokens that are read: (k, d)."""
+    """Compute a stack of layers as ``transformer_layer`` does, the last layer only at the k selected tokens: (k, d)."""
     for index, layer in enumerate(layers):
         last = index + 1 == len(layers)
         hidden = transformer_layer(layer, hidden, tokens, visible, *(read if last else ()))
@@ -196,12 +196,12 @@ class Encoder(nn.Module):
     """A backbone of one of ``FAMILIES`` that maps token ids to hidden states and vectors.
 
     Attributes:
-        settings: how a vector is made from the states.
-        head: the layers between pooling and the cut and normalisation of vectors; empty in most retrievers.
-        longest: tokens of the longest row that the backbone can read.
+        settings: how a vector is computed from the states.
+        head: the layers between pooling and the truncation and normalisation of vectors; empty in most retrievers.
+        longest: longest row, in tokens, that the backbone can read.
     """
 
-    model: Any  # its parts are reached by name
+    model: Any  # its parts are accessed by name
 
     def __init__(
         self, model: nn.Module, settings: VectorSettings | None = None, head: nn.Sequential | None = None
@@ -217,7 +217,7 @@ class Encoder(nn.Module):
 
     @property
     def dimensions(self) -> int:
-        """The dimensions d of a vector."""
+        """The number of dimensions d of a vector."""
         return dimensions(int(self.model.config.hidden_size), self.head, self.settings)
 
     @property
@@ -231,15 +231,15 @@ class Encoder(nn.Module):
         """Run the embedding layer and all transformer layers.
 
         Args:
-            layout: of a chunk of b spans.
-            read: the tokens to read from the last layer, parts of ``layout``; no part = all n tokens. CLS is the first part
-                and alone in it, so that its dropout does not depend on whether masked tokens are read as well. The gradient
-                cache relies on this.
-            skip: also return the states after this many layers (the early layer L^e), before the last.
+            layout: packed layout of a chunk of b rows.
+            read: selections of ``layout`` to read from the last layer; no selection = all n tokens. CLS must be the first
+                selection, by itself, so that its dropout does not depend on whether masked tokens are read as well. The
+                gradient cache relies on this.
+            skip: number of early layers (L^e), fewer than all layers, whose output states are returned as well.
 
         Returns:
-            the states of the last layer at the tokens that are read (k_1 + k_2 + ..., d), and the packed early states
-            (n, d), or None without ``skip``.
+            the states of the last layer at the selected tokens (k_1 + k_2 + ..., d), and the packed early states (n, d), or
+            None without ``skip``.
 
         Raises:
             UserError: the rows are longer than the backbone has positions.
@@ -251,11 +251,11 @@ class Encoder(nn.Module):
         return self.finish(transformer_layers(layers, hidden, layout.tokens, None, *read)), early
 
     def finish(self, states: Tensor) -> Tensor:
-        """Apply the final normalisation of a pre-norm backbone to states (k, d) after the last layer; the same shape."""
+        """Apply a pre-norm backbone's final normalisation to states (k, d) of the last layer; the same shape."""
         return self.family.finish(self.model, states)
 
     def embed(self, layout: PackedLayout) -> Tensor:
-        """The output (n, d) of the embedding layer: words, positions, types and the rest, normalised.
+        """Return the normalised output (n, d) of the embedding layer, with those embeddings that the family has.
 
         Raises:
             UserError: the rows are longer than the backbone has positions.
@@ -268,25 +268,25 @@ class Encoder(nn.Module):
         return self.family.embed(self.model, layout.input_ids, layout.positions, layout.types)
 
     def position_vectors(self, positions: Tensor) -> Tensor:
-        """The embeddings (k, d) of positions (k,) of a row; zeros if the backbone does not embed positions."""
+        """Return the embeddings (k, d) of positions (k,) in a row; zeros if the backbone has no position embeddings."""
         return self.family.position_vectors(self.model, positions)
 
     def cls(self, chunk: Chunk) -> Tensor:
-        """The CLS state of each span after the last layer, (b, d), without a pooling layer."""
+        """Return the CLS state of each row after the last layer, (b, d), without a pooling layer."""
         layout = PackedLayout(chunk)
         return self(layout, layout.cls)[0]
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """The vector of each row, (b, d): pooled by ``settings``, passed through ``head``, then cut and normalised."""
+        """Return the vector of each row, (b, d): pool by ``settings``, apply ``head``, truncate and normalise."""
         vectors = self.head(self.pooled(chunk))[:, : self.settings.truncate_dim]
         return nn.functional.normalize(vectors, dim=-1) if self.settings.normalise else vectors
 
     def pooled(self, chunk: Chunk) -> Tensor:
-        """The pooled states of each row after the last layer, (b, d), by the pooling of ``settings`` without padding."""
+        """Return the pooled states of each row after the last layer, (b, d). Padding does not count."""
         if self.settings.pooling == "cls":
             return self.cls(chunk)
         layout = PackedLayout(chunk)
         if self.settings.pooling == "last":
             return self(layout, layout.at(chunk.lengths - 1))[0]
-        states = layout.tokens.pad(self(layout)[0])  # (b, t, d); some padding has states, see PackedLayout
+        states = layout.tokens.pad(self(layout)[0])  # (b, t, d); on a CPU some padding has states, see ``_places``
         return pool(states, chunk.attention_mask, chunk.lengths, self.settings.pooling)

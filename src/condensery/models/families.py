@@ -1,10 +1,10 @@
-"""The families of encoders: the places of the parts in the library's models, and the computations around attention.
+"""The encoder families: where the parts of a transformers model are, and the computations around attention.
 
-BERT and RoBERTa normalise after each part of a layer (post-norm) and embed positions. DistilBERT does the same, but has no
-token types. ModernBERT (Warner et al. 2024) normalises before each part (pre-norm) and rotates queries and keys by their
-positions (RoPE). In two of its three layers a token sees only the tokens near it.
+BERT and RoBERTa are post-norm and embed positions. DistilBERT does the same, but has no token types. ModernBERT (Warner et
+al. 2024) is pre-norm and rotates queries and keys by their positions (RoPE). In two of every three ModernBERT layers a token
+sees only nearby tokens.
 
-Notation: n tokens, k queries, d hidden size, h heads, e = d / h.
+Symbols in shapes: n tokens, k queries, d hidden size, h heads, e = d / h.
 """
 
 import copy
@@ -19,13 +19,13 @@ ROPE = "rope_parameters"
 
 
 class Bert:
-    """BERT, and RoBERTa, whose parts have the same names. The base class of the other families.
+    """BERT and RoBERTa, whose parts have the same names. Base class of the other families.
 
     Attributes:
-        lm_head: prefixes of the names of the MLM head's tensors.
-        options: arguments of the library's ``AutoModel`` for a backbone without further parts.
-        dropouts: the config entries that are dropout probabilities.
-        counts_from_padding: whether positions are counted from the padding's id + 1.
+        lm_head: prefixes of the tensor names of the MLM head.
+        options: arguments of transformers' ``AutoModel`` for a backbone without further parts.
+        dropouts: config entries that are dropout rates.
+        counts_from_padding: whether positions are counted from the id of the padding token + 1.
     """
 
     lm_head: tuple[str, ...] = ("cls.predictions", "lm_head")
@@ -36,61 +36,60 @@ class Bert:
         self.counts_from_padding = counts_from_padding
 
     def offset(self, config: Any) -> int:
-        """The row of the first position in the table of position embeddings."""
+        """Return the row of the first position in the table of position embeddings."""
         return config.pad_token_id + 1 if self.counts_from_padding else 0
 
     def layers(self, model: Any) -> nn.ModuleList:
-        """The layers of a backbone, in the order in which they run."""
+        """Return the layers of a backbone, in the order in which they run."""
         return model.encoder.layer
 
     def new_layer(self, layers: nn.ModuleList, config: Any) -> nn.Module:
-        """A new layer with full attention: every token sees all tokens of its row."""
+        """Return a new layer with full attention, in which every token sees all tokens of its row."""
         return type(layers[0])(config)
 
     def embed(self, model: Any, ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
-        """The input (n, d) of the first layer, from ids, positions and types (n,)."""
+        """Return the input (n, d) of the first layer, from token ids, positions and token types, (n,) each."""
         if types is not None:
             types = types[None] if model.config.type_vocab_size > 1 else None  # RoBERTa has a single type
         at = positions[None] + self.offset(model.config)
         return model.embeddings(input_ids=ids[None], position_ids=at, token_type_ids=types)[0]
 
     def position_vectors(self, model: Any, positions: Tensor) -> Tensor:
-        """The embeddings (k, d) of positions (k,)."""
+        """Return the embeddings (k, d) of positions (k,)."""
         return model.embeddings.position_embeddings(positions + self.offset(model.config))
 
     def finish(self, model: Any, states: Tensor) -> Tensor:
-        """The states (k, d) after the last layer with the final normalisation, if the family has one."""
+        """Apply the final normalisation, if the family has one, to states (k, d) of the last layer; the same shape."""
         return states
 
     def transform(self, model: Any, states: Tensor) -> Tensor:
-        """The transform (k, d) -> (k, d) of the LM head before its projection onto the vocabulary."""
+        """Apply the LM head's transform before the vocabulary projection to states (k, d): (k, d)."""
         if hasattr(model, "cls"):
             return model.cls.predictions.transform(states)
         return model.lm_head.layer_norm(nn.functional.gelu(model.lm_head.dense(states)))
 
     def heads(self, layer: Any) -> int:
-        """The number h of attention heads of a layer."""
+        """Return the number h of attention heads of a layer."""
         return int(layer.attention.self.num_attention_heads)
 
     def attention_dropout(self, layer: Any) -> float:
-        """The dropout probability of the attention weights in training."""
+        """Return the dropout rate of the attention weights in training."""
         return float(layer.attention.self.dropout.p)
 
     def window(self, layer: Any) -> int | None:
-        """The largest distance, in tokens, of a token that is seen; None = all tokens are seen."""
+        """Return the largest distance, in tokens, that attention spans; None = unlimited."""
         return None
 
     def query(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
-        """The queries (k, d) of states (k, d) at positions (k,) of their rows."""
+        """Return the queries (k, d) of states (k, d) at positions (k,) in their rows."""
         return layer.attention.self.query(states)
 
     def key_and_value(self, layer: Any, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values, (n, d) each, of states (n, d) at positions (n,) of their rows."""
+        """Return the keys and values, (n, d) each, of states (n, d) at positions (n,) in their rows."""
         return layer.attention.self.key(states), layer.attention.self.value(states)
 
     def rest(self, layer: Any, context: Tensor, states: Tensor) -> Tensor:
-        """The part of a layer after attention: from attention's result ``context`` (k, d) and the layer's input ``states``
-        (k, d) to the layer's output (k, d)."""
+        """Return a layer's output (k, d) from the attention result ``context`` (k, d) and the layer's input (k, d)."""
         attended = layer.attention.output(context, states)
         return layer.output(layer.intermediate(attended), attended)
 
@@ -147,7 +146,7 @@ class ModernBert(Bert):
         return model.embeddings(input_ids=ids[None])[0]
 
     def position_vectors(self, model: Any, positions: Tensor) -> Tensor:
-        """Zeros (k, d), because positions rotate queries and keys instead."""
+        """Return zeros (k, d), because ModernBERT rotates queries and keys by position instead."""
         return model.final_norm.weight.new_zeros(len(positions), model.config.hidden_size)
 
     def finish(self, model: Any, states: Tensor) -> Tensor:
@@ -178,9 +177,9 @@ class ModernBert(Bert):
         return attended + layer.mlp(layer.mlp_norm(attended))
 
     def _projected(self, layer: Any, states: Tensor, first: int, stop: int) -> tuple[Tensor, ...]:
-        """Some of queries (0), keys (1) and values (2), from ``first`` up to ``stop``: (k, d) each.
+        """Return a range of queries (0), keys (1) and values (2), from ``first`` up to but without ``stop``: (k, d) each.
 
-        Their projections are consecutive rows of one weight matrix.
+        The projections of queries, keys and values are consecutive rows of one weight matrix.
         """
         both, d = layer.attn.Wqkv, states.shape[1]
         part = slice(first * d, stop * d)
@@ -189,9 +188,10 @@ class ModernBert(Bert):
         return projected.split(d, dim=1)
 
     def _rotated(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
-        """RoPE (Su et al. 2021): rotate the pairs (i, i + e / 2) of each head by an angle proportional to the position.
+        """Apply RoPE (Su et al. 2021) to states (k, d): (k, d).
 
-        The angle of pair i at position m is m / theta^(2i / e). ``states`` (k, d), the result (k, d).
+        The pair of dimensions (i, i + e / 2) of each head is rotated. The angle of pair i at position m is
+        m / theta^(2i / e).
         """
         h = self.heads(layer)
         e, theta = states.shape[1] // h, getattr(layer.config, ROPE)[layer.attention_type]["rope_theta"]
@@ -204,7 +204,7 @@ class ModernBert(Bert):
 
 
 _BERT, _DISTILBERT, _MODERNBERT = Bert(), DistilBert(), ModernBert()
-FAMILIES: dict[str, Bert] = {  # by the library's model_type
+FAMILIES: dict[str, Bert] = {  # transformers' model_type -> family
     "bert": _BERT,
     "roberta": Bert(counts_from_padding=True),
     "xlm-roberta": Bert(counts_from_padding=True),
@@ -214,7 +214,7 @@ FAMILIES: dict[str, Bert] = {  # by the library's model_type
 
 
 def family_of(layer: nn.Module) -> Bert:
-    """The family of a layer; RoBERTa's layers count as BERT's."""
+    """Return the family of a layer. RoBERTa layers count as BERT layers."""
     if isinstance(layer, ModernBertEncoderLayer):
         return _MODERNBERT
     return _DISTILBERT if isinstance(layer, TransformerBlock) else _BERT

@@ -1,7 +1,7 @@
-"""The number of floating-point operations of the matrix products of a step. Imports no torch.
+"""The number of floating-point operations in the matrix products of a step. Imports no torch.
 
-Letters: n tokens of a row, m tokens of it whose states are read afterwards, d size of a state, i size of the feed-forward
-layer. A product of (a, b) and (b, c) takes 2abc operations. A backward pass takes twice the operations of its forward pass.
+Symbols: n tokens of a row, m of these tokens whose output states are used, d hidden size, i size of the feed-forward layer.
+A product of (a, b) and (b, c) takes 2abc operations. A backward pass takes twice the operations of its forward pass.
 """
 
 from dataclasses import dataclass, replace
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-ENOUGH = 512  # fewest tokens of a sample whose rows were reduced
+ENOUGH = 512  # smallest number of tokens in a sample whose number of rows was reduced
 Number = TypeVar("Number", float, "NDArray[np.float64]")
 
 
 @dataclass(frozen=True)
 class EncoderSize:
-    """The sizes of a Transformer encoder with a vocabulary, and its dropout probability, since dropout takes time as well."""
+    """The sizes of a Transformer encoder with a vocabulary, and its dropout rate, because dropout takes time as well."""
 
     layers: int
     hidden: int
@@ -28,38 +28,38 @@ class EncoderSize:
 
     @property
     def parameters(self) -> float:
-        """The number of weights, those of 512 positions included."""
+        """The number of weights, including the embeddings of 512 positions."""
         d = self.hidden
         return self.layers * (4 * d * d + 2 * d * self.intermediate) + d * (self.vocabulary + 512 + d)
 
     def layer(self, n: Number, m: Number) -> Number:
-        """Operations of one layer for a row: keys and values of all n tokens, and the rest at the m tokens that are read."""
+        """Return the operations of one layer for a row: keys and values of n tokens, everything else for m tokens."""
         d = self.hidden
         return 4 * d * d * n + (4 * d * d + 4 * d * self.intermediate) * m + 4 * d * m * n
 
     def projection(self, predicted: float) -> float:
-        """Operations of the LM head for ``predicted`` tokens."""
+        """Return the operations of the LM head for ``predicted`` tokens."""
         return 2 * predicted * self.hidden * (self.hidden + self.vocabulary)
 
 
-T5_BASE = EncoderSize(12, 768, 3072, 12, 32128)  # the encoder of T5-base, and likewise the decoder
+T5_BASE = EncoderSize(12, 768, 3072, 12, 32128)  # the encoder of T5-base; its decoder has the same sizes
 
 
 @dataclass(frozen=True)
 class Step:
-    """The texts that an encoder reads in a step of training, or, if ``trained`` is false, encodes without gradients.
+    """The work of an encoder in one training step, or, if ``trained`` is false, in one step of encoding.
 
     Attributes:
         encoder: sizes of the encoder.
         rows: number of texts.
-        length: mean number of tokens of a text, [CLS] and [SEP] included.
-        chunk_tokens: tokens that go through the encoder together.
-        head_layers: further layers that read all tokens: a Condenser head, a decoder.
+        length: mean number of tokens in a text, [CLS] and [SEP] included.
+        chunk_tokens: number of tokens that the encoder processes together.
+        head_layers: number of further layers that read all tokens, such as a Condenser head or a decoder.
         predicted: share of the tokens that are predicted, the same for the encoder and each head; 0 = no MLM.
         losses: number of losses in which each of these tokens is predicted.
         contrast: whether the loss compares all vectors, so that all chunks but one are encoded twice.
         trained: whether gradients are computed.
-        precision: of the matrix products.
+        precision: precision of the matrix products.
     """
 
     encoder: EncoderSize
@@ -75,12 +75,12 @@ class Step:
 
     @property
     def tokens(self) -> float:
-        """The number of tokens of all rows."""
+        """The number of tokens in all rows."""
         return self.rows * self.length
 
     @property
     def flops(self) -> float:
-        """Operations of the step's matrix products, without padding."""
+        """The operations of the step's matrix products, padding not counted."""
         size, n = self.encoder, self.length
         vectors = (size.layers - 1) * size.layer(n, n) + size.layer(n, 1.0)
         if not self.trained:
@@ -93,9 +93,9 @@ class Step:
         return self.rows * (twice * vectors + 3 * (trained + size.projection(self.losses * read)))
 
     def sample(self, most: float) -> "Step":
-        """One chunk of the step; above about ``most`` operations it gets fewer layers, and then fewer rows.
+        """Return one chunk of the step. If it has more than about ``most`` operations, it gets fewer layers, then fewer rows.
 
-        Enough rows are left to keep the matrix products large. Otherwise costs per chunk, such as the gradient of the
+        Enough rows remain to keep the matrix products large. Otherwise costs per chunk, such as the gradient of the
         vocabulary, would weigh too much. Steps with slightly different lengths, or with and without a contrast, have the
         same sample.
         """

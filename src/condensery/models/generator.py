@@ -1,10 +1,10 @@
-"""A sequence-to-sequence model that writes queries (doc2query: Nogueira and Lin 2019; Wu et al. 2023, §3.1).
+"""A sequence-to-sequence model that generates queries (doc2query: Nogueira and Lin 2019; Wu et al. 2023, §3.1).
 
-Sampling is top-k, then nucleus (Holtzman et al. 2020), then one draw. The draw of each token is a function of (seed,
-row of the passage, number of the query, place in the query). A query therefore depends on the batch in which it is sampled
-only through the rounding of the logits.
+Sampling applies top-k, then nucleus filtering (Holtzman et al. 2020), then draws one token. The random draw of each token is
+a function of (seed, row of the passage, number of the query, position in the query). So a generated query depends on the
+batch in which it is sampled only through rounding of the logits.
 
-Letters: b rows that are sampled together, V tokens of the vocabulary.
+Symbols in shapes: b rows that are sampled together, V tokens of the vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,16 +50,16 @@ _TOKENS = ("pad_token_id", "eos_token_id")
 
 @dataclass(frozen=True)
 class Sampling:
-    """The settings with which queries are drawn.
+    """The sampling settings for queries.
 
     Attributes:
-        number: queries per passage.
-        top_k: the largest number of tokens from which a draw chooses; 0 = all.
-        top_p: share of the probability that the tokens of a draw hold together.
+        number: number of queries per passage.
+        top_k: number of most probable tokens from which each token is drawn; 0 = all tokens.
+        top_p: total probability of the most probable tokens from which each token is drawn (nucleus).
         max_tokens: longest query, in tokens.
-        max_input_tokens: longest input (prefix and passage), in tokens; longer inputs are cut.
-        prefix: text before the passage, as the model was trained.
-        seed: of all draws.
+        max_input_tokens: longest input (prefix and passage), in tokens; longer inputs are truncated.
+        prefix: string put before the passage, as in the model's training.
+        seed: seed of all draws.
     """
 
     number: int
@@ -72,22 +72,24 @@ class Sampling:
 
 
 class OneDraw(LogitsProcessor):
-    """Leaves one token per row, drawn by inverting the cumulative distribution over the tokens in the order of their ids.
+    """Keeps one token per row, drawn by inverting the cumulative distribution over the tokens in order of token id.
 
     Args:
-        draws: (b, steps) uniform draws in [0, 1), one for each row and place.
+        draws: (b, steps) uniform draws in [0, 1), one for each row and position.
         first: number of tokens with which the decoder begins.
 
     Raises:
-        UserError: a logit is not a number.
+        UserError: a logit is NaN.
     """
 
     def __init__(self, draws: Tensor, first: int = 1) -> None:
         self.draws, self.first = draws, first
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """(b, V) log-probabilities up to a constant, -inf for tokens that may not be drawn -> (b, V), 0 for the drawn
-        token and -inf for all others."""
+        """Return (b, V) with 0 for the drawn token and -inf for all others.
+
+        ``scores`` (b, V) are log-probabilities up to a constant, with -inf for tokens that may not be drawn.
+        """
         if scores.isnan().any():
             raise UserError("the generator's logits are not finite; use precision: fp32 or bf16")
         allowed = max(1, int((scores > -torch.inf).sum(dim=1).max()))
@@ -101,7 +103,7 @@ class OneDraw(LogitsProcessor):
 
 
 def check_room(tokenizer: Any, prefix: str, max_input_tokens: int) -> None:
-    """Raise ``UserError`` if the prefix leaves no token for the passage."""
+    """Raise ``UserError`` if the prefix leaves no room for the passage."""
     number = len(tokenizer(prefix, add_special_tokens=False)["input_ids"])
     check_prefix("prefix", prefix, number, "max_input_tokens", max_input_tokens)
 
@@ -119,7 +121,7 @@ class Generator:
         self.tokenizer = tokenizer
 
     def encode(self, texts: Sequence[str], max_tokens: int) -> dict[str, Tensor]:
-        """``input_ids`` and ``attention_mask`` (b, t) of texts, cut to ``max_tokens`` and padded at the end."""
+        """Return ``input_ids`` and ``attention_mask`` (b, t) of texts, truncated to ``max_tokens`` and right-padded."""
         encoded = self.tokenizer(
             list(texts),
             truncation=True,
@@ -136,8 +138,8 @@ class Generator:
 
         Args:
             texts: passages without the prefix.
-            rows: the row of each passage, in any order; the draws depend on it.
-            sampling: the settings.
+            rows: the collection row of each passage, in any order; the draws depend on it.
+            sampling: the sampling settings.
 
         Returns:
             the queries of each text.
@@ -157,7 +159,7 @@ class Generator:
         return [written[begin : begin + number] for begin in range(0, len(written), number)]
 
     def _generation(self, max_tokens: int) -> GenerationConfig:
-        """A config with the model's special tokens, but without its other settings of generation (beams, penalties)."""
+        """Return a config with the model's special tokens, but without its other generation settings (beams, penalties)."""
         own = self.model.generation_config
         names = (*_TOKENS, "decoder_start_token_id", "bos_token_id", "forced_bos_token_id")
         kept = {name: getattr(own, name, None) for name in names}
@@ -165,8 +167,8 @@ class Generator:
 
 
 def draws(rows: Sequence[int], sampling: Sampling) -> np.ndarray:
-    """Uniform draws (rows * number, max_tokens), the queries of the first row first."""
-    named = np.asarray(rows, dtype=np.int64)[:, None] << 20 | np.arange(sampling.number)
+    """Return uniform draws (rows * number, max_tokens), the queries of the first row first."""
+    named = np.asarray(rows, dtype=np.int64)[:, None] << 20 | np.arange(sampling.number)  # (rows, number)
     return uniforms(sampling.seed, "query", index=named.reshape(-1, 1), second=np.arange(sampling.max_tokens)[None])
 
 
@@ -187,14 +189,14 @@ def load_generator(
 
     Args:
         source: folder or hub name.
-        key: the config key that messages name.
+        key: name of the config key in messages.
         revision: commit, tag or branch on the hub.
         precision: a key of ``DTYPES``.
         overrides: entries of the model's config to replace, such as ``dropout_rate``.
 
     Raises:
-        UserError: the model cannot be loaded, is no sequence-to-sequence model, does not say with which token its decoder
-            begins, or has no tokenizer that fits.
+        UserError: the model cannot be loaded, is no sequence-to-sequence model, does not define the start token of its
+            decoder, or has no matching tokenizer.
     """
     with _said(key, source, "cannot load", _ADVICE):
         about = check_config(config_content(source, revision), config_name(source), encoder=False)
@@ -225,7 +227,7 @@ def load_generator(
     with _said(key, source, "cannot read the tokenizer of", "save the model's own tokenizer beside it"):
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     check_tokenizer(tokenizer, f"{key}: {str(source)!r}")
-    # the library makes an empty tokenizer for a folder without tokenizer
+    # for a folder without a tokenizer, transformers creates an empty one
     if number_of_words(tokenizer) < _FEWEST_WORDS or tokenizer.pad_token_id is None:
         raise UserError(f"{key}: {str(source)!r} has no tokenizer with words and padding; save it beside the model")
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
@@ -243,7 +245,7 @@ _ADVICE = "give a folder with a checkpoint, or a hub name that this machine can 
 
 @contextmanager
 def _said(key: str, source: str | Path, what: str, advice: str) -> Iterator[None]:
-    """A block in which any exception of the library becomes a ``UserError``; it raises a dozen types for broken files."""
+    """Open a block in which any exception becomes a ``UserError``; transformers raises a dozen types for broken files."""
     try:
         with quiet():
             yield
@@ -272,7 +274,7 @@ def _check_tokens(model: Any, source: str | Path, key: str) -> None:
 
 @torch.inference_mode()
 def _try_out(model: Any) -> None:
-    """Read one token and write one, so that a config that does not fit the weights fails here and not after an hour."""
+    """Run one token through encoder and decoder, so that a config that does not match the weights fails at once."""
     token = torch.tensor([[model.generation_config.pad_token_id]], device=model.device)
     model(input_ids=token, attention_mask=torch.ones_like(token), decoder_input_ids=token)
 
@@ -280,7 +282,7 @@ def _try_out(model: Any) -> None:
 def small_generator(
     tokenizer: Path, *, layers: int, hidden: int, heads: int, intermediate: int, dropout: float, seed: int
 ) -> Generator:
-    """A T5 from scratch that reads and writes with the tokenizer of a folder; [SEP] ends its output."""
+    """Return a randomly initialised T5 that uses the tokenizer of a folder. [SEP] ends the T5's output."""
     torch.manual_seed(seed)
     words = _writing_tokenizer(tokenizer)
     start: dict[str, Any] = {"decoder_start_token_id": words.pad_token_id}
@@ -300,7 +302,7 @@ def small_generator(
 
 
 def _writing_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """An encoder's tokenizer with the template ``text [SEP]``, without [CLS]."""
+    """Return an encoder's tokenizer with the template ``text [SEP]``, without [CLS]."""
     own = load_tokenizer(folder)
     backend = Tokenizer.from_str(own.backend_tokenizer.to_str())
     end = (str(own.sep_token), own.sep_token_id)
@@ -310,7 +312,7 @@ def _writing_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def save_generator(generator: Generator, folder: Path) -> None:
-    """Save model and tokenizer as a Hugging Face folder."""
+    """Save model and tokenizer as a Hugging Face checkpoint."""
     with quiet():
         generator.model.save_pretrained(folder)
     generator.tokenizer.save_pretrained(folder)

@@ -1,7 +1,9 @@
-"""Masked auto-encoders (CoT-MAE, RetroMAE): a shallow decoder that needs the CLS vector to fill in a text.
+"""Masked auto-encoders (CoT-MAE, RetroMAE): a shallow decoder reconstructs a text and depends on the CLS vector.
 
-Letters: b rows of a chunk, t width of their contexts, n packed tokens, k predicted tokens (at most m per row), d hidden
-size.
+The decoder's input text is called the context.
+
+Symbols in shapes: b rows of a chunk, t width of the rows' contexts, n packed tokens, k predicted tokens (at most m per row),
+d hidden size.
 """
 
 import copy
@@ -24,16 +26,16 @@ Init = Literal["random", "last"]
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """The shape of a decoder. Its first input is the CLS vector h of the encoder's row; the others are the context's tokens.
+    """The shape of a decoder. Its first input is the encoder's CLS vector h; the other inputs are the context's tokens.
 
     Attributes:
         kind: the inputs and targets of the decoder.
-            ``masked``: [h ; masked tokens]. Each token sees all; the masked tokens are predicted (CoT-MAE, Wu et al.
-            2023, eq. 8-10).
-            ``causal``: [h ; tokens]. Each token sees the tokens before it and predicts the next one. The released code of
-            query-as-context trained this, with GPT-2 blocks; here the layers are like the backbone's.
-            ``enhanced``: the query of each predicted token is made of h and its position alone. It sees h and a random
-            sample of the other tokens (RetroMAE: Xiao et al. 2022, §3.3).
+            ``masked``: [h ; context with masked tokens]. Each token sees all tokens, and the masked tokens are predicted
+            (CoT-MAE, Wu et al. 2023, eq. 8-10).
+            ``causal``: [h ; context]. Each token sees the tokens before it and predicts the next token. The released code
+            of query-as-context trained this with GPT-2 blocks; here the layers have the shape of the backbone's layers.
+            ``enhanced``: the attention query of each predicted token is computed from h and the token's position only. It
+            attends to h and a random sample of the other tokens (RetroMAE: Xiao et al. 2022, §3.3).
         layers: number of transformer layers (N); one if the kind is ``enhanced``.
         mask_rate: share of the other tokens that an enhanced decoder does not see; ignored by the other kinds.
     """
@@ -43,7 +45,7 @@ class DecoderShape:
     mask_rate: float = 0.5
 
     def check(self, depth: int, init: Init) -> None:
-        """Raise ``UserError`` unless this shape is valid and a backbone of ``depth`` layers can initialise it by ``init``."""
+        """Raise ``UserError`` for an invalid shape, or if a backbone of ``depth`` layers cannot initialise it by ``init``."""
         if self.layers < 1 or (self.kind == "enhanced" and self.layers != 1):
             wanted = "exactly one layer" if self.kind == "enhanced" else "at least one layer"
             raise UserError(f"a decoder of kind {self.kind} has {wanted}, not {self.layers}")
@@ -54,22 +56,22 @@ class DecoderShape:
 
 
 def decoder_shape(kind: Kind, layers: int | None = None, mask_rate: float = 0.5) -> DecoderShape:
-    """A shape; ``layers`` None = the number of the papers: one for ``enhanced``, otherwise two."""
+    """Return a shape. ``layers`` None = the papers' number of layers: one for ``enhanced``, otherwise two."""
     return DecoderShape(kind, (1 if kind == "enhanced" else 2) if layers is None else layers, mask_rate)
 
 
 class MaskedAutoEncoder(PretrainingModel):
-    """A masked language model whose late CLS vector helps a decoder to fill in the context of each row.
+    """A masked language model whose late CLS vector helps a decoder to predict the tokens of each row's context.
 
     The losses are those of Wu et al. 2023, eq. 7-11.
     """
 
     def __init__(self, language_model: PreTrainedModel, shape: DecoderShape, init: Init = "random") -> None:
-        """Wrap one of the library's masked language models.
+        """Wrap a masked language model of transformers.
 
         Args:
             language_model: the backbone with its LM head.
-            shape: of the decoder.
+            shape: shape of the decoder.
             init: initial weights of the decoder: random, or copies of the backbone's last layers.
         """
         super().__init__(language_model)
@@ -81,10 +83,10 @@ class MaskedAutoEncoder(PretrainingModel):
         )
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Late CLS vectors (b, d), and by loss the cross-entropy of each predicted token.
+        """Return the late CLS vectors (b, d), and by loss the cross-entropy of each predicted token.
 
         ``mlm_late`` is the encoder's loss at the chunk's masked tokens (Wu et al. 2023, eq. 4). ``mlm_context`` is the
-        decoder's loss at the masked tokens of the context (eq. 10); none of these may be the first of its row.
+        decoder's loss at the masked tokens of the context (eq. 10). The first token of a context's row must not be masked.
 
         Raises:
             ValueError: the chunk has no context, or the chunk or its context has no targets.
@@ -100,7 +102,7 @@ class MaskedAutoEncoder(PretrainingModel):
         return cls, self.cross_entropy(states, {"mlm_late": chunk.targets, "mlm_context": context.targets})
 
     def _decode(self, cls: Tensor, context: Chunk) -> Tensor:
-        """[CLS vector (b, d) ; context] -> the states (k, d) from which the context's masked tokens are predicted."""
+        """Run the decoder on [CLS vector (b, d) ; context]; return the states (k, d) of the predicted tokens."""
         assert context.masked is not None
         causal = self.shape.kind == "causal"
         layout = PackedLayout(replace(context, masked=context.masked - 1) if causal else context)
@@ -117,9 +119,9 @@ class MaskedAutoEncoder(PretrainingModel):
         return self.encoder.finish(states)
 
     def _enhanced(self, layout: PackedLayout, read: LayerStates, cls: Tensor, masked: Tensor) -> LayerStates:
-        """The queries of the tokens to predict as in RetroMAE: CLS vector + position, each with its own sample of keys.
+        """Return RetroMAE's attention queries, CLS vector + position embedding, each with its own random sample of keys.
 
-        The sample is drawn by torch's default generator after the encoder's dropout, so the gradient cache replays it.
+        The sample is drawn from torch's default generator after the encoder's dropout, so the gradient cache replays it.
         """
         place = layout.positions[read.index]  # (k,)
         positions = self.encoder.position_vectors(place)  # (k, d)
@@ -131,9 +133,9 @@ class MaskedAutoEncoder(PretrainingModel):
 
 
 def sampled_sets(places: Tensor, width: int, keep: float) -> Tensor:
-    """Draw, for each token at ``places`` (k,) of rows of ``width`` t, the tokens of the row that it sees: (k, t) bool.
+    """Draw for each token, at ``places`` (k,) of rows of ``width`` t, the tokens of its row that it sees: (k, t) bool.
 
-    A token sees each other token independently with probability ``keep``, never itself, and always the first token
+    A token sees each other token independently with probability ``keep``. It never sees itself, and always the first token
     (Xiao et al. 2022, §3.3).
     """
     visible = torch.rand(len(places), width, device=places.device) < keep
@@ -143,7 +145,7 @@ def sampled_sets(places: Tensor, width: int, keep: float) -> Tensor:
 
 
 def _by_row(read: LayerStates, visible: Tensor) -> Tensor:
-    """Pad the visible keys (k, t) of each read token to the shape of ``attend``, (b, 1, m, t); padding sees the first key."""
+    """Pad the visible keys (k, t) of each read token to ``attend``'s shape, (b, 1, m, t). Padding sees the first key."""
     padded = read.packing.pad(visible)  # (b, m, t)
     padded[:, :, :1] = True  # the softmax of a query needs one visible key
     return padded[:, None]

@@ -1,7 +1,9 @@
-"""Packing: real tokens are concatenated for the parts that treat each token alone, and padded to rows for attention.
+"""Packing: real tokens are concatenated for token-wise computations, and padded to rows for attention.
 
-Most of a transformer (projections, feed-forward, normalisation, dropout) treats each token alone. There the padding is
-left out and costs nothing. Notation: b rows of a chunk, t its width, n packed tokens, d hidden size.
+Most of a transformer (projections, feed-forward, normalisation, dropout) is computed token by token. In these parts padding
+is left out and costs nothing.
+
+Symbols in shapes: b rows of a chunk, t width of the chunk, n packed tokens, d hidden size.
 """
 
 from dataclasses import dataclass
@@ -14,8 +16,8 @@ from torch.autograd.function import once_differentiable
 from condensery.models.varlen import Segments, have_kernels
 from condensery.tokens.batches import Chunk
 
-# On a CPU the number of packed tokens is a multiple of this, so that chunks share the shapes of their matrix products. It
-# costs a few tokens of padding.
+# On a CPU the number of packed tokens is a multiple of this number, so that matrix products of different chunks have the
+# same shapes. It costs a few tokens of padding.
 _MULTIPLE = 32
 
 
@@ -48,14 +50,14 @@ class _Unpad(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Packing:
-    """The places of packed states in a padded rectangle (rows, width).
+    """The positions of packed states in a padded matrix (rows, width).
 
     Attributes:
-        rows: the number b of rows.
-        width: of the rectangle.
-        places: (n,) distinct, ascending positions in the flattened (b * width); None = all of them.
-        padding: (b, 1, 1, width) True at real tokens; None if all tokens are real, or if the mask is not needed.
-        segments: the rows of the packed states, each with at least one state; None = not given, as on a CPU.
+        rows: number b of rows.
+        width: width of the padded matrix.
+        places: (n,) distinct, ascending positions in the flattened matrix (b * width); None = all positions.
+        padding: (b, 1, 1, width) True at real tokens; None if all tokens are real, or if no mask is needed.
+        segments: the rows of the packed states, each with at least one state; None = not known, as on a CPU.
         positions: (n,) the position of each packed state in its row of the chunk.
     """
 
@@ -74,19 +76,19 @@ class Packing:
 
     def unpad(self, states: Tensor) -> Tensor:
         """Pack padded states: (b, width, d) -> (n, d)."""
-        flat = states.reshape(self.rows * self.width, states.shape[2])
+        flat = states.reshape(self.rows * self.width, states.shape[2])  # (b * width, d)
         return flat if self.places is None else _Unpad.apply(flat, self.places)
 
 
 @dataclass(frozen=True)
 class LayerStates:
-    """A part of the states that are read from a layer.
+    """A selection of tokens whose states are read from a layer.
 
     Attributes:
         index: (k,) indices of the tokens that are read, among the packed tokens.
-        packing: the places of these tokens as queries of their rows, at most m per row.
+        packing: the positions of these tokens as queries in their rows, at most m per row.
         visible: (b, 1, m, t) True at the keys that each query attends to; None = as for the layer's other queries.
-        states: (k, d) states from which the queries are made; None = the tokens' own states.
+        states: (k, d) states from which the queries are computed; None = the tokens' own states.
     """
 
     index: Tensor
@@ -96,21 +98,21 @@ class LayerStates:
 
 
 class PackedLayout:
-    """The packed tokens of a chunk, and the parts of its states that can be read.
+    """The packed tokens of a chunk, and the selections of tokens whose states can be read.
 
     Attributes:
         input_ids: (n,) ids of the packed tokens.
         positions: (n,) the position of each packed token in its row.
-        types: (n,) the text of its row to which each token belongs, 0 or 1; None if every row is one text.
-        tokens: the places of the packed tokens in the (b, t) of the chunk; without padding if all rows have one length.
-        cls: the first token of each row, as a part to read.
-        masked: the masked tokens in the chunk's order, as a part to read; None if the chunk has no masked positions.
+        types: (n,) token type: the text of the row that each token belongs to, 0 or 1; None if every row is one text.
+        tokens: the positions of the packed tokens in the chunk (b, t); without padding if all rows have the same length.
+        cls: selection of the first token of each row.
+        masked: selection of the masked tokens, in the chunk's order; None if the chunk has no masked positions.
     """
 
     def __init__(self, chunk: Chunk) -> None:
         b, t = chunk.input_ids.shape
         device = chunk.input_ids.device
-        real = chunk.attention_mask
+        real = chunk.attention_mask  # (b, t)
         whole = int(chunk.lengths.min()) == t
         kernels = not whole and have_kernels(device)
         places = None if whole else _places(real.flatten(), 1 if kernels else _MULTIPLE)
@@ -137,26 +139,26 @@ class PackedLayout:
             self.masked = LayerStates(self._packed(chunk.masked), masked)
 
     def at(self, positions: Tensor) -> LayerStates:
-        """The tokens at ``positions`` (b,), one in each row, as a part to read."""
+        """Return the selection of the tokens at ``positions`` (b,), one in each row."""
         b, t = self.tokens.rows, self.tokens.width
         flat = torch.arange(b, device=positions.device) * t + positions  # (b,)
         return LayerStates(self._packed(flat), Packing(b, 1, positions, segments=self._one_each))
 
     def _packed(self, flat: Tensor) -> Tensor:
-        """The indices among the packed tokens of positions in the flattened (b * t)."""
+        """Return the indices among the packed tokens of positions in the flattened chunk (b * t)."""
         return flat if self.tokens.places is None else torch.searchsorted(self.tokens.places, flat)
 
 
 def _segments(lengths: Tensor, longest: int) -> Segments:
-    """The segments of rows with these ``lengths`` (b,)."""
+    """Return the segments of rows with the given ``lengths`` (b,)."""
     return Segments(torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int(), longest)
 
 
 def _places(real: Tensor, multiple: int) -> Tensor | None:
-    """The positions (n,) to pack, ascending: the real tokens, and padding up to a ``multiple``; None = all positions."""
+    """Return the ascending positions (n,) to pack: real tokens, plus padding up to a ``multiple``; None = all positions."""
     places = real.nonzero()[:, 0]  # (real tokens,)
     count = min(-(-len(places) // multiple) * multiple, len(real))
     if count == len(real):
         return None
-    spare = (~real).nonzero()[: count - len(places), 0]
+    spare = (~real).nonzero()[: count - len(places), 0]  # (count - real tokens,)
     return torch.cat([places, spare]).sort().values

@@ -1,8 +1,8 @@
-"""Poolings, which make one vector of the states of a row's tokens, and the layers that may follow a pooling.
+"""Poolings, which reduce the token states of a row to one vector, and the layers that may follow a pooling.
 
-All of them exist in sentence-transformers and give the same numbers there.
+All poolings and layers exist in sentence-transformers and compute the same values there.
 
-Notation: b rows of a chunk, t its width, d hidden size.
+Symbols in shapes: b rows of a chunk, t width of the chunk, d hidden size.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,9 +17,9 @@ def pool(states: Tensor, real: Tensor, lengths: Tensor, pooling: Pooling) -> Ten
     """Pool the states of each row into one vector, (b, d), by a pooling that reads all states.
 
     Args:
-        states: (b, t, d) after the last layer.
+        states: (b, t, d) states after the last layer.
         real: (b, t) True at tokens, False at padding.
-        lengths: (b,) tokens of each row.
+        lengths: (b,) number of tokens in each row.
         pooling: ``max``, ``mean``, ``mean_sqrt_len`` or ``weighted_mean``, as in ``VectorSettings``.
     """
     if pooling == "max":
@@ -27,7 +27,7 @@ def pool(states: Tensor, real: Tensor, lengths: Tensor, pooling: Pooling) -> Ten
     states = torch.where(real[..., None], states, states.new_zeros(()))  # (b, t, d)
     if pooling == "mean":
         return states.sum(dim=1) / lengths[:, None]
-    wide = torch.promote_types(states.dtype, torch.float32)  # bf16 cannot hold all whole numbers above 256
+    wide = torch.promote_types(states.dtype, torch.float32)  # bf16 cannot represent all integers above 256
     if pooling == "mean_sqrt_len":
         return (states.sum(dim=1) / lengths.to(wide).sqrt()[:, None]).to(states.dtype)
     weights = (
@@ -37,7 +37,7 @@ def pool(states: Tensor, real: Tensor, lengths: Tensor, pooling: Pooling) -> Ten
 
 
 class Dense(nn.Module):
-    """A linear layer with an activation after pooling. Its weights have sentence-transformers' names."""
+    """A linear layer with an activation, applied after pooling. Its weights have sentence-transformers' names."""
 
     def __init__(self, shape: DenseShape) -> None:
         super().__init__()
@@ -46,30 +46,30 @@ class Dense(nn.Module):
         self.activation: nn.Module = getattr(nn, shape.activation)()
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """(b, inputs) -> (b, outputs)."""
+        """Map vectors (b, inputs) to (b, outputs)."""
         return self.activation(self.linear(vectors))
 
 
 class Normalise(nn.Module):
-    """Divides vectors by their lengths, when other layers or a cut follow."""
+    """L2-normalises vectors before further layers or before truncation."""
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """(b, d) -> (b, d)."""
+        """Normalise vectors (b, d); the same shape."""
         return nn.functional.normalize(vectors, dim=-1)
 
 
 def head_of(shapes: Sequence[DenseShape | None]) -> nn.Sequential:
-    """Make the layers after pooling, with random weights; None = ``Normalise``."""
+    """Create the layers after pooling, randomly initialised; None = ``Normalise``."""
     return nn.Sequential(*(Normalise() if shape is None else Dense(shape) for shape in shapes))
 
 
 def shapes_of(head: Iterable[nn.Module]) -> list[DenseShape | None]:
-    """The shapes from which ``head_of`` makes such layers."""
+    """Return the shapes of layers, as ``head_of`` takes them."""
     return [layer.shape if isinstance(layer, Dense) else None for layer in head]
 
 
 def dimensions(hidden: int, head: Iterable[nn.Module], settings: VectorSettings) -> int:
-    """The dimensions of a vector that is made from states of size ``hidden``."""
+    """Return the number of dimensions of a vector that is computed from states of size ``hidden``."""
     for shape in shapes_of(head):
         hidden = hidden if shape is None else shape.outputs
     return min(hidden, settings.truncate_dim or hidden)

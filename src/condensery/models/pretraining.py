@@ -1,4 +1,4 @@
-"""The base class of models for pre-training: a backbone, its LM head, and a few layers that are dropped later."""
+"""The base class of pre-training models: a backbone, its LM head, and a few layers that retrieval does not use."""
 
 import copy
 from typing import Any
@@ -15,26 +15,27 @@ from condensery.tokens.batches import Chunk
 
 
 class PretrainingModel(nn.Module):
-    """A backbone that is trained to fill in tokens, through one vocabulary projection for all of its losses.
+    """A backbone that is trained by masked language modelling, with one vocabulary projection for all losses.
 
     Attributes:
         encoder: the backbone.
-        language_model: the library's model: the backbone with its LM head (transform and tied decoder).
+        language_model: the transformers model: the backbone with its LM head (transform and tied decoder).
     """
 
-    language_model: Any  # a PreTrainedModel; its parts are reached by name
+    language_model: Any  # a PreTrainedModel; its parts are accessed by name
 
     def __init__(self, language_model: PreTrainedModel) -> None:
-        """Wrap one of the library's masked language models, of one of ``FAMILIES``."""
+        """Wrap a masked language model of transformers, of one of ``FAMILIES``."""
         super().__init__()
         self.encoder = Encoder(language_model.base_model)
         self.language_model = language_model
         words: Any = language_model.get_input_embeddings()
-        # With tied weights the projection's gradient is dense. A sparse gradient of the input adds its few rows in place.
+        # With tied weights, the projection's gradient is dense. The sparse gradient of the input embeddings is added to it
+        # in place, a few rows only.
         words.sparse = language_model.get_output_embeddings().weight is words.weight
 
     def new_layers(self, number: int) -> nn.ModuleList:
-        """Transformer layers like the backbone's, with random weights."""
+        """Return randomly initialised transformer layers with the shape of the backbone's layers."""
         family, config = self.encoder.family, copy.deepcopy(self.language_model.config)
         layers = nn.ModuleList(family.new_layer(self.encoder.layers, config) for _ in range(number))
         for layer in layers:
@@ -43,15 +44,15 @@ class PretrainingModel(nn.Module):
         return layers
 
     def vocabulary_transform(self, states: Tensor) -> Tensor:
-        """The transform (k, d) -> (k, d) of the LM head before its projection onto the vocabulary."""
+        """Apply the LM head's transform before the vocabulary projection to states (k, d): (k, d)."""
         return self.encoder.family.transform(self.language_model, states)
 
     def cross_entropy(self, states: dict[str, Tensor], targets: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The cross-entropy (k,) of each loss, by name.
+        """Return the cross-entropy (k,) of each loss, by name.
 
         Args:
-            states: the states (k, d) of each loss; k may be 0 and may differ between losses.
-            targets: the ids (k,) that the states of each loss predict.
+            states: name of a loss -> its states (k, d); k may be 0 and may differ between losses.
+            targets: name of a loss -> the token ids (k,) that its states predict.
         """
         decoder = self.language_model.get_output_embeddings()
         losses = projected_cross_entropy(  # one projection for all losses
@@ -63,14 +64,14 @@ class PretrainingModel(nn.Module):
         return dict(zip(states, losses.split([len(part) for part in states.values()]), strict=True))
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Late CLS vectors (b, d), computed by the backbone alone."""
+        """Return the late CLS vectors (b, d), computed by the backbone alone."""
         return self.encoder.cls(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """The same vectors (b, d) under the same dropout, and by loss the cross-entropy of each predicted token."""
+        """Return the same vectors (b, d), with the same dropout, and by loss the cross-entropy of each predicted token."""
         raise NotImplementedError
 
 
 def with_cls(states: Tensor, layout: PackedLayout, cls: Tensor) -> Tensor:
-    """Packed ``states`` (n, d) with the first state of each row replaced by ``cls`` (b, d): (n, d)."""
+    """Return packed ``states`` (n, d) with the first state of each row replaced by ``cls`` (b, d): (n, d)."""
     return states.index_copy(0, layout.cls.index, cls.to(states.dtype))

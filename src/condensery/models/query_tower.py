@@ -1,10 +1,10 @@
-"""The query encoder of a saved retriever in NumPy, for single queries: token ids to CLS vectors.
+"""The query encoder of a saved retriever in NumPy, for single queries: maps token ids to CLS vectors.
 
-Importing torch takes longer than everything else that an answer needs, and one query is a few small matrix products. The
-computation is that of ``Encoder``; a test compares every number with the library's. Checkpoints that this module does not
-support are encoded by ``Encoder`` with torch.
+Importing torch takes longer than everything else in answering a query, and encoding one query takes a few small matrix
+products. The computation is that of ``Encoder``; a test compares its results with those of transformers. For checkpoints that
+this module does not support, ``Encoder`` encodes the query with torch.
 
-Notation: n tokens of a query, d hidden size, i intermediate size, h heads, e = d / h.
+Symbols in shapes: n tokens of a query, d hidden size, i intermediate size, h heads, e = d / h.
 """
 
 import json
@@ -22,7 +22,7 @@ from condensery.models.checkpoints.metadata import read_about, saved_towers, vec
 from condensery.system.files import read_json
 
 WEIGHTS = "model.safetensors"
-FAMILIES = {  # for a checkpoint saved with its MLM head: prefixes of the tensor names of the backbone and of the head
+FAMILIES = {  # tensor-name prefixes of backbone and MLM head in a checkpoint that was saved with its MLM head
     "bert": ("bert.", "cls.predictions."),
     "roberta": ("roberta.", "lm_head."),
     "xlm-roberta": ("roberta.", "lm_head."),
@@ -30,14 +30,14 @@ FAMILIES = {  # for a checkpoint saved with its MLM head: prefixes of the tensor
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # safetensors' dtypes; NumPy has no bf16
 
 Vector = NDArray[np.float32]
-Encode = Callable[[ArrayLike], Vector]  # maps the ids (n,) of a query, special tokens included, to its vector (d,)
+Encode = Callable[[ArrayLike], Vector]  # token ids (n,) of a query, special tokens included -> vector (d,) of the query
 
 
 def load_query_tower(folder: Path) -> tuple[Encode, int]:
     """Load the query encoder of a retriever's folder.
 
     Returns:
-        the function that encodes a query, and the longest query that it was trained with, in tokens.
+        the function that encodes a query, and the longest query in training, in tokens.
 
     Raises:
         UserError: the folder is no checkpoint of a retriever.
@@ -71,7 +71,7 @@ class Tower:
     """A BERT or RoBERTa backbone in NumPy.
 
     Attributes:
-        weights: by the library's names.
+        weights: weights by their names in transformers.
         layers: number of layers.
         heads: number of attention heads.
         eps: epsilon of LayerNorm.
@@ -85,7 +85,7 @@ class Tower:
     offset: int
 
     def cls(self, ids: ArrayLike) -> Vector:
-        """The CLS state after the last layer (d,) of one row of ids (n,)."""
+        """Return the CLS state (d,) after the last layer for one row of token ids (n,)."""
         words, positions, types = (self.weights[name] for name in EMBEDDINGS)
         row = np.asarray(ids)
         states = words[row] + types[0] + positions[self.offset : self.offset + len(row)]  # (n, d)
@@ -95,7 +95,7 @@ class Tower:
         return states[0]
 
     def _layer(self, states: Vector, layer: str, read: int) -> Vector:
-        """A post-norm layer: states (n, d) -> states (m, d) of the first m = ``read`` tokens."""
+        """Apply a post-norm layer to states (n, d): the output states (m, d) of the first m = ``read`` tokens."""
         query = self._by_head(states[:read], f"{layer}attention.self.query")  # (h, m, e)
         key, value = (self._by_head(states, f"{layer}attention.self.{name}") for name in ("key", "value"))
         scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1])  # (h, m, n)
@@ -110,7 +110,7 @@ class Tower:
         return states @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
 
     def _by_head(self, states: Vector, name: str) -> Vector:
-        """A projection of states (m, d), split into heads: (h, m, e)."""
+        """Project states (m, d) and split them into heads: (h, m, e)."""
         return self._linear(states, name).reshape(len(states), self.heads, -1).transpose(1, 0, 2)
 
     def _norm(self, states: Vector, name: str) -> Vector:
@@ -120,7 +120,7 @@ class Tower:
 
 
 def gelu(values: Vector) -> Vector:
-    """GELU, x (1 + erf(x / sqrt(2))) / 2. Importing SciPy's erf takes longer than calling Python's for one query."""
+    """Compute GELU, x (1 + erf(x / sqrt(2))) / 2. For one query, Python's erf is faster than importing SciPy's."""
     erf = np.fromiter(map(math.erf, (values / math.sqrt(2)).ravel().tolist()), np.float32, values.size)
     return values * (0.5 * (1.0 + erf.reshape(values.shape)))
 
@@ -129,7 +129,7 @@ EMBEDDINGS = [f"embeddings.{name}_embeddings.weight" for name in ("word", "posit
 
 
 def load_tower(folder: Path, length: int) -> Tower | None:
-    """Load the backbone of a checkpoint folder for rows of up to ``length`` tokens; None if only the library can run it."""
+    """Load a folder's backbone for rows of up to ``length`` tokens; None if only transformers can run the backbone."""
     try:
         about = read_json(folder / "config.json")
         offset = 0 if about["model_type"] == "bert" else about["pad_token_id"] + 1  # as in ``families``
@@ -148,12 +148,12 @@ def load_tower(folder: Path, length: int) -> Tower | None:
         TypeError,
         AttributeError,
         ZeroDivisionError,
-    ):  # the library gives a better message for these
+    ):  # transformers then reports the fault with a better message
         return None
 
 
 def _of_backbone(weights: Mapping[str, Vector], family: str) -> Mapping[str, Vector]:
-    """The backbone's weights without prefix, if the checkpoint is a language model; otherwise all weights unchanged."""
+    """Return the backbone's weights without prefix if the checkpoint is a language model, or else all weights unchanged."""
     prefix, head = FAMILIES[family]
     if all(name.startswith((prefix, head)) for name in weights):
         return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
@@ -161,14 +161,14 @@ def _of_backbone(weights: Mapping[str, Vector], family: str) -> Mapping[str, Vec
 
 
 def known(about: Mapping[str, Any]) -> bool:
-    """Whether ``Tower`` can run the model that a checkpoint's ``config.json`` describes."""
+    """Return whether ``Tower`` can run the model that a checkpoint's ``config.json`` describes."""
     plain = about.get("hidden_act") == "gelu" and about.get("position_embedding_type", "absolute") == "absolute"
     special = any(about.get(key) for key in ("is_decoder", "add_cross_attention", "quantization_config"))
     return about["model_type"] in FAMILIES and plain and not special
 
 
 def shapes(about: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The names of a backbone's weights with their shapes, by its ``config.json``."""
+    """Return the names and shapes of a backbone's weights, according to its ``config.json``."""
     d, i = about["hidden_size"], about["intermediate_size"]
     rows = (about[key] for key in ("vocab_size", "max_position_embeddings", "type_vocab_size"))
     parts: dict[str, tuple[int, ...]] = {"embeddings.LayerNorm": (d,)}
@@ -184,11 +184,11 @@ def shapes(about: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def read_weights(path: Path) -> dict[str, Vector]:
-    """The tensors of a safetensors file in fp32. Tensors stored in fp32 are memory-mapped, and read when they are used.
+    """Return the tensors of a safetensors file in fp32. Tensors stored in fp32 are memory-mapped and read on demand.
 
-    safetensors' own reader for NumPy copies all tensors, and does not support bf16. The format: the length of the header in
-    8 bytes; the header, in JSON; the tensors, each between two offsets. A file of another format raises the errors of NumPy
-    and json.
+    safetensors' own reader for NumPy copies all tensors and does not support bf16. A file holds the length of the header in
+    8 bytes, then the header in JSON, then the tensors, each between two offsets. For any other format NumPy and json raise
+    their own errors.
     """
     raw = np.memmap(path, np.uint8, "r")
     start = 8 + int(raw[:8].view("<u8")[0])

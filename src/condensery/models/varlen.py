@@ -1,6 +1,6 @@
-"""Attention within concatenated rows of any lengths, without padding or mask. GPUs have kernels for it.
+"""Variable-length attention: attention within concatenated rows, without padding or mask. GPUs have kernels for it.
 
-Letters: n queries of all rows, m keys of all rows, b rows, h heads, e size of a head.
+Symbols in shapes: n queries of all rows, m keys of all rows, b rows, h heads, e size of a head.
 """
 
 import math
@@ -18,8 +18,8 @@ class Segments:
     """The boundaries of concatenated rows.
 
     Attributes:
-        starts: (b + 1,) int32, the start of each row; the last entry is the end of the last row.
-        longest: tokens of the longest row.
+        starts: (b + 1,) int32, the index at which each row starts; the last entry is the end of the last row.
+        longest: number of tokens in the longest row.
     """
 
     starts: Tensor
@@ -45,10 +45,10 @@ def flash(
     p: float,
     window: int | None = None,
 ) -> Tensor:
-    """FlashAttention: bf16 and fp16 on cards since Ampere.
+    """Run FlashAttention, in bf16 and fp16 on GPUs since Ampere.
 
-    With a ``window``, a query sees this number of tokens on each side of its own position. This is the operator beneath
-    torch's attention of nested tensors; ``torch.nn.attention.varlen`` calls the operator without dropout.
+    With a ``window``, a query sees this number of tokens on each side of its own position. The operator is the one that
+    torch's attention on nested tensors uses; ``torch.nn.attention.varlen`` calls the same operator without dropout.
     """
     outputs: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
         query,
@@ -69,7 +69,7 @@ def flash(
 
 
 def memory_efficient(query: Tensor, key: Tensor, value: Tensor, asking: Segments, seen: Segments, p: float) -> Tensor:
-    """Memory-efficient attention: all precisions on all cards. The operator beneath torch's attention of nested tensors."""
+    """Run memory-efficient attention, in all precisions on all GPUs. Torch's attention on nested tensors also uses it."""
     outputs: tuple[Any, ...] = torch.ops.aten._efficient_attention_forward(
         query[None],
         key[None],
@@ -80,7 +80,7 @@ def memory_efficient(query: Tensor, key: Tensor, value: Tensor, asking: Segments
         asking.longest,
         seen.longest,
         p,
-        0,  # no mask: every query sees all of its row
+        0,  # no mask, so every query sees its whole row
         torch.is_grad_enabled(),
         scale=_scale(query),
     )
@@ -101,7 +101,7 @@ def one_row_after_the_other(
     p: float,
     window: int | None = None,
 ) -> Tensor:
-    """The same attention by matrix products, row by row. It is slow; the kernels are checked against it."""
+    """Compute the same attention by matrix products, row by row. It is slow and serves as the reference for kernels."""
     parts = []
     for row in range(asking.rows):
         queries = slice(int(asking.starts[row]), int(asking.starts[row + 1]))
@@ -120,16 +120,17 @@ WINDOWED: dict[str, Callable[..., Tensor]] = {"FlashAttention": flash}
 
 
 def have_kernels(device: torch.device) -> bool:
-    """Whether a device may have such kernels; if so, only real tokens are packed."""
+    """Return whether a device may have such kernels. If so, only real tokens are packed."""
     return device.type != "cpu"
 
 
 def kernel_of(query: Tensor, window: int | None = None) -> Kernel | None:
-    """The best kernel for queries (n, h, e) that works on their device; None if there is none, as on a CPU.
+    """Return the best kernel that works for queries (n, h, e) on their device; None if no kernel works, as on a CPU.
 
     Args:
         query: (n, h, e) queries.
-        window: the distance in tokens that a query sees, when all tokens of the rows are queries; None = all of its row.
+        window: largest distance, in tokens, that a query sees, where all tokens of the rows are queries; None = the whole
+            row.
     """
     name = best_kernel(query.device, query.dtype, query.shape[-1], window is not None)
     if name is None:
@@ -139,9 +140,9 @@ def kernel_of(query: Tensor, window: int | None = None) -> Kernel | None:
 
 @cache
 def best_kernel(device: torch.device, dtype: torch.dtype, size: int, windowed: bool = False) -> str | None:
-    """The name in ``KERNELS`` of the best kernel for heads of ``size``; None if there is none.
+    """Return the name in ``KERNELS`` of the best kernel for heads of ``size``; None if no kernel works.
 
-    Each kernel is tried, because cards and builds of torch differ in the kernels that they have.
+    Each kernel is tried, because GPUs and builds of torch differ in the kernels that they support.
     """
     if not have_kernels(device):
         return None
@@ -151,7 +152,7 @@ def best_kernel(device: torch.device, dtype: torch.dtype, size: int, windowed: b
 
 
 def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int, compared: Kernel) -> bool:
-    """Whether a kernel's values and gradients on three small rows equal those of ``compared``. Draws no random number."""
+    """Return whether a kernel and ``compared`` agree in values and gradients on three small rows. Uses no randomness."""
     keys = torch.tensor([0, 3, 4, 11])
     queries = torch.tensor([0, 1, 2, 7]) if compared is one_row_after_the_other else keys
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):

@@ -1,4 +1,4 @@
-"""The settings by which a text becomes a vector: the prefix of the text, the pooling, the cut and the normalisation.
+"""The settings by which a text becomes a vector: prefix, pooling, truncation and normalisation.
 
 Imports no torch.
 """
@@ -21,7 +21,7 @@ POOLED: dict[str, str] = {  # pooling -> its description in cards and messages
 
 
 class VectorOptions(TypedDict, total=False):
-    """Settings that a caller may choose in place of a checkpoint's own; None = the checkpoint's."""
+    """Settings that replace a checkpoint's own settings; None = the checkpoint's own."""
 
     pooling: Pooling | None
     normalise: bool | None
@@ -32,19 +32,19 @@ class VectorOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class VectorSettings:
-    """The settings by which a bi-encoder makes vectors. The defaults are those of the papers' retrievers.
+    """The settings by which a bi-encoder computes vectors. The defaults are those of the papers' retrievers.
 
     Attributes:
-        pooling: how the states of a row after the last layer become one. All tokens count, [CLS], [SEP] and the prefix
-            included, but not padding. ``cls``: the state of [CLS]. ``mean``: the mean of all states. ``max``: their
-            maximum, dimension by dimension. ``last``: the state of the last token. ``weighted_mean``: their mean with the
-            weights 1, 2, 3, ... from the first token on (SGPT, Muennighoff 2022). ``mean_sqrt_len``: their sum, divided by
-            the square root of their number.
-        normalise: divide the vector by its length, so that inner products are cosines.
-        truncate_dim: keep only this number of first dimensions, before the vector is normalised (Matryoshka, Kusupati et
-            al. 2022); None = all.
-        query_prefix: text before a query, such as E5's "query: ".
-        passage_prefix: text before a passage, and before its title if it has one.
+        pooling: how a row's token states after the last layer are reduced to one. All tokens count, [CLS], [SEP] and the
+            prefix included, but not padding. ``cls``: the state of [CLS]. ``mean``: the mean of all states. ``max``: the
+            maximum of all states in each dimension. ``last``: the state of the last token. ``weighted_mean``: the mean of
+            all states with the weights 1, 2, 3, ... from the first token on (SGPT, Muennighoff 2022). ``mean_sqrt_len``:
+            the sum of all states divided by the square root of their number.
+        normalise: whether vectors are divided by their L2 norm, so that inner products are cosines.
+        truncate_dim: number of first dimensions that are kept, before the vector is normalised (Matryoshka, Kusupati et
+            al. 2022); None = all dimensions.
+        query_prefix: string put before a query, such as E5's "query: ".
+        passage_prefix: string put before a passage, and before the passage's title if there is one.
     """
 
     pooling: Pooling = "cls"
@@ -54,7 +54,7 @@ class VectorSettings:
     truncate_dim: int | None = None
 
     def replaced(self, options: VectorOptions | Mapping[str, Any]) -> Self:
-        """A copy in which the ``options`` that are not None replace the settings."""
+        """Return a copy in which the ``options`` that are not None replace the settings."""
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return replace(self, **given)
 
@@ -64,7 +64,7 @@ class VectorSettings:
         return self.pooling == "cls" and not self.normalise and self.truncate_dim is None
 
     def own(self) -> dict[str, Any]:
-        """The settings that differ from the defaults, as ``condensery.json`` holds them."""
+        """Return the settings that differ from the defaults, as they are stored in ``condensery.json``."""
         return {name: value for name, value in asdict(self).items() if value != getattr(VectorSettings, name)}
 
 
@@ -94,7 +94,7 @@ NAMES = tuple(field.name for field in fields(VectorSettings))
 
 
 class VectorConfig(BaseModel):
-    """The settings of vectors as keys of a recipe. The default of each, null, takes the checkpoint's setting.
+    """The vector settings as keys of a recipe. The default of each key is null, which means the checkpoint's own setting.
 
     A key that is null does not enter artifact ids, so that ids from before these keys existed stay the same.
     """
@@ -106,7 +106,7 @@ class VectorConfig(BaseModel):
     passage_prefix: str | None = None
 
     def vector_options(self) -> VectorOptions:
-        """The keys as ``VectorOptions``."""
+        """Return the keys as ``VectorOptions``."""
         return VectorOptions(
             pooling=self.pooling,
             normalise=self.normalise,
@@ -116,5 +116,5 @@ class VectorConfig(BaseModel):
         )
 
     def not_given(self) -> set[str]:
-        """The keys that are null."""
+        """Return the names of the keys that are null."""
         return {name for name, value in self.vector_options().items() if value is None}

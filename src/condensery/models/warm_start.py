@@ -1,18 +1,18 @@
-"""A warm start: initial weights that hold knowledge of a collection's tokens before the first step of training.
+"""A warm start: initial weights that contain statistics of a collection's tokens before the first step of training.
 
-A randomly initialised encoder spends millions of tokens on a plateau before it tells words apart. Co-occurrences of tokens
-can be counted without training. This module writes them into the weights:
+A randomly initialised encoder spends millions of tokens on a plateau before its states distinguish words. Co-occurrences of
+tokens can be counted without training. This module writes such statistics into the weights:
 
 - token embeddings: ``token_vectors``, the truncated SVD of positive pointwise mutual information (Levy and Goldberg 2014);
 - the vocabulary projection's bias: log unigram frequencies, which a model learns first in masked language modelling;
-- attention with value and output projections near the identity (compare Trockman and Kolter 2023), so that a token's state
-  passes through the layers, and the CLS vector is about the mean of its text's tokens;
+- attention with value and output projections near the identity (compare Trockman and Kolter 2023). A token's state then
+  passes through the layers, and the CLS vector is about the mean of its text's token states;
 - keys of the first layer that prefer rare tokens, as in smooth inverse frequency (Arora, Liang and Ma 2017): the attention
-  to token w with frequency p(w) is proportional to (a / (a + p(w))) ** strength, as far as its embedding tells p(w). The
-  later layers take plain means, so CLS vectors of deeper models are nearer to plain means;
+  to token w with frequency p(w) is proportional to (a / (a + p(w))) ** strength, as far as p(w) can be predicted from the
+  embedding of w. Later layers take plain means, so CLS vectors of deeper models are closer to plain means;
 - small position embeddings, so that a token's position does not outweigh the token itself.
 
-Shapes: V tokens of the vocabulary, d hidden size, h heads, e = d / h.
+Symbols in shapes: V tokens of the vocabulary, d hidden size, h heads, e = d / h.
 """
 
 from dataclasses import dataclass
@@ -27,19 +27,19 @@ from transformers import PreTrainedModel
 from condensery.randomness import generator
 from condensery.tokens.vocabulary import Vocabulary
 
-SMOOTH = 1e-4  # a of smooth inverse frequency: about the frequency of the hundredth most frequent word of English
-RIDGE = 1e-4  # of the fit of log weights, against the mean square of the states
+SMOOTH = 1e-4  # a of smooth inverse frequency: about the frequency of the hundredth most frequent English word
+RIDGE = 1e-4  # ridge penalty in the fit of log weights, relative to the mean square of the states
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """The parts of a warm start, with their strengths.
+    """The parts of a warm start and their strengths.
 
     Attributes:
-        unigram_bias: whether the vocabulary projection's bias is set.
-        near_identity: multiple of the identity matrix that is added to value and output projections; 0 = nothing.
+        unigram_bias: whether the bias of the vocabulary projection is set to log unigram frequencies.
+        near_identity: multiple of the identity matrix that is added to value and output projections; 0 = not added.
         random_share: factor of the random weights of these projections, if ``near_identity`` is not 0.
-        rare_tokens: strength of the first layer's preference for rare tokens; 0 = none.
+        rare_tokens: strength of the first layer's preference for rare tokens; 0 = no preference.
         position_scale: factor of position and type embeddings.
     """
 
@@ -51,21 +51,21 @@ class WarmStart:
 
 
 def token_vectors(left: NDArray[np.float64], values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Vectors (V, d) of tokens from the truncated SVD of their associations, U √S (Levy and Goldberg 2014).
+    """Return token embeddings (V, d) from the truncated SVD of token associations, U √S (Levy and Goldberg 2014).
 
-    A random rotation spreads them over the dimensions, so that none dominates in the LayerNorm and the heads that follow.
-    Each vector is scaled to length 1; tokens without any association get zeros. Inner products are those of the normalised
-    U √S.
+    A random rotation spreads the singular values over the dimensions, so that no dimension dominates in LayerNorm and in the
+    attention heads. Each embedding is scaled to length 1; tokens without any association get zeros. Inner products equal
+    those of the normalised U √S.
 
     Args:
         left: (V, d) left singular vectors.
         values: (d,) singular values.
-        seed: of the rotation.
+        seed: seed of the rotation.
     """
-    rotation, _ = np.linalg.qr(generator(seed, "rotation").standard_normal((len(values), len(values))))
-    vectors = left * np.sqrt(values) @ rotation
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    known = lengths > 1e-9 * lengths.max(initial=1e-300)
+    rotation, _ = np.linalg.qr(generator(seed, "rotation").standard_normal((len(values), len(values))))  # (d, d)
+    vectors = left * np.sqrt(values) @ rotation  # (V, d)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)  # (V, 1)
+    known = lengths > 1e-9 * lengths.max(initial=1e-300)  # (V, 1)
     return np.where(known, vectors / np.where(known, lengths, 1.0), 0.0)
 
 
@@ -77,14 +77,15 @@ def warm_up(
     vocabulary: Vocabulary,
     parts: WarmStart,
 ) -> None:
-    """Write a warm start into a model from scratch, in place.
+    """Write a warm start into a randomly initialised model, in place.
 
     Args:
-        model: a ``BertForMaskedLM`` or ``RobertaForMaskedLM`` with random weights.
-        vectors: (V, d) of ``token_vectors``. Tokens with a row of zeros keep their random embeddings; None = all keep them.
+        model: a randomly initialised ``BertForMaskedLM`` or ``RobertaForMaskedLM``.
+        vectors: (V, d) embeddings from ``token_vectors``. Tokens with a row of zeros keep their random embeddings; None =
+            all tokens keep them.
         counts: (V,) number of occurrences of each token in the collection.
         vocabulary: vocabulary of the tokens.
-        parts: the parts that are written.
+        parts: the parts to write.
     """
     backbone: Any = model.base_model
     embeddings = backbone.embeddings
@@ -106,16 +107,16 @@ def warm_up(
 
 @torch.no_grad()
 def warm_up_generator(model: PreTrainedModel, vectors: NDArray[np.float64], parts: WarmStart | None = None) -> None:
-    """Write a warm start into a T5 from scratch, in place, so that its first outputs resemble its input.
+    """Write a warm start into a randomly initialised T5, in place, so that its first outputs resemble its input.
 
-    Token embeddings, which the vocabulary projection shares, are ``vectors``. The cross-attention of the decoder has value
-    and output projections near the identity, so it adds the mean of the input's states to the next output. The output
-    projections of self-attention and feed-forward keep their random weights, times ``random_share``.
+    Token embeddings, which the vocabulary projection shares, are set to ``vectors``. The decoder's cross-attention gets
+    value and output projections near the identity, so that it adds the mean of the input's states to the next output. The
+    output projections of self-attention and feed-forward keep their random weights, multiplied by ``random_share``.
 
     Args:
-        model: a ``T5ForConditionalGeneration`` with random weights, whose heads together are as wide as its states.
-        vectors: (V, d) of ``token_vectors``; tokens with a row of zeros keep their random embeddings.
-        parts: only ``near_identity`` and ``random_share`` are used; a T5 has no place for the others.
+        model: a randomly initialised ``T5ForConditionalGeneration`` whose heads together are as wide as its states.
+        vectors: (V, d) embeddings from ``token_vectors``; tokens with a row of zeros keep their random embeddings.
+        parts: only ``near_identity`` and ``random_share`` are used; the other parts do not exist in a T5.
     """
     parts, whole = parts or WarmStart(), cast(Any, model)
     _write_embeddings(whole.get_input_embeddings().weight, vectors)
@@ -131,8 +132,8 @@ def warm_up_generator(model: PreTrainedModel, vectors: NDArray[np.float64], part
 
 
 def _write_embeddings(table: nn.Parameter, vectors: NDArray[np.float64]) -> None:
-    """Write the vectors that are not zero into their rows, scaled to the standard deviation of the random rows."""
-    known = vectors.any(axis=1)
+    """Write the vectors that are not zero into their rows of ``table``, scaled to the random rows' standard deviation."""
+    known = vectors.any(axis=1)  # (V,)
     if not known.any():
         return
     scale = float(table.std()) / vectors[known].std()
@@ -145,23 +146,23 @@ def _near_identity(projection: nn.Linear, parts: WarmStart) -> None:
 
 
 def _prefer_rare_tokens(backbone: Any, counts: NDArray[np.int64], vocabulary: Vocabulary, strength: float) -> None:
-    """Make the first layer prefer rare tokens, by one dimension of each of its heads.
+    """Make the first layer prefer rare tokens, through one dimension of each attention head.
 
-    In this dimension every query has the same bias, and the key of a token is its log weight, as far as that is linear in
-    its embedding. The linear map is fitted by ridge regression, in which tokens count by their frequency.
+    In this dimension every query has the same bias, and a token's key is a linear approximation, from the token's embedding,
+    of its log weight. The linear map is fitted by ridge regression, in which tokens are weighted by frequency.
     """
-    frequency = counts / max(1, counts.sum())
+    frequency = counts / max(1, counts.sum())  # (V,)
     wanted = -strength * np.log1p(frequency / SMOOTH)  # (V,)
     wanted[vocabulary.special] = wanted.min()  # [CLS] and [SEP] are in every text and carry no information
-    weight = frequency.copy()
-    weight[vocabulary.special] = 0.05  # each is about every twentieth token
+    weight = frequency.copy()  # (V,)
+    weight[vocabulary.special] = 0.05  # about every twentieth token is a [CLS], and likewise a [SEP]
     embeddings = backbone.embeddings
-    rows = embeddings.word_embeddings.weight[: len(counts)] + embeddings.token_type_embeddings.weight[0]
+    rows = embeddings.word_embeddings.weight[: len(counts)] + embeddings.token_type_embeddings.weight[0]  # (V, d)
     states = embeddings.LayerNorm(rows).double().numpy()  # (V, d), the input of the first layer without positions
-    share = weight[:, None] / weight.sum()
-    centred, aim = states - (share * states).sum(axis=0), wanted - (share[:, 0] * wanted).sum()
+    share = weight[:, None] / weight.sum()  # (V, 1)
+    centred, aim = states - (share * states).sum(axis=0), wanted - (share[:, 0] * wanted).sum()  # (V, d), (V,)
     square = centred.T @ (share * centred)  # (d, d)
-    ridge = RIDGE * np.trace(square) / len(square) * np.eye(len(square))
+    ridge = RIDGE * np.trace(square) / len(square) * np.eye(len(square))  # (d, d)
     direction = np.linalg.solve(square + ridge, centred.T @ (share[:, 0] * aim))  # (d,)
     attention = backbone.encoder.layer[0].attention.self
     size = attention.attention_head_size

@@ -1,4 +1,4 @@
-"""Callbacks: progress with tokens/s, validation on a sampled sub-corpus, checkpoints that are written atomically."""
+"""Callbacks: progress in tokens/s, validation on a sampled sub-corpus, and atomic writing of checkpoints."""
 
 import os
 import time
@@ -21,11 +21,11 @@ from condensery.training.data.data_module import StepDataModule
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.validation import PairSample, ValidationSample
 
-WAITED = 0.05  # share of the training's time; a shorter wait for batches is not reported
+WAITED = 0.05  # share of the training time; a shorter wait for batches is not reported
 
 
 class Throughput(pl.Callback):
-    """Shows steps done, loss, tokens/s and time left; logs tokens/s and the tokens read since the first step."""
+    """Shows completed steps, loss, tokens/s and time left; logs tokens/s and the tokens read since the first step."""
 
     def __init__(self, label: str, steps: int, every: int) -> None:
         self.label, self.steps, self.every = label, steps, every
@@ -49,7 +49,7 @@ class Throughput(pl.Callback):
         self.tokens += pl_module.tokens
         last = trainer.global_step == self.steps
         if last:
-            trainer.should_stop = True  # the training ends here anyway; with the flag Lightning logs this step, too
+            trainer.should_stop = True  # training ends here anyway; with this flag Lightning also logs the last step
         if last or trainer.global_step % self.every == 0:
             rate = (self.tokens - self.before) / (time.perf_counter() - self.since)
             self.before, self.since = self.tokens, time.perf_counter()
@@ -69,7 +69,7 @@ class Throughput(pl.Callback):
 
 
 class Waiting(pl.Callback):
-    """Prints at the end how long the training waited for batches, if that was more than ``WAITED`` of its time."""
+    """Prints after training how long it waited for batches, if that was more than ``WAITED`` of the training time."""
 
     def __init__(self, label: str, data: StepDataModule) -> None:
         self.label, self.data = label, data
@@ -86,7 +86,7 @@ class Waiting(pl.Callback):
 
 @contextmanager
 def evaluating(trainer: pl.Trainer, module: pl.LightningModule) -> Iterator[None]:
-    """Evaluate in the middle of training: the block runs without dropout and gradients, in the precision of the run."""
+    """Open a block for evaluation during training, without dropout and gradients, in the precision of the run."""
     training = module.training
     module.eval()
     with torch.no_grad(), trainer.precision_plugin.forward_context():
@@ -97,9 +97,9 @@ def evaluating(trainer: pl.Trainer, module: pl.LightningModule) -> Iterator[None
 class Validation(pl.Callback):
     """Logs MRR@10 of the current model on a sample of dev queries and passages, every few steps and at the end.
 
-    The hooks of the other callbacks are called as in Lightning's own validation: a callback may put other weights in place
-    for the validation, keep a checkpoint after it, or end the training. Raises ``UserError`` where a callback monitors a
-    value that is not logged.
+    The hooks of the other callbacks are called as in Lightning's own validation. So a callback may swap the weights for
+    validation, save a checkpoint after it, or end training. Raises ``UserError`` where a callback monitors a value that is
+    not logged.
     """
 
     def __init__(self, sample: ValidationSample | PairSample, every: int, last: int) -> None:
@@ -116,7 +116,7 @@ class Validation(pl.Callback):
             with evaluating(trainer, pl_module):
                 value = pl_module.validated(self.sample.to(pl_module.device))
             pl_module.log("val/mrr@10", value, batch_size=1, logger=False)
-            for logger in trainer.loggers:  # at once: Lightning would wait for its next logged step
+            for logger in trainer.loggers:  # logged at once, because Lightning would wait for the next logged step
                 logger.log_metrics({"val/mrr@10": value}, trainer.global_step - 1)
                 logger.save()
             for callback in _others(trainer):
@@ -127,7 +127,7 @@ class Validation(pl.Callback):
 
 
 def _others(trainer: pl.Trainer) -> list[pl.Callback]:
-    """Return the callbacks whose validation hooks are called, in a new list that Lightning's hooks do not change."""
+    """Return the callbacks whose validation hooks are called, in a copy of the list that Lightning's hooks may change."""
     return [callback for callback in trainer.callbacks if not isinstance(callback, Validation)]  # type: ignore[attr-defined]
 
 
@@ -141,7 +141,7 @@ def _check_monitor(callback: pl.Callback, trainer: pl.Trainer) -> None:
 
 
 class EndTogether(pl.Callback):
-    """Ends the training in all processes when a callback of the first process has ended it after a validation."""
+    """Ends training in all processes after a callback of the first process has ended it there after a validation."""
 
     def __init__(self, every: int, last: int) -> None:
         self.every, self.last = every, last
@@ -156,13 +156,13 @@ class EndTogether(pl.Callback):
 class Checkpoints(pl.callbacks.Checkpoint):
     """Writes checkpoints, and keeps only the newest one.
 
-    The old checkpoint is deleted when the new one is complete. No checkpoint is written of a step at which a callback ended
-    the training: a run that resumed from it would go on training.
+    The old checkpoint is deleted once the new one is complete. No checkpoint is written at a step at which a callback ended
+    training, because a run that resumed from it would continue training.
 
     Args:
-        folder: of the checkpoints.
+        folder: folder of the checkpoints.
         every: number of steps between two checkpoints; 0 = never.
-        minutes: a checkpoint is also written after this many minutes without one, as with slow steps; 0 = never.
+        minutes: a checkpoint is also written after this many minutes without one, for slow steps; 0 = never.
     """
 
     def __init__(self, folder: Path, every: int, minutes: float) -> None:
@@ -191,10 +191,10 @@ class Checkpoints(pl.callbacks.Checkpoint):
 
 
 class LeaveWhenAsked(pl.Callback):
-    """Ends all processes after the step in which one of them got a signal to end; first a checkpoint is written.
+    """Ends all processes after the step in which one process received a signal to end. First a checkpoint is written.
 
     Args:
-        checkpoints: writes the checkpoint, in the first process; None = this process writes none.
+        checkpoints: callback that writes the checkpoint in the first process; None = this process writes no checkpoint.
     """
 
     def __init__(self, checkpoints: Checkpoints | None) -> None:
@@ -211,14 +211,14 @@ class LeaveWhenAsked(pl.Callback):
             if self.checkpoints is not None:
                 self.checkpoints.write(trainer)
             leave_if_asked()
-            raise SystemExit(0)  # the signal came to another process
+            raise SystemExit(0)  # another process received the signal
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint under a temporary name and renames it when it is complete; reads checkpoints and checks them.
+    """Writes a checkpoint under a temporary name and renames it once it is complete. Checks each checkpoint that it reads.
 
-    A checkpoint is a ZIP archive. PyTorch writes the archive's checksums but does not check them, so this class does. The
-    training loads weights only, without running pickled code.
+    A checkpoint is a ZIP archive. PyTorch writes the archive's checksums but does not verify them, so this class does.
+    Checkpoints are loaded with ``weights_only``, so no pickled code is run.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:

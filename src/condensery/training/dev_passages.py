@@ -1,8 +1,8 @@
 """Finds the training queries that share a relevant passage with a dev query.
 
-A retriever learns much about the passages that training queries ask for. Dev queries that ask for the same passages therefore
-give a higher score than queries about other passages. If these training queries are left out of training, dev queries ask for
-passages that are new to the retriever. The queries that are left out can serve as further dev queries.
+A retriever learns much about the passages that are relevant to training queries. So dev queries with the same relevant
+passages score higher than queries about other passages. If these training queries are left out of training, the dev queries
+are about passages that were not positives in training. The queries that are left out can serve as further dev queries.
 """
 
 import numpy as np
@@ -15,11 +15,11 @@ Relevant = dict[int, NDArray[np.integer]]
 
 
 def parted_by_dev(relevant: Relevant, collection: Collection) -> tuple[Relevant, Relevant]:
-    """Part queries into those that share a relevant passage with a query of the split ``dev``, and the others.
+    """Split queries into those that share a relevant passage with a query of the split ``dev``, and the others.
 
     Args:
         relevant: query row -> its relevant passages.
-        collection: with the judgements of the split ``dev``; without that split no query shares a passage.
+        collection: collection with the judgements of the split ``dev``; without this split no query shares a passage.
 
     Returns:
         the entries of ``relevant`` whose queries share a passage, and the other entries.

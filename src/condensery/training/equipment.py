@@ -1,4 +1,4 @@
-"""Names the equipment of a training in words: devices, precision, attention kernel and optimiser on this machine."""
+"""Describes the equipment of a training run in one line: devices, precision, attention kernel and optimiser."""
 
 import torch
 
@@ -12,7 +12,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:
-    """Raise ``UserError`` unless the hardware of ``device`` computes in ``precision``."""
+    """Raise ``UserError`` unless ``device`` supports ``precision``."""
     if precision == "fp16" and device.type == "cpu":
         raise UserError("trainer.precision: fp16 needs a GPU; use bf16 or fp32 on a CPU")
     if precision == "bf16" and not _has_bf16(device):
@@ -23,7 +23,7 @@ def check_precision(precision: Precision, device: torch.device) -> None:
 def equipment(
     module: TrainingModule, precision: Precision, device: torch.device, processes: int = 1, compiled: bool = False
 ) -> str:
-    """Return one line of text: devices, precision, attention, optimiser, and whether layers are compiled."""
+    """Return one line with devices, precision, attention, optimiser, and whether layers are compiled."""
     parts = [_devices(device, processes), _precision(precision, device), *_attention(module, precision, device)]
     parts.append("AdamW" if precision == "fp16" else "fused AdamW")
     return ", ".join([*parts, *(["compiled layers"] if compiled else [])])
@@ -45,7 +45,7 @@ def _precision(precision: Precision, device: torch.device) -> str:
 
 
 def _attention(module: TrainingModule, precision: Precision, device: torch.device) -> list[str]:
-    """Return the kind of attention in words, as a list of one; an empty list where the module has no encoder."""
+    """Return the description of the attention as a list of one; an empty list where the module has no encoder."""
     encoder = next((part for part in module.modules() if isinstance(part, Encoder)), None)
     if encoder is None:
         return []

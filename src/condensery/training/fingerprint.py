@@ -1,7 +1,7 @@
-"""Describes the data and the settings of a training in plain values. A checkpoint keeps them; a resumed run compares them.
+"""Describes the data and settings of a training run in plain values, for the check when a run is resumed.
 
-Settings are kept as they are, texts and arrays as hashes of their content. Paths of files and settings of the machine are
-left out, so a run may be resumed elsewhere.
+A checkpoint stores these values, and a resumed run compares them with its own. Settings are stored as they are, texts and
+arrays as hashes of their content. File paths and settings of the machine are left out, so that a run may resume elsewhere.
 """
 
 import hashlib
@@ -18,22 +18,22 @@ from numpy.typing import NDArray
 Plain = bool | int | float | str | None
 Fingerprint = dict[str, Plain]
 
-_OF_THE_MACHINE = {"workers", "chunk_tokens", "budget", "threads", "device"}  # no batch and no loss depends on them
-_PLACES = {"data", "teacher", "tokenizer"}  # folders and names: their content is hashed instead
-_WHOLE = 1 << 28  # bytes; a larger array is not hashed whole, but in blocks that come to a quarter of this
-_BLOCK = 1 << 14  # bytes of such a block
+_OF_THE_MACHINE = {"workers", "chunk_tokens", "budget", "threads", "device"}  # batches and losses do not depend on them
+_PLACES = {"data", "teacher", "tokenizer"}  # folders and names, whose content is hashed instead
+_WHOLE = 1 << 28  # bytes; of a larger array only blocks are hashed, in total a quarter of this number of bytes
+_BLOCK = 1 << 14  # bytes per block
 
 
 def settings_of(thing: object) -> Fingerprint:
-    """Return the plain values among the arguments that ``thing`` was made with, by the arguments' names."""
+    """Return the constructor arguments of ``thing`` that are plain values, by name."""
     return {name: value for name, value in _arguments(thing) if isinstance(value, Plain) and name not in _PLACES}
 
 
 def described(thing: object, name: str = "") -> Fingerprint:
-    """Describe the arguments that ``thing`` was made with, and in turn the arguments of each of them.
+    """Describe the constructor arguments of ``thing``, and recursively the constructor arguments of these objects.
 
-    An object is described by the arguments of its class that it keeps under their names. An object with a method ``content``
-    is described by the arrays that the method returns.
+    An object is described by those constructor arguments that it keeps as attributes of the same name. An object with a
+    method ``content`` is described by the arrays that the method returns.
 
     Returns:
         plain values by dotted names below ``name``.
@@ -76,16 +76,16 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _arguments(thing: object) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments of the classes of ``thing`` that it keeps under their names, except settings of the machine."""
+    """Yield the constructor arguments that ``thing`` keeps as attributes, except settings of the machine."""
     for name in dict.fromkeys(chain.from_iterable(map(_taken_by, type(thing).__mro__))):
-        kept = getattr(thing, "__dict__", {})  # attributes alone, no computed properties
+        kept = getattr(thing, "__dict__", {})  # only attributes, no computed properties
         value = getattr(thing, name, kept.get(f"_{name}", thing))
         if value is not thing and name not in _OF_THE_MACHINE:
             yield name, value.item() if isinstance(value, np.generic) else value
 
 
 def _taken_by(kind: type) -> list[str]:
-    """Return the names of the arguments of one class, without those of its base classes."""
+    """Return the names of the constructor arguments of one class, without its base classes."""
     if not inspect.isfunction(made := vars(kind).get("__init__")):
         return []
     _, *taken = inspect.signature(made).parameters.values()
@@ -93,7 +93,7 @@ def _taken_by(kind: type) -> list[str]:
 
 
 def hash_of(array: NDArray[Any]) -> str:
-    """Return the hash of an array's type, shape and bytes; of a very large array only evenly spread blocks are hashed."""
+    """Return a hash of an array's dtype, shape and bytes. Of a very large array only evenly spaced blocks are hashed."""
     content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     digest = hashlib.blake2b(f"{array.dtype.str} {array.shape}".encode(), digest_size=8)
     if len(content) <= _WHOLE:
@@ -105,5 +105,5 @@ def hash_of(array: NDArray[Any]) -> str:
 
 
 def hashed(content: bytes) -> str:
-    """Return the hash of some bytes."""
+    """Return the hash of a byte string."""
     return hash_of(np.frombuffer(content, np.uint8))

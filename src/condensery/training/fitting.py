@@ -1,4 +1,4 @@
-"""Finds the largest chunk that fits into the memory of a GPU, by one measurement before a training."""
+"""Finds the largest chunk that fits into GPU memory, by measuring before training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,24 +10,25 @@ from condensery.training.equipment import DTYPES
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Precision
 
-ROOM = 0.8  # share of the free memory for a chunk; the rest is for other tensors of a step, and for fragmentation
-LARGEST = 1 << 17  # padded tokens; larger chunks are no faster
-HELD = 3  # further tensors of each weight in training: its gradient and AdamW's two moments
+ROOM = 0.8  # share of the free memory for a chunk; the rest is for other tensors of a step and for fragmentation
+LARGEST = 1 << 17  # tokens, padding included; larger chunks are no faster
+HELD = 3  # further tensors per weight in training: the weight's gradient and AdamW's two moments
 
 
 def chunk_that_fits(
     module: TrainingModule, batches: Any, precision: Precision, device: torch.device, smallest: int
 ) -> int:
-    """Return the padded tokens of a chunk for ``chunk_tokens: auto``: on a GPU as many as fit, on a CPU ``smallest``.
+    """Return the chunk size for ``chunk_tokens: auto``, in tokens with padding.
 
-    On a CPU larger chunks are no faster, for its caches are small. With several processes the first one measures for all.
+    On a GPU it is the largest size that fits. On a CPU it is ``smallest``, because a CPU's caches are small and larger
+    chunks are no faster. With several processes the first process measures for all.
 
     Args:
         module: the module whose chunks are measured; it is moved to ``device``.
-        batches: makes the batches; the first batch is measured. Their ``budget`` is changed.
-        precision: of the training.
-        device: of the training.
-        smallest: padded tokens to begin with; they are assumed to fit.
+        batches: object that makes the batches; the first batch is measured. Its ``budget`` is changed.
+        precision: precision of training.
+        device: device of training.
+        smallest: smallest chunk size, in tokens with padding; it is assumed to fit.
     """
     if device.type == "cpu":
         return smallest
@@ -36,21 +37,23 @@ def chunk_that_fits(
         module.to(device)
         weights = sum(weight.numel() * weight.element_size() for weight in module.parameters())
         room = ROOM * (torch.cuda.mem_get_info(device)[0] - HELD * weights)
-        with replicated(True):  # without any exchange with the other processes
+        with replicated(True):  # no communication with the other processes
             tokens = doubled(lambda budget: _peak(module, batches, budget, precision, device), room, smallest)
     return from_rank_zero(tokens)
 
 
 def doubled(peak: Callable[[int], tuple[int, bool]], room: float, smallest: int) -> int:
-    """Double ``smallest`` as long as the next chunk is expected to fit: its memory is taken to be twice that of the last.
+    """Double the chunk size, starting from ``smallest``, as long as the next chunk is expected to fit.
+
+    A chunk of twice the size is expected to need twice the memory. Doubling also ends once the size reaches ``LARGEST``.
 
     Args:
-        peak: padded tokens of a chunk -> bytes that the chunk takes, and whether it holds the whole batch.
-        room: bytes that a chunk may take.
-        smallest: padded tokens to begin with.
+        peak: function from chunk size to the bytes that a chunk takes, and whether it holds the whole batch.
+        room: number of bytes that a chunk may take.
+        smallest: first chunk size, in tokens with padding.
 
     Returns:
-        the padded tokens of a chunk; they are doubled no more once they reach ``LARGEST``.
+        the chunk size, in tokens with padding.
     """
     budget = smallest
     while budget < LARGEST:
@@ -64,10 +67,10 @@ def doubled(peak: Callable[[int], tuple[int, bool]], room: float, smallest: int)
 def _peak(
     module: TrainingModule, batches: Any, budget: int, precision: Precision, device: torch.device
 ) -> tuple[int, bool]:
-    """Measure the peak memory of the largest chunk of the first batch, in forward and backward pass.
+    """Measure the peak memory of the first batch's largest chunk in a forward and a backward pass.
 
     Returns:
-        the bytes, and whether each tower has one chunk, so that no larger chunk is possible.
+        the number of bytes, and whether each tower has one chunk, so that no larger chunk is possible.
     """
     batches.budget = budget
     batch = batches.batch(0).to(device)

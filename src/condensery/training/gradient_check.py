@@ -1,4 +1,4 @@
-"""``check_gradients``: does the gradient from chunks and processes equal the gradient of the whole batch?"""
+"""``check_gradients`` tests whether the gradient from chunks and processes equals the gradient of the whole batch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +19,7 @@ from condensery.training.gradient_processes import ProcessError, in_processes, o
 from condensery.training.gradient_trials import EVERY_PART, Cut, Replayed, TrialOfModule, TrialOfParts
 from condensery.training.modules.optimisation import TrainingModule
 
-Gradients = dict[str, Tensor]  # of each weight by name, and the loss if it is known
+Gradients = dict[str, Tensor]  # name of a weight -> its gradient; the loss itself is under LOSS if it is known
 
 CUTS: dict[Cut, str] = {
     "whole": "in one chunk",
@@ -27,7 +27,7 @@ CUTS: dict[Cut, str] = {
     "uneven": "in uneven chunks",
     "as given": "in the chunks as given",
 }
-EXACT, ROUNDED = 1e-6, 1e-2  # largest error in float64, and where float64 is impossible
+EXACT, ROUNDED = 1e-6, 1e-2  # largest allowed error in float64, and in other precisions where float64 is impossible
 SEED = 17
 
 
@@ -38,36 +38,36 @@ def check_gradients(
     processes: int = 1,
     frozen: bool = True,
 ) -> GradientReport:
-    """Compare the gradient of a cached loss with the plainly computed gradient of the whole batch.
+    """Compare the gradient of a cached loss with the gradient of the whole batch, computed without a cache.
 
-    The gradient cache (Gao and Callan 2021b, §3.3) should be exact. A wrong gradient is hard to notice, for the loss falls
-    all the same. The check computes both gradients in float64 with all graphs in memory, so give it a small model and a small
-    batch. It tries one chunk, chunks of one row, uneven chunks and the given chunks. It tries each with dropout and without;
-    the dropout is the same in both passes of a chunk and in the plain gradient. It also freezes each part in turn, and runs
-    several processes, over whose gradients it takes the mean as DDP does. Weights, their ``.grad``, buffers and random
-    numbers are afterwards the same as before.
+    The gradient cache (Gao and Callan 2021b, §3.3) should be exact. A wrong gradient is hard to notice, because the loss
+    falls all the same. The check computes both gradients in float64 with all graphs in memory, so give it a small model and
+    a small batch. It tries one chunk, chunks of one row, uneven chunks and the given chunks, each with and without dropout.
+    The dropout masks are the same in both passes of a chunk and in the computation without a cache. The check also freezes
+    each part in turn, and runs several processes, whose gradients it averages as DDP does. Weights, their ``.grad``, buffers
+    and random states are restored afterwards.
 
         report = check_gradients(contrast, (query_encoder, query_chunks), (passage_encoder, passage_chunks))
         print(report)
 
     Args:
-        loss: of the vectors of each part, as ``cached_backward`` takes it; or a training module, such as
+        loss: function of the vectors of each part, as in ``cached_backward``; or a training module, such as
             ``BiEncoderModule``.
-        parts: encoders and their chunks, as ``cached_backward`` takes them; with a module its data module or a batch.
-        cached: the function that is checked, with the arguments of ``cached_backward``. It adds to the ``.grad`` of all
-            weights and returns the loss or None. With several processes each process calls it with its share of the rows.
-            A function of your own must then gather the vectors of all processes; for ``cached_backward`` the check does so.
+        parts: encoders and their chunks, as in ``cached_backward``; with a module, its data module or a batch.
+        cached: the function to check, with the arguments of ``cached_backward``. It adds to the ``.grad`` of all weights and
+            returns the loss or None. With several processes, each process calls the function with its share of the rows.
+            Your own function must then gather the vectors of all processes; for ``cached_backward`` the check does so.
         processes: 2 = the gradient is also computed in two processes on the CPU, each with half of the rows. Where processes
-            cannot be forked (outside of Linux, or beside a GPU), functions must be importable, and the call must stand
-            under ``if __name__ == "__main__":``.
-        frozen: also try each part without a gradient.
+            cannot be forked (outside of Linux, or beside a GPU), functions must be importable, and the call must be
+            guarded by ``if __name__ == "__main__":``.
+        frozen: whether each part is also tried without a gradient.
 
     Returns:
-        a report of the tried settings and the errors found. It is true if there is no error; ``print`` shows it, and its
-        ``raise_if_wrong`` raises the errors.
+        a report of the settings tried and the errors found. The report is true if there is no error. ``print`` shows it, and
+        its ``raise_if_wrong`` raises ``UserError``.
 
     Raises:
-        UserError: the plain gradient cannot be computed, or the processes cannot be started.
+        UserError: the gradient cannot be computed without a cache, or the processes cannot be started.
     """
     if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
         raise UserError(f"check_gradients: processes must be a whole number >= 1, not {processes!r}")
@@ -83,7 +83,7 @@ def check_gradients(
 
 @dataclass(frozen=True)
 class _Setting:
-    """One way to compute the gradient: the cut into chunks, dropout, the frozen part, the number of processes."""
+    """One way to compute the gradient: the cut into chunks, dropout, the frozen part and the number of processes."""
 
     cut: Cut
     random: bool = False
@@ -91,7 +91,7 @@ class _Setting:
     processes: int = 1
 
     def name(self, drawn: bool) -> str:
-        """Return the setting in words. ``drawn``: the loss has dropout, so the name says whether the setting uses it."""
+        """Describe the setting. ``drawn``: the loss has dropout, so the text says whether the setting uses it."""
         words = [CUTS[self.cut]]
         if self.processes > 1:
             words.append(f"{self.processes} processes")
@@ -129,7 +129,7 @@ class _Check:
         return GradientReport(tuple(outcomes), causes_of(outcomes, own, repeatable), tuple(self.notes))
 
     def _find_weights(self) -> dict[str, Tensor]:
-        """By name: those of the modules that were found, and what else the plain loss was computed from."""
+        """Return by name the weights of the modules, and other leaf tensors from which the loss was computed."""
         with self._copies(double=False):
             try:
                 loss = self._plain("as given", Replayed(SEED))
@@ -174,11 +174,11 @@ class _Check:
         return False
 
     def _outcome(self, setting: _Setting, tolerance: float) -> Outcome | None:
-        """Compare both gradients in one setting.
+        """Compare the two gradients in one setting.
 
         Returns:
-            the outcome; None = no weight is left that learns, or the plain gradient cannot be computed, as with batch norm
-            of one row.
+            the outcome; None = no weight requires a gradient, or the gradient cannot be computed without a cache, such as
+            batch norm over one row.
         """
         random, chunks = Replayed(SEED), self._chunks(setting, ALL)
         outcome = Outcome(
@@ -214,7 +214,7 @@ class _Check:
         return replace(outcome, differences=compare(expected, found, tolerance), replayed=replayed)
 
     def _chunks(self, setting: _Setting, share: Share) -> list[Any]:
-        """Return the chunks of one process, or those of all processes where random numbers depend on rows."""
+        """Return the chunks of one process, or the chunks of all processes where random numbers depend on rows."""
         if setting.processes > 1 and share == ALL and self.trial.by_rows:
             parts = [self.trial.chunks(setting.cut, Share(n, setting.processes)) for n in range(setting.processes)]
             return [chunk for part in parts for chunk in part]
@@ -246,7 +246,7 @@ class _Check:
         return not torch.equal(*losses)
 
     def _repeatable(self) -> bool:
-        """Return whether the same random numbers of torch give the same loss."""
+        """Return whether the same torch random numbers give the same loss."""
         losses = [self._plain("as given", Replayed(SEED)).detach() for _ in range(2)]
         return torch.equal(*losses)
 
@@ -257,7 +257,7 @@ class _Check:
         return [name for name, weight in self.weights.items() if id(weight) in read]
 
     def _in_processes(self, setting: _Setting) -> tuple[Gradients, bool]:
-        """Return the mean of the gradients over the processes, and whether all processes have replayed random numbers."""
+        """Return the mean gradients over the processes, and whether every process replayed its random numbers."""
         if any(weight.device.type != "cpu" for weight in self.weights.values()):
             raise UserError("check_gradients: processes=2 computes on the CPU; move the model there")
         found = in_processes(setting.processes, partial(self.share, setting))
@@ -266,6 +266,6 @@ class _Check:
         return means, all(replayed for _, replayed in found)
 
     def share(self, setting: _Setting, share: Share) -> tuple[Gradients, bool]:
-        """Return the gradients of one process, and whether it has replayed its random numbers."""
+        """Return the gradients of one process, and whether the process replayed its random numbers."""
         random, chunks = Replayed(SEED), self.trial.chunks(setting.cut, share)
         return self._gradients(lambda: self.trial.cached(chunks, random)), random.replayed

@@ -1,4 +1,4 @@
-"""Starts processes on the CPU that share a batch, for ``check_gradients``."""
+"""Starts CPU processes that share a batch, for ``check_gradients``."""
 
 import pickle
 import sys
@@ -18,20 +18,20 @@ _PATIENCE = timedelta(minutes=10)
 
 
 class ProcessError(Exception):
-    """A process failed; the message is the reason in one line."""
+    """The failure of a process. The message is the reason in one line."""
 
 
 def in_processes(number: int, work: Callable[[Share], Any]) -> list[Any]:
     """Run ``work`` in ``number`` processes that are joined by ``torch.distributed``.
 
-    The processes are forked where that is safe, so that functions need not be importable; elsewhere they are spawned.
+    The processes are forked where that is safe, so that functions do not have to be importable. Elsewhere they are spawned.
 
     Returns:
         the result of each process, by rank.
 
     Raises:
         UserError: the processes cannot be started.
-        ProcessError: one of them failed.
+        ProcessError: a process failed.
     """
     if distributed.is_available() and distributed.is_initialized():
         raise UserError("check_gradients: processes=2 starts processes of its own; call it before torch.distributed")

@@ -1,7 +1,7 @@
-"""The two things that ``check_gradients`` can check: a loss of vectors with its encoders, or a training module.
+"""The two kinds of trial of ``check_gradients``: a loss over vectors with its encoders, or a training module.
 
-Each can cut its batch into chunks of any sizes. It can compute the gradient plainly, with all graphs in memory together, and
-in the way that training computes it.
+A trial can cut its batch into chunks of any size. It computes the gradient in two ways: plainly, with all graphs in memory
+together, and as in training, with the gradient cache.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,18 +25,18 @@ from condensery.training.modules.optimisation import TrainingModule
 
 EVERY_PART = "every part"
 Cut = Literal["as given", "one row", "uneven", "whole"]
-WHOLE = 1 << 40  # padded tokens of a chunk that holds any batch
+WHOLE = 1 << 40  # chunk size in tokens that is large enough for any batch
 
 
 class Replayed:
-    """Calls functions with random numbers that depend on a key alone, as long as the caller replays them.
+    """Calls functions with random numbers that depend only on a key, as long as the caller replays the random state.
 
-    The gradient cache must put torch's generator back before the second pass of a chunk. So a second call with a key must
-    begin in the same state of the generator as the first. If it does not, the call draws other random numbers, and the
+    The gradient cache must restore torch's random state before the second pass of a chunk. So a second call with the same
+    key must begin in the same random state as the first call. If it does not, the call draws other random numbers, and the
     dropout is not replayed.
 
     Attributes:
-        replayed: True = every later call with a key began in the state in which the first began.
+        replayed: True = every repeated call with a key began in the random state of the first call with this key.
     """
 
     _calls = count()
@@ -46,23 +46,23 @@ class Replayed:
         self._begun: dict[str, Tensor] = {}
 
     def call(self, key: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return ``function(*arguments)``, with random numbers by ``key``."""
+        """Return ``function(*arguments)``, with random numbers that depend on ``key``."""
         state = torch.get_rng_state()
         if torch.equal(self._begun.setdefault(repr(key), state), state):
             torch.manual_seed(hash64(self.seed, repr(key)) >> 1)
         else:
             self.replayed = False
         found = function(*arguments)
-        torch.manual_seed(hash64("behind", next(self._calls)) >> 1)  # a new state: only a replay brings it back
+        torch.manual_seed(hash64("behind", next(self._calls)) >> 1)  # a new state, which only a replay can restore
         return found
 
 
 class TrialOfParts:
-    """The trial of a loss, and of encoders with their chunks, as ``cached_backward`` takes them.
+    """The trial of a loss and of encoders with their chunks, as in ``cached_backward``.
 
     Attributes:
-        captured: what the loss and the encoders read.
-        by_rows: random numbers depend on the rows of a chunk alone, so they are the same in several processes.
+        captured: the modules and tensors that the loss and the encoders read.
+        by_rows: whether random numbers depend only on the rows of a chunk, so that they are the same in several processes.
     """
 
     by_rows = True
@@ -112,14 +112,14 @@ class TrialOfParts:
         return random.call("loss", self.loss, *map(torch.cat, towers))
 
     def cached(self, chunks: Sequence[PieceChunk], random: Replayed) -> Tensor | None:
-        """Add the gradient of this process's share to ``.grad``, as training does; return the loss, or None."""
+        """Add the gradient of this process's share to ``.grad``, as in training; return the loss, or None."""
         parts = []
         for tower in range(len(self.encoders)):
             pieces = [chunk.piece for chunk in chunks if chunk.tower == tower]
             parts.append((self._encoder(tower, chunks, random), pieces))
 
         def loss(*vectors: Tensor) -> Tensor:
-            shared = self.way is cached_backward  # another function gathers the vectors by itself
+            shared = self.way is cached_backward  # any other function gathers the vectors itself
             return random.call("loss", self.loss, *(map(gathered, vectors) if shared else vectors))
 
         return self.way(loss, *parts)
@@ -141,7 +141,7 @@ class TrialOfParts:
 
 
 class TrialOfModule:
-    """The same of a training module of ours, with a data module, an object that makes batches, or a batch."""
+    """The trial of a ``TrainingModule`` with a data module, an object that makes batches, or a batch."""
 
     by_rows = False
 
@@ -174,7 +174,7 @@ class TrialOfModule:
     def chunks(self, cut: Cut, share: Share) -> list[Any]:
         self.share = share
         batch = self._batch(share, whole=cut != "as given")
-        together = getattr(batch, "size", 1)  # number of rows of one list, in batches of the cross-encoder
+        together = getattr(batch, "size", 1)  # number of rows per list in batches of the cross-encoder
         return [
             rows_of_chunk(chunk, first, last)
             for chunk in batch.chunks
@@ -237,7 +237,7 @@ def borders(cut: Cut, rows: int, first: int = 0) -> list[int]:
 
 
 def rows_of(given: Sequence[PieceChunk], first: int, last: int) -> list[PieceChunk]:
-    """Return the rows ``first`` to ``last`` - 1 of a part: one chunk, or several where given chunks cannot be joined."""
+    """Return the rows ``first`` to ``last`` - 1 of a part, as one chunk, or as several if the chunks cannot be joined."""
     start, found = int(given[0].rows[0]), []
     for chunk in given:
         begin = int(chunk.rows[0]) - start
@@ -284,9 +284,10 @@ def in_default_dtype(piece: Any) -> Any:
 
 
 def rows_of_chunk(chunk: Any, first: int, last: int) -> Any:
-    """Return the rows ``first`` to ``last`` - 1 of a chunk of ours.
+    """Return the rows ``first`` to ``last`` - 1 of a ``Chunk``.
 
-    Each tensor of the chunk has b rows, except ``masked``, positions in (b * t), and ``targets``, the ids at these positions.
+    Each tensor of the chunk has b rows, except ``masked``, which holds positions in (b * t), and ``targets``, which holds
+    the token ids at these positions.
     """
     width, changes = chunk.input_ids.shape[1], {}
     for one in fields(chunk):

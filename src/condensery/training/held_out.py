@@ -1,4 +1,4 @@
-"""Holds passages out of a training on the collection's own sentences; models are later chosen by their queries."""
+"""Holds out passages from training on a collection's own sentences. Their queries later serve to select a model."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +10,14 @@ from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.validation import ValidationSample
 
-WANTED = 500  # passages to be held out
-SHARES = 0.1, 0.3  # the least and the largest share of all passages that are held out
+WANTED = 500  # number of passages to hold out
+SHARES = 0.1, 0.3  # smallest and largest share of all passages that is held out
 
 Ids = NDArray[np.int64]
 
 
 def held_out(number: int) -> NDArray[np.bool_]:
-    """Return which of ``number`` passages are held out: (number,) bool. The result is the same for every stage."""
+    """Return which of ``number`` passages are held out: (number,) bool. The result is the same in every stage."""
     least, most = SHARES
     share = min(max(WANTED / max(number, 1), least), most)
     mask: NDArray[np.bool_] = uniforms("held out", index=np.arange(number)) < share
@@ -25,7 +25,7 @@ def held_out(number: int) -> NDArray[np.bool_]:
 
 
 def chosen_queries(queries: Queries, number: int, seed: int) -> Ids:
-    """Draw ``number`` queries at most, by ``seed``, from the queries of passages that are not held out.
+    """Draw at most ``number`` queries, by ``seed``, from the queries of passages that are not held out.
 
     Returns:
         the rows of the queries, ascending.
@@ -45,21 +45,21 @@ def held_out_sample(
     budget: int,
     prefixes: Prefixes,
 ) -> ValidationSample | None:
-    """Make a validation sample of held-out passages: each query has to find the passage that it was made of.
+    """Build a validation sample from held-out passages: each query should retrieve the passage that it was built from.
 
-    A query that is a sentence of its passage is cut out of the passage. So the sample has one copy of the passage for each of
-    its queries, without that query's sentence; a query ranks its own copy, and not the others. A query is left out where
-    nothing would be left of its passage, and so is a title, which would find its own passage. The sample is the same for
-    every training and seed.
+    A query that is a sentence of its passage is cut out of the passage. So the sample has one copy of the passage for each
+    of its queries, without that query's sentence. A query ranks its own copy, but none of the other copies. A query is left
+    out if nothing would remain of its passage. A title is left out as well, because it would retrieve its own passage. The
+    sample is the same in every run and for every seed.
 
     Args:
-        queries: the queries that were made of the passages.
+        queries: the queries that were built from the passages.
         texts: the passages.
         lengths: longest query and passage in tokens, [CLS] and [SEP] included.
-        number: of queries, at most.
-        others: number of passages besides those of the queries, at most.
+        number: largest number of queries.
+        others: largest number of further passages.
         budget: largest number of tokens in a chunk, padding included.
-        prefixes: the ids put before queries and passages.
+        prefixes: token ids put before queries and passages.
 
     Returns:
         the sample; None where no held-out passage has a query.
@@ -74,10 +74,10 @@ def held_out_sample(
     asked = asked[:number]
     if not len(asked):
         return None
-    own = owners[asked]
+    own = owners[asked]  # (q,)
     rest = random.permutation(np.setdiff1d(np.arange(len(queries.counts)), own))[:others]
-    passages = np.concatenate([own, rest])
-    hidden = np.concatenate([hidden[asked], np.full((len(rest), 2), -1, np.int64)])
+    passages = np.concatenate([own, rest])  # (p,)
+    hidden = np.concatenate([hidden[asked], np.full((len(rest), 2), -1, np.int64)])  # (p, 2)
     vocabulary = texts.vocabulary
     rows = {
         QUERY: text_rows(queries.store, asked, vocabulary, lengths[0], prefix=prefixes.query),
@@ -86,6 +86,6 @@ def held_out_sample(
         ),
     }
     parts = {tower: chunks(*flat, budget, vocabulary.pad, tower=tower) for tower, flat in rows.items()}
-    relevant = np.arange(len(own))[:, None] == np.arange(len(passages))
-    same = own[:, None] == passages
+    relevant = np.arange(len(own))[:, None] == np.arange(len(passages))  # (q, p)
+    same = own[:, None] == passages  # (q, p)
     return ValidationSample(parts[QUERY], parts[PASSAGE], relevant, same & ~relevant)

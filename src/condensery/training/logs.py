@@ -1,4 +1,4 @@
-"""Writes the curves of a training: always to a CSV; to W&B, TensorBoard and Trackio where they are switched on."""
+"""Logs training curves: always to a CSV file, and to W&B, TensorBoard and Trackio where they are enabled."""
 
 import csv
 import math
@@ -18,17 +18,17 @@ _PART = "from-step-"
 
 
 def csv_logger(folder: Path, first_step: int) -> CSVLogger:
-    """Return a CSV logger for the part of a run that begins at ``first_step``; ``merge_parts`` joins the parts' files."""
+    """Return a CSV logger for the part of a run that begins at ``first_step``. ``merge_parts`` later joins the parts."""
     for path in (folder / LOGS).glob(f"{_PART}*"):
-        if _first_step(path) >= first_step:  # left by a run that was killed before its first checkpoint
+        if _first_step(path) >= first_step:  # from a run that was killed before it wrote its next checkpoint
             shutil.rmtree(path)
     return CSVLogger(save_dir=folder, name=LOGS, version=f"{_PART}{first_step:09d}")
 
 
 def merge_parts(folder: Path) -> Path:
-    """Write ``logs/metrics.csv``: the parts in order, one row a step. If a step was done twice, the later row counts.
+    """Write ``logs/metrics.csv``: the parts in order, one row per step. If a step was run twice, the later row counts.
 
-    A ``metrics.csv`` that exists already is taken as the first part: the run was killed after it had merged its parts.
+    If ``metrics.csv`` exists already, the run was killed after it had merged its parts. The file is then the first part.
     """
     merged, parts = folder / LOGS / CURVES, _parts(folder)
     if merged.exists() and not parts:
@@ -49,7 +49,7 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def _merged(folder: Path, last: float = math.inf) -> list[dict[str, str]]:
-    """Return one row for each step before ``last``; the rows of a part count up to the first step of the next part."""
+    """Return one row for each step before ``last``. The rows of a part count up to the first step of the next part."""
     parts = _parts(folder)
     files = [folder / LOGS / CURVES, *(path / CURVES for path in parts)]
     ends: list[float] = [*map(_first_step, parts), math.inf]
@@ -72,7 +72,7 @@ def _first_step(part: Path) -> int:
 
 
 def _whole_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV, without a line that a killed process did not finish; an empty list where there is no file."""
+    """Return the rows of a CSV file, without an unfinished last line; an empty list where there is no file."""
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
@@ -81,14 +81,14 @@ def _whole_rows(path: Path) -> list[dict[str, str]]:
 
 @contextmanager
 def wandb_logger(tracked: Tracked, folder: Path, first_step: int) -> Iterator[list[Logger]]:
-    """Give the block the W&B logger of one training stage in a list; the list is empty where W&B is switched off.
+    """Open a block with the W&B logger of one training stage, in a list; the list is empty where W&B is disabled.
 
-    A resumed stage goes on in its run. The run is closed at the end of the block, as failed if the block raised an exception.
+    A resumed stage continues its run. The run is closed at the end of the block, as failed if the block raised an exception.
 
     Args:
         tracked: the destination and the names of the run.
-        folder: of the stage, with its logs.
-        first_step: the step with which this part of the run begins.
+        folder: folder of the stage, with its logs.
+        first_step: the step at which this part of the run begins.
     """
     run = start(tracked, [{name: float(value) for name, value in row.items()} for row in _merged(folder, first_step)])
     done = False
@@ -102,14 +102,14 @@ def wandb_logger(tracked: Tracked, folder: Path, first_step: int) -> Iterator[li
 def other_loggers(
     tracked: Tracked, folder: Path, first_step: int, tensorboard: bool, trackio: str | None
 ) -> list[Logger]:
-    """Return the loggers besides W&B's and the CSV's.
+    """Return the loggers besides the W&B and CSV loggers.
 
     Args:
         tracked: the names of the run.
-        folder: of the stage, with its logs.
-        first_step: the step with which this part of the run begins; TensorBoard drops later ones.
-        tensorboard: whether TensorBoard's files are written.
-        trackio: the project in Trackio; None = none.
+        folder: folder of the stage, with its logs.
+        first_step: the step at which this part of the run begins; TensorBoard drops the steps that it logged from there on.
+        tensorboard: whether TensorBoard files are written.
+        trackio: name of the Trackio project; None = no Trackio.
     """
     loggers: list[Logger] = []
     if tensorboard:

@@ -1,4 +1,4 @@
-"""The one training loop: trains a LightningModule on a LightningDataModule, and can be resumed at any moment."""
+"""The training loop: trains a LightningModule on a LightningDataModule. A run can be resumed from its last checkpoint."""
 
 import logging
 import shutil
@@ -42,10 +42,10 @@ _PROFILERS = {"simple": SimpleProfiler, "advanced": AdvancedProfiler, "pytorch":
 
 @contextmanager
 def _torch_as_it_was() -> Iterator[None]:
-    """Restore torch's flags ``deterministic`` and ``benchmark`` after a training, for they are flags of the whole process.
+    """Restore torch's flags ``deterministic`` and ``benchmark`` after training, because they apply to the whole process.
 
     Raises:
-        UserError: an operation of the training has no deterministic implementation.
+        UserError: an operation in training has no deterministic implementation.
     """
     strict, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark = torch.backends.cudnn.benchmark
@@ -78,32 +78,32 @@ def fit(
     callbacks: Sequence[Callback] = (),
     flags: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
-    """Train ``module`` for ``settings.steps`` steps, or until a callback ends the training.
+    """Train ``module`` for ``settings.steps`` steps, or until a callback ends training.
 
-    The training resumes from the last checkpoint in ``folder``, if there is one. Processes that are joined by
-    ``torch.distributed`` must all call this function. They share each batch, and end with the weights that one process would
-    have. The first process alone writes, logs and validates; the others return no values.
+    Training resumes from the last checkpoint in ``folder``, if there is one. Processes that are joined by
+    ``torch.distributed`` must all call this function. They share each batch, and end with the weights that a single process
+    would reach. Only the first process writes, logs and validates; the other processes return no values.
 
     Args:
-        module: trained in place.
-        data: gives the batches.
-        settings: number of steps, precision, and how often the loop logs, validates and writes checkpoints.
-        folder: gets logs/metrics.csv; checkpoints lie here until the training is complete.
-        label: shown beside the progress.
+        module: the module, trained in place.
+        data: data module that gives the batches.
+        settings: number of steps, precision, and intervals of logs, validation and checkpoints.
+        folder: folder of logs/metrics.csv, and of the checkpoints until training is complete.
+        label: name shown beside the progress.
         accelerator: cpu, gpu or auto.
         compiled: whether torch compiles the layers.
-        loggers: loggers besides that of the CSV.
-        sample: for validation; None = no validation.
-        callbacks: callbacks besides the loop's own, called before them. If one ends the training early,
-            ``module.global_step`` is the number of steps that were done.
+        loggers: loggers besides the CSV logger.
+        sample: validation sample; None = no validation.
+        callbacks: callbacks besides the loop's own, called before them. If a callback ends training early,
+            ``module.global_step`` is the number of completed steps.
         flags: further arguments of ``pl.Trainer``; ``profiler`` is given by its name, and writes beside the logs.
 
     Returns:
-        the last logged values: losses, validation.
+        the last logged values of losses and validation.
 
     Raises:
-        UserError: the device does not have the precision, a gradient is not finite, a checkpoint cannot be read, or torch
-            cannot compile the layers.
+        UserError: the device does not support the precision, a gradient is not finite, a checkpoint cannot be read, or
+            torch cannot compile the layers.
     """
     first = rank() == 0
     gpu = accelerator != "cpu" and torch.cuda.is_available()
@@ -124,27 +124,27 @@ def fit(
         precision=_PRECISIONS[settings.precision],
         logger=[csv_logger(folder, first_step(folder)), *(loggers or [])] if first else False,
         callbacks=called,
-        plugins=[AtomicCheckpointIO(), LightningEnvironment()],  # keeps Lightning from looking for other processes
+        plugins=[AtomicCheckpointIO(), LightningEnvironment()],  # Lightning then does not look for other processes
         log_every_n_steps=max(1, settings.log_every),
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in called),
         enable_progress_bar=False,
         enable_model_summary=False,
-        limit_val_batches=0,  # ``Validation`` validates, at any step
+        limit_val_batches=0,  # the callback ``Validation`` validates instead, at any step
         default_root_dir=folder,
         profiler=_PROFILERS[profiler](dirpath=folder / LOGS, filename="profile") if profiler and first else None,
         **given,
     )
     torch.manual_seed(module.seed)
-    data.epoch = settings.steps  # for Lightning the run is one epoch, because it acts at the end of each epoch
-    module.train()  # loaded models have dropout off, and Lightning does not switch it on
+    data.epoch = settings.steps  # Lightning acts at the end of each epoch, so the whole run counts as one epoch
+    module.train()  # loaded models are in evaluation mode, and Lightning does not change that
     patient = after_this_step() if settings.checkpointed else nullcontext()
     with compiled_layers() if compiled else nullcontext(), patient:
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     if trainer.global_step != settings.steps and (trainer.interrupted or not trainer.should_stop):
-        raise KeyboardInterrupt  # Lightning may return from Ctrl-C without an error; ``should_stop``: a callback's end
+        raise KeyboardInterrupt  # Lightning may return after Ctrl-C without an error; a callback sets ``should_stop``
     if not first:
         return {}
-    values = last_values(merge_parts(folder))  # the only values if the checkpoint was of the last step
+    values = last_values(merge_parts(folder))  # the only values if training resumed from a checkpoint of the last step
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     values |= {name: float(value) for name, value in trainer.callback_metrics.items()}
     return {name: values[name] for name in sorted(values) if "/" in name}
@@ -157,7 +157,7 @@ def _of_the_first(
     sample: ValidationSample | PairSample | None,
     data: StepDataModule,
 ) -> list[Callback]:
-    """Return the callbacks of the first process alone: progress, warnings, checkpoints and validation."""
+    """Return the callbacks that only the first process has: progress, warnings, checkpoints and validation."""
     callbacks: list[Callback] = [Throughput(label, settings.steps, max(1, settings.log_every)), Waiting(label, data)]
     if settings.checkpointed:
         callbacks.append(Checkpoints(folder / CHECKPOINTS, settings.checkpoint_every, settings.checkpoint_minutes))
@@ -172,7 +172,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def first_step(folder: Path) -> int:
-    """Return the step with which a training in this folder begins: that of the last checkpoint, or 0."""
+    """Return the step at which training in this folder begins: the step of the last checkpoint, or 0."""
     checkpoint = last_checkpoint(folder)
     return _step_of(checkpoint) if checkpoint else 0
 
@@ -182,7 +182,7 @@ def _step_of(checkpoint: Path) -> int:
 
 
 def _quieten() -> None:
-    """Silence Lightning's tips and hardware lines, which would disturb the progress of the training."""
+    """Silence Lightning's tips and hardware messages, which would interrupt the progress display."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")

@@ -1,7 +1,7 @@
-"""Resuming a run from a checkpoint of Lightning, and the settings that may differ from those of the run before.
+"""Resuming a run from a Lightning checkpoint, and which settings may differ from those of the checkpoint's run.
 
-New settings of the optimiser and its schedule apply from the step of the checkpoint on. Settings of the batches and of the
-loss must stay the same: a run with two values of them could not be reproduced. docs/howto/resuming.md has the table.
+New settings of the optimiser and of its schedule apply from the step of the checkpoint on. Settings of the batches and of the
+loss must stay the same, because a run that changed them midway could not be reproduced. docs/howto/resuming.md has the table.
 """
 
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ _MADE = "make the module as it was: checkpoint, towers and layers"
 
 
 def check_same(saved: Mapping[str, Plain], here: Mapping[str, Plain], what: str) -> None:
-    """Raise ``UserError`` for the first entry of ``here`` that has another value in ``saved``.
+    """Raise ``UserError`` for the first entry of ``here`` whose value in ``saved`` differs.
 
     Args:
         saved: the entries of the checkpoint.
-        here: the entries of this run. An entry that is only in one of the two is not compared.
-        what: the word for the entries in the message: data or settings.
+        here: the entries of this run. Entries that only one of the two has are not compared.
+        what: word for the entries in the message: data or settings.
     """
     for name, value in here.items():
         if name in saved and saved[name] != value:
@@ -41,7 +41,7 @@ def check_same(saved: Mapping[str, Plain], here: Mapping[str, Plain], what: str)
 
 
 class Resumption:
-    """Writes a module's entry in its checkpoints, and checks the entry of a checkpoint that the module resumes from.
+    """Writes a module's entry into its checkpoints, and checks the entry when the module resumes from a checkpoint.
 
     Args:
         module: a ``TrainingModule``.
@@ -49,17 +49,17 @@ class Resumption:
 
     def __init__(self, module: pl.LightningModule) -> None:
         self.module = module
-        self.step: int | None = None  # the step of the checkpoint
-        self.ruled: dict[str, Plain] = {}  # the settings ``RULED`` and others of the run that wrote it
-        self.epoch: int | None = None  # the number of batches of its epoch
+        self.step: int | None = None  # step of the checkpoint
+        self.ruled: dict[str, Plain] = {}  # settings of the checkpoint's run that may differ here
+        self.epoch: int | None = None  # number of batches per epoch in the checkpoint's run
 
     def save(self, checkpoint: dict[str, Any], steps: int, epoch: int | None) -> None:
         """Add the entry that ``load`` reads to a checkpoint.
 
         Args:
-            checkpoint: changed in place.
-            steps: of the whole run.
-            epoch: number of batches that Lightning counts as an epoch, if it is known.
+            checkpoint: the checkpoint, changed in place.
+            steps: number of steps of the whole run.
+            epoch: number of batches that Lightning counts as an epoch; None = not known.
         """
         data = getattr(self.module.trainer, "datamodule", None)
         checkpoint[_ENTRY] = {
@@ -70,13 +70,13 @@ class Resumption:
         }
 
     def load(self, checkpoint: dict[str, Any]) -> None:
-        """Raise ``UserError`` where a fit cannot resume from the checkpoint.
+        """Raise ``UserError`` where training cannot resume from the checkpoint.
 
-        That is so where its weights, settings or data differ from those of the module, or where it has no optimiser state.
+        This is the case where the checkpoint has other weights, settings or data than the module, or no optimiser state.
         """
         if self.module.trainer.state.fn == "fit":
             self._check(checkpoint)
-        # Convert the module first: Lightning would load weights in double precision into a module that is not converted yet.
+        # Convert the module first. Otherwise Lightning would load double-precision weights into an unconverted module.
         self.module.trainer.precision_plugin.convert_module(self.module)
         check_weights(self.module, checkpoint["state_dict"])
 
@@ -94,8 +94,8 @@ class Resumption:
     def _check_data(self, name: str | None, checkpoint: dict[str, Any]) -> None:
         """Raise ``UserError`` where the checkpoint was written with other data.
 
-        Lightning gives a data module only the state that a data module of the same class has written. So the state of
-        another class is given to the data module here.
+        Lightning passes a data module only the state that a data module of the same class has written. So this method
+        passes the state of another class to the data module.
         """
         data: Any = getattr(self.module.trainer, "datamodule", None)
         if name is None or (data is not None and type(data).__qualname__ == name):
@@ -106,10 +106,10 @@ class Resumption:
         data.load_state_dict(checkpoint[name])
 
     def check_length(self, steps: int, epoch: int | None) -> None:
-        """Raise ``UserError`` where the run would end before the checkpoint's step, or its epochs have another length.
+        """Raise ``UserError`` where the run would end before the checkpoint's step, or the length of an epoch differs.
 
         Args:
-            steps: of the whole run.
+            steps: number of steps of the whole run.
             epoch: number of batches that Lightning counts as an epoch; None = the number does not matter, because the
                 trainer's ``max_steps`` ends the run.
         """
@@ -123,7 +123,7 @@ class Resumption:
             check_same({"limit_train_batches": self.epoch}, {"limit_train_batches": epoch}, "settings")
 
     def tell(self, steps: int) -> None:
-        """Print the settings that apply from here on and differ from those of the checkpoint's run."""
+        """Print the settings that apply from the current step on and differ from those of the checkpoint's run."""
         changed = [
             f"{name} {value} (the checkpoint had {self.ruled[name]})"
             for name, value in self._ruled(steps).items()
@@ -138,7 +138,7 @@ class Resumption:
         return {**own, "steps": steps, "precision": str(self.module.trainer.precision)}
 
     def _settings(self) -> Fingerprint:
-        """Return the settings on which the loss depends: those of the module, of a loss object, and of the model."""
+        """Return the settings on which the loss depends: settings of the module, of a loss object and of the model."""
         module: Any = self.module
         own = {name: value for name, value in settings_of(module).items() if name not in RULED}
         loss, model = getattr(module, "loss", None), module.model
@@ -148,7 +148,7 @@ class Resumption:
         for name, part in (("loss", loss), ("vectors", getattr(model, "settings", None))):
             if part is not None and not isinstance(part, str):
                 found |= described(part, name)
-        if isinstance(loss, RetrievalLoss):  # attributes of a user's own class
+        if isinstance(loss, RetrievalLoss):  # a user's own class may keep settings as attributes
             found |= {f"loss.{name}": value for name, value in vars(loss).items() if _is_setting(name, value)}
         return found | described(getattr(model, "shape", None), "shape")
 
@@ -158,14 +158,14 @@ def _is_setting(name: str, value: Any) -> bool:
 
 
 def _dropout(model: nn.Module) -> str:
-    """Return all dropout rates in the configs of a model, as text."""
+    """Return all dropout rates in the configs of a model, as one string."""
     configs = [vars(part.config) for part in model.modules() if hasattr(part, "config")]
     rates = {rate for config in configs for name, rate in config.items() if "dropout" in name and rate is not None}
     return " and ".join(str(rate) for rate in sorted(rates))
 
 
 def check_weights(module: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Raise ``UserError`` where the saved weights differ from those of the module in their names or shapes."""
+    """Raise ``UserError`` where the names or shapes of the saved weights differ from those of the module's weights."""
     here, strict = module.state_dict(), getattr(module, "strict_loading", True)
     for name in [*here, *(other for other in saved if other not in here)] if strict else here.keys() & saved.keys():
         shapes = [tuple(one[name].shape) if name in one else "not there" for one in (saved, here)]
@@ -174,10 +174,10 @@ def check_weights(module: nn.Module, saved: Mapping[str, Any]) -> None:
 
 
 class Schedule(LambdaLR):
-    """A schedule that keeps its own settings when a run is resumed: at step k its rate is that of a new run at step k."""
+    """A schedule that keeps its own settings on resuming: the learning rate at step k is that of a new run at step k."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the step from the state of another schedule, and nothing else."""
+        """Take only the step from the state of another schedule."""
         own = self.base_lrs
         super().load_state_dict(state_dict)
         self.base_lrs = own
@@ -187,12 +187,12 @@ class Schedule(LambdaLR):
 
 
 def keep_own_settings(optimiser: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """Return an optimiser's saved state with the settings of the optimiser here.
+    """Return an optimiser's saved state with the settings of ``optimiser``.
 
-    The optimiser then loads the moments of the weights from the checkpoint, and keeps the settings that it was made with.
+    The optimiser then loads the moments of the weights from the checkpoint, and keeps its own settings.
 
     Raises:
-        UserError: the checkpoint has another number of weights.
+        UserError: the number of weights in the checkpoint differs.
     """
     own, saved = optimiser.param_groups, state["param_groups"]
     numbers = [[len(group["params"]) for group in groups] for groups in (saved, own)]

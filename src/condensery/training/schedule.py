@@ -8,12 +8,12 @@ from condensery.models.encoder import Encoder
 
 
 def linear_schedule(step: int, steps: int, warmup_ratio: float) -> float:
-    """Return the learning rate of a step, divided by the peak rate: linear warm-up, then linear decay to zero.
+    """Return the learning rate of a step divided by the peak learning rate: linear warm-up, then linear decay to zero.
 
     Args:
         step: number of the step, from 0.
-        steps: number of all steps.
-        warmup_ratio: share of the steps in which the rate rises.
+        steps: total number of steps.
+        warmup_ratio: share of the steps in which the learning rate rises.
     """
     rising = warmup_ratio * steps
     if step < rising:
@@ -22,14 +22,15 @@ def linear_schedule(step: int, steps: int, warmup_ratio: float) -> float:
 
 
 def layer_shares(module: nn.Module, decay: float) -> dict[nn.Parameter, float]:
-    """Return the share of the learning rate for the weights of each backbone (ELECTRA: Clark et al. 2020, appendix B).
+    """Return layer-wise factors of the learning rate for each backbone's weights (ELECTRA: Clark et al. 2020, appendix B).
 
-    The last of n layers gets the full rate, the layer below it ``decay`` times that, and so on; the embeddings get decay^n.
-    Weights outside a backbone's embeddings and layers, such as a head or the weights of a loss, are not in the result.
+    The last of n layers gets the full learning rate, the layer below it ``decay`` times that, and so on. The embeddings get
+    decay^n. Weights outside a backbone's embeddings and layers, such as a head or the weights of a loss, are not in the
+    result.
 
     Args:
-        module: with any number of ``Encoder``.
-        decay: in (0, 1].
+        module: module with any number of ``Encoder`` submodules.
+        decay: factor from each layer to the layer below it, in (0, 1].
     """
     shares: dict[nn.Parameter, float] = {}
     for encoder in (part for part in module.modules() if isinstance(part, Encoder)):

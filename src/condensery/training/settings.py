@@ -1,4 +1,4 @@
-"""The settings of every training run, as plain numbers. The module imports no torch."""
+"""The settings that every training run has. The module imports no torch."""
 
 from dataclasses import dataclass
 from typing import Literal, TypedDict
@@ -7,8 +7,8 @@ from condensery.errors import UserError
 from condensery.ranges import Positive, PositiveShare, Share, Weight
 
 Precision = Literal["fp32", "bf16", "fp16"]
-TRAINER_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true")  # of Lightning's, those for training
-RUN_LENGTHS = ("steps", "epochs", "token_budget")  # keys of which one says how long a stage trains
+TRAINER_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true")  # those that can train
+RUN_LENGTHS = ("steps", "epochs", "token_budget")  # configuration keys; one of them sets the length of a training stage
 
 
 class Optimiser(TypedDict, total=False):
@@ -29,7 +29,7 @@ class LoopSettings:
     Attributes:
         steps: number of optimisation steps, one batch each.
         precision: fp32, or mixed bf16 or fp16.
-        checkpoint_every, log_every, validate_every: number of steps between two; 0 = never.
+        checkpoint_every, log_every, validate_every: number of steps between two checkpoints, logs or validations; 0 = never.
         checkpoint_minutes: a checkpoint is also written after this many minutes without one; 0 = never.
     """
 
@@ -47,7 +47,7 @@ class LoopSettings:
 
 
 def check_trainer_precision(precision: str) -> None:
-    """Raise ``UserError`` for a Lightning precision in which AdamW does not work, such as one with weights in fp16."""
+    """Raise ``UserError`` for a Lightning precision in which AdamW does not work, such as fp16 weights."""
     if precision not in TRAINER_PRECISIONS:
         raise UserError(
             f"Trainer(precision={precision!r}): nothing is trained in it here; use {', '.join(TRAINER_PRECISIONS)}"

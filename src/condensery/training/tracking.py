@@ -1,6 +1,6 @@
 """Weights & Biases (W&B): a run for each training stage and one for the results of a study, all in the study's group.
 
-The module imports no heavy package at its head, and never Lightning, because results are logged without Lightning.
+On import the module loads no heavy package. It never imports Lightning, because results are logged without Lightning.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from condensery.errors import UserError
 
-STEP = "trainer/global_step"  # Lightning's name of the optimisation step
+STEP = "trainer/global_step"  # Lightning's name for the optimisation step
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,15 @@ class Tracked:
     """The destination and the names of a W&B run.
 
     Attributes:
-        enabled: False = no run; auto = the training goes on without W&B where W&B does not answer; True = that is an error.
+        enabled: False = no run; auto = if W&B does not respond, training continues without it; True = that is an error.
         project: name of the W&B project.
         entity: user or team at W&B; None = W&B's default.
-        group: the study.
-        name: tells the run from the other runs of the study.
-        job_type: the kind of stage.
-        run_id: the same for the same work, so that the run is resumed.
+        group: name of the study.
+        name: name of the run, unique within the study.
+        job_type: kind of the stage.
+        run_id: id of the run; the same work has the same id, so that the run is resumed.
         config: settings that W&B shows with the run.
-        folder: offline runs are written to ``folder``/wandb.
+        folder: folder of the stage; offline runs are written to ``folder``/wandb.
     """
 
     enabled: bool | Literal["auto"]
@@ -43,19 +43,19 @@ class Tracked:
 
 
 def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None) -> Any | None:
-    """Begin a W&B run and return it; None where W&B is switched off or does not answer.
+    """Begin a W&B run and return it; None where W&B is disabled or does not respond.
 
-    Without an API key, or with ``WANDB_MODE=offline``, the run is written to disk and can be sent later with
-    ``wandb sync``. An interrupted run goes on if it is online. Offline, W&B begins a new folder each time. If two folders
-    with one id are sent, the later one replaces the earlier. So a new offline run first gets the rows ``earlier``, which make
-    it complete, and the old folder is deleted.
+    Without an API key, or with ``WANDB_MODE=offline``, the run is written to disk and can be uploaded later with
+    ``wandb sync``. An interrupted online run is resumed. Offline, W&B creates a new folder each time. If two folders with
+    the same id are uploaded, the later one replaces the earlier one. So a new offline run is first completed with the rows
+    ``earlier``, and the old folder is deleted.
 
     Args:
         tracked: the destination and the names of the run.
         earlier: rows of the run that were logged before, with a column ``step``; None = a run without curves.
 
     Raises:
-        UserError: W&B does not answer, and ``enabled`` is True.
+        UserError: W&B does not respond, and ``enabled`` is True.
     """
     if tracked.enabled is False or os.environ.get("WANDB_MODE") == "disabled":
         return None
@@ -101,12 +101,12 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
 
 
 def logged(tracked: Tracked) -> bool:
-    """Return whether a run with this id was begun in the folder before."""
+    """Return whether the folder holds an earlier run with this id."""
     return any((tracked.folder / "wandb").glob(f"*run-*-{tracked.run_id}"))
 
 
 def close(failed: bool = False) -> None:
-    """End the W&B run of this process, if there is one, so that the next stage gets a run of its own."""
+    """End the W&B run of this process, if there is one, so that the next stage gets a separate run."""
     import sys
 
     if "wandb" in sys.modules:

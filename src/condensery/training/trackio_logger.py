@@ -1,4 +1,4 @@
-"""Trackio as a logger of Lightning, which has none of its own for it."""
+"""A Lightning logger for Trackio, since Lightning itself has none."""
 
 from argparse import Namespace
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from condensery.training.tracking import Tracked
 
 
 class TrackioLogger(Logger):
-    """Logs metrics to a run of Trackio, which begins with the first of them and goes on where the stage was interrupted.
+    """Logs metrics to a Trackio run. The run begins at the first metric, and continues if an interrupted stage resumes.
 
     Args:
-        project: name of the project in Trackio.
-        tracked: the names of the run, and the settings that are shown with it.
+        project: name of the Trackio project.
+        tracked: the names of the run, and the settings that Trackio shows with it.
     """
 
     def __init__(self, project: str, tracked: Tracked) -> None:
@@ -24,16 +24,16 @@ class TrackioLogger(Logger):
 
     @property
     def name(self) -> str:
-        """The project."""
+        """The name of the project."""
         return self.project
 
     @property
     def version(self) -> str:
-        """The name of the run: that of the stage and the id of its artifact."""
+        """The name of the run: the name and the run id in ``tracked``."""
         return f"{self.tracked.name} {self.tracked.run_id}"
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: the settings of the stage are given when the run begins."""
+        """Do nothing, because the settings of the stage are logged when the run begins."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log the metrics of a step."""

@@ -1,4 +1,4 @@
-"""Validation during training: how high the current model ranks the positives of a few dev queries."""
+"""Validation during training: MRR@10 of the current model on a sample of dev queries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,11 +30,11 @@ DIVERGING = "the training diverges, or began with broken weights; lower learning
 class ValidationSample:
     """A few queries and a small corpus that holds their positives.
 
-    The corpus is small, so MRR@10 on the sample is far higher than on the whole corpus. It shows only the course of the
-    training.
+    The corpus is small, so MRR@10 on the sample is far higher than on the whole corpus. Use it only to follow the progress
+    of training.
 
     Attributes:
-        queries, passages: chunks of the q queries and the p passages; ``rows`` are indices in the sample.
+        queries, passages: chunks of the q queries and of the p passages; the chunks' ``rows`` are indices in the sample.
         relevant: (q, p) bool, True where a passage is relevant to the query.
         own: (q, p) bool, True where a passage is the query itself (``own_passages``) and is not ranked; None = there is no
             such passage.
@@ -62,15 +62,15 @@ def sample_of(
     prefixes: Prefixes = NO_PREFIXES,
     left_out: bool = False,
 ) -> ValidationSample | None:
-    """Draw some dev queries, and passages at random, to which the queries' positives are added.
+    """Draw a validation sample: some dev queries, the queries' positives, and random passages.
 
     Args:
-        collection: with the judgements.
-        tokens: of the collection.
+        collection: collection with the judgements.
+        tokens: tokenised texts of the collection.
         lengths: longest query and passage in tokens, [CLS] and [SEP] included.
-        queries, passages: number of queries and of random passages, at most; positives come on top.
+        queries, passages: largest number of queries and of random passages; the positives are added to the latter.
         budget: largest number of tokens in a chunk, padding included.
-        prefixes: the ids put before queries and passages.
+        prefixes: token ids put before queries and passages.
         left_out: True = if there are fewer dev queries than ``queries``, add training queries that share a relevant passage
             with a dev query.
 
@@ -97,8 +97,8 @@ class PairSample:
     """A few queries, each paired with a positive and with the passages that BM25 ranks highest.
 
     Attributes:
-        pairs: chunks; rows i * size to (i + 1) * size - 1 are the pairs of query i, the pair with its positive first.
-        size: number of pairs of each query.
+        pairs: chunks of pairs. Rows i * size to (i + 1) * size - 1 are the pairs of query i, the one with a positive first.
+        size: number of pairs per query.
     """
 
     pairs: list[Chunk]
@@ -112,16 +112,16 @@ class PairSample:
 def pair_sample(
     collection: Collection, reader: PairReader, queries: int, passages: int, *, size: int = 10, budget: int = 8192
 ) -> PairSample | None:
-    """Make the validation sample of a cross-encoder: some dev queries, each with a positive and BM25's highest passages.
+    """Draw a validation sample for a cross-encoder: some dev queries, each with a positive and BM25's top passages.
 
-    BM25 ranks the passages of a sample that is drawn as in ``sample_of``. Of these, passages that are judged relevant to the
-    query or are the query itself are left out.
+    BM25 ranks the passages of a sample that is drawn as in ``sample_of``. Passages that are judged relevant to the query, or
+    are the query itself, are left out of the ranking.
 
     Args:
-        collection: with the judgements.
-        reader: writes the tokens of the pairs.
-        queries, passages: number of queries and of random passages, at most; positives come on top.
-        size: number of pairs of a query; less where there are too few passages.
+        collection: collection with the judgements.
+        reader: converts pairs to token ids.
+        queries, passages: largest number of queries and of random passages; the positives are added to the latter.
+        size: number of pairs per query; less where there are too few passages.
         budget: largest number of tokens in a chunk, padding included.
 
     Returns:
@@ -148,14 +148,14 @@ def pair_sample(
 def _drawn(
     collection: Collection, queries: int, passages: int, left_out: bool = False
 ) -> tuple[Ids, Ids, NDArray[np.bool_]]:
-    """Draw the rows of a validation sample.
+    """Draw the collection rows of a validation sample.
 
     Returns:
-        the queries (q,); the passages (p,), ascending, with all that are relevant to the queries; and (q, p) bool, True where
-        a passage is relevant to the query.
+        the queries (q,); the passages (p,), ascending, which include all passages relevant to the queries; and (q, p) bool,
+        True where a passage is relevant to the query.
     """
     positives: Relevant = dict(collection.qrels("dev").positives())
-    random = generator("validation")  # the same sample for every training and seed, so that curves can be compared
+    random = generator("validation")  # the same sample in every run and for every seed, so that curves can be compared
     chosen = random.permutation(np.fromiter(positives, np.int64))[:queries]
     if left_out and len(chosen) < queries and "train" in collection.splits:
         shared, _ = parted_by_dev(dict(collection.qrels("train").positives()), collection)
@@ -175,11 +175,11 @@ def _own(collection: Collection, query_rows: Ids, passage_rows: Ids) -> NDArray[
 
 
 def mean_reciprocal_rank_of_pairs(score: Callable[[Chunk], Tensor], sample: PairSample) -> float:
-    """Return MRR@10 of a sample; a passage with the same score as the positive is ranked before the positive.
+    """Return MRR@10 on a sample. A passage with the same score as the positive is ranked before the positive.
 
     Args:
-        score: a chunk -> scores (b,).
-        sample: the pairs.
+        score: function from a chunk to scores (b,).
+        sample: the sample of pairs.
 
     Raises:
         UserError: a score is not finite.
@@ -192,11 +192,11 @@ def mean_reciprocal_rank_of_pairs(score: Callable[[Chunk], Tensor], sample: Pair
 
 
 def mean_reciprocal_rank(encode: Callable[[Chunk], Tensor], sample: ValidationSample) -> float:
-    """Return MRR@10 of a sample, by the inner products of vectors.
+    """Return MRR@10 on a sample, with passages ranked by inner product.
 
     Args:
-        encode: a chunk -> vectors (b, d).
-        sample: the queries and passages.
+        encode: function from a chunk to vectors (b, d).
+        sample: the sample of queries and passages.
 
     Raises:
         UserError: a vector is not finite.
@@ -208,13 +208,14 @@ def mean_reciprocal_rank(encode: Callable[[Chunk], Tensor], sample: ValidationSa
 def reciprocal_ranks(
     queries: Tensor, passages: Tensor, sample: ValidationSample, bm25: Tensor | None = None, weight: float = 0.0
 ) -> Tensor:
-    """Return the reciprocal rank (q,) of each query's best positive; 0 where no positive is among the first ten.
+    """Return the reciprocal rank (q,) of each query's best positive; 0 where no positive is in the top ten.
 
     Args:
         queries, passages: the vectors (q, d) and (p, d) of the sample, see ``encoded``.
-        sample: says which passages are relevant.
-        bm25: scores (q, p) of BM25, see ``bm25_scores``; None = inner products alone.
-        weight: of BM25's scores, 0 to 1; inner products have the rest. Both scores of a query are scaled to [0, 1] first.
+        sample: the sample, with the relevant passages.
+        bm25: BM25 scores (q, p), see ``bm25_scores``; None = inner products only.
+        weight: weight of the BM25 scores, 0 to 1; inner products have weight 1 - ``weight``. Before they are added, both
+            kinds of scores are scaled to [0, 1] for each query.
     """
     relevant = torch.from_numpy(sample.relevant).to(queries.device)  # (q, p)
     scores = queries @ passages.T  # (q, p)
@@ -230,20 +231,20 @@ def reciprocal_ranks(
 
 def _scaled(scores: Tensor) -> Tensor:
     """Scale the scores (q, p) of each query to [0, 1]."""
-    lowest, highest = scores.amin(dim=1, keepdim=True), scores.amax(dim=1, keepdim=True)
+    lowest, highest = scores.amin(dim=1, keepdim=True), scores.amax(dim=1, keepdim=True)  # (q, 1) each
     return (scores - lowest) / (highest - lowest).clamp(min=torch.finfo(scores.dtype).tiny)
 
 
 def bm25_scores(sample: ValidationSample, tokenizer: PreTrainedTokenizerBase) -> Tensor:
-    """Return BM25's scores (q, p) on the passages of a sample; 0 where query and passage share no term.
+    """Return the BM25 scores (q, p) on a sample; 0 where query and passage share no term.
 
     Args:
-        sample: the queries and passages in ids.
-        tokenizer: turns the ids back into text.
+        sample: the queries and passages as token ids.
+        tokenizer: tokenizer that decodes the ids.
     """
     queries, passages = (_texts(part, tokenizer) for part in (sample.queries, sample.passages))
     scores, rows = BM25(language=guess(passages)).index(passages).rank(queries, len(passages))
-    found = np.zeros((len(queries), len(passages)), np.float32)
+    found = np.zeros((len(queries), len(passages)), np.float32)  # (q, p)
     asked, places = np.nonzero(rows >= 0)
     found[asked, rows[asked, places]] = scores[asked, places]
     return torch.from_numpy(found)

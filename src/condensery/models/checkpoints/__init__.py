@@ -1,1 +1,1 @@
-"""Checkpoints: the sources of weights, how they are checked, loaded and saved, and the description in a folder."""
+"""Checkpoints: where weights come from, how they are checked, loaded and saved, and the metadata in a folder."""

@@ -1,4 +1,4 @@
-"""Makes a backbone from a checkpoint on the hub or in a folder, or from scratch."""
+"""Creates a backbone from a checkpoint on the hub or in a folder, or randomly initialised."""
 
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,14 @@ DECODERS = ("c_head",)  # the decoder of CoT-MAE, which is saved among the weigh
 
 
 def masked_language_model(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> PreTrainedModel:
-    """Make the backbone of a config with its masked-language-model head: from scratch by ``seed``, or from its checkpoint.
+    """Create the backbone of a config with its MLM head, from the config's checkpoint or randomly initialised by ``seed``.
 
     Raises:
-        UserError: the checkpoint cannot be loaded, is not of one of ``FAMILIES``, or does not fit the tokenizer.
+        UserError: the checkpoint cannot be loaded, is not of one of ``FAMILIES``, or does not match the tokenizer.
     """
     if config.name is None:
         return _from_scratch(config, vocabulary, seed)
-    torch.manual_seed(seed)  # a checkpoint without MLM head gets a fresh one
+    torch.manual_seed(seed)  # a checkpoint without an MLM head gets a randomly initialised one
     return load_masked_language_model(config.name, vocabulary, config.revision, config.dropout)
 
 
@@ -42,9 +42,9 @@ def load_masked_language_model(
 
     Args:
         source: folder or hub name.
-        vocabulary: of the tokens that the model will read.
+        vocabulary: vocabulary of the tokens that the model will read.
         revision: commit, tag or branch on the hub.
-        dropout: of hidden states and attention; None = as the checkpoint says.
+        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
 
     Raises:
         UserError: the checkpoint cannot be loaded, is not of one of ``FAMILIES``, or does not fit the tokenizer.
@@ -74,17 +74,17 @@ def check_words(model: PreTrainedModel, source: str | Path, vocabulary: Vocabula
 
 
 def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
-    """The library's config of a checkpoint's folder. ``dropout`` replaces the config's own unless it is None.
+    """Return transformers' config of a checkpoint folder. ``dropout`` replaces the config's own rate unless it is None.
 
     Raises:
-        UserError: the config is of another family, or holds values from which no model can be built.
+        UserError: the config is of an unsupported family, or holds values from which no model can be built.
     """
     where = config_name(source)
     about = check_config(config_content(source), where, encoder=True)
     if "model_type" in about and about["model_type"] not in FAMILIES:
         raise UserError(f"{where}: model_type is {shown(about['model_type'])}; use one of the families {_FAMILIES}")
     config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    if config.model_type not in FAMILIES:  # the file lacks the key, and the library guessed
+    if config.model_type not in FAMILIES:  # the file lacks the key, and transformers guessed
         raise UserError(f"{where}: model_type is missing; use one of the families {_FAMILIES}")
     check_encoder(config, where)
     for name, value in dropouts(config.model_type, dropout).items():
@@ -93,7 +93,7 @@ def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
 
 
 def config_content(source: str | Path, revision: str | None = None) -> Any:
-    """The content of ``config.json`` of a folder or of a hub name. Raises ``UserError`` if a folder's file is no JSON."""
+    """Return the content of ``config.json`` of a folder or hub name. Raises ``UserError`` if a folder's file is not JSON."""
     file = Path(source) / "config.json"
     if file.is_file():
         return read_json(file)
@@ -101,12 +101,12 @@ def config_content(source: str | Path, revision: str | None = None) -> Any:
 
 
 def config_name(source: str | Path) -> str:
-    """The name of a checkpoint's config in messages."""
+    """Return the name of a checkpoint's config in messages."""
     return f"{source}/config.json"
 
 
 def dropouts(family: str, p: float | None) -> dict[str, float]:
-    """The library's config entries for dropout ``p``; empty for None, which keeps the checkpoint's own."""
+    """Return transformers' config entries for dropout rate ``p``; empty for None, which keeps the checkpoint's own rate."""
     return {} if p is None else dict.fromkeys(FAMILIES[family].dropouts, p)
 
 

@@ -1,4 +1,4 @@
-"""The model card: ``README.md`` of a checkpoint, with YAML on top as the Hugging Face hub reads it. Imports no torch."""
+"""The model card: ``README.md`` of a checkpoint, with YAML metadata for the Hugging Face hub. Imports no torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from condensery.system.files import atomic
 
 CARD = "README.md"
 _LIBRARY = "condensery"
-_UNKNOWN = "unknown"  # the hub's name of a licence that is not known
+_UNKNOWN = "unknown"  # the hub's name for an unknown licence
 TEMPLATE = Path(__file__).with_name("card.md")
 
 
@@ -31,13 +31,13 @@ class Card:
 
     Attributes:
         method: the training method, in a few words.
-        name: of the model; None = the name of its folder.
+        name: name of the model; None = the name of its folder.
         data: names of the collections on which the model was trained.
-        base_model: hub name of the checkpoint from which training began; None = a checkpoint not on the hub, or none.
-        recipe: setting -> value.
-        training: name of a logged value -> its last number.
+        base_model: hub name of the initial checkpoint; None = the initial checkpoint is not on the hub, or there is none.
+        recipe: name of a setting -> its value.
+        training: name of a logged value -> its last value.
         measured: results on test collections.
-        licence: the hub's name of the weights' licence, such as "apache-2.0"; None = not known.
+        licence: the hub's name for the licence of the weights, such as "apache-2.0"; None = not known.
     """
 
     method: str
@@ -50,11 +50,11 @@ class Card:
     licence: str | None = None
 
     def text(self, name: str, settings: VectorSettings, lengths: tuple[int, int]) -> str:
-        """The text of the whole card.
+        """Return the text of the whole card.
 
         Args:
-            name: of the model, as a reader would load it.
-            settings: by which the model makes vectors.
+            name: name under which a reader would load the model.
+            settings: vector settings of the model.
             lengths: longest query and passage in tokens.
         """
         template = Template(TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True)

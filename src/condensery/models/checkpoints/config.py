@@ -1,4 +1,4 @@
-"""The composed config of a backbone: its architecture and the source of its weights. Imports no torch."""
+"""The config of a backbone: its architecture and the source of its weights. Imports no torch."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -14,21 +14,21 @@ WEIGHTS_AND_WORDS = {".json", ".safetensors", ".bin", ".txt", ".model"}  # suffi
 
 
 class BackboneConfig(VectorConfig):
-    """An encoder on the hub, in a local folder, or built from scratch with the given sizes."""
+    """An encoder on the hub, in a local folder, or randomly initialised with the given sizes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str | None  # hub name or local path of a checkpoint; None = from scratch
+    name: str | None  # hub name or local path of a checkpoint; None = randomly initialised
     revision: str | None  # commit, tag or branch of the hub repository
     tokenizer: str | None  # hub name or path; None = a WordPiece trained on the collection
     vocab_size: int = Field(ge=100)  # of the trained WordPiece
-    family: Literal["bert", "roberta", "distilbert", "modernbert"]  # the architecture when built from scratch
+    family: Literal["bert", "roberta", "distilbert", "modernbert"]  # the architecture where ``name`` is None
     layers: int = Field(ge=1)
     hidden: int = Field(ge=8)
     heads: int = Field(ge=1)
     intermediate: int = Field(ge=8)
     max_positions: int = Field(ge=8)
-    dropout: float | None = Field(ge=0.0, lt=1.0)  # None = as the named checkpoint says
+    dropout: float | None = Field(ge=0.0, lt=1.0)  # None = the named checkpoint's own rate
     initializer_range: float = Field(gt=0.0)  # standard deviation of the initial weights
 
     @model_validator(mode="after")
@@ -38,13 +38,13 @@ class BackboneConfig(VectorConfig):
         return self
 
     def fingerprint(self) -> str:
-        """The text that stands for this config in artifact ids. A local checkpoint counts by content, not by path."""
+        """Return the string that identifies this config in artifact ids. A local checkpoint counts by content, not path."""
         fields = self.model_dump(exclude=self.not_given())
         for key in ("name", "tokenizer"):
             folder = Path(fields[key]) if fields[key] else None
             if folder is not None and folder.is_dir():
                 fields[key] = _files(folder)
-                if key == "name":  # some files may be in subfolders
+                if key == "name":  # a checkpoint may have files in subfolders
                     fields |= _below(folder)
         if fields["name"]:  # the sizes are then the checkpoint's
             for key in ("family", "layers", "hidden", "heads", "intermediate", "max_positions", "initializer_range"):
@@ -53,7 +53,7 @@ class BackboneConfig(VectorConfig):
 
 
 def _below(folder: Path) -> dict[str, Any]:
-    """The entries of the fingerprint for a checkpoint's subfolders; empty if they do not change its vectors."""
+    """Return the fingerprint entries for a checkpoint's subfolders; empty if these do not change its vectors."""
     own, (passages, queries) = vector_settings(folder).own(), saved_towers(folder)
     said = _vectors(own, passages)
     if passages.folder != folder:
@@ -64,7 +64,7 @@ def _below(folder: Path) -> dict[str, Any]:
 
 
 def _vectors(own: dict[str, Any], tower: SavedTower) -> dict[str, Any]:
-    """The entries of the fingerprint for a tower's settings of vectors and layers after pooling; empty for the defaults."""
+    """Return the fingerprint entries for a tower's vector settings and layers after pooling; empty for the defaults."""
     said: dict[str, Any] = {"vectors": sorted(own.items())} if own else {}
     if tower.behind:
         layers = ((repr(one.shape), content_hash(dense_weights(one.folder))) if one else None for one in tower.behind)

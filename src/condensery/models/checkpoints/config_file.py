@@ -1,7 +1,7 @@
-"""Checks ``config.json`` of a checkpoint before the library builds a model from it.
+"""Checks ``config.json`` of a checkpoint before transformers builds a model from it.
 
-The library accepts any value. No heads, a number of layers that is a word, or an unknown activation cause an error far from
-their origin, or no error at all. Here each gives a one-line message that names the file and the key.
+The transformers library accepts any value. Zero heads, a string as the number of layers, or an unknown activation cause an
+error far from the file, or no error at all. This module raises an error with a one-line message that names file and key.
 """
 
 import json
@@ -14,14 +14,14 @@ from transformers.activations import ACT2FN
 
 from condensery.errors import UserError
 
-MOST_LAYERS = 512  # more than any encoder has; building millions of layers takes all memory
-MOST_LABELS = 1 << 16  # the library makes a name for each label
-MOST = 2**31 - 1  # bound of every other size; sizes are compared with the weights when these are loaded
+MOST_LAYERS = 512  # more than any encoder has; building millions of layers would exhaust the memory
+MOST_LABELS = 1 << 16  # transformers creates a name for each label
+MOST = 2**31 - 1  # upper bound of every other size; sizes are compared with the weights when the weights are loaded
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """A rule for a value: the test, and its description in messages."""
+    """A rule for a value: the test, and the description of valid values in messages."""
 
     fits: Callable[[Any], bool]
     needed: str
@@ -55,7 +55,7 @@ _TOKEN = _whole(0).or_null()
 _ABSENT = _Rule(lambda value: not value, "false; this project reads encoders without it")
 _UNQUANTISED = _Rule(lambda value: value is None, "weights that are not quantised")
 
-# the rule of each key, for all families; the library checks the types of the other keys
+# the rule for each key, for all families; transformers checks the types of the other keys
 _RULES = {
     **dict.fromkeys(
         (
@@ -90,7 +90,7 @@ _RULES = {
     "model_type": _Rule(lambda value: isinstance(value, str) and bool(value), "the name of a family, as bert"),
 }
 
-# further rules for the encoders that this project runs itself
+# further rules for encoders, which this project runs with its own forward pass
 _OF_ENCODERS = {
     **dict.fromkeys(("is_decoder", "add_cross_attention", "is_encoder_decoder"), _ABSENT),
     "position_embedding_type": _Rule(lambda value: value in (None, "absolute"), "absolute; others are not supported"),
@@ -103,11 +103,11 @@ def check_config(about: Any, where: str, encoder: bool) -> dict[str, Any]:
     Args:
         about: content of the file.
         where: name of the file in messages.
-        encoder: whether ``Encoder`` will run the model; otherwise the library runs it.
+        encoder: whether ``Encoder`` will run the model; otherwise transformers runs it.
 
     Raises:
-        UserError: the content is no object, or a key has a value that it cannot have; one line with the file, the key, the
-            value and the values that are possible.
+        UserError: the content is not an object, or a key has an invalid value. The message is one line with the file, the
+            key, the value and the valid values.
     """
     if not isinstance(about, dict):
         raise UserError(
@@ -121,14 +121,14 @@ def check_config(about: Any, where: str, encoder: bool) -> dict[str, Any]:
 
 
 def check_encoder(config: Any, where: str) -> None:
-    """Check that the sizes of an encoder's config fit each other, and that its RoPE is of the default type.
+    """Check that the sizes in an encoder's config are consistent, and that its RoPE is of the default type.
 
     Args:
-        config: the library's config, with defaults for the keys that the file leaves out.
+        config: transformers' config, with defaults for the keys that the file leaves out.
         where: name of the file in messages.
 
     Raises:
-        UserError: the sizes contradict each other, or the RoPE is of another type.
+        UserError: the sizes are inconsistent, or the RoPE is of another type.
     """
     hidden, heads = config.hidden_size, config.num_attention_heads
     if hidden % heads:
@@ -152,7 +152,7 @@ def check_encoder(config: Any, where: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value as JSON, cut to 40 characters."""
+    """Return a value as JSON, truncated to 40 characters."""
     text = json.dumps(value, ensure_ascii=True, default=str)
     return text if len(text) <= 40 else f"{text[:37]}..."
 

@@ -1,4 +1,4 @@
-"""The weights of the layers after pooling, which are kept in the folders of sentence-transformers' modules."""
+"""The weights of the layers after pooling, which are stored in the folders of sentence-transformers' modules."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,10 +18,10 @@ def load_head(saved: Sequence[SavedDense | None], size: int) -> nn.Sequential:
 
     Args:
         saved: the saved layers in order; None = a normalisation.
-        size: dimensions of the encoder's states.
+        size: number of dimensions of the encoder's states.
 
     Raises:
-        UserError: weights are missing, or have other shapes than the files beside them say.
+        UserError: weights are missing, or their shapes do not match the config files.
     """
     head = head_of([one.shape if one else None for one in saved])
     for layer, one in zip(head, saved, strict=True):
@@ -53,6 +53,6 @@ def save_head(head: Iterable[nn.Module], folders: Sequence[Path]) -> None:
 
 
 def check_cut(encoder: Encoder, asked: int | None, where: Path | str) -> None:
-    """Raise ``UserError`` if vectors are to be cut to ``asked`` dimensions, which is more than they have."""
+    """Raise ``UserError`` if vectors should be truncated to ``asked`` dimensions, but have fewer."""
     if asked is not None and asked > encoder.dimensions:
         raise UserError(f"truncate_dim: {asked} is more than the {encoder.dimensions} numbers of a vector of {where}")

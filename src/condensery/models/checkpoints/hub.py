@@ -1,4 +1,4 @@
-"""Checkpoints by name: a checkpoint on the Hugging Face hub is fetched into the hub's cache and then used as a folder."""
+"""Checkpoints by name: a checkpoint on the Hugging Face hub is downloaded into the hub's cache and used as a folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,22 +7,22 @@ from condensery.errors import UserError
 from condensery.models.checkpoints.loading import readable
 from condensery.system.files import expanded, is_hub_name
 
-# config, tokenizer, descriptions by sentence-transformers and this project, and the weights of layers after pooling
+# config, tokenizer, metadata of sentence-transformers and of this project, and the weights of layers after pooling
 _SMALL = ("*.json", "*.txt", "*.model", "*_Dense/pytorch_model.bin")
-_OTHER = ("onnx/*", "openvino/*", "*/onnx/*", "coreml/*")  # the same weights for other programs
+_OTHER = ("onnx/*", "openvino/*", "*/onnx/*", "coreml/*")  # the same weights in formats for other programs
 _SAFE, _PICKLED = "*.safetensors", "pytorch_model*.bin"
 
 
 def checkpoint_folder(source: str | Path, revision: str | None = None, more: Sequence[str] = ()) -> Path:
-    """The folder of a checkpoint. The files of a hub name are fetched into the hub's cache first.
+    """Return the folder of a checkpoint. For a hub name, the files are downloaded into the hub's cache first.
 
-    Weights are fetched as safetensors if there are any, otherwise as tensors that torch pickled. Files that were fetched
-    before are used without a network.
+    Weights are downloaded as safetensors if available, otherwise as tensors pickled by torch. Files in the cache are used
+    without network access.
 
     Args:
         source: folder or hub name.
         revision: commit, tag or branch on the hub.
-        more: names of further files to fetch if they exist.
+        more: names of further files to download if they exist.
 
     Raises:
         UserError: there is no such folder and no such name on the hub, or the hub cannot be reached.

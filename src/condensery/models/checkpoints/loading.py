@@ -1,9 +1,9 @@
-"""Loads the weights of a checkpoint, and checks that it has all tensors of the model and no others.
+"""Loads the weights of a checkpoint, and checks that it has exactly the tensors of the model.
 
-The library fills missing tensors with random numbers, ignores unknown tensors, and only logs it. A checkpoint whose tensors
-have other names, or that has fewer layers than its ``config.json`` says, would silently become a random model. Here such a
-checkpoint is refused. There are two exceptions: parts that a task begins anew, for which one line is printed, and the heads
-of other tasks, which published checkpoints contain.
+The transformers library initialises missing tensors randomly, ignores unknown tensors, and only logs both. So a checkpoint
+whose tensors have other names, or that has fewer layers than its ``config.json`` says, would silently become a random model.
+This module raises an error for such a checkpoint. There are two exceptions. Parts that are new for a task may be missing;
+one line is printed for them. Heads of other tasks, which published checkpoints contain, may be surplus.
 """
 
 import re
@@ -22,27 +22,27 @@ from transformers.utils import logging as transformers_logging
 from condensery.errors import UserError
 from condensery.system.files import check_file
 
-NAMED = 3  # tensors of each kind that a message names
+NAMED = 3  # largest number of tensors of each kind that a message names
 _WEIGHTS = {".safetensors", ".bin"}
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """The differences that are allowed between a checkpoint and the model that is made from it.
+    """The allowed differences between a checkpoint and the model that is loaded from it.
 
     Attributes:
         new: prefix of a part's tensor names -> the name of the part in messages. A part may be missing as a whole if the
-            parts before it are missing as well; it then begins with random weights.
-        unused: prefixes of the tensor names of surplus parts that the checkpoint may have, without the backbone's name in
-            front.
+            parts before it are missing as well. It is then randomly initialised.
+        unused: prefixes of the tensor names of surplus parts that the checkpoint may have, without the prefix of the
+            backbone.
     """
 
     new: Mapping[str, str] = field(default_factory=dict)
     unused: Collection[str] = ()
 
 
-class quiet:  # noqa: N801  (a context manager, named as a verb phrase reads)
-    """A block in which transformers shows no progress bars and no reports of unused weights among our progress lines."""
+class quiet:  # noqa: N801  (a context manager, which reads like a verb phrase)
+    """A block in which transformers shows no progress bars and does not report unused weights."""
 
     def __enter__(self) -> None:
         self.level = transformers_logging.get_verbosity()
@@ -58,16 +58,16 @@ class quiet:  # noqa: N801  (a context manager, named as a verb phrase reads)
 
 @contextmanager
 def readable(source: str | Path) -> Iterator[None]:
-    """A block in which ``source`` is loaded: the library is quiet, and any exception becomes a ``UserError``.
+    """Open a block for loading ``source``: transformers is quiet, and any exception becomes a ``UserError``.
 
-    No code of ``source`` is run: its own Python code is refused, and torch reads only tensors from pickles (``.bin``).
+    No code of ``source`` is run: Python code in it is refused, and torch reads only tensors from pickle files (``.bin``).
     """
     try:
         with quiet():
             yield
     except UserError:
         raise
-    except Exception as error:  # the library raises a dozen types for missing and broken files
+    except Exception as error:  # transformers raises a dozen types for missing and broken files
         if isinstance(source, Path):
             raise UserError(f"{source}: no checkpoint can be loaded ({reason(error)})") from None
         raise UserError(
@@ -77,11 +77,11 @@ def readable(source: str | Path) -> Iterator[None]:
 
 
 def read_tensors(file: Path, beginning: str = "") -> dict[str, Tensor]:
-    """The tensors of a file whose names begin with ``beginning``, by the rest of their names.
+    """Return the tensors of a file whose names begin with ``beginning``, by the rest of their names.
 
     Args:
-        file: in safetensors' format, or tensors that torch pickled (``.bin``, ``.pt``).
-        beginning: of the names.
+        file: file in safetensors format, or with tensors pickled by torch (``.bin``, ``.pt``).
+        beginning: prefix of the names.
 
     Raises:
         UserError: the file cannot be read.
@@ -97,27 +97,28 @@ def read_tensors(file: Path, beginning: str = "") -> dict[str, Tensor]:
 
 
 def reason(error: Exception) -> str:
-    """The first line of an exception's message, up to 200 characters; the name of its class if there is no message."""
+    """Return the first line of an exception's message, up to 200 characters; its class name if there is no message."""
     return [*str(error).strip().splitlines(), type(error).__name__][0][:200]
 
 
 def load_weights(
     family: Any, source: str | Path, config: Any, allowed: Allowed, revision: str | None = None, **settings: Any
 ) -> PreTrainedModel:
-    """Load a model of the class ``family``, and check that the checkpoint has all of its tensors and no others.
+    """Load a model of the class ``family``, and check that the checkpoint has exactly the model's tensors.
 
     Prints a line if a part is new.
 
     Args:
-        family: a class of the library, or one of its ``Auto`` classes.
+        family: a model class of transformers, or one of its ``Auto`` classes.
         source: folder or hub name.
-        config: the library's config of the model.
+        config: transformers' config of the model.
         allowed: the parts that may be missing or surplus.
-        revision: on the hub.
+        revision: commit, tag or branch on the hub.
         settings: further arguments of ``from_pretrained``.
 
     Raises:
-        UserError: tensors are missing, surplus or of another shape; one line with the number of each and some names.
+        UserError: tensors are missing, surplus or of a different shape. The message is one line with the number of each
+            kind and some names.
     """
     _check_size(family, source, config)
     model, info = family.from_pretrained(
@@ -125,7 +126,7 @@ def load_weights(
         config=config,
         revision=revision,
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # the library's own error would not name the tensors
+        ignore_mismatched_sizes=True,  # transformers' own error would not name the tensors
         **settings,
     )
     new, missing = _told_apart(model, set(info["missing_keys"]), allowed.new)
@@ -144,10 +145,10 @@ def load_weights(
 
 
 def _check_size(family: Any, source: str | Path, config: Any) -> None:
-    """Raise ``UserError`` if the config describes a far larger model than the weights, before memory is allocated for it."""
+    """Raise ``UserError`` if the config's model is far larger than the weights, before memory is allocated for the model."""
     folder = Path(source)
     held = sum(path.stat().st_size for path in folder.glob("*") if path.suffix in _WEIGHTS and path.is_file())
-    if not held:  # the weights are on the hub, or there are none, which the library reports
+    if not held:  # the weights are on the hub, or there are no weights, which transformers reports
         return
     with torch.device("meta"):
         auto = hasattr(family, "from_config")
@@ -161,7 +162,7 @@ def _check_size(family: Any, source: str | Path, config: Any) -> None:
 
 
 def _told_apart(model: Any, missing: set[str], parts: Mapping[str, str]) -> tuple[dict[str, int], list[str]]:
-    """The parts that are missing as a whole, with the number of their tensors, and the names of the other missing tensors."""
+    """Return the parts that are missing as a whole, with their numbers of tensors, and the other missing tensors' names."""
     tied = model.all_tied_weights_keys.keys()
     new: dict[str, int] = {}
     for beginning, what in parts.items():

@@ -1,4 +1,4 @@
-"""The description in a checkpoint's folder: ``condensery.json``, or sentence-transformers' files. Imports no torch."""
+"""The metadata in a checkpoint's folder: ``condensery.json``, or sentence-transformers' files. Imports no torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ from condensery.system.files import read_json
 
 ABOUT = "condensery.json"
 QUERY_ENCODER = "query_encoder"  # the folder of the query encoder, if the towers are separate
-_LONGEST = 1 << 20  # tokens; far more than any model reads
-_KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # name -> test of a value, and its words in messages
+_LONGEST = 1 << 20  # tokens; far more than any model can read
+_KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # name -> test of a value, and its description in messages
     "pooling": (lambda value: value in tuple(POOLED), f"one of {', '.join(POOLED)}"),
     "normalise": (lambda value: isinstance(value, bool), "true or false"),
     "query_prefix": (lambda value: isinstance(value, str), "a text"),
@@ -37,12 +37,12 @@ def read_about(folder: Path, *numbers: str) -> dict[str, Any]:
     """Read and check the ``condensery.json`` of a checkpoint's folder.
 
     Args:
-        folder: of the checkpoint.
-        numbers: keys that must be there and hold whole numbers of 1 or more.
+        folder: folder of the checkpoint.
+        numbers: keys that must exist and hold integers of 1 or more.
 
     Raises:
-        UserError: there is no such file, or a key is missing or has a value that this project does not write; one line
-            that names file and key.
+        UserError: there is no such file, or a key is missing or has a value that this project does not write. The message
+            is one line that names file and key.
     """
     path = folder / ABOUT
     about = read_json(path)
@@ -61,8 +61,8 @@ class SavedTower:
     """A saved encoder.
 
     Attributes:
-        folder: of its weights and its tokenizer.
-        behind: the layers after pooling, before vectors are cut and normalised; None = a normalisation.
+        folder: folder of the encoder's weights and tokenizer.
+        behind: the layers after pooling, before truncation and normalisation; None = a normalisation.
     """
 
     folder: Path
@@ -73,10 +73,10 @@ def saved_towers(folder: Path) -> tuple[SavedTower, SavedTower | None]:
     """Find the encoders in the folder of a checkpoint.
 
     Returns:
-        the encoder of passages, and the encoder of queries; None = the first encodes both.
+        the encoder of passages, and the encoder of queries, or None if the first encodes both.
 
     Raises:
-        UserError: ``condensery.json`` contradicts the folder, or sentence-transformers would make vectors in a way that
+        UserError: ``condensery.json`` contradicts the folder, or sentence-transformers would compute vectors in a way that
             this project does not support.
     """
     own, settings = folder / QUERY_ENCODER, vector_settings(folder)
@@ -87,7 +87,7 @@ def saved_towers(folder: Path) -> tuple[SavedTower, SavedTower | None]:
 
 
 def _two_towers(folder: Path) -> bool:
-    """Whether a checkpoint has separate encoders of queries and of passages.
+    """Return whether a checkpoint has separate encoders for queries and passages.
 
     Raises ``UserError`` if ``condensery.json`` contradicts the folder.
     """
@@ -115,13 +115,13 @@ def _tower(folder: Path, route: Route, settings: VectorSettings) -> SavedTower:
 
 
 def vector_settings(folder: Path) -> VectorSettings:
-    """The settings by which the checkpoint in a folder makes vectors.
+    """Return the vector settings of the checkpoint in a folder.
 
-    They are read from ``condensery.json``, otherwise from the files of sentence-transformers; without either they are the
+    They are read from ``condensery.json``, or else from the files of sentence-transformers. Without such files they are the
     defaults.
 
     Raises:
-        UserError: sentence-transformers would make vectors in a way that this project does not support.
+        UserError: sentence-transformers would compute vectors in a way that this project does not support.
     """
     if (folder / ABOUT).exists():
         about = read_about(folder)
@@ -137,7 +137,7 @@ def vector_settings(folder: Path) -> VectorSettings:
 
 
 def longest_inputs(folder: Path) -> tuple[int, int] | None:
-    """The longest query and passage, in tokens, that a checkpoint's folder names; None if it does not name both."""
+    """Return the longest query and passage, in tokens, that a checkpoint's folder names; None if it does not name both."""
     if (folder / ABOUT).exists():
         about = read_about(folder, "query_length", "passage_length")
         return about["query_length"], about["passage_length"]
@@ -149,9 +149,9 @@ def longest_inputs(folder: Path) -> tuple[int, int] | None:
 
 
 def made_for_search(folder: Path) -> str | None:
-    """A description of how a released retriever makes vectors; None if the folder holds no such retriever.
+    """Describe how a released retriever computes vectors; None if the folder holds no such retriever.
 
-    A retriever that this project trained, which ``condensery.json`` shows, counts only if its vectors are not plain CLS
+    A retriever trained by this project, which has a ``condensery.json``, counts only if its vectors are not plain CLS
     states.
     """
     settings, layers = vector_settings(folder), saved_towers(folder)[0].behind

@@ -1,11 +1,11 @@
-"""Saves and loads checkpoints. A saved folder is a Hugging Face folder and a sentence-transformers folder at once.
+"""Saves and loads checkpoints. A saved folder is both a Hugging Face and a sentence-transformers checkpoint.
 
 ``AutoModel.from_pretrained(folder)`` and ``SentenceTransformer(folder)`` both load the retriever. The folder may also hold:
 
 - ``condenser_head.safetensors``: the Condenser head, so that coCondenser can start from it;
-- ``context_decoder.safetensors``: the decoder of an auto-encoder;
+- ``context_decoder.safetensors``: the decoder of a masked auto-encoder;
 - ``query_encoder/``: the query encoder of separate towers. The folder itself then holds the passage encoder, and
-  ``SentenceTransformer`` uses each for its texts.
+  ``SentenceTransformer`` uses each encoder for its kind of text.
 
 ``condensery.json`` describes the folder.
 """
@@ -58,8 +58,8 @@ from condensery.tokens.vocabulary import Vocabulary
 
 HEAD = "condenser_head.safetensors"
 DECODER = "context_decoder.safetensors"
-# files in which the papers' code keeps such layers, under the name c_head: Condenser's code in a file beside the backbone,
-# CoT-MAE's code in the file of the backbone
+# Files in which the papers' released code stores such layers, under the name c_head. Condenser's code writes a file beside
+# the backbone, CoT-MAE's code writes them into the file of the backbone.
 RELEASED_HEAD = ("model.pt",)
 RELEASED_DECODER = ("model.safetensors", "pytorch_model.bin")
 _C_HEAD = "c_head."
@@ -67,7 +67,7 @@ _C_HEAD = "c_head."
 
 @dataclass(frozen=True)
 class SavedRetriever:
-    """A retriever as it is saved: its towers, and the longest query and passage of its training, in tokens."""
+    """A retriever as it is saved: the towers, and the longest query and passage in training, in tokens."""
 
     model: BiEncoder
     query_length: int
@@ -75,7 +75,7 @@ class SavedRetriever:
 
 
 def save_condenser(model: Condenser, folder: Path, tokenizer: Path | str, length: int) -> None:
-    """Save the backbone with its MLM head as a checkpoint, and the Condenser head beside it."""
+    """Save the backbone with its MLM head as a checkpoint, and the Condenser head in the same folder."""
     _save_pretrained(model, model.head, folder / HEAD, tokenizer, length)
 
 
@@ -88,20 +88,20 @@ def load_condenser(
     dropout: float | None,
     revision: str | None = None,
 ) -> Condenser:
-    """A Condenser that starts from a checkpoint: backbone, MLM head, and the Condenser head if the folder has one.
+    """Load a Condenser from a checkpoint: backbone, MLM head, and the Condenser head if the folder has one.
 
-    The Condenser head is read from our own file, or from ``model.pt`` as the papers' code writes it. If there is neither, a
-    line is printed that the head is new.
+    The Condenser head is read from this project's file, or from ``model.pt``, which the papers' released code writes. If
+    neither file exists, the head is randomly initialised and a line is printed that says so.
 
     Args:
-        source: folder, ours or not, or hub name.
-        vocabulary: of the tokens that the model will read.
+        source: folder or hub name of a checkpoint, from this project or elsewhere.
+        vocabulary: vocabulary of the tokens that the model will read.
         head_layers, skip_from, late_mlm: as in ``CondenserShape``; ``skip_from`` None = half of the backbone's layers.
-        dropout: of hidden states and attention; None = as the checkpoint says.
+        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         revision: commit, tag or branch on the hub.
 
     Raises:
-        UserError: no checkpoint can be loaded, or its head is of another shape than the requested one.
+        UserError: no checkpoint can be loaded, or the shape of its head differs from the requested shape.
     """
     folder = checkpoint_folder(source, revision, more=RELEASED_HEAD)
     language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
@@ -112,7 +112,7 @@ def load_condenser(
 
 
 def save_masked_autoencoder(model: MaskedAutoEncoder, folder: Path, tokenizer: Path | str, length: int) -> None:
-    """Save the backbone with its MLM head as a checkpoint, and the decoder beside it."""
+    """Save the backbone with its MLM head as a checkpoint, and the decoder in the same folder."""
     _save_pretrained(model, model.decoder, folder / DECODER, tokenizer, length)
 
 
@@ -124,15 +124,15 @@ def load_masked_autoencoder(
     dropout: float | None,
     revision: str | None = None,
 ) -> MaskedAutoEncoder:
-    """An auto-encoder that starts from a checkpoint: backbone, MLM head, and the decoder if the folder has one.
+    """Load a masked auto-encoder from a checkpoint: backbone, MLM head, and the decoder if the folder has one.
 
     Args:
         source, vocabulary, dropout, revision: as in ``load_condenser``.
-        shape: of the decoder.
-        init: initial weights of the decoder if the folder has none, as in ``MaskedAutoEncoder``.
+        shape: shape of the decoder.
+        init: initial weights of the decoder if the folder has no decoder, as in ``MaskedAutoEncoder``.
 
     Raises:
-        UserError: no checkpoint can be loaded, or its decoder is of another shape than the requested one.
+        UserError: no checkpoint can be loaded, or the shape of its decoder differs from the requested shape.
     """
     folder = checkpoint_folder(source, revision)
     language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
@@ -144,7 +144,7 @@ def load_masked_autoencoder(
 
 
 def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | str) -> None:
-    """Save a retriever. Separate towers are saved as the passage encoder in ``folder`` and ``query_encoder/`` below it."""
+    """Save a retriever. Of separate towers, the passage encoder goes to ``folder``, the other to ``query_encoder/`` in it."""
     model = retriever.model
     settings = model.settings
     passage, query = model.passage, model.query
@@ -163,7 +163,7 @@ def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | st
 
 
 def load_retriever(folder: Path) -> SavedRetriever:
-    """Load a folder that ``save_retriever`` or ``save_condenser`` wrote. Raises ``UserError`` if it is no such folder."""
+    """Load a folder that ``save_retriever`` or ``save_condenser`` wrote. Raises ``UserError`` for any other folder."""
     about = read_about(folder, "query_length", "passage_length")
     return SavedRetriever(load_biencoder(folder), about["query_length"], about["passage_length"])
 
@@ -175,16 +175,17 @@ def load_biencoder(
     options: VectorOptions | None = None,
     revision: str | None = None,
 ) -> BiEncoder:
-    """Load a retriever from any checkpoint of the BERT family, ours or not.
+    """Load a retriever from any checkpoint of the BERT family, from this project or elsewhere.
 
-    Its vectors are made as the checkpoint says, if it is ours or sentence-transformers'; otherwise they are CLS states.
+    The vector settings of a checkpoint of this project or of sentence-transformers are read from its files. For any other
+    checkpoint, vectors are CLS states.
 
     Args:
         source: folder or hub name.
-        separate: whether the retriever has two towers; if the folder has a single encoder, both start from it. None = as
-            the folder says.
-        dropout: of hidden states and attention; None = as the checkpoint says.
-        options: settings of vectors that replace the checkpoint's.
+        separate: whether the retriever has two towers; if the folder has a single encoder, both towers start from it. None =
+            as in the folder.
+        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
+        options: vector settings that replace the checkpoint's own.
         revision: commit, tag or branch on the hub.
 
     Raises:
@@ -202,7 +203,7 @@ def load_biencoder(
     passage_encoder = tower(passages)
     if not (queries is not None if separate is None else separate):
         return BiEncoder(passage_encoder)
-    if queries and not (folder / ABOUT).exists():  # our towers share one tokenizer
+    if queries and not (folder / ABOUT).exists():  # the towers of this project share one tokenizer
         _check_tokenizers(passages.folder, queries.folder)
     query_encoder = tower(queries or passages)
     if query_encoder.dimensions != passage_encoder.dimensions:
@@ -212,7 +213,7 @@ def load_biencoder(
 
 
 def _check_tokenizers(passages: Path, queries: Path) -> None:
-    """Raise ``UserError`` if two towers have different tokenizers; their longest inputs may differ."""
+    """Raise ``UserError`` if two towers have different tokenizers; the towers' longest inputs may differ."""
 
     def read(folder: Path) -> dict[str, Any]:
         about: dict[str, Any] = json.loads(load_tokenizer(folder).backend_tokenizer.to_str())
@@ -225,25 +226,26 @@ def _check_tokenizers(passages: Path, queries: Path) -> None:
 def load_any_retriever(
     source: Path | str, options: VectorOptions | None = None
 ) -> tuple[BiEncoder, tuple[int | None, int | None]]:
-    """Load a retriever that was trained here or elsewhere, with the longest query and passage that its folder names.
+    """Load a retriever from this project or elsewhere, with the longest query and passage that its folder names.
 
     Args:
         source, options: as in ``load_biencoder``.
 
     Returns:
-        the retriever, and the longest query and passage in tokens; None, None if the folder does not name them.
+        the retriever, and the longest query and passage in tokens, or None, None if the folder does not name them.
 
     Raises:
-        UserError: no checkpoint can be loaded, or sentence-transformers would make its vectors in a way that this project
-            does not support.
+        UserError: no checkpoint can be loaded, or sentence-transformers would compute its vectors in a way that this
+            project does not support.
     """
     folder = checkpoint_folder(source)
     return load_biencoder(folder, options=options), longest_inputs(folder) or (None, None)
 
 
 def backbone_towers(config: BackboneConfig, vocabulary: Vocabulary, seed: int, separate: bool = False) -> BiEncoder:
-    """Make the towers of a backbone's config, without any head for pre-training: from scratch by ``seed``, or from its
-    checkpoint.
+    """Create the towers of a backbone's config, without any pre-training head.
+
+    The weights are those of the config's checkpoint, or else randomly initialised by ``seed``.
 
     Raises:
         UserError: the checkpoint cannot be loaded, is not of the BERT family, or does not fit the tokenizer.
@@ -268,11 +270,11 @@ def load_encoder(
 
     Args:
         source: folder or hub name.
-        dropout: of hidden states and attention; None = as the checkpoint says.
-        settings: by which the encoder makes vectors; None = the defaults.
+        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
+        settings: vector settings of the encoder; None = the defaults.
 
     Raises:
-        UserError: no checkpoint can be loaded, or its tensors are not those of its config.
+        UserError: no checkpoint can be loaded, or its tensors do not match its config.
     """
     folder = checkpoint_folder(source)
     with readable(folder):
@@ -294,7 +296,7 @@ def load_encoder(
 def _save_pretrained(
     model: Condenser | MaskedAutoEncoder, layers: nn.ModuleList, file: Path, tokenizer: Path | str, length: int
 ) -> None:
-    """Save a checkpoint in the folder of ``file``, and the layers that only pre-training uses, if any, as ``file``."""
+    """Save a checkpoint in the folder of ``file``, and any layers that only pre-training uses as ``file``."""
     _save_model(model.language_model, file.parent, tokenizer, length)
     if layers:
         save_file({name: value.contiguous() for name, value in layers.state_dict().items()}, file)
@@ -313,20 +315,20 @@ def _load_layers(
     layers: str,
     **needed: str,
 ) -> None:
-    """Load layers that ``_save_pretrained`` or the papers' code saved beside a checkpoint, or print that they are new.
+    """Load layers that ``_save_pretrained`` or the papers' released code saved, or print that the layers are new.
 
     Args:
         new: the layers to load into.
-        file: the file of the layers beside a checkpoint of ours.
+        file: the file of the layers in a checkpoint of this project.
         source: the checkpoint as the user named it.
         what: name of the layers in messages.
-        advice: advice in the message about another shape.
-        released: files beside the checkpoint in which the papers' code keeps such layers.
-        layers: the entry of the saved shape that holds the number of layers.
+        advice: advice in the message about a different shape.
+        released: names of files in the folder in which the papers' released code stores such layers.
+        layers: key of the saved shape that holds the number of layers.
         needed: entries that the saved shape must have.
 
     Raises:
-        UserError: the saved layers are of another shape, or their file is gone.
+        UserError: the shape of the saved layers differs, or the file of the layers is missing.
     """
     if not new:
         return
@@ -354,7 +356,7 @@ def _load_layers(
 
 
 def _depth(weights: Mapping[str, Tensor]) -> int:
-    """The number of layers that these tensors belong to, by their names."""
+    """Return the number of layers to which these tensors belong, according to the tensors' names."""
     return len({name.partition(".")[0] for name in weights})
 
 

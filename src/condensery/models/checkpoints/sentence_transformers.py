@@ -1,4 +1,4 @@
-"""The files that describe a retriever to sentence-transformers. They are written beside ours, and read from other folders."""
+"""The sentence-transformers files of a retriever: written into saved folders, and read from folders of other origin."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ ABOUT = "config_sentence_transformers.json"
 _LIBRARY = "sentence_transformers."
 _ROUTERS = ("Router", "Asym")  # the module's name, and its former name
 _FLAG = "pooling_mode_"
-_FLAGS: dict[Pooling, str] = {  # our name -> the name in its config, without ``_FLAG``
+_FLAGS: dict[Pooling, str] = {  # this project's name -> the name in the library's config, without ``_FLAG``
     "cls": "cls_token",
     "mean": "mean_tokens",
     "max": "max_tokens",
@@ -34,18 +34,16 @@ _POOLINGS: dict[str, Pooling] = {
 }
 COUNT = "a whole number of 1 or more"
 _COSINE = ("cosine", "cos_sim")
-# names of prompts; the first that is not empty counts, because the library may write an empty "document" beside others
+# Names of prompts. The first prompt that is not empty counts, because the library may write an empty "document" prompt.
 _QUERY_PROMPTS, _PASSAGE_PROMPTS = ("query",), ("document", "passage", "corpus")
 
 
-Route = Literal[
-    "query", "document"
-]  # the kind of a text; the module ``Router`` sends the texts of each kind through modules of their own
+Route = Literal["query", "document"]  # the kind of a text; the module ``Router`` has separate modules for each kind
 
 
 @dataclass(frozen=True)
 class SavedDense:
-    """A saved module ``Dense``: the folder of its weights, and its shape."""
+    """A saved ``Dense`` module: the folder of its weights, and its shape."""
 
     folder: Path
     shape: DenseShape
@@ -53,13 +51,13 @@ class SavedDense:
 
 @dataclass(frozen=True)
 class SavedModules:
-    """The modules by which sentence-transformers makes the vectors of a folder.
+    """The modules by which sentence-transformers computes the vectors of a checkpoint.
 
     Attributes:
-        settings: the same settings as ours.
-        head: the layers after pooling, in order; None = ``Normalize``. A ``Normalize`` at the end is included, even if
-            ``settings`` say ``normalise``.
-        folder: of the encoder and its tokenizer.
+        settings: the equivalent settings in this project.
+        head: the layers after pooling, in order; None = ``Normalize``. A ``Normalize`` at the end is included, even where
+            ``settings`` has ``normalise``.
+        folder: folder of the encoder and its tokenizer.
     """
 
     settings: VectorSettings
@@ -74,17 +72,17 @@ def write_modules(
     settings: VectorSettings | None = None,
     head: Sequence[DenseShape | None] = (),
 ) -> list[Path]:
-    """Write the small files from which sentence-transformers builds the encoder, the pooling and the layers after it.
+    """Write the config files from which sentence-transformers builds the encoder, the pooling and the layers after it.
 
-    The prefixes become prompts. Vectors are compared by inner product. Vectors that are cut and then normalised are compared
-    by cosine, because sentence-transformers cuts last.
+    The prefixes become prompts. Vectors are compared by inner product. The exception are vectors that are truncated and then
+    normalised. They are compared by cosine, because sentence-transformers truncates last.
 
     Args:
-        folder: of the checkpoint.
-        size: dimensions of a state.
+        folder: folder of the checkpoint.
+        size: number of dimensions of a state.
         max_length: longest input in tokens.
-        settings: by which vectors are made; None = unchanged CLS states.
-        head: the layers after pooling; None = a normalisation.
+        settings: the vector settings; None = unchanged CLS states.
+        head: the layers after pooling; None in the sequence = a normalisation.
 
     Returns:
         the folders for the weights of the layers of ``head``.
@@ -117,10 +115,10 @@ def write_modules(
 
 
 def write_router(folder: Path, query: str) -> None:
-    """Let sentence-transformers encode queries with another encoder than passages.
+    """Write the files with which sentence-transformers encodes queries and passages with different encoders.
 
     Queries go through the modules in the subfolder ``query``, which has its own files. All other texts go through the
-    modules of ``folder``. ``encode_query`` and ``encode_document`` choose between them, each with its own longest input.
+    modules of ``folder``. ``encode_query`` and ``encode_document`` choose between the two, each with its own longest input.
     """
     types: dict[str, str] = {}
     structure: dict[str, list[str]] = {}
@@ -141,12 +139,12 @@ def _described(shape: DenseShape) -> dict[str, Any]:
 
 
 def read_modules(folder: Path, route: Route = "document") -> SavedModules:
-    """Read how sentence-transformers makes and compares the vectors of a folder, those of passages or of queries.
+    """Read how sentence-transformers computes and compares the vectors of a folder, for passages or for queries.
 
-    Vectors that it compares by cosine are normalised here, which gives the same ranking.
+    Vectors that sentence-transformers compares by cosine are normalised here, which gives the same ranking.
 
     Raises:
-        UserError: it makes or compares vectors in a way that this project does not support.
+        UserError: sentence-transformers computes or compares vectors in a way that this project does not support.
     """
     about = _expected(folder / ABOUT, dict) if (folder / ABOUT).exists() else {}
     query, passage = (_prompt(about, names, folder / ABOUT) for names in (_QUERY_PROMPTS, _PASSAGE_PROMPTS))
@@ -165,23 +163,23 @@ def read_modules(folder: Path, route: Route = "document") -> SavedModules:
         else:
             raise _other(folder / MODULES, f"a module {kind[:40]!r} changes the vectors here")
     cosine, cut = _by_cosine(about, folder / ABOUT), _cut(about, folder / ABOUT)
-    # The library cuts last. If vectors are normalised, then cut, then compared by inner product, the last normalisation
-    # stays a layer of ``head``.
+    # The library truncates last. If vectors are normalised, then truncated, then compared by inner product, the last
+    # normalisation stays a layer of ``head``.
     normalise = cosine or (head[-1:] == [None] and cut is None)
     return SavedModules(VectorSettings(pooling or "cls", normalise, query, passage, cut), tuple(head), encoder)
 
 
 def routed(folder: Path) -> bool:
-    """Whether sentence-transformers encodes queries with other modules than passages.
+    """Return whether sentence-transformers encodes queries and passages with different modules.
 
     Raises:
-        UserError: the files are not as sentence-transformers writes them, or use route mappings, which are not supported.
+        UserError: sentence-transformers does not write such files, or they use route mappings, which are not supported.
     """
     return (folder / MODULES).exists() and _modules(folder, "query") != _modules(folder, "document")
 
 
 def _modules(folder: Path, route: Route) -> list[tuple[str, Path]]:
-    """The kinds and folders of the modules through which texts go. A ``Router`` is replaced by the modules of ``route``."""
+    """Return kind and folder of each module that texts go through. The modules of ``route`` replace a ``Router``."""
     found = []
     for module in _expected(folder / MODULES, list):
         kind = _kind(module)
@@ -205,7 +203,7 @@ def _routed(folder: Path, route: Route) -> list[tuple[str, Path]]:
 
 
 def dense_weights(folder: Path) -> Path:
-    """The file with the weights of a module ``Dense``: safetensors, or tensors that torch pickled.
+    """Return the file with the weights of a ``Dense`` module: safetensors, or tensors pickled by torch.
 
     Raises ``UserError`` if there is no such file.
     """
@@ -216,7 +214,7 @@ def dense_weights(folder: Path) -> Path:
 
 
 def longest_input(folder: Path) -> int | None:
-    """The length in tokens to which sentence-transformers cuts an encoder's inputs; None if its files do not say."""
+    """Return the length, in tokens, to which sentence-transformers truncates inputs; None if the files do not name it."""
     for file, key in ((folder / TRANSFORMER, "max_seq_length"), (folder / "tokenizer_config.json", "model_max_length")):
         length = _expected(file, dict).get(key) if file.exists() else None
         if type(length) is int and 2 < length < 1 << 20:  # a tokenizer without limit has a huge number here
@@ -225,7 +223,7 @@ def longest_input(folder: Path) -> int | None:
 
 
 def _kind(module: Any) -> str:
-    """The class name of a module of the library; the full type of any other module."""
+    """Return the class name of a module of the library, or the full type of any other module."""
     if not isinstance(module, dict):
         return "a bare value"
     kind = str(module.get("type", ""))
@@ -278,7 +276,7 @@ def _cut(about: dict[str, Any], file: Path) -> int | None:
 
 
 def _prompt(about: dict[str, Any], names: tuple[str, ...], file: Path) -> str:
-    """The prompt for queries or for passages: the first of the prompts called ``names`` that is not empty."""
+    """Return the prompt for queries or for passages: the first prompt among ``names`` that is not empty."""
     prompts = about.get("prompts") or {}
     must_be("an object of texts by name", isinstance(prompts, dict), f"{file}: prompts", prompts)
     prompt = next((prompts[name] for name in names if prompts.get(name)), "")
@@ -287,7 +285,7 @@ def _prompt(about: dict[str, Any], names: tuple[str, ...], file: Path) -> str:
 
 
 def must_be(needed: str, right: bool, what: str, value: Any) -> None:
-    """Raise ``UserError`` unless ``right``: one line with the file and the key (``what``), its value and what is needed."""
+    """Raise ``UserError`` unless ``right``, with the file and key (``what``), the value and what is ``needed``."""
     if not right:
         raise UserError(f"{what} is {str(value)[:40]!r}; it must be {needed}")
 

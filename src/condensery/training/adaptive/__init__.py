@@ -1,1 +1,1 @@
-"""Adaptive batch scheduling (Zhao et al. 2023): batches of queries that are hard to tell apart."""
+"""Adaptive batch scheduling (Zhao et al. 2023): batches of queries whose passages are hard negatives of each other."""

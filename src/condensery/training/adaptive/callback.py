@@ -1,4 +1,4 @@
-"""The trainer's side of adaptive batches (Zhao et al. 2023, §3.2)."""
+"""The callback for adaptive batches in the training process (Zhao et al. 2023, §3.2)."""
 
 import threading
 from multiprocessing.process import BaseProcess
@@ -22,13 +22,13 @@ from condensery.training.data.steps import Ids
 from condensery.training.data.triple_batches import TripleBatches
 from condensery.training.validation import DIVERGING
 
-_BLOCK = 4096  # texts that are encoded together, sorted by length
+_BLOCK = 4096  # number of texts that are sorted by length and encoded together
 
 
 class AdaptiveBatches(pl.Callback):
-    """Starts the process that makes the batches, and encodes the vectors anew after each epoch.
+    """Starts the process that makes the batches, and re-encodes queries and positives after each epoch.
 
-    With several training processes only the first one does so.
+    With several training processes only the first process does this.
     """
 
     def __init__(self, order: AdaptiveOrder, batches: TripleBatches) -> None:
@@ -39,7 +39,7 @@ class AdaptiveBatches(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if rank() == 0:
             self._begin(trainer, pl_module)
-        from_rank_zero(None)  # wait: before ``_begin`` the others could read an earlier failure
+        from_rank_zero(None)  # wait, because before ``_begin`` the others could read the failure of an earlier run
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         epoch, position = divmod(trainer.global_step, self.batches.steps_an_epoch())
@@ -72,7 +72,7 @@ class AdaptiveBatches(pl.Callback):
         self.teardown(trainer, pl_module, "fit")
 
     def _watch(self) -> None:
-        """Report a failure when the process dies: otherwise a trainer would wait for its batches for ever."""
+        """Report a failure when the process dies. Otherwise training would wait for batches for ever."""
         process = self.process
         assert process is not None
         process.join()
@@ -82,7 +82,7 @@ class AdaptiveBatches(pl.Callback):
             )
 
     def _encode(self, trainer: pl.Trainer, module: Any, epoch: int) -> None:
-        """Encode the vectors for an epoch with the current weights and write them, if they are needed and do not exist."""
+        """Encode the vectors for an epoch with the current weights and write them, if they are needed and not written."""
         path = self.order.vectors(epoch)
         if path is None or path.exists():
             return
@@ -94,7 +94,7 @@ class AdaptiveBatches(pl.Callback):
             np.savez(stream, queries=queries, passages=passages)
 
     def _vectors(self, module: Any, tower: int, rows: Ids) -> Vectors:
-        """Return the vectors (n, d) of the queries or passages ``rows`` (n,). ``UserError`` where a vector is not finite."""
+        """Return the vectors (n, d) of the queries or passages ``rows`` (n,). Raises ``UserError`` if one is not finite."""
         pad, parts = self.batches.vocabulary.pad, []
         for first in range(0, len(rows), _BLOCK):
             flat, starts = self.batches.rows(tower, rows[first : first + _BLOCK])

@@ -1,16 +1,16 @@
-"""Adaptive batches (Zhao et al. 2023, §3.2), which a separate process makes while training runs. It need not import torch.
+"""Adaptive batches (Zhao et al. 2023, §3.2), made by a separate process while training runs. Imports no torch.
 
-The processes exchange everything through files in the stage's folder. A reader of a batch waits for its file, and a run that
-was killed goes on with the files that are there:
+The processes communicate only through files in the stage's folder. A reader of a batch waits until the batch is in its file.
+A run that was killed continues with the existing files:
 
     00001.vectors.npz   vectors of the queries (t, d) and positives (u, d), encoded before the first step of epoch 1; deleted
                         when all batches of that epoch are made
     00001.batches       the pairs of batch 0, then of batch 1, ... as int32; the file grows as batches are made
     failed.txt          the reason why no more batches will come
 
-The batches of an epoch depend on seed, epoch and similarities alone, and not on the time or the process that makes them.
+The batches of an epoch depend only on seed, epoch and similarities, and not on when or in which process they are made.
 
-Letters: t training pairs, u passages that are relevant to some query, d dimensions.
+Symbols in shapes: t training pairs, u passages that are relevant to some query, d dimensions.
 """
 
 import os
@@ -35,7 +35,7 @@ from condensery.training.data.training_queries import drawn_positives
 Similarity = Literal["bm25", "encoder", "bm25_then_encoder"]
 Vectors = NDArray[np.float32]
 
-_PAUSE = 0.02  # seconds between two looks at a file
+_PAUSE = 0.02  # seconds between two checks of a file
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class AdaptiveOrder:
     """An ``Order`` of hard batches. The object is pickled for other processes, so its two functions must be picklable.
 
     Attributes:
-        folder: of the files.
-        positives, starts: as in ``TrainingQueries``.
+        folder: folder of the files.
+        positives, starts: see ``TrainingQueries``.
         batch_size, beam, seed: see ``Scheduler``.
         similarity: bm25 or encoder in all epochs; bm25_then_encoder = BM25 in the first epoch, the encoder in later ones.
-        lexical: returns the BM25 scores (t, u) of queries and positives.
-        dense: returns the similarity (t, u) of query vectors (t, d) and vectors of positives (u, d).
-        known: the passages that are no negatives of each query, as ``TrainingQueries.no_negatives`` gives them; None = the
-            query's positives.
+        lexical: function that returns the BM25 scores (t, u) of queries and positives.
+        dense: function that returns the similarities (t, u) of query vectors (t, d) and vectors of positives (u, d).
+        known: the passages that are excluded as negatives of each query, as ``TrainingQueries.no_negatives`` returns them;
+            None = the query's positives.
     """
 
     folder: Path
@@ -65,7 +65,7 @@ class AdaptiveOrder:
     known: tuple[Ids, Ids] | None = None
 
     def __call__(self, step: int) -> tuple[int, Ids]:
-        """Return the epoch of a step and the pairs (b,) of the step's batch; wait until the batch is made.
+        """Wait until the batch of a step is made; return the epoch of the step and the pairs (b,) of the batch.
 
         Raises:
             UserError: the process that makes the batches has failed.
@@ -90,20 +90,20 @@ class AdaptiveOrder:
         return np.unique(self.positives)
 
     def vectors(self, epoch: int) -> Path | None:
-        """Return the path of the vectors for an epoch; None where they are not needed, or not needed any more."""
+        """Return the path of the vectors for an epoch; None where the vectors are not needed, or no longer needed."""
         encoded = self.similarity == "encoder" or (self.similarity == "bm25_then_encoder" and epoch > 0)
         whole = self._scheduled(epoch) == self.items
         return self.folder / f"{epoch:05d}.vectors.npz" if encoded and not whole else None
 
     def make(self, epoch: int) -> None:
-        """Make the batches of an epoch that are not made yet; wait for the epoch's vectors first."""
+        """Wait for the vectors of an epoch, then make those batches of the epoch that do not exist yet."""
         items, vectors, path = self.items, self.vectors(epoch), self._batches(epoch)
         scheduled = self._scheduled(epoch)
         if scheduled == items:
             return
         similarity = self._dense(vectors) if vectors else self._lexical
-        drawn = drawn_positives(self.positives, self.starts, np.arange(items), self.seed, epoch)
-        passage = np.searchsorted(self.passages, drawn)
+        drawn = drawn_positives(self.positives, self.starts, np.arange(items), self.seed, epoch)  # (t,)
+        passage = np.searchsorted(self.passages, drawn)  # (t,)
         scheduler = Scheduler(similarity, passage, self.batch_size, self.beam, self.seed, epoch)
         with open(path, "ab") as stream:
             stream.truncate(4 * (scheduled - scheduled % self.batch_size))
@@ -120,12 +120,12 @@ class AdaptiveOrder:
             raise UserError(self._failed.read_text(encoding="utf-8"))
 
     def fail(self, why: str) -> None:
-        """Write the reason ``why`` no more batches will come, for all processes that wait for one."""
+        """Write the reason ``why`` no more batches will be made, for all processes that wait for a batch."""
         with atomic(self._failed) as temporary:
             temporary.write_text(f"adaptive batches: {why}", encoding="utf-8")
 
     def begin(self) -> None:
-        """Make the folder, and delete the failure of an earlier run."""
+        """Create the folder, and delete the failure message of an earlier run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._failed.unlink(missing_ok=True)
 
@@ -137,7 +137,7 @@ class AdaptiveOrder:
         return self.folder / f"{epoch:05d}.batches"
 
     def _scheduled(self, epoch: int) -> int:
-        """Return the number of pairs of an epoch that are written; a number written in part does not count."""
+        """Return how many pairs of an epoch are written. A pair that is written only in part does not count."""
         path = self._batches(epoch)
         return path.stat().st_size // 4 if path.exists() else 0
 
@@ -152,7 +152,7 @@ class AdaptiveOrder:
         return self._negatives(self.dense(stored["queries"], stored["passages"]))
 
     def _negatives(self, similarity: sparse.csr_matrix) -> sparse.csr_matrix:
-        """Set the similarity of a query and a passage that is no negative of it to 0: the pair makes no batch harder."""
+        """Set similarities of passages that are excluded as negatives of the query to 0, so that they add no hardness."""
         passages, numbers = self.known or (self.positives, np.diff(self.starts))
         here = np.isin(passages, self.passages)
         place, queries = np.searchsorted(self.passages, passages[here]), np.repeat(np.arange(self.items), numbers)[here]
@@ -163,9 +163,9 @@ class AdaptiveOrder:
 
 
 def make_all(parent: Parent, order: AdaptiveOrder, epochs: range) -> None:
-    """Make the batches of these epochs, one epoch after the other: the program of the separate process."""
+    """Make the batches of the given epochs in order. The separate process runs this function."""
     parent.end_with()
-    os.environ["CONDENSERY_PROGRESS"] = "off"  # the terminal is the trainer's
+    os.environ["CONDENSERY_PROGRESS"] = "off"  # only the training process writes to the terminal
     try:
         for epoch in epochs:
             order.make(epoch)

@@ -1,17 +1,18 @@
-"""Adaptive batch scheduling (Zhao et al. 2023, §3.2): training pairs that are hard to tell apart share a batch.
+"""Adaptive batch scheduling (Zhao et al. 2023, §3.2): training pairs that are similar to each other share a batch.
 
-A training pair i is a query and its positive passage. Its weight beside a pair j is w_ij = s_ij + s_ji, where
-s_ij = sim(query i, passage j). The hardness of a batch is h(B) = sum over i != j in B of s_ij (Zhao et al., eq. 1), which
-is half of the sum of the members' gains g_i = sum over j in B of w_ij. Hence, with the gains of all pairs at hand:
+A training pair i is a query and its positive passage. The similarity of query i and passage j is s_ij. The weight between
+pairs i and j is w_ij = s_ij + s_ji. The hardness of a batch is h(B) = sum over i != j in B of s_ij (Zhao et al., eq. 1). The
+gain of a pair is g_i = sum over j in B of w_ij. The hardness is half of the sum of the members' gains. Hence, from the gains:
 
     argmax h(B - r)     is the member r with the smallest gain                                     (Zhao et al., eq. 3)
-    argmax h(B - r + a) is the pair a with the largest g_a - w_ra, and h grows by that less g_r    (Zhao et al., eq. 4)
+    argmax h(B - r + a) is the pair a with the largest g_a - w_ra; h grows by g_a - w_ra - g_r     (Zhao et al., eq. 4)
 
-A swap changes only the gains of the neighbours of the two pairs. Similarities are sparse: one that is not stored counts as 0.
-So a pair that is no neighbour of a member has the gain 0, and the search looks at neighbours alone. As long as no similarity
-is negative the search misses nothing: the pair that it finds is the maximum over all unused pairs.
+Similarities are sparse: a similarity that is not stored counts as 0. Neighbours are pairs whose weight may differ from 0. A
+swap changes only the gains of the neighbours of the two pairs. A pair that is not a neighbour of any member has the gain 0,
+so the search considers neighbours only. As long as no similarity is negative, the pair found is the maximum over all pairs
+that are not used yet.
 
-Letters: t training pairs, u passages that are the positive of some pair, n pairs of a batch.
+Symbols in shapes: t training pairs, u passages that are the positive of some pair, n pairs of a batch.
 """
 
 from collections.abc import Iterator
@@ -25,26 +26,26 @@ from condensery.tokens.ranges import ranges
 
 Ids = NDArray[np.int64]
 
-SCALE = 1 << 20  # the integer of the largest similarity: sums of integers are exact in any order
-APART = 1 << 40  # the penalty of a passage that is in a batch twice: larger than any gain
-TAKEN = 1 << 61  # subtracted from the gains of members: larger than all penalties together
+SCALE = 1 << 20  # integer value of the largest similarity; sums of integers are exact in any order
+APART = 1 << 40  # penalty for a passage that is in a batch twice; larger than any gain
+TAKEN = 1 << 61  # subtracted from the gains of members; larger than all penalties together
 
 
 class Scheduler:
-    """Makes the batches of one epoch. A batch begins with random pairs; swaps are made until none makes the batch harder.
+    """Makes the batches of one epoch. A batch begins with random pairs. Pairs are swapped as long as the batch gets harder.
 
-    Every pair comes once in an epoch; the last batch may be short. Two pairs with the same passage, which is no negative of
-    either, do not share a batch as long as a neighbour can replace one of them. Ties go to the first pair.
+    Every pair occurs once per epoch; the last batch may be short. Two pairs with the same passage are not negatives for each
+    other. They do not share a batch as long as a neighbour can replace one of them. Ties go to the first pair.
 
     Args:
-        similarity: (t, u) of queries and passages; an entry that is not stored is 0. A passage that is relevant to a query
-            is no negative of it, and should not be stored for it.
+        similarity: (t, u) sparse similarities of queries and passages; entries that are not stored are 0. A passage that is
+            relevant to a query is excluded as its negative, so the similarity of the two should not be stored.
         passage: (t,) the positive of each pair, as a column of ``similarity``.
-        batch_size: pairs of a batch.
-        beam: number of members, those with the smallest gains, that are tried in turn as the one to leave; the best swap is
-            made. 1 is the greedy search. The beam search of Zhao et al. looks at the ``beam`` best pairs to enter for each
-            of these members. The best swap is always with the first of these pairs, so the others need no look.
-        seed, epoch: of the random pairs that each batch begins with.
+        batch_size: number of pairs in a batch.
+        beam: number of members that are considered for removal, those with the smallest gains; the best swap is made. 1 is
+            the greedy search. The beam search of Zhao et al. considers the ``beam`` best pairs to enter for each of these
+            members. The best swap is always with the first of these pairs, so only the first is considered.
+        seed, epoch: seed and epoch that determine the random pairs with which each batch begins.
     """
 
     def __init__(
@@ -60,17 +61,17 @@ class Scheduler:
         self._first = np.searchsorted(passage[self._pairs], np.arange(similarity.shape[1] + 1))  # (u + 1,)
         pairs = len(passage)
         self._used = np.zeros(pairs, bool)
-        # The state of the search for one batch. Its neighbourhood is the set of pairs whose gain may differ from 0.
+        # The state of the search for one batch. The neighbourhood is the set of pairs whose gain may differ from 0.
         self._size = 0  # number of pairs in the neighbourhood
         self._place = np.full(pairs, -1, np.int64)  # (t,) index of each pair in ``_near`` and ``_gains``, or -1
-        self._near = np.empty(pairs, np.int64)  # (t,) the first ``_size``: pairs of the neighbourhood
-        self._gains = np.empty(pairs, np.int64)  # (t,) the first ``_size``: their gains, less TAKEN for members
-        self._weights: dict[int, tuple[Ids, Ids]] = {}  # member -> places of its neighbours, and its weights with them
+        self._near = np.empty(pairs, np.int64)  # (t,) the first ``_size`` entries are the pairs of the neighbourhood
+        self._gains = np.empty(pairs, np.int64)  # (t,) the gains of the pairs in ``_near``, minus TAKEN for members
+        self._weights: dict[int, tuple[Ids, Ids]] = {}  # member -> indices of its neighbours, and its weights with them
 
     def batches(self, done: Ids) -> Iterator[Ids]:
-        """Yield the batches that follow those of the pairs ``done``; each batch is (n,), ascending.
+        """Yield the batches (n,), ascending, that come after the batches of the pairs ``done``.
 
-        A batch depends on which pairs are done and on how many, not on when the search was begun.
+        A batch depends only on which pairs are done, so an interrupted search continues with the same batches.
         """
         self._used[:] = False
         self._used[done] = True
@@ -86,7 +87,7 @@ class Scheduler:
             yield batch
 
     def _hardened(self, batch: Ids) -> Ids:
-        """Swap members of ``batch`` (n,) for unused pairs as long as the batch becomes harder; return the members (n,)."""
+        """Swap members of ``batch`` (n,) for unused pairs as long as the batch gets harder; return the members (n,)."""
         for pair in batch.tolist():
             self._enter(pair)
         while (swap := self._best_swap()) is not None:
@@ -99,12 +100,12 @@ class Scheduler:
         return members
 
     def _best_swap(self) -> tuple[int, int] | None:
-        """Return the member that leaves and the pair that enters; None where no swap that is tried makes the batch harder."""
+        """Return the member to remove and the pair to add; None where no swap considered makes the batch harder."""
         members = np.fromiter(self._weights, np.int64)  # (n,)
         gains = self._gains[self._place[members]] + TAKEN  # (n,)
         best, swap = 0, None
         for i in np.lexsort((members, gains))[: self.beam].tolist():
-            rest = self._gains[: self._size].copy()  # (size,) becomes the gains beside the batch without this member
+            rest = self._gains[: self._size].copy()  # (size,) becomes the gains without this member
             np.subtract.at(rest, *self._weights[int(members[i])])
             top = rest.max()
             if top - gains[i] > best:
@@ -113,7 +114,7 @@ class Scheduler:
         return swap
 
     def _enter(self, pair: int) -> None:
-        """Make a pair a member: add the weight between the pair and each of its neighbours to the neighbour's gain."""
+        """Make a pair a member: add the weight between the pair and each neighbour to the neighbour's gain."""
         parts = [(np.array([pair]), np.zeros(1, np.int64)), *self._neighbours(pair)]
         for neighbours, _ in parts:
             new = neighbours[self._place[neighbours] < 0]
@@ -134,7 +135,7 @@ class Scheduler:
     def _neighbours(self, pair: int) -> Iterator[tuple[Ids, Ids]]:
         """Yield the unused neighbours of a pair and their weights, in parts.
 
-        A neighbour comes at most once in each part. Its weight with the pair is the sum over the parts.
+        A neighbour occurs at most once in each part. The neighbour's weight with the pair is the sum over the parts.
         """
         by_query, by_passage = self._by_query, self._by_passage
         own = self.passage[pair]
@@ -145,8 +146,8 @@ class Scheduler:
         near = self._pairs[ranges(self._first[passages], numbers)]
         same = self._pairs[self._first[own] : self._first[own + 1]]
         parts = (
-            (near, np.repeat(by_query.data[row], numbers)),  # s of this query and the neighbours' passages
-            (by_passage.indices[column], by_passage.data[column]),  # s of the neighbours' queries and this passage
+            (near, np.repeat(by_query.data[row], numbers)),  # similarity of this query and the neighbours' passages
+            (by_passage.indices[column], by_passage.data[column]),  # that of the neighbours' queries and this passage
             (same, np.full(len(same), -APART)),
         )
         for neighbours, weights in parts:

@@ -1,1 +1,1 @@
-"""The data of a training: the batch of a step as a function of the step, and the LightningDataModules around it."""
+"""Training data: batches as a function of the step, and the LightningDataModules that use them."""

@@ -1,7 +1,7 @@
-"""Base classes of the LightningDataModules: those for pre-training on spans or on passages with queries, and for fine-tuning.
+"""Base classes of the LightningDataModules for pre-training and fine-tuning.
 
-Each data module makes a batch from the number of the step alone, and keeps no state. So a resumed run sees the batches of an
-uninterrupted run, with any number of processes and of workers.
+A data module makes each batch from the step number alone and keeps no state. So a resumed run gets the same batches as an
+uninterrupted run, whatever the number of processes and of workers.
 """
 
 import time
@@ -36,15 +36,15 @@ Value = TypeVar("Value")
 
 
 class StepDataModule(pl.LightningDataModule):
-    """Gives the trainer the batch of each step, from the trainer's current step on.
+    """Gives the trainer the batch of each step, starting from the trainer's current step.
 
     Args:
         batches: the object that makes the batches; None where a subclass sets it in ``setup``.
         workers: number of processes that make batches; 0 = the training process does. See ``condensery.system.spawning``.
 
     Attributes:
-        epoch: number of batches that Lightning counts as an epoch; None = those of one pass over the data.
-        waited: seconds that the training has waited for batches.
+        epoch: number of batches that Lightning counts as an epoch; None = the batches of one pass over the data.
+        waited: seconds for which training has waited for batches.
     """
 
     def __init__(self, batches: Batches | None = None, workers: int = 0) -> None:
@@ -65,9 +65,10 @@ class StepDataModule(pl.LightningDataModule):
         return value
 
     def setup(self, stage: str | None = None) -> None:
-        """Set ``val_dataloader`` to None where there is no validation sample: for Lightning it is then not defined.
+        """Set ``val_dataloader`` to None where there is no validation sample.
 
-        For a loader without batches Lightning would print a warning, and show a progress bar of an empty validation.
+        Lightning then treats it as not defined. For an empty loader, Lightning would print a warning and show the progress
+        bar of an empty validation.
         """
         if self.trainer is not None:
             plugin = self.trainer.precision_plugin
@@ -99,7 +100,7 @@ class StepDataModule(pl.LightningDataModule):
         self.waited += seconds
 
     def val_dataloader(self) -> Any:
-        """Return a loader of the validation sample; an empty list where there is none."""
+        """Return a loader of the validation sample, or an empty list where there is no sample."""
         sample = self.validation_sample()
         return [] if sample is None else DataLoader([sample], batch_size=None)  # type: ignore[arg-type]
 
@@ -108,17 +109,17 @@ class StepDataModule(pl.LightningDataModule):
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the description of the data that a checkpoint keeps, so that a run with other data cannot resume from it.
+        """Return a description of the data. Checkpoints store it, so that a run with other data cannot resume from them.
 
-        The description holds the settings, the hashes of all texts, judgements and negatives, and the number of batches of
-        one pass.
+        The description holds the settings, hashes of all texts, judgements and negatives, and the number of batches in one
+        pass over the data.
         """
         if self._fingerprint is None:
             self._fingerprint = settings_of(self) | described(self.batches, "batches")
         return {**self._fingerprint, "steps_an_epoch": self.batches.steps_an_epoch()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raise ``UserError`` where the checkpoint was written with other data, or with batches made in another way."""
+        """Raise ``UserError`` where the checkpoint was written with other data, or with other settings of the batches."""
         check_same(state_dict, self.state_dict(), "data")
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
@@ -127,10 +128,10 @@ class StepDataModule(pl.LightningDataModule):
 
 
 def _converted(plugin: Any, batch: Any) -> Any:
-    """Convert a batch to a true precision of Lightning's ("64-true", "bf16-true"); batches of ours are not changed.
+    """Convert a batch to one of Lightning's true precisions ("64-true", "bf16-true"). Batches of this package stay as is.
 
-    Lightning would cast the fields of a dataclass one by one, and ours are frozen. They hold ids for the most part; other
-    fields are cast where they are used.
+    Lightning casts a dataclass by assigning to its fields, which fails because the batches are frozen dataclasses. Most
+    fields hold integer ids. The other fields are cast where they are used.
     """
     return (
         batch if isinstance(batch, Batch | ValidationSample | PairSample) else type(plugin).convert_input(plugin, batch)
@@ -138,10 +139,10 @@ def _converted(plugin: Any, batch: Any) -> Any:
 
 
 class _Loader(DataLoader[Batch]):
-    """A loader whose worker processes ignore Ctrl-C, and which measures how long the training waits for batches.
+    """A loader whose worker processes ignore Ctrl-C, and which measures how long training waits for batches.
 
-    ``waited`` is called with the seconds in which the training had nothing else to do. The time of the first batch is not
-    counted, because the workers are still starting.
+    ``waited`` is called with the seconds of each wait in which no other work was running. The wait for the first batch is
+    not counted, because the workers are still starting.
     """
 
     waited: Callable[[float], None]
@@ -153,7 +154,7 @@ class _Loader(DataLoader[Batch]):
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         yield from islice(batches, 1)
-        done = torch.cuda.Event() if self.pin_memory else None  # while a GPU still computes, nobody waits
+        done = torch.cuda.Event() if self.pin_memory else None  # a wait counts only once the GPU has no work left
         while True:
             if done is not None:
                 done.record()
@@ -172,16 +173,17 @@ class TokenDataModule(StepDataModule):
     Args:
         data: ``Tokens``; or texts that ``prepare_data`` reads and tokenises once (see ``condensery.system.cache``): a folder
             (in the BEIR layout, of documents, or of plain text), a list of texts, or a ``Collection``.
-        tokenizer: folder or hub name. Where ``data`` is ``Tokens``: the folder of the tokenizer that made them, or None.
+        tokenizer: folder or hub name of the tokenizer. Where ``data`` is ``Tokens``: folder of the tokenizer that made the
+            tokens, or None.
         titles: True = passages are read as title [SEP] text.
-        workers: see ``StepDataModule``; as many processes tokenise.
+        workers: see ``StepDataModule``; the same number of processes tokenises the texts.
 
     Raises:
-        UserError: there is no tokenizer, or, from ``prepare_data``, the texts cannot be read.
+        UserError: there is no tokenizer; or ``prepare_data`` cannot read the texts.
 
     Attributes:
-        query_prefix, passage_prefix: the texts put before queries and passages, which must be those of the encoder; None = no
-            text is put before them, and the encoder may have any.
+        query_prefix, passage_prefix: strings put before queries and passages; they must equal the encoder's prefixes. None =
+            no string is put before them, and the encoder may have any prefix.
     """
 
     query_prefix: str | None = None
@@ -198,7 +200,7 @@ class TokenDataModule(StepDataModule):
 
     @property
     def tokens(self) -> Tokens:
-        """The texts in tokens. Raises ``UserError`` before ``setup``."""
+        """The tokenised texts. Raises ``UserError`` before ``setup``."""
         return self._there(self._tokens)
 
     @property
@@ -212,29 +214,29 @@ class TokenDataModule(StepDataModule):
         raise NotImplementedError
 
     def prepare_data(self) -> None:
-        """Read and tokenise the texts if that was not done before; Lightning calls this in one process of a machine."""
+        """Read and tokenise the texts if they are not cached. Lightning calls this in one process per machine."""
         self._open()
 
     def setup(self, stage: str | None = None) -> None:
-        """Open the tokens and make ``batches``; Lightning calls this in every process."""
+        """Open the tokenised texts and create ``batches``. Lightning calls this in every process."""
         if self._batches is None:
             self._open()
             self._batches = self.make_batches()
         super().setup(stage)
 
     def make_batches(self) -> Batches:
-        """Return the object that makes the batches; called when the tokens are open."""
+        """Return the object that makes the batches. It is called once ``tokens`` is available."""
         raise NotImplementedError
 
     def validation_sample(self) -> ValidationSample | PairSample | None:
-        """Return a sample with a few dev queries of the collection; None where the collection has none."""
+        """Return a sample with a few dev queries of the collection; None where the collection has no dev queries."""
         if self._collection is None:
             return None
         return sample_of(self._collection, self.tokens, self.lengths, prefixes=self.prefixes)
 
     @property
     def prefixes(self) -> Prefixes:
-        """The ids put before queries and passages. Raises ``UserError`` where the tokenizer joins a prefix with the text."""
+        """The prefixes as token ids. Raises ``UserError`` where the tokenizer merges a prefix with the text after it."""
         return Prefixes.of(self.tokenizer_folder, self.query_prefix or "", self.passage_prefix or "", self.lengths)
 
     def _open(self) -> None:
@@ -244,7 +246,7 @@ class TokenDataModule(StepDataModule):
         self._tokens = self._tokens_of(self._collection)
 
     def _tokens_of(self, collection: Collection) -> Tokens:
-        """Return a collection's texts in tokens; they are cached on disk (see ``condensery.system.cache``)."""
+        """Return a collection's tokenised texts. They are cached on disk (see ``condensery.system.cache``)."""
         tokenizer = self.tokenizer_folder
         assert tokenizer is not None
         content = f"{collection.content_hash} {tokenizer.name} {self.titles}"
@@ -253,7 +255,7 @@ class TokenDataModule(StepDataModule):
 
 
 def _saved(name: str) -> Path:
-    """Return the cached folder of a tokenizer; the folder's name depends on the tokenizer's behaviour, not on its place."""
+    """Return the cached folder of a tokenizer. The folder's name depends on the tokenizer's content, not on its path."""
     tokenizer = load_tokenizer(name)
     content = f"{tokenizer.backend_tokenizer.to_str()} {sorted(tokenizer.special_tokens_map.items())}"
     return cached("tokenizer", content, lambda folder: tokenizer.save_pretrained(folder))

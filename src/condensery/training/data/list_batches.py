@@ -1,4 +1,4 @@
-"""Batches for the cross-encoder: each query is paired with a positive and with negatives, and each pair is scored."""
+"""Batches for the cross-encoder: each query is paired with a positive and with hard negatives."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,13 @@ from condensery.training.data.triple_batches import TripleBatches
 
 @dataclass(frozen=True, kw_only=True)
 class ListBatch(Batch):
-    """Lists of pairs, one list a query. A chunk holds whole lists.
+    """A batch of lists of pairs, one list per query. A chunk holds whole lists.
 
-    Rows i * size to (i + 1) * size - 1 are the pairs of query i; the pair with the positive is the first.
+    Rows i * size to (i + 1) * size - 1 are the pairs of query i; the pair with the positive comes first.
 
     Attributes:
-        lists: number of queries.
-        size: number of passages of each query.
+        lists: number of lists, one per query.
+        size: number of passages per query.
     """
 
     lists: int
@@ -28,8 +28,8 @@ class ListBatches:
     """Makes lists of pairs from the queries, positives and hard negatives of the bi-encoder's batches.
 
     Args:
-        triples: draws the positives and the hard negatives.
-        reader: writes the tokens of the pairs.
+        triples: batches that draw the positives and the hard negatives.
+        reader: converts pairs to token ids.
     """
 
     def __init__(self, triples: TripleBatches, reader: PairReader) -> None:

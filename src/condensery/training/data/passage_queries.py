@@ -1,4 +1,4 @@
-"""The data module of passages with the queries that were made for them."""
+"""The data module of passages with the queries that were generated for them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,8 +26,8 @@ class PassageQueryDataModule(MaskedDataModule):
     """Pairs of a passage and one of its queries, for query-as-context pre-training (Wu et al. 2023, §3.1).
 
     Args:
-        data: passages with the queries that were made for them: mappings with ``text`` and ``queries`` (a list of
-            strings); or ``Tokens``, whose passages and queries are then given as ``stores``.
+        data: passages with their queries: mappings with ``text`` and ``queries`` (a list of strings); or ``Tokens``, whose
+            passages and queries are then given as ``stores``.
         tokenizer: folder or hub name of the tokenizer; not needed where ``data`` is ``Tokens``.
         stores: passages and queries as token ids; None = the passages and queries of ``data``.
         length: longest passage in tokens, [CLS] and [SEP] included.

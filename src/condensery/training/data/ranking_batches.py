@@ -1,4 +1,4 @@
-"""Batches of queries with the passages that a teacher ranked for them, and the passages' frozen vectors."""
+"""Batches of queries with a teacher's rankings of passages, and the frozen passage vectors."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from condensery.training.data.steps import ALL, Batch, Ids, PassageVectors, Shar
 
 @dataclass(frozen=True, kw_only=True)
 class RankingBatch(Batch):
-    """q queries, and the c passages that the teacher ranked for at least one of them.
+    """A batch of q queries, with the c passages that the teacher ranked for at least one of the queries.
 
     Attributes:
         passages: (c, d) frozen vectors of the passages.
@@ -30,20 +30,20 @@ class RankingBatch(Batch):
 
 
 class RankingBatches:
-    """Makes batches of queries in random order, anew each epoch.
+    """Makes batches of queries, in a new random order each epoch.
 
     Args:
-        queries: in tokens.
+        queries: token store of the queries.
         rows: (n,) rows in ``queries`` of the queries that are trained on.
         ranking: the teacher's scores (n, k) and passages (n, k) for these queries. The scores of each query are scaled to
             [0, 1].
-        vectors: gives the frozen vectors of passages.
+        vectors: function that returns the frozen vectors of passages.
         vocabulary: vocabulary of the tokens.
         batch_size: number of queries per step.
         query_length: longest query in tokens, [CLS] and [SEP] included.
         budget: largest number of tokens in a chunk, padding included.
         seed: seed of the order.
-        prefix: ids put before each query.
+        prefix: token ids put before each query.
     """
 
     def __init__(

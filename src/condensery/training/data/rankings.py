@@ -1,4 +1,4 @@
-"""The data module of queries with the passages that a teacher ranks for them."""
+"""The data module of queries with a teacher's rankings of the passages."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,31 +19,30 @@ from condensery.training.fingerprint import hashed
 
 
 class RankingDataModule(TokenDataModule):
-    """Queries, and the passages that a teacher ranks for each; the passages' vectors are frozen (Zhan et al. 2021, §4.2).
+    """Queries with a teacher's ranking of the passages; passage vectors are frozen (Zhan et al. 2021, §4.2).
 
-    No query need be judged: titles, sentences of the passages or the questions of users will do. ``QueryTowerModule`` is
-    trained on these data, from the checkpoint of the student.
+    The queries need no relevance judgements: titles, sentences of the passages or the questions of users will do.
+    ``QueryTowerModule`` trains on this data module, starting from the checkpoint of the student.
 
     Args:
-        queries: texts.
-        student: a retriever that has indexed the passages. Its vectors of the passages, its tokenizer, prefixes and lengths
-            are used.
-        teacher: a searcher that ranks better, such as ``Fused([BM25().index(passages), student], [0.6, 0.4])``, and has
-            indexed the same passages. It ranks passages for each query once, in ``setup``.
-        depth: number of passages that the teacher ranks for a query.
+        queries: list of query texts.
+        student: a retriever that has indexed the passages. Its passage vectors, tokenizer, prefixes and lengths are used.
+        teacher: a better searcher, such as ``Fused([BM25().index(passages), student], [0.6, 0.4])``, that has indexed the
+            same passages. It ranks passages for each query once, in ``setup``.
+        depth: number of passages that the teacher ranks per query.
         batch_size: number of queries per step.
-        query_length: longest query in tokens while training, [CLS] and [SEP] included; at most that of the student.
+        query_length: longest query in tokens in training, [CLS] and [SEP] included; at most the student's query length.
         chunk_tokens: largest number of tokens in a chunk, padding included; gradients are accumulated over chunks.
         seed: seed of the order.
         workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
             more, the program must be guarded by ``if __name__ == "__main__":``.
 
     Raises:
-        UserError: a number is out of its range; a query is no text or blank; the student has indexed nothing, or several
-            windows of a passage; the teacher has indexed other passages; or student or teacher is of another type.
+        UserError: a number is out of its range; a query is not a string or is blank; the student has no indexed passages, or
+            several windows per passage; the teacher has indexed other passages; or student or teacher has the wrong type.
 
     Attributes:
-        pairs: the kind of the batches, ``ranking``; compare ``pairs`` of ``SpanPairDataModule``.
+        pairs: the kind of the batches, always ``ranking``; see ``pairs`` of ``SpanPairDataModule``.
     """
 
     pairs = "ranking"
@@ -90,11 +89,11 @@ class RankingDataModule(TokenDataModule):
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Longest query and passage that the student reads, in tokens, [CLS] and [SEP] included."""
+        """The student's longest query and passage in tokens, [CLS] and [SEP] included."""
         return self.student.query_length, self.student.passage_length
 
     def make_batches(self) -> RankingBatches:
-        """Let the teacher rank passages for all queries, and return the object that makes the batches."""
+        """Rank passages for all queries with the teacher, and return the object that makes the batches."""
         named = {"passages": self.student.content_hash, "student": self.student.identity()}
         named["teacher"] = self.teacher.identity()
         self._learned = {name: hashed(text.encode()) for name, text in named.items()}
@@ -113,5 +112,5 @@ class RankingDataModule(TokenDataModule):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of ``StepDataModule``, with hashes of all on which results of student and teacher depend."""
+        """Return the state of ``StepDataModule``, with hashes that identify passages, student and teacher."""
         return super().state_dict() | self._learned

@@ -1,8 +1,8 @@
 """Sources of the texts that a pre-training step reads: single spans, or pairs of texts that belong together.
 
-A source computes the rows of any items from (seed, epoch, item), so it keeps no state between steps.
-Sources of pairs put the two texts of an item into neighbouring rows, 2i and 2i + 1: two spans of a document
-(coCondenser), a passage and one of its queries (query-as-context), a passage and one of its sentences (ICT).
+A source computes the rows of any item from (seed, epoch, item), so it keeps no state between steps.
+A source of pairs puts the two texts of an item into neighbouring rows, 2i and 2i + 1. The two texts are two spans of a
+document (coCondenser), a passage and one of its queries (query-as-context), or a passage and one of its sentences (ICT).
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Rows:
     Shape:
         flat: (N,) token ids of all rows.
         starts: (n + 1,) index in ``flat`` at which each row begins; the last entry is N.
-        names: (n,) identity of each row's text in the corpus, the same in every batch. Masks are drawn by it.
+        names: (n,) number that identifies each row's text in the corpus, the same in every batch. It seeds the row's mask.
     """
 
     flat: Ids
@@ -68,11 +68,11 @@ class RowSource(Protocol):
 
 
 class SingleSpans:
-    """Gives every span of a corpus once an epoch (Condenser, MLM)."""
+    """Gives every span of a corpus once per epoch (Condenser, MLM)."""
 
     def __init__(self, spans: SpanSet, vocabulary: Vocabulary) -> None:
         self.spans, self.vocabulary = spans, vocabulary
-        # random windows differ in number by epoch; all epochs are as long as the first
+        # The number of random windows varies between epochs. Every epoch gets the length of the first epoch.
         self.items, self.left_out = len(spans.spans(0)), spans.dropped
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
@@ -81,13 +81,13 @@ class SingleSpans:
         spans = every[chosen % len(every)]  # (b, 2)
         return Rows(*span_rows(self.spans.store, spans, self.vocabulary), spans[:, 0])
 
-    @lru_cache(maxsize=2)  # noqa: B019  (one object a training run)
+    @lru_cache(maxsize=2)  # noqa: B019  (one object per training run)
     def _every(self, epoch: int) -> Ids:
         return self.spans.spans(epoch)
 
 
 class SpanPairs:
-    """Gives two spans of every document once an epoch (coCondenser, Gao and Callan 2021b, §3.2; CoT-MAE on passages)."""
+    """Gives two spans of every document once per epoch (coCondenser, Gao and Callan 2021b, §3.2; CoT-MAE on passages)."""
 
     def __init__(self, spans: SpanSet, vocabulary: Vocabulary) -> None:
         self.spans, self.vocabulary = spans, vocabulary
@@ -100,13 +100,13 @@ class SpanPairs:
 
 
 class SentencePairs:
-    """Gives a passage without one of its sentences, and that sentence: ICT (Lee et al. 2019; Gao and Callan 2021a, §4.4).
+    """Gives pairs for ICT (Lee et al. 2019; Gao and Callan 2021a, §4.4): a passage without a sentence, and that sentence.
 
     Args:
-        spans: spans of a store with sentences; a span of one sentence gives no pair and is left out.
+        spans: spans of a token store with sentence boundaries; a span of one sentence is left out.
         vocabulary: vocabulary of the tokens.
-        length: tokens of the longest sentence, [CLS] and [SEP] included.
-        keep: probability that the sentence stays in its passage (0 in the papers here, 0.1 in Lee et al.).
+        length: longest sentence in tokens, [CLS] and [SEP] included.
+        keep: probability that the sentence stays in its passage (0 in this project's papers, 0.1 in Lee et al.).
         seed: seed of the draws of sentences.
 
     Raises:
@@ -123,33 +123,33 @@ class SentencePairs:
             raise UserError(f"{spans.store.folder}: no span has two sentences; raise length, or use longer texts")
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
-        """Return the rest of each span ``chosen`` (b,) in the row 2i and its sentence in the row 2i + 1: 2 b rows."""
+        """Return for each span ``chosen`` (b,) the remaining span in row 2i and its sentence in row 2i + 1: 2 b rows."""
         store, sentences = self.spans.store, self.spans.store.sentences
         assert sentences is not None
         spans, first, number = (values[chosen % len(values)] for values in self._every(epoch))
         begin, size = spans[:, 0], spans[:, 1]  # (b,) each
         drawn = (uniforms(self.seed, "sentence", epoch, index=begin) * number).astype(np.int64)  # (b,)
-        # A sentence begins at the span's begin or inside of the span. It ends at the next sentence or at the span's end.
+        # A sentence begins where the span begins, or inside the span. It ends at the next sentence or at the span's end.
         start = np.where(drawn == 0, begin, sentences[np.minimum(first + drawn - 1, len(sentences) - 1)])
         following = sentences[np.minimum(first + drawn, len(sentences) - 1)]  # (b,)
         end = np.where(drawn + 1 == number, begin + size, following)  # (b,)
         kept = uniforms(self.seed, "keep", epoch, index=begin) < self.keep  # (b,)
         left, left_counts = around(begin, size, start, np.where(kept, 0, end - start))  # (b, 2) each
         sentence_counts = np.minimum(end - start, self.length - SPECIAL_TOKENS)  # (b,)
-        # A pair has three stretches of tokens: before the sentence, behind the sentence, and the sentence itself.
+        # A pair consists of three token ranges: before the sentence, after the sentence, and the sentence itself.
         places = np.column_stack([left, start])  # (b, 3)
         counts = np.column_stack([left_counts, sentence_counts])  # (b, 3)
         totals = np.column_stack([left_counts.sum(axis=1), sentence_counts]).reshape(-1)  # (2 b,)
         flat, starts = framed(store.tokens[ranges(places, counts)], totals, self.vocabulary)
         return Rows(flat, starts, np.stack([begin, store.token_count + start], axis=1).reshape(-1))
 
-    @lru_cache(maxsize=2)  # noqa: B019  (one object a training run)
+    @lru_cache(maxsize=2)  # noqa: B019  (one object per training run)
     def _every(self, epoch: int) -> tuple[Ids, Ids, Ids]:
-        """Return the s spans of an epoch that have two sentences or more.
+        """Return the s spans of an epoch with two sentences or more.
 
         Returns:
-            the spans (s, 2), the index of the first sentence that begins inside of each (s,), and the number of sentences
-            of each (s,).
+            the spans (s, 2), the index of the first sentence that begins inside each span (s,), and the number of sentences
+            in each span (s,).
         """
         spans, sentences = self.spans.spans(epoch), self.spans.store.sentences
         assert sentences is not None
@@ -161,14 +161,14 @@ class SentencePairs:
 
 @dataclass(frozen=True)
 class PassagesAndQueries:
-    """Passages and the queries that were made for them.
+    """Passages and the queries that were generated for them.
 
     Attributes:
         passages, titles: the passages by row, and their titles; titles None = passages are read without titles.
-        queries: the queries of passage 0, then those of passage 1, ...
+        queries: the queries of passage 0, then the queries of passage 1, ...
         first: (passages + 1,) index of the first query of each passage.
-        hidden: (queries, 2) the stretch of tokens that is cut out of the passage when this query is drawn: its first
-            token in ``passages`` and its number of tokens. -1 = nothing is cut out for this query; None = for no query.
+        hidden: (queries, 2) the token range that is cut out of the passage when the query is drawn: the position of the
+            range's first token in ``passages``, and its number of tokens. -1 = no range for this query; None = no ranges.
     """
 
     passages: TokenStore
@@ -179,14 +179,14 @@ class PassagesAndQueries:
 
 
 class PassageQueries:
-    """Gives a passage and one of its queries, drawn anew each epoch (query-as-context, Wu et al. 2023, §3.1).
+    """Gives each passage with one of its queries, redrawn each epoch (query-as-context, Wu et al. 2023, §3.1).
 
-    Passages without query are left out.
+    Passages without a query are left out.
 
     Args:
-        stores: passages and queries in tokens.
+        stores: tokenised passages and queries.
         vocabulary: vocabulary of the tokens.
-        length, query_length: tokens of the longest passage and query, [CLS] and [SEP] included.
+        length, query_length: longest passage and longest query in tokens, [CLS] and [SEP] included.
         candidates: a query is drawn from the first ``candidates`` queries of its passage (C of the paper).
         seed: seed of the draws of queries.
     """
@@ -214,12 +214,12 @@ class PassageQueries:
         drawn = (uniforms(self.seed, "candidate", epoch, index=passages) * self._number[chosen]).astype(np.int64)
         queries = stores.first[passages] + drawn  # (b,)
         texts = self.texts(passages, None if stores.hidden is None else stores.hidden[queries])
-        # The names of queries begin after those of passages, so that no query gets a passage's mask.
+        # The names of queries follow the names of passages, so that no query gets the mask of a passage.
         names = len(stores.passages) + queries  # (b,)
         return interleaved(texts, Rows(*text_rows(stores.queries, queries, self.vocabulary, self.query_length), names))
 
     def texts(self, passages: Ids, hidden: Ids | None = None) -> Rows:
-        """Return the rows of the passages ``passages`` (n,), each without its stretch of tokens ``hidden`` (n, 2)."""
+        """Return the rows of the passages ``passages`` (n,), each without its token range ``hidden`` (n, 2)."""
         how = (self.vocabulary, self.length, self.stores.titles, hidden)
         return Rows(*text_rows(self.stores.passages, passages, *how), passages)
 
@@ -227,13 +227,14 @@ class PassageQueries:
 class MixedPairs:
     """Gives pairs with mixed context (Wu et al. 2023, §5.2).
 
-    In each step all passages are paired with one of their queries, or all with another passage of their document. A passage
-    that is alone in its document keeps its query. No token is cut out of a passage that is paired with a passage.
+    In each step, either all passages are paired with one of their queries, or all are paired with another passage of their
+    document. A passage that is alone in its document keeps its query. No token is cut out of a passage that is paired with a
+    passage.
 
     Args:
-        pairs: passages and queries.
+        pairs: source of pairs of a passage and a query.
         passages: probability that a step takes passages as context; 0.5 in the paper.
-        seed: of the choice in each step, and of the drawn passages.
+        seed: seed of the choice in each step, and of the draws of passages.
     """
 
     def __init__(self, pairs: PassageQueries, passages: float, seed: int) -> None:
@@ -259,12 +260,12 @@ class MixedPairs:
 
 
 class Prefixed:
-    """Gives the rows of a source with the prefixes of a retriever after their [CLS], as the retriever reads texts in search.
+    """Inserts a retriever's prefixes after the [CLS] of each row of a source, as the retriever does in search.
 
     Args:
-        source: of pairs; its rows are short enough that the prefixes fit.
-        prefixes: the first text of a pair gets the prefix of passages.
-        queries: True = the second text gets the prefix of queries; False = it gets the prefix of passages, too.
+        source: source of pairs, whose rows leave room for the prefixes.
+        prefixes: prefixes as token ids; the first text of a pair gets the passage prefix.
+        queries: True = the second text gets the query prefix; False = the second text gets the passage prefix, too.
     """
 
     def __init__(self, source: RowSource, prefixes: Prefixes, queries: bool) -> None:

@@ -1,4 +1,4 @@
-"""Batches for pre-training: texts of a corpus, masked."""
+"""Batches of masked texts for pre-training."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,11 +14,11 @@ from condensery.training.data.steps import ALL, Batch, Ids, Share, items_of_step
 
 @dataclass(frozen=True, kw_only=True)
 class SpanBatch(Batch):
-    """Texts for pre-training. Rows 2i and 2i + 1 of a batch of pairs belong together.
+    """A batch of texts for pre-training. In a batch of pairs, rows 2i and 2i + 1 form a pair.
 
     Attributes:
         masked: number of masked tokens in all chunks.
-        context_masked: number of tokens in the contexts of all chunks that a decoder predicts.
+        context_masked: number of tokens that a decoder predicts, over all chunks.
     """
 
     masked: int
@@ -27,13 +27,15 @@ class SpanBatch(Batch):
 
 @dataclass(frozen=True)
 class ContextMasking:
-    """The text that an auto-encoder's decoder reads beside the vectors (CoT-MAE: Wu et al. 2023, eq. 8 to 11; RetroMAE).
+    """The text that the decoder of a masked auto-encoder reads (CoT-MAE: Wu et al. 2023, eq. 8 to 11; RetroMAE).
+
+    Beside this text the decoder reads the encoder's vector.
 
     Attributes:
         context: partner = the other text of the pair (CoT-MAE); same = the text that the encoder reads (RetroMAE).
-        both: True = both texts of a pair are encoded, each with the other as its partner; False = only the first is encoded.
+        both: True = both texts of a pair are encoded, and each is the other's partner; False = only the first is encoded.
         rate: share of the tokens that are masked, and that the decoder predicts from the other tokens. None = no token is
-            masked and all are predicted (causal and enhanced decoders, which hide tokens from each other themselves).
+            masked and all tokens are predicted, for causal and enhanced decoders, whose attention masks hide tokens.
     """
 
     context: Literal["partner", "same"]
@@ -45,14 +47,14 @@ class SpanBatches:
     """Makes batches of masked texts of a corpus.
 
     Args:
-        source: gives the rows.
+        source: source of the rows.
         vocabulary: vocabulary of the tokens.
         batch_size: number of items of the source per step.
-        mask_rate: share of the tokens that are masked and predicted, see ``mask_spans``; None = no token is.
+        mask_rate: share of the tokens that are masked and predicted, see ``mask_spans``; None = no token is masked.
         whole_word: True = whole words are masked; False = single tokens.
         budget: largest number of tokens in a chunk, padding included.
         seed: seed of the order and of the masks.
-        context: the text that a decoder reads; None = there is no decoder.
+        context: the text that the decoder reads; None = there is no decoder.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class SpanBatches:
         )
 
     def _masked(self, rows: Rows, what: str, epoch: int, rate: float | None) -> tuple[Ids, Ids | None, Ids | None]:
-        # Returns the ids (N,) of all rows, the masked positions (m,) and the original ids there (m,); rate None = no masks.
+        # Returns the token ids (N,) of all rows, the masked positions (m,) and the original ids at these positions (m,).
         if rate is None:
             return rows.flat, None, None
         how, keys = (self.vocabulary, rate, self.whole_word), (self.seed, what, epoch)

@@ -1,4 +1,4 @@
-"""The data module of spans of documents: single spans, pairs of spans, or a span and a sentence of it."""
+"""The data module of document spans: single spans, pairs of spans, or a span and one of its sentences."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +22,12 @@ from condensery.training.data.span_batches import ContextMasking, SpanBatches
 
 @dataclass(frozen=True)
 class Masking:
-    """The tokens that are masked and predicted in a text for pre-training.
+    """The settings of masking: which tokens of a text are masked and predicted in pre-training.
 
     Attributes:
-        rate: share of the tokens that is masked; None = no token is masked.
+        rate: share of the tokens that are masked; None = no token is masked.
         whole_word: True = whole words are masked; False = single tokens.
-        decoder: the text that the decoder of an auto-encoder reads; None = there is no decoder.
+        decoder: the input of a masked auto-encoder's decoder; None = there is no decoder.
     """
 
     rate: float | None = 0.15
@@ -36,10 +36,10 @@ class Masking:
 
 
 class MaskedDataModule(TokenDataModule):
-    """A data module of masked texts for pre-training.
+    """Base class of the data modules of masked texts for pre-training.
 
     Attributes:
-        masking: the tokens that are masked.
+        masking: settings of masking.
         batch_size: number of items of the source per step.
         chunk_tokens: largest number of tokens in a chunk, padding included.
         seed: seed of the order and of the masks.
@@ -69,31 +69,31 @@ class MaskedDataModule(TokenDataModule):
 
 
 class SpanPairDataModule(MaskedDataModule):
-    """Masked spans for Condenser and MLM, pairs of spans for coCondenser and CoT-MAE, sentences and passages for ICT.
+    """Spans for Condenser and MLM, pairs of spans for coCondenser and CoT-MAE, pairs of sentence and span for ICT.
 
     Args:
         data: a folder (in the BEIR layout, of documents, or of plain text), a list of texts, a ``Collection``, or ``Tokens``.
         tokenizer: folder or hub name of the tokenizer; not needed where ``data`` is ``Tokens``.
         length: longest span in tokens, [CLS] and [SEP] included.
         batch_size: number of documents per step; where ``pairs`` is None, number of spans per step.
-        pairs: ``document`` or ``passage``: two spans of each (Gao and Callan 2021b, §3.2); ``sentence``: a span and a
-            sentence taken out of it (ICT); None: single spans.
-        spans: ``sentences``: sentences are packed up to the length, as in the papers' scripts; or ``windows``: texts are cut
-            anywhere.
-        short_probability: share of the spans that aim at a shorter length (for ``spans="sentences"``).
-        min_length: tokens of the shortest span; a document needs twice that. None = 16, or half of a span's largest number
-            of tokens where that is less.
+        pairs: the kind of pairs. ``document`` or ``passage``: two spans of each document or passage (Gao and Callan 2021b,
+            §3.2); ``sentence``: a span and a sentence taken out of it (ICT); None: single spans.
+        spans: ``sentences``: whole sentences are packed up to the length, as in the papers' scripts; ``windows``: texts are
+            cut at any token.
+        short_probability: share of the spans that get a shorter target length (for ``spans="sentences"``).
+        min_length: number of tokens in the shortest span; a document needs twice that number. None = 16, or half of a
+            span's largest number of tokens if that is less.
         mask_rate: share of the tokens that are masked and predicted; None = no token is masked (``ContrastiveModule``). For
             ``pairs="sentence"`` (ICT) no token is masked either.
         whole_word: True = whole words are masked; False = single tokens.
-        decoder: the text that the decoder of an auto-encoder reads; None = there is no decoder.
+        decoder: the input of a masked auto-encoder's decoder; None = there is no decoder.
         query_length: longest sentence in tokens, [CLS] and [SEP] included (for ``pairs="sentence"``).
         keep_sentence: probability that the sentence stays in its span (for ``pairs="sentence"``).
         chunk_tokens: largest number of tokens in a chunk, padding included; gradients are accumulated over chunks.
         seed: seed of the order, the spans and the masks.
         workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
             more, the program must be guarded by ``if __name__ == "__main__":``.
-        query_prefix: put before each sentence (for ``pairs="sentence"``); the encoder must have the same, see
+        query_prefix: string put before each sentence (for ``pairs="sentence"``); the encoder must have the same prefix, see
             ``TowersModule``.
         passage_prefix: string put before each span.
 
@@ -151,7 +151,7 @@ class SpanPairDataModule(MaskedDataModule):
         return prefixed(SpanPairs(spans, self.vocabulary), prefixes, queries=False)
 
     def _spans(self, room: int = 0) -> SpanSet:
-        """Return spans that leave room for ``room`` tokens of a prefix."""
+        """Return spans that are short enough for a prefix of ``room`` tokens."""
         store, length = self.tokens.documents, self.length - room
         if self.pairs == "passage":
             store = TokenStore(store.folder, single_texts=True)

@@ -1,4 +1,4 @@
-"""Batches as a function of the step. No state is kept, so a resumed run sees the batches of an uninterrupted run."""
+"""Batches as a function of the step. No state is kept, so a resumed run gets the batches of an uninterrupted run."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -19,17 +19,17 @@ from condensery.training.data.transport import packed, unpacked
 Ids = NDArray[np.int64]
 Order = Callable[[int], tuple[int, Ids]]  # step -> its epoch and the items of its batch
 PassageVectors = Callable[[Ids], NDArray[np.float32]]  # rows of passages (c,), ascending -> their vectors (c, d)
-_COUNTED = 1_000_000  # tokens of the first batches that are counted; ``steps_of_tokens`` extrapolates from them
+_COUNTED = 1_000_000  # number of tokens that ``steps_of_tokens`` counts before it extrapolates
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """The batch that a process trains on in one step, or the process's share of that batch.
+    """The batch of one step, or one process's share of that batch.
 
     Attributes:
-        chunks: together they hold the rows 0 .. n - 1 of the batch.
+        chunks: the chunks, which together hold the rows 0 .. n - 1 of the batch.
         tokens: number of tokens in ``chunks`` that the encoder reads, padding not counted.
-        replicated: True = every process has the whole batch, because there are more processes than items to share.
+        replicated: True = every process has the whole batch, because there are more processes than items in the batch.
     """
 
     chunks: Sequence[Chunk]
@@ -37,33 +37,33 @@ class Batch:
     replicated: bool = False
 
     def to(self, device: torch.device) -> Self:
-        """Return the same batch on ``device``. All tensors are moved in one copy."""
+        """Return the same batch on ``device``. All tensors are moved in one copy operation."""
         if self.chunks and self.chunks[0].input_ids.device == device:
             return self
         pack = packed(self)
         return cast(Self, unpacked(replace(pack, block=pack.block.to(device, non_blocking=True))))
 
     def pin_memory(self) -> Self:
-        """Return the same batch in pinned memory, from which a GPU can copy by itself. PyTorch's loader calls this."""
+        """Return the same batch in pinned memory, from which a GPU copies asynchronously. PyTorch's loader calls this."""
         pack = packed(self)
         return cast(Self, unpacked(replace(pack, block=pack.block.pin_memory())))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the batch as one block of memory, in which a loader worker sends it to the training process."""
+        """Pickle the batch as one block of memory. Loader workers send batches to the training process in this form."""
         return unpacked, (packed(self),)
 
 
 @dataclass(frozen=True)
 class Share:
-    """The part of each batch that is made: the whole batch, or the part of one of several processes that train together."""
+    """The part of each batch that is made: the whole batch, or the part of one of several training processes."""
 
     rank: int = 0
     processes: int = 1
 
     def of(self, items: Ids) -> tuple[Ids, bool]:
-        """Return this process's items out of the ``items`` (n,) of a batch, and the value for ``Batch.replicated``.
+        """Return this process's part of the ``items`` (n,) of a batch, and the value for ``Batch.replicated``.
 
-        The numbers of items of two processes differ by one at most.
+        Between processes the number of items differs by at most one.
         """
         if len(items) < self.processes:
             return items, True
@@ -91,7 +91,7 @@ def steps_of_epochs(batches: Batches, epochs: float) -> int:
 def steps_of_tokens(batches: Batches, tokens: int) -> int:
     """Return the number of optimisation steps that read about ``tokens`` tokens in all, one at least.
 
-    The first million tokens are counted, batch by batch. Later batches are assumed to have as many tokens a step.
+    The first million tokens are counted, batch by batch. Later batches are assumed to have the same mean number of tokens.
     """
     steps = counted = 0
     while counted < min(tokens, _COUNTED):
@@ -107,13 +107,13 @@ def _order(seed: int, epoch: int, items: int) -> Ids:
 
 
 def items_of_step(step: int, batch_size: int, items: int, seed: int) -> tuple[int, Ids]:
-    """Return the epoch of a step, and the items (b,) of the step's batch; items are in random order, anew each epoch."""
+    """Return the epoch of a step, and the items (b,) of the step's batch, in a new random order each epoch."""
     epoch, position = divmod(step, -(-items // batch_size))
     return epoch, _order(seed, epoch, items)[position * batch_size : (position + 1) * batch_size]
 
 
 def items_in_sequence(step: int, batch_size: int, items: int) -> tuple[int, Ids]:
-    """Return the epoch of a step, and the items (b,) of the step's batch; items are in ascending order in every epoch."""
+    """Return the epoch of a step, and the items (b,) of the step's batch, in ascending order in every epoch."""
     epoch, position = divmod(step, -(-items // batch_size))
     return epoch, np.arange(position * batch_size, min((position + 1) * batch_size, items))
 
@@ -132,8 +132,8 @@ class StepDataset(Dataset[Batch]):
 
 
 def begin_worker(parent: Parent, number: int) -> None:
-    """Prepare a worker of the loader. The function is in this module so that a worker need not import Lightning."""
-    # SLURM sends its warnings to all processes of a job. The worker ignores them, for the training ends the worker.
+    """Prepare a worker of the loader. The function is in this module so that a worker does not have to import Lightning."""
+    # SLURM sends its warning signals to all processes of a job. A worker ignores them, because training ends the worker.
     for warning in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(warning, signal.SIG_IGN)
     parent.end_with()
@@ -142,19 +142,19 @@ def begin_worker(parent: Parent, number: int) -> None:
 class StepSampler(DistributedSampler[int]):
     """Yields the steps from the trainer's current step to the end of the current epoch.
 
-    The sampler's length is that of a whole epoch: Lightning counts the batches of the interrupted part when it resumes. The
-    sampler is a ``DistributedSampler``, because Lightning replaces every other kind of sampler by one of its own.
+    The sampler's length is that of a whole epoch, because a resumed Lightning also counts the batches before the
+    interruption. The sampler is a ``DistributedSampler``, because Lightning replaces any other sampler with its own.
 
     Args:
-        first: returns the trainer's current step.
-        epoch: steps of an epoch.
+        first: function that returns the trainer's current step.
+        epoch: number of steps in an epoch.
     """
 
     def __init__(self, first: Callable[[], int], epoch: int) -> None:
         self.first, self.epoch_steps = first, epoch
 
     def __iter__(self) -> Iterator[int]:
-        first = self.first()  # read at the first step only: Lightning may make the iterator before it resumes
+        first = self.first()  # read at the first request; Lightning may create the iterator before it resumes
         yield from range(first, (first // self.epoch_steps + 1) * self.epoch_steps)
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """A teacher's scores for the queries of a batch (distillation).
 
-In a batch the first of several equal passages (``NoNegatives``) stands for all of them. This first passage gets its own score
-where the teacher has scored it, and otherwise the score of a passage with the same text.
+In a batch, several passages with equal text are replaced by the first of them (``NoNegatives``). This passage gets its own
+score if the teacher has scored it, and otherwise the score of a passage with the same text.
 """
 
 import numpy as np
@@ -12,15 +12,15 @@ from condensery.tokens.ranges import ranges
 from condensery.training.data.training_queries import TrainingQueries
 
 Ids = NDArray[np.int64]
-BLOCK = 4096  # queries that ``coverage`` reads at once
+BLOCK = 4096  # number of queries that ``coverage`` reads at once
 
 
 def taught(training: TrainingQueries, chosen: Ids) -> tuple[Ids, NDArray[np.float32]]:
     """Return the pairs that the teacher has scored for the queries ``chosen`` (b,), and their scores.
 
     Returns:
-        the pairs (s, 2), each the index of a query in ``chosen`` and the row of a passage, and the scores (s,). No pair
-        comes twice: the score is that of the first source that has the pair.
+        the distinct pairs (s, 2) of the index of a query in ``chosen`` and the row of a passage, and the scores (s,). Where
+        several sources have a pair, the score is that of the first source.
     """
     assert training.teacher is not None
     places, passages, scores = training.teacher.scored(chosen)  # (scored pairs,) each
@@ -33,7 +33,7 @@ def taught(training: TrainingQueries, chosen: Ids) -> tuple[Ids, NDArray[np.floa
 
 
 def coverage(training: TrainingQueries) -> tuple[int, int]:
-    """Count the pairs of a query and a passage that may be drawn for it, as positive or hard negative.
+    """Count the pairs of a query and a passage that may be drawn for the query, as positive or hard negative.
 
     Returns:
         the number of these pairs that the teacher has scored, and the number of all these pairs.

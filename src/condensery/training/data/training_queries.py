@@ -1,4 +1,4 @@
-"""The queries that are trained on, with their positives, hard negatives and a teacher's scores; queries made of passages."""
+"""The training queries with positives, hard negatives and teacher scores, and the queries built from passages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,11 +27,11 @@ class TrainingQueries:
         rows: (q,) row of each query in the collection, ascending.
         positives: (j,) judged relevant passages of query 0, then of query 1, ...
         starts: (q + 1,) index in ``positives`` of each query's first positive; the last entry is j.
-        negatives: (q, m) hard negatives, padded with -1 anywhere; m may be 0. A pool reads them from disk on demand.
-        weights: (q, m) > 0, the weight with which each negative is drawn, against the others of its query; None = all are
-            drawn alike.
-        known: the passages that are no negatives of the queries, besides the positives; None = there are no others.
-        teacher: gives a teacher's scores of the queries' passages; None = there is no teacher.
+        negatives: (q, m) hard negatives. Entries of -1, at any place in a row, are padding; m may be 0. A pool reads the
+            negatives from disk on demand.
+        weights: (q, m) > 0, sampling weight of each negative among the negatives of its query; None = equal weights.
+        known: further passages that are excluded as negatives of the queries, besides the positives; None = no others.
+        teacher: source of a teacher's scores of the queries' passages; None = there is no teacher.
     """
 
     rows: Ids
@@ -51,13 +51,13 @@ class TrainingQueries:
         known: NoNegatives | None = None,
         teacher: Teacher | None = None,
     ) -> "TrainingQueries":
-        """Make the training queries from their relevant passages.
+        """Create the training queries from their relevant passages.
 
         Args:
             positives: query row -> its relevant passages, in ascending order of the rows.
-            negatives, weights, teacher: as the attributes.
-            known: kept only where it names passages besides the positives. Then the first of several equal passages stands
-                for all of them wherever one is drawn.
+            negatives, weights, teacher: see the attributes.
+            known: kept only where it names passages besides the positives. Then the first of several passages with equal
+                text replaces all of them wherever one is drawn.
         """
         counts = [len(passages) for passages in positives.values()]
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -69,19 +69,19 @@ class TrainingQueries:
 
     @property
     def by_text(self) -> int:
-        """The number of passages that are no negatives by their text alone."""
+        """The number of pairs of query and passage that are excluded as negatives because of the passage's text alone."""
         return int(self.no_negative_numbers().sum()) - len(self.positives)
 
     def no_negative_numbers(self) -> Ids:
-        """Return the number of passages of the collection that are no negatives of each query: (q,)."""
+        """Return the number of passages of the collection that are excluded as negatives of each query: (q,)."""
         return np.diff(self.starts) if self.known is None else self.known.numbers(self.rows)
 
     def no_negatives(self, chosen: Ids) -> tuple[Ids, Ids]:
-        """Return the passages that are no negatives of the queries ``chosen`` (b,).
+        """Return the passages that are excluded as negatives of the queries ``chosen`` (b,).
 
         Returns:
             the passages of all queries, concatenated and ascending within each query, and the number of each query's
-            passages (b,). Where ``known`` is given, only the first of several equal passages is listed.
+            passages (b,). Where ``known`` is given, only the first of several passages with equal text is listed.
         """
         if self.known is not None:
             return self.known.lists(self.rows[chosen])
@@ -91,16 +91,17 @@ class TrainingQueries:
 
 @dataclass(frozen=True)
 class TextQueries:
-    """Queries with one positive each: the passage that the query was made of.
+    """Queries that were built from passages. The positive of each query is its passage.
 
-    Few passages are judged relevant to a training query. All other passages are only ever negatives, so a retriever that is
-    trained on judged queries alone learns to rank them low. With queries made of passages every passage can be a positive.
+    Few passages are judged relevant to a training query. All other passages occur only as negatives, so a retriever that is
+    trained on judged queries alone learns to rank them low. With queries built from passages, every passage can be a
+    positive.
 
     Attributes:
-        store: the queries in tokens.
+        store: the tokenised queries.
         rows: (n,) rows in ``store`` of the queries that are trained on.
         passages: (n,) row in the collection of each query's passage.
-        batch_size: number of these queries a step.
+        batch_size: number of these queries per step.
     """
 
     store: TokenStore
@@ -112,10 +113,10 @@ class TextQueries:
         """Return the queries (b,) of a step that this process trains on, numbered 0 .. n - 1.
 
         Args:
-            step: from 0.
+            step: number of the step, from 0.
             seed: seed of the order.
             share: this process's part of the step's queries.
-            replicated: True = every process has the whole batch, and so all queries of the step.
+            replicated: True = every process has the whole batch, and so gets all queries of the step.
         """
         items = items_of_step(step, self.batch_size, len(self.rows), seed)[1]
         return items if replicated else np.array_split(items, share.processes)[share.rank]
@@ -127,14 +128,14 @@ def judged_queries(
     """Return the relevant passages of the judged queries of a split, by query row.
 
     Args:
-        collection: with the judgements.
-        split: whose queries are taken.
-        number: of queries that are drawn by ``seed``; None = all.
+        collection: collection with the judgements.
+        split: name of the split.
+        number: number of queries, drawn by ``seed``; None = all queries.
         seed: seed of the draws of queries.
-        key: name of the setting that gave ``number``, for the message of the error.
+        key: name of the setting that gave ``number``, for the error message.
 
     Raises:
-        UserError: the split is not there, a judged query has no positive, or there are fewer than ``number`` queries.
+        UserError: the split does not exist, a judged query has no positive, or there are fewer than ``number`` queries.
     """
     qrels = collection.qrels(split)
     positives = qrels.positives()
@@ -152,12 +153,12 @@ def judged_queries(
 
 
 def drawn_positives(positives: Ids, starts: Ids, chosen: Ids, seed: int, epoch: int) -> Ids:
-    """Draw one relevant passage of each query for an epoch.
+    """Draw one relevant passage for each query in an epoch.
 
     Args:
         positives, starts: as in ``TrainingQueries``.
         chosen: (b,) the queries.
-        seed, epoch: on which the draws depend.
+        seed, epoch: seed and epoch that determine the draws.
 
     Returns:
         (b,) the drawn passage of each query.

@@ -1,7 +1,7 @@
 """Packs all tensors of a batch into one block of memory, to send the batch to another process or to a GPU.
 
-A batch may be hundreds of chunks of five tensors each. If tensors were sent one by one, each would cost a file descriptor and
-a memory mapping, or its own copy to the GPU.
+A batch may have hundreds of chunks of five tensors each. If tensors were sent one by one, each tensor would cost a file
+descriptor and a memory mapping, or a separate copy to the GPU.
 """
 
 import io
@@ -20,9 +20,9 @@ class Packed:
     """A batch in one block of memory.
 
     Attributes:
-        block: (bytes,) uint8, all tensors one behind the other.
+        block: (bytes,) uint8, the bytes of all tensors one after the other.
         kinds: the dtype and the shape of each tensor.
-        rest: the batch as ``pickle`` writes it, with a number in the place of each tensor.
+        rest: the pickled batch, with an index in place of each tensor.
     """
 
     block: Tensor
@@ -48,7 +48,7 @@ class _WithTensors(pickle.Unpickler):
 
 
 def packed(batch: Any) -> Packed:
-    """Pack a batch, a dataclass. A batch that ``unpacked`` made lies in one block already and is not copied."""
+    """Pack a batch, which is a dataclass. A batch from ``unpacked`` is in one block already and is not copied."""
     if done := vars(batch).get("_packed"):
         return done
     stream = io.BytesIO()
@@ -64,7 +64,7 @@ def packed(batch: Any) -> Packed:
 
 
 def unpacked(pack: Packed) -> Any:
-    """The batch that was packed. Its tensors are views of the block, on the block's device."""
+    """Return the batch that was packed. Its tensors are views of the block, on the block's device."""
     unpickler = _WithTensors(io.BytesIO(pack.rest))
     unpickler.tensors = _views(pack.block, pack.kinds)
     kind, values = unpickler.load()
@@ -74,11 +74,11 @@ def unpacked(pack: Packed) -> Any:
 
 
 def _views(block: Tensor, kinds: tuple[tuple[torch.dtype, torch.Size], ...]) -> list[Tensor]:
-    """The tensors in the block."""
+    """Return the tensors as views of the block."""
     rooms = zip(block.split(_rooms(kinds)), kinds, strict=True)
     return [room[: shape.numel() * dtype.itemsize].view(dtype).view(shape) for room, (dtype, shape) in rooms]
 
 
 def _rooms(kinds: tuple[tuple[torch.dtype, torch.Size], ...]) -> list[int]:
-    """The bytes of the block that each tensor takes."""
+    """Return the number of bytes that each tensor takes in the block."""
     return [-(-shape.numel() * dtype.itemsize // _ALIGNED) * _ALIGNED for dtype, shape in kinds]

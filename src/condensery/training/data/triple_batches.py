@@ -1,4 +1,4 @@
-"""Batches for fine-tuning: queries, a positive each, and hard negatives."""
+"""Batches for fine-tuning: queries, one positive for each query, and hard negatives."""
 
 from bisect import insort
 from dataclasses import dataclass, replace
@@ -29,14 +29,14 @@ class TripleBatch(Batch):
     A chunk holds queries (tower QUERY) or passages (tower PASSAGE). With frozen ``vectors`` all chunks hold queries.
 
     Attributes:
-        positive: (q,) the index among the p passages of each query's positive.
-        known: (q, p) bool, True where a passage is no negative of the query: the passage is relevant to the query, or has
+        positive: (q,) the index of each query's positive among the p passages.
+        known: (q, p) bool, True where a passage is excluded as a negative of the query. It is relevant to the query, or has
             the text of a relevant passage (``NoNegatives``).
-        passages: (p,) the rows of the passages in the collection, ascending.
-        judged: (j, 2) a query of the batch, and the row in the collection of a passage that is no negative of the query.
-        teacher: (q, p) fp32, the teacher's score of each pair, NaN where the teacher has none; None = no teacher.
-        scored: (s, 2) a query of the batch, and the row in the collection of a passage that the teacher scored for it.
-        scores: (s,) fp32, the teacher's scores of the pairs ``scored``.
+        passages: (p,) the collection rows of the passages, ascending.
+        judged: (j, 2) pairs of a query of the batch and the collection row of a passage excluded as a negative of the query.
+        teacher: (q, p) fp32, the teacher's score of each pair, NaN where the teacher has no score; None = no teacher.
+        scored: (s, 2) pairs of a query of the batch and the collection row of a passage that the teacher scored for it.
+        scores: (s,) fp32, the teacher's scores of the pairs in ``scored``.
         vectors: (p, d) frozen vectors of the passages; None = the passages are encoded.
     """
 
@@ -58,29 +58,31 @@ def taught_batch(batch: TripleBatch, training: TrainingQueries, chosen: Ids) -> 
 
 
 class TripleBatches:
-    """Makes batches of queries, one positive each, and hard negatives; passages of other queries are negatives too.
+    """Makes batches of queries, one positive for each query, and hard negatives.
 
-    A positive and ``negatives`` hard negatives are drawn for each query anew each epoch. Hard negatives are drawn without
-    replacement from the query's pool. Where the pool is too small, the missing ones are drawn from the whole corpus. A
-    passage that is judged relevant to the query is never its hard negative. Neither is a passage with the text of such a
-    passage or of the query (``NoNegatives``). A passage that occurs twice in a batch is encoded once.
+    The passages of the other queries in a batch are negatives as well. One positive and ``negatives`` hard negatives are
+    drawn for each query, anew in each epoch. Hard negatives are drawn without replacement from the query's pool. Where the
+    pool is too small, the missing ones are drawn from the whole corpus. A passage that is judged relevant to the query is
+    never its hard negative. Neither is a passage with the text of a relevant passage or of the query (``NoNegatives``). A
+    passage that occurs twice in a batch is encoded once.
 
     Args:
-        queries, passages: token stores of the collection; ``titles`` of the passages or None.
+        queries, passages: token stores of the collection; ``titles``: token store of the passages' titles, or None.
         vocabulary: vocabulary of the tokens.
-        training: the training queries, with their positives, their negatives and the teacher's scores.
+        training: the training queries with their positives, their hard negatives and the teacher's scores.
         batch_size: number of queries per step.
-        negatives: hard negatives a query (0 = in-batch negatives alone).
-        query_length, passage_length: longest inputs in tokens, [CLS] and [SEP] included.
+        negatives: number of hard negatives per query (0 = in-batch negatives only).
+        query_length, passage_length: longest query and passage in tokens, [CLS] and [SEP] included.
         budget: largest number of tokens in a chunk, padding included.
         seed: seed of the order, and of the drawn positives and negatives.
-        order: gives the epoch and the queries of each step; None = all queries in random order, anew each epoch.
-        prefixes: the ids put before queries and passages.
-        shared_negatives: number of passages drawn from the whole collection at each step; they are negatives of all queries
+        order: function that returns the epoch and the queries of a step; None = all queries, in a new random order each
+            epoch.
+        prefixes: token ids put before queries and passages.
+        shared_negatives: number of passages drawn from the whole collection in each step; they are negatives of all queries
             of the step.
-        text_queries: queries made of the passages; each step has a few of them beside the judged queries. None = none.
-        vectors: frozen vectors of the passages, while the queries' tower is trained (ADORE: Zhan et al. 2021, §4.2); None =
-            passages are encoded.
+        text_queries: queries built from passages; each step adds a few of them to the judged queries. None = no such queries.
+        vectors: function that returns frozen passage vectors, for training the query tower alone (ADORE: Zhan et al. 2021,
+            §4.2); None = passages are encoded.
     """
 
     def __init__(
@@ -123,12 +125,12 @@ class TripleBatches:
         return replace(self.batch_of(epoch, chosen, of_text, self._shared(step)), replicated=replicated)
 
     def batch_of(self, epoch: int, chosen: Ids, of_text: Ids = NOTHING, shared: Ids = NOTHING) -> TripleBatch:
-        """Return the batch of any queries, with the positives and hard negatives that are drawn for them in an epoch.
+        """Return a batch of any queries, with the positives and hard negatives that are drawn for them in an epoch.
 
         Args:
-            epoch: of which the draws are.
+            epoch: number of the epoch, which determines the draws.
             chosen: (b,) the judged queries, numbered as in ``training``; they come first in the batch.
-            of_text: (t,) the queries made of passages, numbered as in ``text_queries``; they follow the judged queries.
+            of_text: (t,) the queries built from passages, numbered as in ``text_queries``; they follow the judged queries.
             shared: (s,) passages that are negatives of all queries.
         """
         positive, hard = self.draw(epoch, chosen)  # (b,), (b, negatives)
@@ -161,14 +163,14 @@ class TripleBatches:
         return made if self.training.teacher is None else taught_batch(made, self.training, chosen)
 
     def rows(self, tower: int, rows: Ids) -> tuple[Ids, Ids]:
-        """Return queries (tower QUERY) or passages (tower PASSAGE) in the tokens that the encoder reads.
+        """Return queries or passages as the token ids that the encoder reads.
 
         Args:
             tower: QUERY or PASSAGE.
             rows: (n,) rows of the queries or passages in the collection.
 
         Returns:
-            the ids of all rows, concatenated (N,), and the index at which each row begins (n + 1,).
+            the token ids of all rows, concatenated (N,), and the index at which each row begins (n + 1,).
         """
         if tower == QUERY:
             return text_rows(self.queries, rows, self.vocabulary, self.query_length, prefix=self.prefixes.query)
@@ -176,9 +178,9 @@ class TripleBatches:
         return text_rows(self.passages, rows, *how, prefix=self.prefixes.passage)
 
     def _shared(self, step: int) -> Ids:
-        """Return the shared negatives (s,) of a step: passages of the whole collection, no two of one text.
+        """Return the shared negatives (s,) of a step: passages of the whole collection, without repeated texts.
 
-        All passages are returned where the collection has no more than are wanted.
+        All passages are returned where the collection has no more than ``shared_negatives``.
         """
         if not self.shared_negatives:
             return NOTHING
@@ -188,14 +190,14 @@ class TripleBatches:
         return np.unique(drawn if known is None else known.passages.first(drawn))
 
     def _of_text(self, chosen: Ids) -> tuple[tuple[Ids, Ids], Ids]:
-        """Return queries that were made of passages.
+        """Return queries that were built from passages.
 
         Args:
             chosen: (t,) the queries, numbered as in ``text_queries``.
 
         Returns:
-            the ids of all queries, concatenated (N,), with the index at which each begins (t + 1,); and the passage of each
-            query (t,).
+            the token ids of all queries, concatenated (N,), with the index at which each query begins (t + 1,); and the
+            passage of each query (t,).
         """
         if self.text_queries is None:
             return (NOTHING, np.zeros(1, np.int64)), NOTHING
@@ -205,18 +207,18 @@ class TripleBatches:
         return rows, own if known is None else known.passages.first(own)
 
     def draw(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
-        """Draw a positive (b,) and hard negatives (b, negatives) of the queries ``chosen`` (b,) for an epoch."""
+        """Draw positives (b,) and hard negatives (b, negatives) for the queries ``chosen`` (b,) in an epoch."""
         positive = self._positives(epoch, chosen)
         return positive, self._hard_negatives(epoch, chosen, positive)
 
     def _positives(self, epoch: int, chosen: Ids) -> Ids:
-        """Draw one judged relevant passage of each query: (b,)."""
+        """Draw one judged relevant passage for each query: (b,)."""
         return drawn_positives(self.training.positives, self.training.starts, chosen, self.seed, epoch)
 
     def _hard_negatives(self, epoch: int, chosen: Ids, positive: Ids) -> Ids:
         """Draw passages from each query's pool, or from the corpus where the pool has too few: (b, negatives).
 
-        Where the corpus has too few as well, the query's ``positive`` (b,) fills the gap; it adds nothing to the batch.
+        Where the corpus has too few as well, the query's ``positive`` (b,) fills the gap. It is in the batch already.
         """
         if not self.negatives:
             return np.empty((len(chosen), 0), dtype=np.int64)
@@ -245,15 +247,15 @@ class TripleBatches:
         return drawn if training.known is None else training.known.passages.first(drawn)
 
     def _judged(self, chosen: Ids) -> Ids:
-        """Return each query of the batch with each passage that is no negative of it: (j, 2)."""
+        """Return the pairs of a query of the batch and a passage that is excluded as its negative: (j, 2)."""
         passages, numbers = self.training.no_negatives(chosen)
         return np.stack([np.repeat(np.arange(len(chosen)), numbers), passages], axis=1)
 
 
 def _others(draws: NDArray[np.float64], taken: Ids, items: int, otherwise: int) -> list[int]:
-    """Return a different item of 0 .. items - 1 for each draw in [0, 1), none of them in ``taken``.
+    """Return a different item of 0 .. items - 1 for each draw in [0, 1), excluding the items in ``taken``.
 
-    ``otherwise`` is returned for a draw where no item is left.
+    A draw for which no item is left gets ``otherwise``.
     """
     excluded, others = taken.tolist(), []
     for draw in draws.tolist():

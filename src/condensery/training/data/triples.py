@@ -1,4 +1,4 @@
-"""The data module of judged queries with a positive and hard negatives each."""
+"""The data module for fine-tuning: judged queries, each with a positive and hard negatives."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -47,58 +47,62 @@ Taught = Searcher | type[BM25] | Predicting | Predict | Scored
 
 
 class TripleDataModule(TokenDataModule):
-    """Queries with a positive and hard negatives each, for the bi-encoder and, pair by pair, for the cross-encoder.
+    """Queries with one positive and hard negatives each, for the bi-encoder and, as pairs, for the cross-encoder.
 
-    Negatives are those of Karpukhin et al. 2020 (§3.2): hard ones, and the passages of the other queries of the batch.
+    The negatives are those of Karpukhin et al. 2020 (§3.2): hard negatives, and the passages of the other queries in the
+    batch.
 
     Args:
         data: a folder (in the BEIR layout, of documents, or of plain text), a list of texts, a ``Collection``, or ``Tokens``.
         tokenizer: folder or hub name of the tokenizer; not needed where ``data`` is ``Tokens``.
-        split: training uses the judged queries of this split; validation uses those of ``dev``, if there are any.
+        split: split whose judged queries are trained on; validation uses the split ``dev``, if there is one.
         negatives: source of the hard negatives: ``BM25`` or a ``Retriever``, which mines them in ``prepare_data``; a file
-            or folder of negatives; or several of these. A passage that is no negative of the query (``NoNegatives``) is
-            never drawn. None = only the passages of the other queries are negatives.
-        negatives_per_query: hard negatives drawn each time that a query is seen.
-        mining_depth: negatives mined for a query; the hard negatives are drawn from them.
+            or folder of negatives; or a sequence of these. Passages that are excluded as negatives of the query
+            (``NoNegatives``) are never drawn. None = only the passages of the other queries are negatives.
+        negatives_per_query: number of hard negatives drawn each time that a query is seen.
+        mining_depth: number of negatives mined per query; the hard negatives are drawn from them.
         below_share: keep only mined passages that score below this share of the positive's score, such as 0.95
             (positive-aware mining, see ``Below``); None = no such limit.
-        below_margin: keep only mined passages that score below the positive's score less this; None = no such limit.
-        below_score: keep only mined passages that score below this; None = no such limit.
-        relabel: filled sheets of the stage ``audit_negatives``, a folder or files: passages found relevant are positives.
-        train_queries: number of queries to train on, drawn by the seed; None = all.
+        below_margin: keep only mined passages that score below the positive's score minus this margin; None = no such limit.
+        below_score: keep only mined passages that score below this value; None = no such limit.
+        relabel: filled annotation sheets of the stage ``audit_negatives``, a folder or files; passages that were judged
+            relevant there become positives.
+        train_queries: number of queries to train on, drawn by the seed; None = all queries.
         leave_out_dev_passages: leave out the queries that share a relevant passage with a dev query.
         batch_size: number of queries per step.
         query_length: longest query in tokens, [CLS] and [SEP] included.
         passage_length: longest passage in tokens, [CLS] and [SEP] included.
         titles: True = passages are read as title [SEP] text.
-        pairs: True = each row is a query and a passage, ``passage_length`` tokens together, as ``CrossEncoderModule`` reads
-            them.
+        pairs: True = each input is a query and a passage, together at most ``passage_length`` tokens, for
+            ``CrossEncoderModule``.
         chunk_tokens: largest number of tokens in a chunk, padding included; gradients are accumulated over chunks.
         seed: seed of the order, and of the drawn positives and negatives.
         workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
             more, the program must be guarded by ``if __name__ == "__main__":``.
-        teacher: source of the scores of positives and hard negatives, for distillation (the losses margin_mse and kl). It is
-            ``BM25`` or a ``Retriever``; an object with ``predict``, such as sentence-transformers' ``CrossEncoder``, or a
-            function, that returns a number for each of a list of pairs (query text, passage text); or the scores: in a file
-            (``read_pair_scores``), by query id and passage id, or as ``PairScores``. None = no teacher.
-        text_queries: pairs of a query that was made of a passage, such as the passage's title, and the id of the passage.
+        teacher: source of the scores of positives and hard negatives, for distillation (the losses margin_mse and kl). A
+            model is ``BM25``, a ``Retriever``, an object with ``predict`` such as sentence-transformers' ``CrossEncoder``,
+            or a function. ``predict`` and the function take a list of pairs (query text, passage text) and return one
+            number per pair. Existing scores are a file (``read_pair_scores``), a mapping query id -> passage id -> score,
+            or ``PairScores``. None = no teacher.
+        text_queries: pairs of a query that was built from a passage, such as the passage's title, and the passage's id.
             These queries are trained on beside the judged queries, each with its own passage as positive (``TextQueries``).
-            None = there are none.
-        text_batch_size: number of ``text_queries`` a step.
-        shared_negatives: number of passages of the whole collection, drawn anew each step, that are negatives of all queries
-            of the step; needs a ``student``.
-        student: a retriever whose vectors of the passages are used. They are frozen, while
-            ``BiEncoderModule(train_passages=False)`` trains the queries' tower. The student's prefixes and its length of
-            passages are used, too. A student that has not indexed the passages does so. None = passages are encoded.
-        training: the queries, their positives and their negatives, in place of ``split`` and ``negatives``.
-        order: gives the epoch and the queries of each step; None = all queries in random order, anew each epoch.
-        query_prefix: string put before each query, such as E5's "query: "; the encoder must have the same, see ``TowersModule``. A row
-            of ``pairs`` has none.
+            None = no such queries.
+        text_batch_size: number of ``text_queries`` per step.
+        shared_negatives: number of passages that are drawn from the whole collection in each step and are negatives of all
+            queries of the step; needs a ``student``.
+        student: a retriever whose passage vectors are used and stay frozen, while
+            ``BiEncoderModule(train_passages=False)`` trains the query tower. The student's prefixes and passage length are
+            used, too. The passages are indexed if the student has not indexed them. None = passages are encoded.
+        training: the queries with their positives and negatives, in place of ``split`` and ``negatives``.
+        order: function that returns the epoch and the queries of a step; None = all queries, in a new random order each
+            epoch.
+        query_prefix: string put before each query, such as E5's "query: "; the encoder must have the same prefix, see
+            ``TowersModule``. With ``pairs`` there is no prefix.
         passage_prefix: string put before each passage, and before the passage's title.
 
     Raises:
-        UserError: a number is out of its range, or the query leaves no room for a passage in a row of ``pairs``; see
-            ``TokenDataModule``, too.
+        UserError: a number is out of its range, or with ``pairs`` the query leaves no room for a passage; see also
+            ``TokenDataModule``.
     """
 
     def __init__(
@@ -166,11 +170,11 @@ class TripleDataModule(TokenDataModule):
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Longest query and passage (of ``pairs``: query and pair) in tokens, [CLS] and [SEP] included."""
+        """Longest query and passage (with ``pairs``: query and pair) in tokens, [CLS] and [SEP] included."""
         return self.query_length, self.passage_length
 
     def prepare_data(self) -> None:
-        """Read, tokenise, encode, mine and score what is not cached; Lightning calls this in one process of a machine."""
+        """Read, tokenise, encode, mine and score all that is not cached. Lightning calls this in one process per machine."""
         super().prepare_data()
         if self.student is not None:
             self._vectors(self.student)
@@ -180,7 +184,7 @@ class TripleDataModule(TokenDataModule):
             self._judged()
 
     def make_batches(self) -> TripleBatches | ListBatches:
-        """Return the object that makes the batches: of triples, or of lists where ``pairs`` is true."""
+        """Return the object that makes the batches: ``TripleBatches``, or ``ListBatches`` where ``pairs`` is true."""
         if self.training is None:
             self.training = self._judged()
         triples = TripleBatches(

@@ -1,1 +1,1 @@
-"""The LightningModules: one for each method of pre-training and of fine-tuning."""
+"""The LightningModules: one for each pre-training method and each fine-tuning method."""

@@ -86,7 +86,7 @@ class BiEncoderModule(TowersModule):
                     assert batch.scored is not None
                     assert batch.scores is not None
                     teacher = {"teacher": joined_teacher(batch.passages, number, batch.scored, batch.scores)}
-                queries = gathered(queries)
+                queries = gathered(queries)  # (Q, d)
                 passages, positive, known = joined_passages(passages, batch.passages, positive, batch.judged)
             masked = known if self.mask_known_positives else None
             return self.loss(queries, passages, positive, masked, **teacher)

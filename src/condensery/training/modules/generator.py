@@ -95,7 +95,7 @@ class GeneratorBatches:
         read = self._ids(texts, self.max_input_tokens)
         written = self._ids(self.queries.column("text").take(rows[:, 1]), self.max_tokens)
         lengths = np.array([[len(a), len(b)] for a, b in zip(read, written, strict=True)])  # (n, 2)
-        order = np.argsort(-lengths.sum(axis=1), kind="stable")
+        order = np.argsort(-lengths.sum(axis=1), kind="stable")  # (n,)
         parts, first = [], 0
         while first < len(order):
             last = first + max(1, self.budget // int(lengths[order[first]].sum()))
@@ -118,7 +118,7 @@ class GeneratorBatches:
 
 
 def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
-    padded = np.full((len(rows), max(map(len, rows))), filler, dtype=np.int64)
+    padded = np.full((len(rows), max(map(len, rows))), filler, dtype=np.int64)  # (rows, longest row)
     for place, row in enumerate(rows):
         padded[place, : len(row)] = row
     return torch.from_numpy(padded)

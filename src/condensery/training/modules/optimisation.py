@@ -130,7 +130,7 @@ class TrainingModule(pl.LightningModule):
         return min(epochs * each, most) if most >= 0 else epochs * each
 
     def _batches_an_epoch(self) -> int | None:
-        """Return the number of batches that Lightning counts as an epoch; None for a data module that is not ours."""
+        """Return the number of batches that Lightning counts as an epoch; None for a data module of another package."""
         if not hasattr(self._data, "batches_an_epoch"):
             return None
         each, limit = int(self._data.batches_an_epoch()), self.trainer.limit_train_batches

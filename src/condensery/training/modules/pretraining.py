@@ -71,7 +71,7 @@ class CondenserModule(BackboneModule):
         late_mlm: whether an MLM loss at the backbone's last layer is added to the head's MLM loss.
         dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         mlm_weight: factor of the MLM losses.
-        optimiser: see ``TrainingModule``.
+        optimiser: arguments of ``TrainingModule``.
 
     Raises:
         UserError: the checkpoint or its tokenizer cannot be loaded, or a number is out of its range.
@@ -172,7 +172,7 @@ class MaskedAutoEncoderModule(BackboneModule):
         decoder_mask_rate: share of the other tokens that each position of an enhanced decoder does not see.
         dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         mlm_weight: factor of the encoder's MLM loss.
-        optimiser: see ``TrainingModule``.
+        optimiser: arguments of ``TrainingModule``.
 
     Raises:
         UserError: the checkpoint or its tokenizer cannot be loaded, or a number is out of its range.
