@@ -15,7 +15,7 @@ def vectors_of(context: Context, key: str, named: str) -> tuple[DenseIndex, Path
     """Open an index with frozen passage vectors.
 
     Args:
-        context: of the stage.
+        context: context of the stage.
         key: the config key that names the index.
         named: the name in that key, for the message.
 

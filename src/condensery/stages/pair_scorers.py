@@ -26,7 +26,7 @@ def cross_encoder(
         artifact: the cross-encoder.
         collection: the collection whose pairs are scored.
         precision: fp32, bf16 or fp16.
-        context: of the stage that scores.
+        context: context of the stage that scores.
         queries: queries that are read in place of the collection's, in the same tokens.
 
     Raises:

@@ -57,8 +57,8 @@ def run_training(
         module: the model with its loss and optimiser.
         data: the batches.
         settings: the length of training and the intervals of checkpoints and logs.
-        config: of the stage.
-        context: of the stage.
+        config: config of the stage.
+        context: context of the stage.
         sample: the queries and passages of validation; None = no ranking is measured, or there are no dev queries.
         callbacks: callbacks besides those that the config names.
 
@@ -185,9 +185,9 @@ def initial_towers(config: EncoderStageConfig, context: Context, vocabulary: Voc
     """Return the towers before the first step: from scratch, from a checkpoint, or from the artifact of another stage.
 
     Args:
-        config: of the stage.
-        context: of the stage.
-        vocabulary: of the tokens.
+        config: config of the stage.
+        context: context of the stage.
+        vocabulary: vocabulary size of the tokens.
         separate: whether queries and passages have towers of their own.
     """
     backbone = config.backbone
@@ -220,9 +220,9 @@ def validation_sample(
     """Draw the sample that a retriever is validated on.
 
     Args:
-        config: of the stage.
+        config: config of the stage.
         module: the retriever that is trained.
-        context: of the stage.
+        context: context of the stage.
         lengths: tokens of the longest query and the longest passage.
 
     Returns:

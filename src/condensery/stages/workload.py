@@ -31,7 +31,7 @@ class Sizes:
         encoder: sizes of the encoder.
         passage_length: tokens of the longest passage that the encoder reads.
         same_passages: whether training has changed only the tower of queries, so that passage vectors are the same.
-        dimensions: of an index's vectors; 0 = the index is searched by words.
+        dimensions: dimensions of an index's vectors; 0 = the index is searched by words.
         members: the indexes that a fused index joins.
         negatives: number of negatives that were mined for all queries together.
         sentences: examples of a sentence task.

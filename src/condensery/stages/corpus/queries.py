@@ -47,7 +47,7 @@ def write_queries(
 
     Args:
         pairs: (row of the passage, query) in any order.
-        context: of a stage whose config is a ``QueryStageConfig``.
+        context: context of a stage whose config is a ``QueryStageConfig``.
         missing: advice for the message where a passage without a query is an error; None = such passages are allowed.
         none: returns, once all pairs are read, the reason why no passage has a query, and the remedy.
 

@@ -79,7 +79,7 @@ def write_sentences(examples: Iterable[Example], context: Context, name: str, ta
 
     Args:
         examples: in any order of splits.
-        context: of the stage.
+        context: context of the stage.
         name: name of the task's collection.
         task: the kind of examples.
 

@@ -23,7 +23,7 @@ class Bm25Similarity:
         queries, passages: rows in the collection.
         neighbours: how many passages of each query, and queries of each passage, are listed.
         folder: folder of the temporary index.
-        threads: of the search.
+        threads: threads of the search.
     """
 
     corpus: Path
@@ -65,8 +65,8 @@ def adaptive_order(
         beam: 1 is the greedy search; a larger number takes the best of that many swaps in each step.
         neighbours: passages of each query, and queries of each passage, that are looked at.
         similarity: ``bm25``, ``encoder``, or ``bm25_then_encoder`` for BM25 in the first epoch.
-        seed: of the order.
-        threads: of the searches.
+        seed: random seed of the order.
+        threads: threads of the searches.
         device: device of the search by vectors; None = a GPU where there is one.
     """
     passages = np.unique(training.positives)

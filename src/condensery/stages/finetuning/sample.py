@@ -89,7 +89,7 @@ def judge_of(
 
     Args:
         config: the keys of the sample.
-        context: of the stage.
+        context: context of the stage.
         folder: folder of the start.
         start: the retriever that the others are compared with.
         left_out: whether fewer than ``number`` dev queries are filled up with training queries (``training.dev_passages``).

@@ -192,8 +192,8 @@ def _fit(
     Args:
         module: the model with its objective.
         data: the batches.
-        config: of the stage.
-        context: of the stage.
+        config: config of the stage.
+        context: context of the stage.
         saved: the longest query and passage, in tokens, that the checkpoint is searched with; None = those of the training.
 
     Returns:

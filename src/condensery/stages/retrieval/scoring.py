@@ -27,7 +27,7 @@ def searched(
     all processes on its machine.
 
     Args:
-        context: of the stage.
+        context: context of the stage.
         collection: the passages and queries.
         query_rows: (n,) rows of the queries.
         depth: candidates per query, k.
