@@ -33,7 +33,7 @@ def token_vectors(config: TokenVectorsConfig, context: Context) -> dict[str, Any
 
 
 def read_token_vectors(folder: Path, seed: int) -> NDArray[np.float64]:
-    """Return the token vectors (V, dim) of an artifact, turned by a random rotation (``models.warm_start.token_vectors``).
+    """Return the token vectors (V, dim) of an artifact after a random rotation (``models.warm_start.token_vectors``).
 
     Args:
         folder: folder of the artifact.
