@@ -109,7 +109,7 @@ def searched(artifact: Artifact, name: str) -> tuple[Artifact, Artifact]:
 
     Args:
         artifact: the evaluation or index.
-        name: of the retriever, for the message.
+        name: name of the retriever, for the message.
 
     Raises:
         UserError: there is no index to search.

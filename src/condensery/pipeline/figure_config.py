@@ -139,7 +139,7 @@ def check(name: str, figure: FigureConfig, kinds: dict[str, str], rows: Iterable
     """Check that the recipe has everything that a figure names.
 
     Args:
-        name: of the figure.
+        name: name of the figure.
         figure: its config.
         kinds: stage -> its kind.
         rows: rows of the table.

@@ -32,12 +32,12 @@ class Node:
     """One stage of a recipe.
 
     Attributes:
-        name: of the stage in the recipe.
-        kind: of the stage.
+        name: name of the stage in the recipe.
+        kind: kind of the stage.
         config: the checked config.
         inputs: field of the config -> names of the nodes that the field reads.
         made_from: field of the config -> references ``kind/id`` of the artifacts of these nodes.
-        id: of the artifact; empty where it is not known.
+        id: artifact id of the artifact; empty where it is not known.
     """
 
     name: str

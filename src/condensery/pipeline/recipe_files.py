@@ -33,7 +33,7 @@ def check_file(path: Path, own: bool = False) -> None:
     """Check a YAML file before Hydra composes it.
 
     Args:
-        path: of the file.
+        path: path of the file.
         own: whether the file is the project's root config, whose references are not checked.
 
     Raises:

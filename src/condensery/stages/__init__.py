@@ -1,1 +1,1 @@
-"""The stages of a recipe: a typed config in, one artifact folder out; ``base`` says what a stage is."""
+"""The stages of a recipe: each turns a typed config into one artifact folder; ``base`` defines the shared types."""

@@ -9,8 +9,8 @@ from condensery.stages.base import StageConfig, operational
 from condensery.stages.registry import registry
 from condensery.system.files import expanded, is_hub_name, read_json
 
-_TIMES = ("train/tokens_per_s",)  # values of a stage that another run would not repeat
-_PLACES = ("precision", "seed")  # settings of a stage that stand last on the card
+_TIMES = ("train/tokens_per_s",)  # metrics of a stage that another run would not reproduce
+_PLACES = ("precision", "seed")  # settings that come last on the card
 _METHODS = {
     "pretrain_mlm": "Pre-trained by masked language modelling",
     "pretrain_condenser": "Pre-trained as a Condenser (Gao and Callan 2021a)",
@@ -31,9 +31,9 @@ def card_of(made_by: type[StageConfig], config: Mapping[str, Any], data: str | N
 
     Args:
         made_by: class of the stage's config.
-        config: the values of the config, as the manifest has them.
+        config: values of the config, as in the manifest.
         data: name of the collection.
-        values: the values that the stage returns for its manifest.
+        values: metrics that the stage returns for its manifest.
     """
     base = (config.get("backbone") or {}).get("name")
     kind = next(kind for kind, stage in registry().items() if stage.config is made_by)

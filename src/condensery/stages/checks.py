@@ -1,6 +1,6 @@
 """Checks that find faults of a config before any work is done.
 
-A check of the inputs returns, as ``StageConfig.input_error`` does, the faulty field and the complaint about it, or None.
+Like ``StageConfig.input_error``, a check of the inputs returns the faulty field and the error message, or None.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ Split = Literal["train", "dev", "test", "dl19", "dl20"]
 
 
 def missing_split(split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:
-    """Report a split that the collection of the stage ``corpus`` will not have.
+    """Report a split that the collection of the stage ``corpus`` lacks.
 
     Args:
         split: the split that the stage reads.
-        corpus: the config of the stage with the collection.
+        corpus: config of the stage with the collection.
     """
     data = getattr(corpus[0], "data", None) if corpus else None
     judged = data.judged_splits() if data else None
@@ -54,7 +54,7 @@ def unmeasurable(metrics: Sequence[str], split: Split, corpus: Sequence[StageCon
 
 
 def not_encoded(split: str, field: str, indexes: Sequence[StageConfig]) -> tuple[str, str] | None:
-    """Report an index, named in ``field``, whose ``query_splits`` leave out the split that is searched."""
+    """Report an index, named in ``field``, whose ``query_splits`` do not include the split that is searched."""
     for config in indexes:
         splits = getattr(config, "query_splits", None)
         if splits is not None and split not in splits:
@@ -67,11 +67,11 @@ def not_encoded(split: str, field: str, indexes: Sequence[StageConfig]) -> tuple
 
 
 def check_folder(name: str | None, key: str) -> None:
-    """Check that a folder exists, where ``name`` can only be a folder and no name on the hub.
+    """Check that a folder exists, if ``name`` can only be a folder and not a hub name.
 
     Args:
         name: folder, hub name or None.
-        key: the config key of ``name``, for the message.
+        key: config key of ``name``, for the error message.
 
     Raises:
         UserError: there is no such folder.
@@ -81,14 +81,14 @@ def check_folder(name: str | None, key: str) -> None:
 
 
 def check_checkpoint(name: str | None, key: str) -> None:
-    """Check that a folder exists and holds a checkpoint: its ``config.json`` and weights.
+    """Check that a folder exists and contains a checkpoint: ``config.json`` and weights.
 
     Args:
         name: folder, hub name or None; hub names are not checked.
-        key: the config key of ``name``, for the message.
+        key: config key of ``name``, for the error message.
 
     Raises:
-        UserError: there is no such folder, or it holds no checkpoint.
+        UserError: there is no such folder, or it contains no checkpoint.
     """
     check_folder(name, key)
     if not name or not expanded(name).is_dir():
@@ -104,12 +104,12 @@ def check_checkpoint(name: str | None, key: str) -> None:
 def check_no_retriever(backbone: BackboneConfig, folder: Path | None = None) -> None:
     """Refuse to pre-train a released retriever, unless ``backbone.pooling`` is cls.
 
-    Pre-training trains the state of [CLS], at the rate and for the steps of a model that cannot search yet. A released
-    retriever would lose what it has learned.
+    Pre-training trains the state of [CLS], with the learning rate and the steps for a model that is no retriever yet. A
+    released retriever would lose what it has learned.
 
     Args:
-        backbone: the model that pre-training would begin with.
-        folder: folder of the checkpoint; None = ``backbone.name``. A checkpoint that is not fetched yet is not checked.
+        backbone: config of the initial model.
+        folder: folder of the checkpoint; None = ``backbone.name``. A checkpoint that is not downloaded yet is not checked.
 
     Raises:
         UserError: the checkpoint is a trained retriever.
@@ -130,9 +130,9 @@ def check_length(key: str, tokens: int, positions: int) -> None:
     """Check that an input fits the backbone.
 
     Args:
-        key: the config key that sets the length.
-        tokens: the length of the input.
-        positions: the longest input that the backbone reads, in tokens.
+        key: config key that sets the length.
+        tokens: input length in tokens.
+        positions: maximum input length of the backbone, in tokens.
 
     Raises:
         ValueError: ``tokens`` is larger than ``positions``.

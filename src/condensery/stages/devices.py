@@ -11,10 +11,10 @@ from condensery.stages.base import Runtime
 
 
 def torch_device(accelerator: str) -> torch.device:
-    """Return the device for ``cpu``, ``gpu`` or ``auto``, which takes a GPU where there is one.
+    """Return the device for ``cpu``, ``gpu`` or ``auto`` (a GPU where there is one).
 
     Raises:
-        UserError: ``gpu`` is asked for and there is none.
+        UserError: ``gpu`` is requested and there is no GPU.
     """
     if accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("trainer.accelerator: gpu was asked for, but torch sees none; use cpu or auto")
@@ -22,7 +22,7 @@ def torch_device(accelerator: str) -> torch.device:
 
 
 def init_process_group(runtime: Runtime) -> None:
-    """Join the processes of a stage into a group, each on its own GPU if there are GPUs; one process alone does nothing.
+    """Join the processes of a stage into a process group, each on its own GPU if there are GPUs; a single process skips this.
 
     Raises:
         UserError: there are fewer GPUs than processes.
@@ -33,16 +33,16 @@ def init_process_group(runtime: Runtime) -> None:
     gpu = torch_device(runtime.accelerator).type == "cuda"
     if gpu:
         seen = torch.cuda.device_count()
-        bound = seen == 1 and runtime.launcher.kind == "slurm"  # SLURM may show each process its own alone
+        bound = seen == 1 and runtime.launcher.kind == "slurm"  # SLURM may show each process only its own GPU
         if seen < member.local_processes and not bound:
             raise UserError(f"trainer.devices: {member.local_processes} GPUs are asked for, and torch sees {seen}")
         torch.cuda.set_device(0 if bound else member.local_rank)
-    # The others wait for a validation or another slow step of the first; the launcher notices a process that dies.
+    # Other processes wait while the first validates or does other slow work; the launcher notices a process that dies.
     distributed.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=timedelta(days=7))
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Return the context of mixed precision for inference; for fp32 it does nothing."""
+    """Return the autocast context of mixed precision for inference; for fp32 it has no effect."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)

@@ -1,4 +1,4 @@
-"""Frozen passage vectors: those of an index, where a stage trains or encodes the queries alone."""
+"""Frozen passage vectors from an index, for stages that train or encode only queries."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ def vectors_of(context: Context, key: str, named: str) -> tuple[DenseIndex, Path
     """Open an index with frozen passage vectors.
 
     Args:
-        context: of the stage.
-        key: the config key that names the index.
-        named: the name in that key, for the message.
+        context: context of the stage.
+        key: config key that names the index.
+        named: name in that key, for the error message.
 
     Returns:
-        the index, and the folder of the encoder that made it.
+        the index, and the folder of its encoder.
 
     Raises:
         UserError: the index does not have exactly one vector for each passage.
@@ -42,12 +42,12 @@ def check_encoded_by(model: BiEncoder, passage_length: int, index: SavedRetrieve
 
     Args:
         model: the retriever.
-        passage_length: tokens of the longest passage that the retriever reads.
-        index: the encoder of the index.
-        named: the index as the message calls it, such as 'stages.tuned.passages: as_it_is'.
+        passage_length: maximum tokens of a passage for the retriever.
+        index: encoder of the index.
+        named: description of the index in the error message, such as 'stages.tuned.passages: as_it_is'.
 
     Raises:
-        UserError: settings, lengths or the weights of the towers of passages differ.
+        UserError: settings, lengths or weights of the passage towers differ.
     """
     alike = model.settings == index.model.settings and passage_length == index.passage_length
     if not alike or not same_weights(model.passage, index.model.passage):

@@ -21,9 +21,9 @@ class TorchrunLauncher(_Launcher):
     """Starts the processes with torchrun.
 
     Attributes:
-        nodes: number of machines.
-        endpoint: ``host:port`` where the nodes meet; needed for several nodes.
-        before: the words before torchrun's command that bring it to every node.
+        nodes: number of nodes.
+        endpoint: ``host:port`` of the rendezvous; required for several nodes.
+        before: prefix of torchrun's command that runs it on every node.
     """
 
     kind: Literal["torchrun"]
@@ -43,7 +43,7 @@ class SlurmLauncher(_Launcher):
 
     Attributes:
         cluster: ``slurm``, or ``local`` for processes of this machine.
-        nodes: number of machines.
+        nodes: number of nodes.
         hours: time limit of the job.
         cpus_per_process: CPU cores of each process.
     """

@@ -20,14 +20,14 @@ from condensery.tokens.store import TokenStore
 def cross_encoder(
     artifact: Artifact, collection: Collection, precision: str, context: Context, queries: TokenStore | None = None
 ) -> PairScorer:
-    """Load a cross-encoder with the tokens that it was trained with; members of an ensemble may differ in their tokenizers.
+    """Load a cross-encoder with token ids of its own tokenizer; members of an ensemble may have different tokenizers.
 
     Args:
-        artifact: the cross-encoder.
+        artifact: artifact of the cross-encoder.
         collection: the collection whose pairs are scored.
         precision: fp32, bf16 or fp16.
-        context: of the stage that scores.
-        queries: queries that are read in place of the collection's, in the same tokens.
+        context: context of the stage that scores.
+        queries: queries in place of the collection's, tokenised in the same way.
 
     Raises:
         UserError: the cross-encoder was trained on another collection.

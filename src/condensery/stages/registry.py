@@ -1,6 +1,6 @@
-"""The registry of all kinds of stages: the config class of each, the function that runs it, and the product it makes.
+"""The registry of all kinds of stages: config class, function and product of each kind.
 
-A stage of this project consists of a config class, in ``config.py`` of its family, and a function in a module beside it::
+A stage of this project consists of a config class in ``config.py`` of its family, and a function in a module beside it::
 
     @stage("mine", "mine:mine", version=1, makes="negatives")
     class MineConfig(StageConfig):
@@ -12,10 +12,10 @@ A stage of this project consists of a config class, in ``config.py`` of its fami
     def mine(config: MineConfig, context: Context) -> dict[str, Any]:
         index = context.input("retriever")  # the folder of the input artifact
         ...                                 # write into context.folder
-        return {"queries": 1000}            # goes into the manifest
+        return {"queries": 1000}            # metrics for the manifest
 
 A config module imports pydantic but not torch. The function's module, which imports torch, is loaded when the stage runs.
-So a dry run is quick. A plugin may have both in one file and decorate the function
+So a dry run is fast. A plugin may have both in one file and decorate the function
 (``@stage("mine", version=1, makes=...)``).
 """
 
@@ -45,8 +45,8 @@ class Stage:
     Attributes:
         kind: name of the kind.
         place: the function that runs the stage, as ``module:function``.
-        version, makes, adapts, together: as ``stage`` takes them.
-        decorated: the config class, or the function, that ``stage`` has decorated.
+        version, makes, adapts, together: the arguments of ``stage``.
+        decorated: the config class or function that ``stage`` decorates.
     """
 
     kind: str
@@ -70,11 +70,11 @@ class Stage:
         return typing.cast(type[StageConfig], typing.get_type_hints(self.decorated)["config"])
 
     def by_several(self, config: StageConfig, context: Context) -> bool:
-        """Return whether several processes compute the stage, where the run has more than one for it."""
+        """Return whether several processes compute the stage if ``trainer.devices`` > 1."""
         return bool(self._beside(self.together)(config, context)) if isinstance(self.together, str) else self.together
 
     def _beside(self, name: str) -> Callable[..., Any]:
-        """Return a function of the module that runs the stage."""
+        """Return a function from the module of the stage's function."""
         found: Callable[..., Any] = getattr(importlib.import_module(self.place.partition(":")[0]), name)
         return found
 
@@ -96,14 +96,14 @@ def stage(
     Args:
         kind: name of the kind.
         function: ``module:function`` for a decorated class, in a module beside that of the class.
-        version: a number that is raised when a change of the code changes the stage's product.
+        version: version of the code, raised when a change of the code changes the stage's product.
         makes: the product, as in ``Input(product)`` of the stages that read it: ``encoder``, ``index``, ...
-        adapts: a field of the config. A recipe may name, where ``makes`` is wanted, a stage that makes the product which
+        adapts: a field of the config. Where a recipe needs the product ``makes``, it may instead name a stage whose product
             this field reads. Then a stage of this kind is added between the two, called ``<named>.<makes>``.
-        together: whether several processes call the function at once with ``trainer.devices`` > 1, each in
-            ``context.folder``. All but the first write shards at most (``sharing.ProcessGroup``) and end by
-            ``NotRankZero``. Instead of a bool, the name of a function in the same module, which takes config and context
-            and decides whether several processes pay.
+        together: whether several processes call the function in parallel with ``trainer.devices`` > 1, all with the same
+            ``context.folder``. Processes other than the first may only write shards (``sharing.ProcessGroup``) and end with
+            ``NotRankZero``. In place of a bool: the name of a function in the same module that takes config and context and
+            returns whether several processes save time.
 
     Raises:
         ValueError: another stage already has this name.
@@ -122,7 +122,7 @@ def stage(
 
 @cache
 def _import_all(plugins: str) -> None:
-    """Import the plugins with their submodules, then this project's configs, which read what plugins have registered."""
+    """Import the plugins with their submodules, then this project's configs, which use what plugins have registered."""
     for name in filter(None, (name.strip() for name in plugins.split(","))):
         try:
             module = importlib.import_module(name)
@@ -131,7 +131,7 @@ def _import_all(plugins: str) -> None:
                 raise
             raise UserError(f"{PLUGINS}: there is no module {name!r}; is its folder in PYTHONPATH?") from None
         for submodule in pkgutil.walk_packages(getattr(module, "__path__", []), f"{name}."):
-            if not submodule.name.endswith(".__main__"):  # a program, which importing would run
+            if not submodule.name.endswith(".__main__"):  # importing a program would run it
                 importlib.import_module(submodule.name)
     for family in FAMILIES:
         importlib.import_module(f"condensery.stages.{family}.config")

@@ -1,7 +1,7 @@
-"""How several processes share a stage that does not train, by the shards of ``condensery.sharing``.
+"""Division of a stage without training among several processes, by the shards of ``condensery.sharing``.
 
-Sharing pays where there is more than one shard, and a GPU for each process. Work that the threads of a CPU do together
-anyway, such as BM25 and approximate search, stays in one process.
+Division saves time where there are several shards, and a GPU for each process. Work that already uses all threads of a CPU,
+such as BM25 and approximate search, stays in one process.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from condensery.system.files import read_json
 
 
 def process_group(runtime: Runtime) -> ProcessGroup:
-    """Return the group of processes that compute this stage; several processes are first joined."""
+    """Return the group of processes that compute this stage; several processes are first joined into a group."""
     member = runtime.distributed
     if member is None:
         return SINGLE_PROCESS
@@ -32,5 +32,5 @@ def process_group(runtime: Runtime) -> ProcessGroup:
 
 
 def searched_together(index: Path, queries: int) -> bool:
-    """Return whether several processes share a search: an exact search by vectors with more than one shard of queries."""
+    """Return whether several processes divide a search: exact vector search with more than one shard of queries."""
     return queries > SHARD and read_json(index / "index.json").get("method") == "dense"

@@ -1,7 +1,7 @@
 """Options of Lightning that recipes may set: flags of the Trainer (``trainer.flags``) and ``trainer.callbacks``.
 
-A recipe may come from somebody else. So a callback is chosen by name from a list, gets plain values, and writes only into
-the folder of its stage. This module imports neither torch nor Lightning, because a dry run makes the same checks.
+A recipe may come from an untrusted source. So a callback is chosen by name from a list, gets only plain values, and writes
+only into the folder of its stage. This module imports neither torch nor Lightning, because a dry run makes the same checks.
 """
 
 import importlib.util
@@ -36,8 +36,8 @@ BY_HAND = "the modules optimise by hand"
 VALIDATES = "use validate_every, validation_queries and validation_passages of the stage"
 LENGTH = "use steps, epochs or token_budget of the stage"
 
-# Flags that the training loop sets itself or that do nothing there, each with advice on what to use instead. Every flag that
-# could change a result is listed, so ``TrainerFlags`` need not enter the ids of artifacts.
+# Flags that the training loop sets itself or that have no effect there, each with advice on what to use instead. Every flag
+# that could change a result is listed here, so ``TrainerFlags`` need not enter artifact ids.
 OWN_FLAGS = {
     "accelerator": "use trainer.accelerator",
     "strategy": "use trainer.devices; the processes of a stage exchange their gradients once a step",
@@ -98,7 +98,7 @@ class _Closed(BaseModel):
 class TrainerFlags(_Closed):
     """The arguments of Lightning's Trainer in ``trainer.flags``, for all stages that train; None = Lightning's default.
 
-    No flag changes a result, apart from rounding. So the flags, like ``trainer.compile``, do not enter the ids of artifacts.
+    Flags change results only by rounding. So the flags, like ``trainer.compile``, do not enter artifact ids.
     """
 
     benchmark: bool | None = None
@@ -123,8 +123,8 @@ class _Callback(_Closed):
     """A callback of Lightning with its arguments; arguments that make no sense in a stage are left out.
 
     Attributes:
-        changes: whether the callback changes the stage's product, and so the id of the artifact.
-        everywhere: whether every process has the callback where several train together; otherwise only the first has it.
+        changes: whether the callback changes the stage's product, and so enters the artifact id.
+        everywhere: whether every training process has the callback; otherwise only the first has it.
         name: Lightning's name of the callback.
     """
 
@@ -134,21 +134,21 @@ class _Callback(_Closed):
 
     @property
     def at_validation(self) -> bool:
-        """Whether the callback acts at validations alone, and so does nothing in a stage that is not validated."""
+        """Whether the callback acts only at validations, and so has no effect in a stage without validation."""
         return False
 
     def arguments(self, folder: Path, validated: bool) -> dict[str, Any]:
         """Return the arguments of Lightning's class.
 
         Args:
-            folder: the folder that the callback may write into.
+            folder: folder that the callback may write into.
             validated: whether the stage is validated.
         """
         return self.model_dump(exclude={"name"})
 
 
 class EarlyStopping(_Callback):
-    """Ends the training where ``monitor`` stops improving; the callback is asked after every validation."""
+    """Ends training when ``monitor`` stops improving; checked after every validation."""
 
     changes = True
     name: Literal["EarlyStopping"]
@@ -166,12 +166,12 @@ class EarlyStopping(_Callback):
         return True
 
     def arguments(self, folder: Path, validated: bool) -> dict[str, Any]:
-        """Return the arguments, with the check after validations; Lightning cannot guess it: the stage validates itself."""
+        """Return the arguments; the check comes after validations, which the stage runs itself and Lightning cannot see."""
         return {**super().arguments(folder, validated), "check_on_train_epoch_end": False}
 
 
 class ModelCheckpoint(_Callback):
-    """Keeps further checkpoints in the artifact, beside the weights of the last step; no stage reads them."""
+    """Keeps further checkpoints in the artifact, besides the weights of the last step; no stage reads them."""
 
     changes = True
     name: Literal["ModelCheckpoint"]
@@ -188,7 +188,7 @@ class ModelCheckpoint(_Callback):
         return self.monitor == "val/mrr@10"
 
     def arguments(self, folder: Path, validated: bool) -> dict[str, Any]:
-        """Return the arguments, with the folder; a resumed run overwrites files of steps after its checkpoint."""
+        """Return the arguments, with the folder; a resumed run overwrites checkpoints of steps after its own checkpoint."""
         at_the_end = None if not validated else False  # Lightning's own choice: after validations, where there are any
         own = {"dirpath": folder, "enable_version_counter": False, "save_on_train_epoch_end": at_the_end}
         return {**super().arguments(folder, validated), **own}
@@ -205,7 +205,7 @@ class EMAWeightAveraging(_Callback):
 
 
 class LearningRateMonitor(_Callback):
-    """Logs the learning rate of each group of weights."""
+    """Logs the learning rate of each parameter group."""
 
     name: Literal["LearningRateMonitor"]
     logging_interval: Literal["step", "epoch"] | None = None
@@ -227,7 +227,7 @@ class DeviceStatsMonitor(_Callback):
 
 
 class RichModelSummary(_Callback):
-    """Prints the modules and their numbers of weights."""
+    """Prints the modules and their numbers of parameters."""
 
     name: Literal["RichModelSummary"]
     max_depth: Annotated[int, Field(ge=-1)] = 1
@@ -241,7 +241,7 @@ def _of_the_list(value: Any) -> Any:
 
 
 def _no_two_alike(callbacks: Any) -> Any:
-    """Refuse two equal callbacks, whose states Lightning would mix up."""
+    """Refuse two equal callbacks, because Lightning would confuse their states."""
     known: dict[str, str] = {}
     for label, callback in callbacks.items():
         what = callback.model_dump_json(include={"name", "monitor", "mode", "every_n_train_steps"})
@@ -259,12 +259,12 @@ Callbacks = Annotated[dict[Name, Callback], LeaveOut, AfterValidator(_no_two_ali
 
 
 def identity(callbacks: Mapping[str, Callback], validations: tuple[int, ...] | None) -> list[str]:
-    """Return the strings by which callbacks enter the id of the artifact: those of callbacks that can change the result.
+    """Return the strings by which callbacks enter the artifact id; only callbacks that can change the result have one.
 
     Args:
-        callbacks: by label.
-        validations: the interval and sizes of the stage's validation; None = the stage is not validated. They enter the id
-            too where a callback watches a curve.
+        callbacks: callbacks by label.
+        validations: interval and sample sizes of the stage's validation; None = the stage is not validated. They also enter
+            the id where a callback monitors a metric.
     """
     counted = [one for one in callbacks.values() if one.changes and not (one.at_validation and validations is None)]
     parts = sorted(f"callback {one.model_dump_json()}" for one in counted)
@@ -273,10 +273,10 @@ def identity(callbacks: Mapping[str, Callback], validations: tuple[int, ...] | N
 
 
 def idle_callback(configs: Iterable[Any]) -> str | None:
-    """Return the label of a callback that acts at validations where no stage is validated; None if there is none.
+    """Return the label of a callback that acts only at validations while no stage is validated, or None.
 
     Args:
-        configs: the configs of all stages of a recipe, whether they train or not.
+        configs: configs of all stages of a recipe, with or without training.
     """
     trained = [config for config in configs if hasattr(config, "callbacks")]
     validated = {label for config in trained for label in config.callbacks if config.validations() is not None}

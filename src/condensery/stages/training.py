@@ -37,9 +37,9 @@ from condensery.training.settings import LoopSettings
 from condensery.training.tracking import Tracked
 from condensery.training.validation import PairSample, ValidationSample, sample_of
 
-GROWN, GROWN_RATE = 384, 3e-4  # width of the smallest released encoders, and a rate too high for all of them
+GROWN, GROWN_RATE = 384, 3e-4  # hidden size of the smallest released encoders; too high a learning rate for all of them
 COSINE = 0.5  # above this temperature the softmax over cosines is nearly flat
-SAVED = "saved_checkpoints"  # folder of the artifact for the checkpoints that a callback keeps
+SAVED = "saved_checkpoints"  # folder in the artifact for checkpoints that a callback keeps
 
 
 def run_training(
@@ -54,20 +54,20 @@ def run_training(
     """Run the training loop of a stage.
 
     Args:
-        module: the model with its loss and optimiser.
-        data: the batches.
-        settings: the length of training and the intervals of checkpoints and logs.
-        config: of the stage.
-        context: of the stage.
-        sample: the queries and passages of validation; None = no ranking is measured, or there are no dev queries.
+        module: model with its loss and optimiser.
+        data: data module with the batches.
+        settings: length of training, and intervals of checkpoints and logs.
+        config: config of the stage.
+        context: context of the stage.
+        sample: queries and passages of validation; None = no ranking is measured, or there are no dev queries.
         callbacks: callbacks besides those that the config names.
 
     Returns:
-        the values for the manifest: the last logged values, the number of steps and the equipment.
+        the metrics for the manifest: the last logged values, the number of steps and the hardware.
 
     Raises:
-        UserError: the backbone has too few positions, or a GPU is asked for and there is none.
-        NotRankZero: this process is not the first one, and ends the stage here.
+        UserError: the backbone has too few positions, or a GPU is requested and there is none.
+        NotRankZero: this process is not the first, so it ends the stage here.
     """
     memory.keep_flat()
     device = torch_device(context.runtime.accelerator)
@@ -116,7 +116,7 @@ def run_training(
 
 
 def loop_settings(config: OptimisedStageConfig, batches: Batches) -> LoopSettings:
-    """Return the settings of the training loop, with the number of steps worked out from the config."""
+    """Return the settings of the training loop, with the number of steps computed from the config."""
     if config.steps is not None:
         steps = config.steps
     elif config.epochs is not None:
@@ -129,7 +129,7 @@ def loop_settings(config: OptimisedStageConfig, batches: Batches) -> LoopSetting
 
 
 def unsuited(module: TrainingModule, config: OptimisedStageConfig, stage: str) -> list[str]:
-    """Return warnings, in sentences, about settings for small models from scratch where a larger checkpoint is trained."""
+    """Return warnings, as sentences, about settings for small models from scratch where a larger checkpoint is trained."""
     backbone: BackboneConfig | None = getattr(config, "backbone", None)
     encoder = next((part for part in module.modules() if isinstance(part, Encoder)), None)
     if backbone is None or backbone.name is None or encoder is None or encoder.model.config.hidden_size < GROWN:
@@ -151,7 +151,7 @@ def unsuited(module: TrainingModule, config: OptimisedStageConfig, stage: str) -
 
 
 def _callbacks(config: OptimisedStageConfig, context: Context, validated: bool) -> list[Callback]:
-    """Make the callbacks of Lightning that the config names; of several processes only the first has all of them."""
+    """Create the Lightning callbacks that the config names; of several processes only the first has all of them."""
     instances = []
     for label, chosen in config.callbacks.items():
         if chosen.at_validation and not validated:
@@ -185,10 +185,10 @@ def initial_towers(config: EncoderStageConfig, context: Context, vocabulary: Voc
     """Return the towers before the first step: from scratch, from a checkpoint, or from the artifact of another stage.
 
     Args:
-        config: of the stage.
-        context: of the stage.
-        vocabulary: of the tokens.
-        separate: whether queries and passages have towers of their own.
+        config: config of the stage.
+        context: context of the stage.
+        vocabulary: size of the tokenizer's vocabulary.
+        separate: whether queries and passages have separate towers.
     """
     backbone = config.backbone
     if config.init != "backbone":
@@ -197,7 +197,7 @@ def initial_towers(config: EncoderStageConfig, context: Context, vocabulary: Voc
 
 
 def lengths_of_start(config: EncoderStageConfig, context: Context) -> tuple[int, int] | None:
-    """Return the longest query and passage, in tokens, of the encoder to start from; None = the encoder tells none."""
+    """Return the initial encoder's maximum query and passage length in tokens; None = the encoder does not record them."""
     if config.init != "backbone":
         return longest_inputs(context.input("init"))
     name = config.backbone.name
@@ -217,13 +217,13 @@ def _check_positions(module: TrainingModule, config: OptimisedStageConfig, stage
 def validation_sample(
     config: ValidatedConfig, module: EncoderModule, context: Context, lengths: tuple[int, int]
 ) -> ValidationSample | None:
-    """Draw the sample that a retriever is validated on.
+    """Sample the queries and passages that a retriever is validated on.
 
     Args:
-        config: of the stage.
-        module: the retriever that is trained.
-        context: of the stage.
-        lengths: tokens of the longest query and the longest passage.
+        config: config of the stage.
+        module: retriever that is trained.
+        context: context of the stage.
+        lengths: maximum query and passage length in tokens.
 
     Returns:
         the sample; None where there is no dev split, or validation is switched off.

@@ -1,7 +1,7 @@
 """Estimates of a stage's work from its config and the sizes of its inputs, for ``dry_run``.
 
-``StageConfig.work`` makes the estimate. Sizes pass from stage to stage along the recipe; a finished artifact gives its true
-sizes. A number that cannot be known beforehand is None and is shown as unknown.
+``StageConfig.work`` returns the estimate. Sizes are passed from stage to stage along the recipe; a finished artifact gives
+its actual sizes. A number that cannot be known in advance is None and is shown as unknown.
 """
 
 import math
@@ -15,10 +15,10 @@ from condensery.models.flops import EncoderSize, Step
 from condensery.system.files import expanded, read_json
 from condensery.text.sizes import CollectionSizes, SentenceSizes
 
-QUESTION = 12.0  # tokens of a query, [CLS] and [SEP] included: MS MARCO's have 8 without them, Natural Questions' 10
+QUESTION = 12.0  # tokens of a query, including [CLS] and [SEP]; without them MS MARCO's have 8, Natural Questions' 10
 
 Read = Mapping[str, Sequence["Sizes"]]
-"""By field of a config that names stages: the sizes of what these make."""
+"""Sizes of the input artifacts, by the field of the config that names their stages."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class Sizes:
     """The known sizes of an artifact and of its inputs.
 
     Attributes:
-        collection: the texts.
-        vocabulary: entries of the tokenizer.
+        collection: sizes of the texts.
+        vocabulary: vocabulary size of the tokenizer.
         encoder: sizes of the encoder.
-        passage_length: tokens of the longest passage that the encoder reads.
-        same_passages: whether training has changed only the tower of queries, so that passage vectors are the same.
-        dimensions: of an index's vectors; 0 = the index is searched by words.
-        members: the indexes that a fused index joins.
-        negatives: number of negatives that were mined for all queries together.
-        sentences: examples of a sentence task.
+        passage_length: maximum tokens of a passage for the encoder.
+        same_passages: whether training changed only the query tower, so that passage vectors are the same.
+        dimensions: dimensions of an index's vectors; 0 = a lexical index.
+        members: the indexes that a fused index combines.
+        negatives: total number of mined negatives, over all queries.
+        sentences: sizes of the examples of a sentence task.
     """
 
     collection: CollectionSizes = field(default_factory=CollectionSizes)
@@ -49,19 +49,19 @@ class Sizes:
 
     @property
     def text_tokens(self) -> float | None:
-        """Mean tokens of a text that is pre-trained on."""
+        """Mean tokens of a pre-training text."""
         texts = self.collection
         return texts.passage_tokens if texts.documents is None else texts.document_tokens
 
     @property
     def tokens(self) -> float | None:
-        """Tokens of all texts that are pre-trained on."""
+        """Total tokens of all pre-training texts."""
         texts = self.collection
         return product(texts.passages if texts.documents is None else texts.documents, self.text_tokens)
 
 
 def over(first: Any, second: Any) -> Any:
-    """Join two records of one kind: the values of ``second`` where they are known, otherwise those of ``first``."""
+    """Merge two records of one type: the values of ``second`` where they are known, otherwise those of ``first``."""
     values = {}
     for each in fields(first):
         old, new = getattr(first, each.name), getattr(second, each.name)
@@ -73,7 +73,7 @@ def over(first: Any, second: Any) -> Any:
 
 
 def known(read: Read, *names: str) -> Sizes:
-    """Join the sizes of the inputs in the fields ``names``, by default in all; of two different values the later counts."""
+    """Merge the sizes of the inputs in the fields ``names``, by default in all; of two different values the later is used."""
     merged = Sizes()
     for name in names or read:
         for sizes in read.get(name, ()):
@@ -99,10 +99,10 @@ class Work:
 
     Attributes:
         makes: the sizes of the stage's artifact.
-        steps: how often ``step`` is done; for training, the number of steps.
-        step: matrix products of an encoder; None = there are none, or they are not known.
-        products: operations of further large products, such as those of exact search.
-        seconds: approximate seconds on one core for everything but matrix products, measured on an EPYC (Zen 5).
+        steps: number of repetitions of ``step``; for training, the number of steps.
+        step: matrix products of an encoder; None = there are none, or they are unknown.
+        products: FLOPs of further large matrix products, such as those of exact search.
+        seconds: approximate seconds on one core for everything except matrix products, measured on an EPYC (Zen 5).
         disk: bytes of the artifact.
     """
 
@@ -125,12 +125,12 @@ class Work:
 
     @property
     def step_flops(self) -> float:
-        """Operations of all steps; 0 where there are none, or they are not known."""
+        """FLOPs of all steps; 0 where there are none, or they are unknown."""
         return self.step.flops * (self.steps or 0.0) if self.step else 0.0
 
     @property
     def flops(self) -> float | None:
-        """Operations of all matrix products."""
+        """FLOPs of all matrix products."""
         return (self.products or 0.0) + self.step_flops if self.known else None
 
 
@@ -144,7 +144,7 @@ def encoder_size(backbone: BackboneConfig, vocabulary: int | None) -> EncoderSiz
 
 
 def released_size(folder: str | Path) -> EncoderSize | None:
-    """Return the sizes of a checkpoint from its config.json; None where the file is not here or lacks them."""
+    """Return the sizes of a checkpoint from its config.json; None where the file is not on this machine or lacks them."""
     path = expanded(str(folder)) / "config.json"
     about = read_json(path) if path.is_file() else {}
     names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
@@ -160,7 +160,7 @@ def with_encoder(sizes: Sizes, backbone: BackboneConfig, passage_length: int | N
 
 
 def checkpoint_bytes(sizes: Sizes, further_layers: int = 0) -> float | None:
-    """Return the bytes of a checkpoint in fp32, with ``further_layers`` transformer layers besides the encoder's."""
+    """Return the bytes of a checkpoint in fp32, with ``further_layers`` Transformer layers besides the encoder's."""
     size = sizes.encoder
     if size is None:
         return None
@@ -171,7 +171,7 @@ class Search(NamedTuple):
     """The work of searching.
 
     Attributes:
-        products: operations of large products, as in ``Work``.
+        products: FLOPs of large matrix products, as in ``Work``.
         seconds: seconds on one core for the rest, as in ``Work``.
     """
 
@@ -180,10 +180,10 @@ class Search(NamedTuple):
 
 
 def search(index: Sizes, queries: float | None, depth: int) -> Search:
-    """Return the work of searching the ``depth`` best passages for each of ``queries`` queries.
+    """Return the work of retrieving the ``depth`` best passages for each of ``queries`` queries.
 
-    A search by vectors compares every query with every passage; a search by words compares those that share a word. The
-    found passages are sorted and written.
+    Vector search compares every query with every passage; lexical search compares pairs that share a word. The retrieved
+    passages are sorted and written.
     """
     if index.members is not None:
         return together(search(member, queries, depth) for member in index.members)
@@ -196,6 +196,6 @@ def search(index: Sizes, queries: float | None, depth: int) -> Search:
 
 
 def together(searches: Iterable[Search]) -> Search:
-    """Return the work of several searches, one after the other."""
+    """Return the total work of several consecutive searches."""
     products, seconds = zip(*searches, strict=True)
     return Search(total(products), total(seconds))

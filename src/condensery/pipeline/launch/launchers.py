@@ -26,7 +26,7 @@ def start(launcher: Launcher, folder: Path, name: str, number: int, gpus: bool) 
     Args:
         launcher: the way to start them.
         folder: folder with the task.
-        name: of the stage, for messages.
+        name: name of the stage, for messages.
         number: processes per node.
         gpus: whether each process gets a GPU.
 

@@ -23,7 +23,7 @@ class StageCall:
     Attributes:
         kind: kind of the stage.
         settings: the config of the stage, as JSON holds it.
-        context: of the stage.
+        context: context of the stage.
         host: the machine of the pipeline.
         pipeline: the process that waits for them.
     """

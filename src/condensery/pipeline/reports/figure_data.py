@@ -41,7 +41,7 @@ class FigureJob:
     """A finished run.
 
     Attributes:
-        folder: of the run.
+        folder: folder of the run.
         setting: the label of the run among the jobs of a sweep, without its seed.
     """
 
@@ -84,7 +84,7 @@ def draw_figures(
         figures: the configs by name.
         jobs: the finished runs.
         tables: the table of the sweep or run, if there is one.
-        folder: of the sweep or run.
+        folder: folder of the sweep or run.
         swept: whether the figures are those of a sweep.
 
     Returns:

@@ -32,7 +32,7 @@ def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[
     Its entry ``turn`` counts the runs of a study, so that the last run is known regardless of the clock.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         command: the command that repeats the run.
         about: the question of the recipe, as paragraphs.
         lost: stage -> the stage that failed, and the reason.
@@ -82,7 +82,7 @@ def page_of_run(folder: Path, root: Path, tables: Sequence[Table], figures: Sequ
     """Write ``index.html`` into a run's folder.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         root: the output root.
         tables: the table of the run, if there is one.
         figures: the drawn figures.
@@ -108,7 +108,7 @@ def page_of_sweep(
     """Write ``index.html`` into a sweep's folder.
 
     Args:
-        folder: of the sweep.
+        folder: folder of the sweep.
         root: the output root.
         command: the command of the sweep.
         tables: the table of the sweep, if there is one.

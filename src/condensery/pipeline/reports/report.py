@@ -41,9 +41,9 @@ def write(
     A recipe without training has no curves.
 
     Args:
-        graph: of the run.
+        graph: graph of the run.
         store: the artifacts.
-        folder: of the run.
+        folder: folder of the run.
         failures: the failures, by stage.
         swept: whether the run is a job of a sweep. The sweep then makes the figures, W&B's results and the words about the
             table.
@@ -215,7 +215,7 @@ def concluded(
     Args:
         table: the table.
         rows: its rows.
-        config: of the table.
+        config: config of the table.
         root: the output root.
         first: words that stand before the conclusion.
     """
@@ -251,9 +251,9 @@ def joined(rows: Sequence[Row], folder: Path, title: str, config: TableConfig, r
 
     Args:
         rows: the rows of all jobs.
-        folder: of the sweep.
-        title: of the table.
-        config: of the table.
+        folder: folder of the sweep.
+        title: title of the table.
+        config: config of the table.
         root: the output root.
     """
     table, rows = concluded(table_of(config, rows, title), rows, config, root)

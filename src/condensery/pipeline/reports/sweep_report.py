@@ -29,7 +29,7 @@ def report_of_sweep(folder: Path, records: Sequence[Mapping[str, Any]], config: 
     """Write ``results.json``, the table, the figures and the page over all jobs into ``folder``, and print the table.
 
     Args:
-        folder: of the sweep.
+        folder: folder of the sweep.
         records: the record of each job, in the order of the jobs.
         config: the composed config of the sweep.
 
@@ -67,7 +67,7 @@ class SweptRun(NamedTuple):
         label: the overrides that tell the job from the others.
         setting: the overrides that tell its systems from those of other jobs, without the seed.
         overrides: all overrides of the job.
-        folder: of the run.
+        folder: folder of the run.
     """
 
     label: str

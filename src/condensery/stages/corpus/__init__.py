@@ -1,1 +1,1 @@
-"""Stages from the user's files to tokens, passages, queries and sentences."""
+"""Stages that turn the user's files into token ids, passages, queries and sentences."""

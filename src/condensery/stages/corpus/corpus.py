@@ -1,4 +1,4 @@
-"""Stage ``corpus``: the user's files, in any format, become a collection on disk."""
+"""Stage ``corpus``: reads the user's files, in any supported format, into a collection on disk."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Stage ``extract_queries``: queries without any model, which are sentences or titles of the passages themselves."""
+"""Stage ``extract_queries``: takes sentences or titles of the passages as queries, without a model."""
 
 import sys
 from collections import Counter
@@ -20,24 +20,24 @@ from condensery.tokens.grouping import sentences
 
 
 class _Refused:
-    """Counts passages without a query, by the reason.
+    """Counts of passages without a query, by reason.
 
     Attributes:
         single: number of passages of one sentence.
-        apart: number of passages whose tokens do not tell the sentences apart.
-        fewest, most: words of the shortest and the longest sentence of the other passages.
+        apart: number of passages whose token ids do not show where a sentence ends.
+        fewest, most: words of the shortest and of the longest sentence of the other passages.
     """
 
     def __init__(self) -> None:
         self.single, self.apart, self.fewest, self.most = 0, 0, sys.maxsize, 0
 
     def unfit(self, numbers: Iterable[int]) -> None:
-        """Count a passage whose sentences have these numbers of words, none within the wanted limits."""
+        """Count a passage whose sentences have these numbers of words, all outside the allowed range."""
         for number in numbers:
             self.fewest, self.most = min(self.fewest, number), max(self.most, number)
 
     def why(self, config: ExtractQueriesConfig, key: str) -> str:
-        """Return the message for the case that no passage has a query; ``key`` is the config key of the stage."""
+        """Return the error message for the case that no passage has a query; ``key`` is the config key of the stage."""
         said = []
         if self.most:
             limits = {
@@ -61,10 +61,10 @@ class _Refused:
 
 
 def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str, Any]:
-    """Write the queries; for sentences also places.npy, (queries, 2), the place of each in the tokens of its passage.
+    """Write the queries; for sentences also places.npy (queries, 2), the span of each query in its passage's token ids.
 
     Raises:
-        UserError: titles are wanted and the passages have none, or no passage has a query.
+        UserError: titles are requested and the passages have none, or no passage has a query.
     """
     passages = Passages(context.input("passages"))
     column = passages.table.column("title" if config.kind == "title" else "text")

@@ -1,7 +1,8 @@
-"""Stage ``generate_queries``: queries that a sequence-to-sequence model writes for passages (Wu et al. 2023, §3.1).
+"""Stage ``generate_queries``: generates queries for passages with a sequence-to-sequence model (Wu et al. 2023, §3.1).
 
-Passages are sorted by length and cut into shards of batches, whatever the number of processes. ``condensery.sharing``
-divides the shards among the processes; a restarted stage keeps the shards that an interrupted run has finished.
+Passages are sorted by length and divided into shards of batches, independently of the number of processes.
+``condensery.sharing`` divides the shards among the processes. A restarted stage keeps the shards that an interrupted run has
+finished.
 """
 
 import json
@@ -28,7 +29,7 @@ from condensery.tokens.artifacts import Passages
 
 
 def several_shards(config: GenerateQueriesConfig, context: Context) -> bool:
-    """Whether there is work for several processes."""
+    """Whether there is more than one shard left to compute."""
     return len(Passages(context.input("passages")).table) > max(config.shard_size, config.batch_size)
 
 
@@ -48,10 +49,10 @@ def generate_queries(config: GenerateQueriesConfig, context: Context) -> dict[st
 
 
 class _Shards:
-    """The files of generated queries, one a shard.
+    """The files of generated queries, one per shard.
 
     Attributes:
-        rows: for each shard the rows of its passages; over all shards the longest passage comes first.
+        rows: passage rows of each shard; over all shards, passages are sorted by length, longest first.
     """
 
     def __init__(self, config: GenerateQueriesConfig, context: Context) -> None:
@@ -63,11 +64,11 @@ class _Shards:
         self._layout = {"passages": len(order), "batch_size": config.batch_size, "batches": batches}
 
     def path(self, shard: int) -> Path:
-        """The file of a shard."""
+        """Return the path of a shard's file."""
         return self._folder / f"{shard:06d}.jsonl"
 
     def missing(self) -> list[int]:
-        """The numbers of missing shards, after removing shards with another layout."""
+        """Return the numbers of missing shards, after removing shards with another layout."""
         about = self._folder / "layout.json"
         if not about.exists() or read_json(about) != self._layout:
             self.remove()
@@ -76,7 +77,7 @@ class _Shards:
         return [shard for shard in range(len(self.rows)) if not self.path(shard).exists()]
 
     def queries(self) -> Iterator[Pair]:
-        """Yield (row of the passage, query) of all shards."""
+        """Yield (passage row, query) for all shards."""
         for shard in range(len(self.rows)):
             with open_text(self.path(shard)) as lines:
                 for line in lines:
@@ -85,12 +86,12 @@ class _Shards:
                         yield row, query
 
     def remove(self) -> None:
-        """Remove the shards, which are not needed once the artifact is written."""
+        """Remove the shards, which are not needed after the artifact is written."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class _Rate:
-    """Tells a progress task the number of passages done and the rate."""
+    """Reports the number of finished passages and the throughput to a progress task."""
 
     def __init__(self, task: ProgressTask) -> None:
         self.task, self.started = task, time.monotonic()
@@ -122,7 +123,7 @@ def _generate(
 def _write_shard(
     path: Path, rows: np.ndarray, table: TextTable, generator: Generator, config: GenerateQueriesConfig, rate: _Rate
 ) -> None:
-    """Sample the queries of the passages ``rows`` and write a line per passage: [row, [query, ...]]."""
+    """Sample queries for the passages ``rows`` and write one line per passage: [row, [query, ...]]."""
     sampling = Sampling(**{name: getattr(config, name) for name in Sampling.__dataclass_fields__})
     with open(path, "w", encoding="utf-8") as lines:
         for first in range(0, len(rows), config.batch_size):

@@ -1,4 +1,4 @@
-"""Stage ``passages``: documents cut into passages for query-as-context pre-training (Wu et al. 2023, §3.1, 4.1)."""
+"""Stage ``passages``: splits documents into passages for query-as-context pre-training (Wu et al. 2023, §3.1, 4.1)."""
 
 from array import array
 from collections.abc import Iterator
@@ -23,12 +23,12 @@ from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.tokens.workers import in_order
 
-BLOCK = 256  # texts that are grouped at a time
+BLOCK = 256  # texts per task of a worker
 Row = tuple[str, str, str, str]  # id, document, title, text
 
 
 def passages(config: PassagesConfig, context: Context) -> dict[str, Any]:
-    """Write passages.arrow, and the token stores of texts and titles in the same order; return counts for the manifest."""
+    """Write passages.arrow and, in the same order, the token stores of texts and titles; return counts for the manifest."""
     collection, folder = Collection(context.input("corpus")), context.input("tokenizer")
     vocabulary = Vocabulary.of(load_tokenizer(folder))
     vocabulary.save(context.folder)
@@ -57,7 +57,7 @@ def _write(config: PassagesConfig, context: Context, collection: Collection) -> 
         the first row of each document, (documents + 1,), and the number of empty documents.
 
     Raises:
-        UserError: no document has a word.
+        UserError: no document contains a word.
     """
     path = context.folder / "passages.arrow"
     own = config.grouping == "collection"
@@ -79,7 +79,7 @@ def _write(config: PassagesConfig, context: Context, collection: Collection) -> 
 
 
 def _as_they_are(collection: Collection, with_titles: bool) -> Iterator[list[Row]]:
-    """Yield the rows of each document, as the collection has them."""
+    """Yield the rows of each document, with the collection's own passages."""
     table, starts = collection.passages, collection.document_starts
     columns = [table.column(name) for name in ("id", "document", "title", "text")]
     for first, last in pairwise(starts.tolist()):
@@ -88,7 +88,7 @@ def _as_they_are(collection: Collection, with_titles: bool) -> Iterator[list[Row
 
 
 def _grouped(config: PassagesConfig, context: Context, collection: Collection) -> Iterator[list[Row]]:
-    """Yield the rows of each document, whose sentences are grouped; a worker process groups a block of documents."""
+    """Yield the rows of each document, with sentences grouped into passages; each worker processes a block of documents."""
     number = len(collection.document_starts) - 1 if collection.documents is None else len(collection.documents)
     work, blocks = partial(group_documents, length=config.length), _blocks(collection, config.titles)
     with progress(f"{context.stage_name}: group", number, "documents") as task:
@@ -99,7 +99,7 @@ def _grouped(config: PassagesConfig, context: Context, collection: Collection) -
 
 
 def _blocks(collection: Collection, with_titles: bool) -> Iterator[list[DocumentTexts]]:
-    """Yield the documents that are pre-trained on, in blocks of about ``BLOCK`` texts."""
+    """Yield the documents for pre-training, in blocks of about ``BLOCK`` texts."""
     texts, starts = pretraining_texts(collection)
     separate = collection.documents
     documents = len(starts) - 1

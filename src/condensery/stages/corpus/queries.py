@@ -1,6 +1,6 @@
-"""Writes the artifact of every stage that makes queries for passages.
+"""The artifact of every stage that makes queries for passages, and the stage ``read_queries``.
 
-The stage ``read_queries`` reads queries that others made for the passages (docTTTTTquery, doc2query, your own).
+``read_queries`` reads existing queries for the passages (docTTTTTquery, doc2query, your own).
 """
 
 import json
@@ -40,22 +40,22 @@ def write_queries(
     missing: str | None = None,
     none: Callable[[], str] = lambda: "none was given, or all are empty",
 ) -> dict[str, Any]:
-    """Write the artifact: queries.jsonl (a line per passage), queries.arrow, the tokens, first.npy and examples.md.
+    """Write the artifact: queries.jsonl (a line per passage), queries.arrow, the token ids, first.npy and examples.md.
 
-    Empty queries and repetitions within a passage are left out. Passages without a query are counted and reported in a
-    line. ``first`` gives them no query, and training leaves them out.
+    Empty queries and duplicates within a passage are dropped. Passages without a query are counted and reported in one line.
+    They have no query in ``first``, and training leaves them out.
 
     Args:
-        pairs: (row of the passage, query) in any order.
-        context: of a stage whose config is a ``QueryStageConfig``.
-        missing: advice for the message where a passage without a query is an error; None = such passages are allowed.
-        none: returns, once all pairs are read, the reason why no passage has a query, and the remedy.
+        pairs: (passage row, query) in any order.
+        context: context of a stage whose config is a ``QueryStageConfig``.
+        missing: advice in the error about a passage without a query; None = such passages are allowed.
+        none: function that is called after all pairs are read, and returns why no passage has a query, and the remedy.
 
     Returns:
         the counts for the manifest.
 
     Raises:
-        UserError: no passage has a query; or a passage has none and ``missing`` is given.
+        UserError: no passage has a query, or ``missing`` is given and a passage has no query.
     """
     passages, folder = Passages(context.input("passages")), context.folder
     sorter = QuerySorter(folder / "unsorted.arrow")
@@ -81,7 +81,7 @@ def write_queries(
 
 
 def _write_texts(context: Context, passages: Passages, queries: Iterator[list[str]]) -> np.ndarray:
-    """Write the queries of every passage; return the number of queries of each of the N passages, (N,)."""
+    """Write the queries of every passage; return the number of queries per passage, (passages,)."""
     ids = passages.table.column("id")
     counts = np.zeros(len(ids), dtype=np.int64)
     with (

@@ -1,7 +1,8 @@
-"""Stages that make the examples of a sentence task: pairs with a score, or triplets (Gao and Callan 2021a, §4.2).
+"""Stages that create the examples of a sentence task: pairs with a score, or triplets (Gao and Callan 2021a, §4.2).
 
-``read_sts`` reads the STS benchmark. Triplets ask which of two sentences shares a third's section: ``read_triplets`` reads
-those of Wikipedia that Ein Dor et al. published, ``section_triplets`` draws them from articles.
+``read_sts`` reads the STS benchmark. A triplet asks which of two sentences comes from the same section as a third.
+``read_triplets`` reads the triplets of Wikipedia that Ein Dor et al. published. ``section_triplets`` samples triplets from
+articles.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +27,7 @@ from condensery.tokens.vocabulary import Vocabulary
 from condensery.tokens.workers import sentence_begins
 
 Task = Literal["similarity", "triplets"]
-Example = tuple[str, tuple[str, ...], float]  # split, its sentences, its score (0 for triplets)
+Example = tuple[str, tuple[str, ...], float]  # split, sentences, score (0 for triplets)
 
 
 def read_sts(config: ReadStsConfig, context: Context) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def read_triplets(config: ReadTripletsConfig, context: Context) -> dict[str, Any
 
 
 def section_triplets(config: SectionTripletsConfig, context: Context) -> dict[str, Any]:
-    """Cut the sections into sentences and draw triplets; the id of an article puts it into one split alone."""
+    """Split sections into sentences and sample triplets; each article is in exactly one split, by its id."""
     return write_sentences(_drawn(config), context, "sections", "triplets")
 
 
@@ -78,10 +79,10 @@ def write_sentences(examples: Iterable[Example], context: Context, name: str, ta
     """Write the artifact.
 
     Args:
-        examples: in any order of splits.
-        context: of the stage.
+        examples: the examples, in any order of splits.
+        context: context of the stage.
         name: name of the task's collection.
-        task: the kind of examples.
+        task: kind of the examples.
 
     Returns:
         the number of sentences, the number of examples of each split, and warnings.

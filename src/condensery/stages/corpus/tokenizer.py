@@ -1,4 +1,4 @@
-"""Stage ``tokenizer``: a named tokenizer, or a WordPiece trained on the collection."""
+"""Stage ``tokenizer``: loads a named tokenizer, or trains a WordPiece on the collection."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from condensery.tokens.vocabulary import Vocabulary
 
 
 def tokenizer(config: TokenizerConfig, context: Context) -> dict[str, Any]:
-    """Save the tokenizer as a Hugging Face folder, and measure how much of the texts it loses."""
+    """Save the tokenizer as a Hugging Face folder, and measure how much of the text its tokens lose."""
     texts, _ = pretraining_texts(Collection(context.input("corpus")))
     trained = config.name is None
     if config.name is None:

@@ -1,4 +1,4 @@
-"""Stage ``tokens``: every text of a collection tokenised once."""
+"""Stage ``tokens``: tokenises every text of a collection once."""
 
 from typing import Any
 

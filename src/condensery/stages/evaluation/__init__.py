@@ -1,1 +1,1 @@
-"""Stages that measure."""
+"""Stages that evaluate models, rankings and data."""

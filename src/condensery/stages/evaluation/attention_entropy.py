@@ -25,7 +25,7 @@ from condensery.tokens.vocabulary import Vocabulary
 def attention_entropy(config: AttentionEntropyConfig, context: Context) -> dict[str, Any]:
     """Write entropy.json: for each encoder, the mean and standard deviation over the texts by layer, in nats.
 
-    An encoder is named by ``kind/id`` of its artifact, or ``backbone``. The file also has the entropy of even attention.
+    An encoder is named by ``kind/id`` of its artifact, or ``backbone``. The file also has the entropy of uniform attention.
 
     Raises:
         UserError: an encoder has another tokenizer than the texts, or no text is long enough.
@@ -47,7 +47,7 @@ def attention_entropy(config: AttentionEntropyConfig, context: Context) -> dict[
 
 
 def _spans(config: AttentionEntropyConfig, context: Context, tokens: Tokens) -> np.ndarray:
-    """Draw random texts, cut to the length; return the first token and the number of tokens of each, (n, 2).
+    """Sample texts, truncated to the length; return the position of the first token and the number of tokens, (n, 2).
 
     Raises:
         UserError: no text has ``min_length`` tokens.
@@ -65,7 +65,7 @@ def _spans(config: AttentionEntropyConfig, context: Context, tokens: Tokens) -> 
 def _encoders(
     config: AttentionEntropyConfig, context: Context, vocabulary: Vocabulary
 ) -> Iterator[tuple[str, Encoder]]:
-    """Yield each encoder once, with its name in entropy.json."""
+    """Yield (name in entropy.json, encoder) for each encoder, without duplicates."""
     if BACKBONE in config.encoders:
         yield BACKBONE, backbone_towers(config.backbone, vocabulary, config.seed).passage
     for artifact in {one.path: one for one in context.artifacts("encoders")}.values():

@@ -26,10 +26,10 @@ def audit_pairs(config: AuditPairsConfig, context: Context) -> dict[str, Any]:
     """Write the sheets sheet-1.csv ..., their key pairs.jsonl, and the results audit.json and audit.md.
 
     Returns:
-        the share of pairs that annotators judged high, by kind; None where the sheets are not filled yet.
+        the share of pairs that annotators judged high, by kind; None where the sheets are not filled in yet.
 
     Raises:
-        UserError: the passages make fewer pairs than are wanted, or a filled sheet has a fault.
+        UserError: the passages give fewer pairs than requested, or a filled-in sheet has a fault.
     """
     passages = TextTable(context.input("passages") / "passages.arrow")
     queries = next((folder / "queries.jsonl" for folder in context.inputs("queries")), None)
@@ -67,7 +67,7 @@ def _ranks(
     passages: Any, drawn: Mapping[str, list[Pair]], config: AuditPairsConfig, context: Context
 ) -> dict[str, NDArray[Any]]:
 
-    scratch = context.folder / ".bm25.tmp"  # the store removes files of this name that an interrupted stage has left
+    scratch = context.folder / ".bm25.tmp"  # the store removes folders of this name after an interruption
     try:
         index_passages(passages, scratch, config.k1, config.b, config.stopwords, config.stemmer)
         index = BM25Index(scratch, threads=context.runtime.threads)
@@ -85,7 +85,7 @@ def _write_key(
     drawn: Mapping[str, list[Pair]],
     ranks: Mapping[str, NDArray[Any]],
 ) -> None:
-    """Write one line per pair of the sheets: the meaning of its number, the votes for high, and BM25's rank (null: none)."""
+    """Write one line per pair of the sheets: the texts behind its number, the votes for high, and BM25's rank or null."""
     rank_of = {
         pair: int(rank)
         for kind, kind_ranks in ranks.items()

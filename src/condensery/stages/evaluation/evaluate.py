@@ -32,7 +32,7 @@ def shared_search(config: EvaluateConfig, context: Context) -> bool:
 def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     """Write run.trec.gz, evaluation.npz (per query) and metrics.json; return the metrics and warnings for the manifest.
 
-    A restarted stage keeps whole shards of queries.
+    A restarted stage keeps complete shards of queries.
     """
     runtime, collection = context.runtime, Collection(context.input("corpus"))
     group = process_group(runtime)
@@ -71,7 +71,7 @@ def _sampled(
     """Restrict the retriever to a sample of candidates.
 
     Raises:
-        UserError: the retriever cannot score passages that it has not found itself.
+        UserError: the retriever cannot score given passages, only passages that it retrieves itself.
     """
     if read_json(context.input("index") / "index.json")["method"] in ("fused", "rerank"):
         raise UserError(f"stages.{context.stage_name}.candidates: {config.index} scores no passages but its own")

@@ -1,4 +1,4 @@
-"""Stage ``evaluate_sentences``: an encoder on the pairs or triplets of one split."""
+"""Stage ``evaluate_sentences``: measures an encoder on the pairs or triplets of one split."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def evaluate_sentences(config: EvaluateSentencesConfig, context: Context) -> dic
 def _vectors(
     config: EvaluateSentencesConfig, context: Context, sentences: Sentences, rows: np.ndarray
 ) -> list[np.ndarray]:
-    """Return the vectors of the sentences ``rows`` (n, k) of n examples: k arrays (n, d). Each sentence is encoded once."""
+    """Return the vectors of the sentences ``rows`` (n, k) of n examples: k arrays (n, d); each sentence is encoded once."""
     device = torch_device(context.runtime.accelerator)
     encoder = load_retriever(Path(context.input("encoder")))
     model = encoder.model.to(device).eval()

@@ -1,1 +1,1 @@
-"""Stages that train on judged queries and examples."""
+"""Stages that train on judged queries or on labelled sentence examples."""

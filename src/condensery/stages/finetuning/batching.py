@@ -21,9 +21,9 @@ class Bm25Similarity:
     Attributes:
         corpus: folder of the collection.
         queries, passages: rows in the collection.
-        neighbours: how many passages of each query, and queries of each passage, are listed.
+        neighbours: number of passages per query, and of queries per passage, that are kept.
         folder: folder of the temporary index.
-        threads: of the search.
+        threads: threads of the search.
     """
 
     corpus: Path
@@ -34,7 +34,7 @@ class Bm25Similarity:
     threads: int
 
     def __call__(self) -> sparse.csr_matrix:
-        """Return the scores (queries, passages); titles stand before the texts."""
+        """Return the scores (queries, passages); a passage is its title and its text."""
         collection = Collection(self.corpus)
         queries = collection.queries.column("text").take(self.queries)
         columns = (collection.passages.column(name).take(self.passages) for name in ("title", "text"))
@@ -62,12 +62,12 @@ def adaptive_order(
         corpus: folder of the collection.
         training: the training queries with their positives.
         batch_size: queries per batch.
-        beam: 1 is the greedy search; a larger number takes the best of that many swaps in each step.
-        neighbours: passages of each query, and queries of each passage, that are looked at.
+        beam: beam width of the search for swaps; 1 = greedy search.
+        neighbours: number of passages per query, and of queries per passage, whose similarity is computed.
         similarity: ``bm25``, ``encoder``, or ``bm25_then_encoder`` for BM25 in the first epoch.
-        seed: of the order.
-        threads: of the searches.
-        device: device of the search by vectors; None = a GPU where there is one.
+        seed: random seed of the order.
+        threads: threads of the searches.
+        device: device of vector search; None = a GPU where there is one.
     """
     passages = np.unique(training.positives)
     lexical = Bm25Similarity(corpus, training.rows, passages, neighbours, folder / "bm25", threads)

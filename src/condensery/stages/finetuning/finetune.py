@@ -1,4 +1,4 @@
-"""Stage ``finetune``: trains a bi-encoder on judged queries (Karpukhin et al. 2020), with hard negatives of any sources."""
+"""Stage ``finetune``: trains a bi-encoder on judged queries (Karpukhin et al. 2020), with hard negatives from any sources."""
 
 import shutil
 from functools import partial
@@ -29,11 +29,11 @@ from condensery.training.data.triples import TripleDataModule
 from condensery.training.held_out import chosen_queries
 from condensery.training.modules.biencoder import BiEncoderModule
 
-SCHEDULE = "schedule"  # folder, in the stage's folder, of files that adaptive batches need during training
+SCHEDULE = "schedule"  # subfolder for files that adaptive batches need during training
 
 
 def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
-    """Train the retriever and save the last step's weights as a checkpoint; return the values for the manifest."""
+    """Train the retriever and save the last step's weights as a checkpoint; return the metrics for the manifest."""
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = with_teacher(training_queries(config, context, collection), context)
     by_text = left_out_by_text(training.by_text, context.stage_name)
@@ -83,13 +83,13 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
 def _frozen(
     config: FinetuneConfig, context: Context, towers: BiEncoder
 ) -> tuple[DenseIndex | None, tuple[int, int] | None]:
-    """Return the index with the frozen passage vectors, and its retriever's longest query and passage in tokens.
+    """Return the index with the frozen passage vectors, and its retriever's maximum query and passage length in tokens.
 
-    The trained retriever keeps these lengths. Queries of the training are shortened to ``query_length``. Both values are
+    The trained retriever keeps these lengths. Training queries are truncated to ``query_length``. Both return values are
     None where passages are not frozen.
 
     Raises:
-        UserError: the initial towers encode passages in another way than the index.
+        UserError: the initial towers encode passages differently from the index.
     """
     if config.passages is None:
         return None, None
@@ -103,7 +103,7 @@ def _frozen(
 def _text_queries(config: FinetuneConfig, context: Context, passages: int) -> TextQueries | None:
     """Return the queries of passages that are not held out (``training.held_out``).
 
-    The queries of held-out passages are kept to choose by.
+    Queries of held-out passages are reserved for choosing checkpoints.
 
     Raises:
         UserError: the queries were made from other passages, or all passages with a query are held out.
@@ -124,7 +124,7 @@ def _text_queries(config: FinetuneConfig, context: Context, passages: int) -> Te
 
 
 def _order(config: FinetuneConfig, context: Context, training: TrainingQueries) -> Order | None:
-    """Return the order that puts queries into steps; None = random order."""
+    """Return the order in which queries form batches; None = random order."""
     if config.batching == "random":
         return None
     if config.batching == "sequential":

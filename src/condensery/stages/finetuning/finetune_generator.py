@@ -1,4 +1,4 @@
-"""Stage ``finetune_generator``: a model that writes queries, from a collection's own judged pairs."""
+"""Stage ``finetune_generator``: trains a model that generates queries, on a collection's own judged pairs."""
 
 from typing import Any
 

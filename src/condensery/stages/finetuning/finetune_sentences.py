@@ -1,4 +1,4 @@
-"""Stage ``finetune_sentences``: trains a bi-encoder on STS-b or Wikipedia's sections (Gao and Callan 2021a, §4.2)."""
+"""Stage ``finetune_sentences``: trains a bi-encoder on STS-b or on Wikipedia's sections (Gao and Callan 2021a, §4.2)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Stage ``keep_best``: keeps the share of the trained weights that helps most, or the start where training does not help."""
+"""Stage ``keep_best``: keeps the best share of the trained weights, or the initial encoder where training does not help."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ from condensery.stages.finetuning.config import KeepBestConfig
 from condensery.stages.finetuning.sample import DEV, LEFT_OUT, judge_of
 from condensery.system.files import write_json
 
-FEW = 30  # fewer queries than this can hardly choose
+FEW = 30  # with fewer queries than this the choice is unreliable
 
 
 def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
-    """Save the best candidate, and kept.json with the MRR@10 of each candidate and the best one's p-value.
+    """Save the best candidate, and kept.json with the MRR@10 of each candidate and the p-value of the best.
 
-    The p-value is that of a paired randomisation test of the best candidate against the start.
+    The p-value comes from a paired randomisation test of the best candidate against the initial encoder.
     """
     start = load_retriever(context.input("start"))
     judge = judge_of(config, context, context.input("start"), start, config.add_left_out_queries)

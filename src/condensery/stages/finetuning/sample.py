@@ -29,23 +29,23 @@ Encode = Callable[["BiEncoder"], Callable[["Chunk"], "torch.Tensor"]]
 
 
 class Judge:
-    """Measures retrievers on samples, whose texts are tokenised as ``start`` reads them.
+    """Measures retrievers on samples, whose texts are tokenised for the retriever ``start``.
 
-    The start's passage vectors serve every retriever with the same tower of passages, so that they are encoded once.
+    Every retriever with the passage tower of ``start`` reuses its passage vectors, so that passages are encoded once.
 
     Args:
-        start: the retriever that the others are compared with.
-        folder: folder of the start.
+        start: the retriever that other retrievers are compared with.
+        folder: folder of ``start``.
         samples: the samples, by the name of their queries.
         encode: maps a retriever to the function that encodes chunks with it.
-        bm25_weight: weight of BM25, which each retriever is joined with before it is measured; 0 = each alone.
+        bm25_weight: weight of BM25 in the fusion with each retriever before it is measured; 0 = the retriever alone.
 
     Attributes:
         by: the names of the samples, in words.
-        first: for each sample, the reciprocal ranks (q,) of its queries with the start.
+        first: for each sample, the reciprocal ranks (q,) of its queries with ``start``.
 
     Raises:
-        UserError: the start makes vectors that are not finite.
+        UserError: the vectors of ``start`` are not finite.
     """
 
     def __init__(
@@ -85,14 +85,15 @@ class Judge:
 def judge_of(
     config: SampleConfig, context: Context, folder: Path, start: SavedRetriever, left_out: bool = False
 ) -> Judge | None:
-    """Return the judge that compares retrievers with ``start``; None where there are no queries to ask.
+    """Return the judge that compares retrievers with ``start``; None where there are no queries to measure on.
 
     Args:
-        config: the keys of the sample.
-        context: of the stage.
-        folder: folder of the start.
-        start: the retriever that the others are compared with.
-        left_out: whether fewer than ``number`` dev queries are filled up with training queries (``training.dev_passages``).
+        config: config with the keys of the sample.
+        context: context of the stage.
+        folder: folder of ``start``.
+        start: the retriever that other retrievers are compared with.
+        left_out: whether training queries (``training.dev_passages``) are added where there are fewer than ``number`` dev
+            queries.
     """
     collection = Collection(context.input("corpus"))
     lengths, own = (start.query_length, start.passage_length), start.model.settings

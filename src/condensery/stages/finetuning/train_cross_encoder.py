@@ -1,6 +1,6 @@
 """Stage ``train_cross_encoder``: trains a model that reads query and passage together.
 
-The model is that of RocketQA (Qu et al. 2021) and of Gao and Callan 2021b, §4.3.
+The model is as in RocketQA (Qu et al. 2021) and in Gao and Callan 2021b, §4.3.
 """
 
 from typing import Any

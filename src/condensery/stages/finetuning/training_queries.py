@@ -1,4 +1,4 @@
-"""The data of stages that learn from judged queries: the queries, their positives, and pools of hard negatives."""
+"""Training data from judged queries: the queries, their positives, and pools of hard negatives."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from condensery.training.dev_passages import apart_from_dev
 
 
 class QuerySubset(Protocol):
-    """The config keys that choose judged queries: a split, the number of its queries (None = all), and the seed."""
+    """The config keys that select judged queries: a split, the number of queries (None = all), and the seed."""
 
     @property
     def split(self) -> str: ...
@@ -34,11 +34,11 @@ class QuerySubset(Protocol):
 def training_queries(config: QueriesConfig, context: Context, collection: Collection) -> TrainingQueries:
     """Return the training queries with their positives and negatives.
 
-    The queries are the judged queries of a split, or a subset of them, and the queries that ``labels`` adds. A passage that
-    people relabelled as relevant, as the sources of negatives record, is a positive too.
+    The queries are the judged queries of a split, or a subset, and the queries that ``labels`` adds. A passage that people
+    relabelled as relevant is also a positive; the sources of negatives record such passages.
 
     Raises:
-        UserError: a judged query has no positive, there are fewer queries than asked for, or a source of negatives has none
+        UserError: a judged query has no positive, there are fewer queries than requested, or a source of negatives has none
             of the queries.
     """
     relevant = relevant_passages(config, context, collection)
@@ -49,7 +49,7 @@ def training_queries(config: QueriesConfig, context: Context, collection: Collec
 
 
 def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries:
-    """Return the training queries with the scores of the stages ``teacher``; a line tells how many passages have a score.
+    """Return the training queries with the scores of the stages ``teacher``, and print how many passages have a score.
 
     Raises:
         UserError: no passage has a score.
@@ -75,10 +75,10 @@ def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries
 def relevant_passages(config: QuerySubset, context: Context, collection: Collection) -> dict[int, np.ndarray]:
     """Return the relevant passages of the training queries, by query row, ascending.
 
-    The queries are the judged queries of a split, or a subset of them, and the queries that ``labels`` adds.
+    The queries are the judged queries of a split, or a subset, and the queries that ``labels`` adds.
 
     Raises:
-        UserError: a judged query has no positive, or there are fewer queries than asked for.
+        UserError: a judged query has no positive, or there are fewer queries than requested.
     """
     key = f"stages.{context.stage_name}.train_queries"
     judged = judged_queries(collection, config.split, config.train_queries, config.seed, key)
@@ -89,13 +89,13 @@ def relevant_passages(config: QuerySubset, context: Context, collection: Collect
 
 
 def _labels(context: Context) -> list[Path]:
-    """Return the files of labels that are not empty; a file is empty where nothing could be labelled."""
+    """Return the non-empty files of labels; a file is empty where no query could be labelled."""
     paths = (artifact.path / "labels.jsonl" for artifact in context.made_from.get("labels", ()))
     return [path for path in paths if path.stat().st_size]
 
 
 def _labelled(labels: Sequence[Path], collection: Collection) -> dict[int, np.ndarray]:
-    """Return the passages that were labelled positive, by query row."""
+    """Return the passages that are labelled positive, by query row."""
     positives: dict[int, np.ndarray] = {}
     for path in labels:
         labelled = read_negatives(path, collection, "positive_ids")
@@ -107,7 +107,7 @@ def _labelled(labels: Sequence[Path], collection: Collection) -> dict[int, np.nd
 def _pooled(
     config: QueriesConfig, context: Context, collection: Collection, rows: np.ndarray, labels: Sequence[Path]
 ) -> tuple[NegativePool, NegativeWeights | None]:
-    """Return the pool of negatives of the queries ``rows`` (q,), from all sources and labels, and the weights if any.
+    """Return the pool of negatives for the queries ``rows`` (q,), from all sources and labels, and the weights, if any.
 
     Raises:
         UserError: a source has none of the queries.

@@ -1,1 +1,1 @@
-"""Stages that make an encoder from text."""
+"""Stages that initialise or pre-train an encoder on text."""

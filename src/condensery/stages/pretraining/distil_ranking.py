@@ -28,14 +28,14 @@ from condensery.training.data.ranking_batches import RankingBatches
 from condensery.training.held_out import chosen_queries
 from condensery.training.modules.query_tower import QueryTowerModule
 
-SHARD = 200  # queries per shard of cross-encoder scores; a restart keeps whole shards
+SHARD = 200  # queries per shard of cross-encoder scores; a restart keeps complete shards
 
 
 def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, Any]:
-    """Train a tower of its own for queries and save the retriever; the tower and the vectors of passages stay the same.
+    """Train a separate query tower and save the retriever; the passage tower and the passage vectors stay the same.
 
     Raises:
-        UserError: all passages with a query are held out, or the student has no vector for each passage.
+        UserError: all passages with a query are held out, or the student lacks a vector for some passage.
     """
     collection, queries = Collection(context.input("corpus")), Queries(context.input("queries"))
     index, encoder = vectors_of(context, "student", config.student)
@@ -75,9 +75,9 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
 def _ranked(
     config: DistilRankingConfig, context: Context, collection: Collection, queries: Queries, rows: np.ndarray
 ) -> Ranking:
-    """Return the teacher's ranking for queries (n,): scores and passages (n, depth), kept in the stage's folder.
+    """Return the teacher's ranking for queries (n,): scores and passages (n, depth), saved in the stage's folder.
 
-    With cross-encoders, the scores and the order are theirs.
+    With cross-encoders, scores and order are those of the cross-encoders.
     """
     files = [context.folder / f"teacher-{name}.npy" for name in ("scores", "passages")]
     if not all(file.exists() for file in files):
@@ -110,7 +110,7 @@ def _ranked(
 def _scorer(
     artifact: Artifact, config: DistilRankingConfig, context: Context, collection: Collection, queries: Queries
 ) -> PairScorer:
-    """Load a cross-encoder that reads the made queries. Raises ``UserError`` where it reads other tokens than theirs."""
+    """Load a cross-encoder that reads the made queries. Raises ``UserError`` where its tokenizer differs from theirs."""
     if artifact.input("tokens").id != context.artifact("tokens").id:
         raise UserError(
             f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} reads other tokens than those of"

@@ -1,4 +1,4 @@
-"""The stages ``pretrain_...``: train an encoder on text alone, or on text and queries that were made for it."""
+"""The stages ``pretrain_...``: train an encoder on text alone, or on text and queries made from it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -61,13 +61,13 @@ def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
 def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dict[str, Any]:
     """Pre-train a Condenser (Gao and Callan 2021a, §3).
 
-    With another stage's weights and a low learning rate this is continued training (§5.4 of the paper's early version).
+    From another stage's weights and with a low learning rate this is continued training (§5.4 of the paper's early version).
     """
     return _pretrain_condenser(config, context, _spans(config, context), CondenserModule)
 
 
 def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) -> dict[str, Any]:
-    """Pre-train a coCondenser (Gao and Callan 2021b, §3): Condenser plus the contrast of pairs.
+    """Pre-train a coCondenser (Gao and Callan 2021b, §3): Condenser with a contrastive loss on pairs.
 
     With ``queries`` it is query-as-context pre-training (Wu et al. 2023, §3.1).
     """
@@ -107,7 +107,7 @@ def _pretrain_autoencoder(config: AutoEncoderConfig, context: Context, data: Tok
 
 
 def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
-    """Pre-train by the inverse cloze task (Lee et al. 2019; Gao and Callan 2021a, §4.4): a sentence finds its passage."""
+    """Pre-train by the inverse cloze task (Lee et al. 2019; Gao and Callan 2021a, §4.4): a sentence retrieves its passage."""
     own: dict[str, Any] = {"query_length": config.query_length, "keep_sentence": config.keep_sentence}
     data = _spans(config, context, pairs="sentence", **own)
     towers = initial_towers(config, context, data.vocabulary, separate=False)
@@ -116,10 +116,10 @@ def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
 
 
 def pretrain_contrastive(config: PretrainContrastiveConfig, context: Context) -> dict[str, Any]:
-    """Pre-train by the contrast of pairs, in the vectors that the checkpoint is searched with.
+    """Pre-train with a contrastive loss on pairs, on the vectors that the checkpoint searches with.
 
-    These vectors have the checkpoint's pooling, normalisation and prefixes. The saved retriever is searched with the lengths
-    of the checkpoint, whatever the lengths of the training.
+    These vectors have the checkpoint's pooling, normalisation and prefixes. The saved retriever keeps the checkpoint's input
+    lengths, even if training uses other lengths.
     """
     towers = initial_towers(config, context, Tokens(context.input("tokens")).vocabulary, separate=False)
     prefixes = {name: getattr(towers.settings, name) for name in ("query_prefix", "passage_prefix")}
@@ -139,7 +139,7 @@ def _shared(config: AnyConfig, context: Context) -> dict[str, Any]:
 
 
 def _spans(config: AnyConfig, context: Context, **own: Any) -> SpanPairDataModule:
-    """Return the data module with spans of the documents, by default single spans."""
+    """Return the data module of spans of the documents, by default single spans."""
     cut = {"spans": config.spans, "short_probability": config.short_probability, "min_length": config.min_length}
     given = {"pairs": None, **_shared(config, context), **cut, **own}
     return SpanPairDataModule(Tokens(context.input("tokens")), **given)
@@ -151,7 +151,7 @@ def _pairs(
     decoder: ContextMasking | None = None,
     **own: Any,
 ) -> TokenDataModule:
-    """Return the data module with pairs: two spans of a document, or a passage and one of its ``queries``."""
+    """Return the data module of pairs: two spans of a document, or a passage and one of its ``queries``."""
     if not config.queries:
         return _spans(config, context, pairs=config.pairs_within, decoder=decoder, **own)
     artifact = context.artifact("queries")
@@ -190,14 +190,14 @@ def _fit(
     """Train the module and save the checkpoint.
 
     Args:
-        module: the model with its objective.
-        data: the batches.
-        config: of the stage.
-        context: of the stage.
-        saved: the longest query and passage, in tokens, that the checkpoint is searched with; None = those of the training.
+        module: model with its objective.
+        data: data module with the batches.
+        config: config of the stage.
+        context: context of the stage.
+        saved: maximum query and passage length of the checkpoint in search, in tokens; None = those of training.
 
     Returns:
-        the values for the manifest, with the number of items and the counts of texts that could not be used.
+        the metrics for the manifest, with the number of items and the counts of texts that could not be used.
     """
     data.setup()
     assert isinstance(data.batches, SpanBatches)
@@ -211,8 +211,8 @@ def _fit(
 
 def _condenser(config: CondenserConfig, context: Context, vocabulary: Vocabulary) -> Condenser:
     """Return the Condenser before the first step: from scratch, from a checkpoint, or from another stage's artifact."""
-    torch.manual_seed(config.seed)  # seeds the weights that a checkpoint lacks: a new Condenser head
-    # the baseline has no head, and so no keys of one
+    torch.manual_seed(config.seed)  # for weights that a checkpoint lacks, such as a new Condenser head
+    # the baseline has no head, and so no keys for it
     head = (getattr(config, "head_layers", 0), getattr(config, "skip_from", None), getattr(config, "late_mlm", True))
     if source := _start(config, context):
         return load_condenser(source[0], vocabulary, *head, config.backbone.dropout, source[1])
@@ -222,7 +222,7 @@ def _condenser(config: CondenserConfig, context: Context, vocabulary: Vocabulary
 
 def _autoencoder(config: AutoEncoderConfig, context: Context, vocabulary: Vocabulary) -> MaskedAutoEncoder:
     """Return the auto-encoder before the first step: from scratch, from a checkpoint, or from another stage's artifact."""
-    torch.manual_seed(config.seed)  # seeds the weights of a new decoder
+    torch.manual_seed(config.seed)  # for the weights of a new decoder
     shape = DecoderShape(config.decoder, config.decoder_layers, config.decoder_mask_rate)
     if source := _start(config, context):
         dropout = config.backbone.dropout
@@ -232,10 +232,10 @@ def _autoencoder(config: AutoEncoderConfig, context: Context, vocabulary: Vocabu
 
 
 def _start(config: AnyConfig, context: Context) -> tuple[Path | str, str | None] | None:
-    """Return the checkpoint that the weights come from, and its revision; None = from scratch.
+    """Return the initial checkpoint and its revision; None = from scratch.
 
     Raises:
-        UserError: the checkpoint is a released retriever, which pre-training would make worse.
+        UserError: the checkpoint is a released retriever, which pre-training would degrade.
     """
     if config.init != "backbone":
         return context.input("init"), None

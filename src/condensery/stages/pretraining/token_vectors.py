@@ -33,11 +33,11 @@ def token_vectors(config: TokenVectorsConfig, context: Context) -> dict[str, Any
 
 
 def read_token_vectors(folder: Path, seed: int) -> NDArray[np.float64]:
-    """Return the token vectors (V, dim) of an artifact, turned by a random rotation (``models.warm_start.token_vectors``).
+    """Return the token vectors (V, dim) of an artifact after a random rotation (``models.warm_start.token_vectors``).
 
     Args:
-        folder: of the artifact.
-        seed: of the rotation.
+        folder: folder of the artifact.
+        seed: random seed of the rotation.
     """
     left, values = (load_array(folder / f"{name}.npy") for name in ("left", "values"))
     return warm_start.token_vectors(left, values, seed)

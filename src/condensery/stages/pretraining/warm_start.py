@@ -1,4 +1,4 @@
-"""Stage ``warm_start``: makes an encoder from the co-occurrences of a collection's tokens, without training."""
+"""Stage ``warm_start``: initialises an encoder from the co-occurrences of a collection's tokens, without training."""
 
 from dataclasses import fields
 from typing import Any
@@ -19,7 +19,7 @@ from condensery.tokens.cooccurrence import unigrams
 
 
 def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
-    """Save the encoder. A checkpoint that ``backbone.name`` names is trained already and is taken as it is.
+    """Save the encoder. A checkpoint that ``backbone.name`` names is already trained and is saved unchanged.
 
     Raises:
         UserError: a text of ``length`` tokens does not fit the encoder's positions, or the checkpoint is a released
@@ -50,7 +50,7 @@ def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
 
 
 def _taken(name: str) -> str:
-    """Return the message about a checkpoint that is trained already."""
+    """Return the message about a checkpoint that is already trained."""
     left = [file for file in (HEAD, DECODER) if (expanded(name) / file).is_file()]
     but = f", but for {left[0]}, which init: backbone would read" if left else ""
     return f"{name} is trained already, and is taken as it is{but}"

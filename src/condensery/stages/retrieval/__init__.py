@@ -1,1 +1,1 @@
-"""Stages that index, search, mine and rerank."""
+"""Stages that index, search, mine and rerank, and stages that load trained models."""

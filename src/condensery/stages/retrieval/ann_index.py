@@ -1,4 +1,4 @@
-"""Stage ``ann_index``: makes an index for FAISS's approximate search over the vectors of a dense retriever."""
+"""Stage ``ann_index``: builds an approximate FAISS index over the vectors of a dense retriever."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Stage ``audit_negatives``: lists the suspected false negatives of a stage that mines, for a person to judge."""
+"""Stage ``audit_negatives``: lists suspected false negatives of a mining stage, for a person to judge."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from condensery.text.sheets import write_sheet
 
 
 def audit_negatives(config: AuditNegativesConfig, context: Context) -> dict[str, Any]:
-    """Write sheet.csv, which a person fills in, and suspects.json, the part that the page of the run shows."""
+    """Write sheet.csv, which a person fills in, and suspects.json, which the run's page shows."""
     collection = Collection(context.input("corpus"))
     suspects, left_out = _suspects(config, context, collection)
     lines = sheet_lines(suspects, collection, config.rows)
@@ -31,7 +31,7 @@ def audit_negatives(config: AuditNegativesConfig, context: Context) -> dict[str,
 
 
 def _suspects(config: AuditNegativesConfig, context: Context, collection: Collection) -> tuple[Suspects, bool]:
-    """Return the suspects, and whether mining had left them out of the negatives."""
+    """Return the suspects, and whether mining excluded them from the negatives."""
     mined, folder, runtime = context.artifact("negatives"), context.input("negatives"), context.runtime
     if config.scorer is None and (folder / f"{LEFT_OUT}.npy").exists():
         return were_left_out(folder, config.depth), True
@@ -44,7 +44,7 @@ def _suspects(config: AuditNegativesConfig, context: Context, collection: Collec
 
 
 def _split(negatives: Artifact) -> str:
-    """Return the split of the queries; denoised negatives have the split of the negatives that they were made from."""
+    """Return the split of the queries; denoised negatives have the split of the negatives before denoising."""
     while "split" not in negatives.manifest["config"]:
         negatives = negatives.input("negatives")
     return str(negatives.manifest["config"]["split"])

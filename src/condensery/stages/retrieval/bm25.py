@@ -1,4 +1,4 @@
-"""Stage ``bm25``: the lexical index, which is the baseline and the first miner of negatives."""
+"""Stage ``bm25``: builds the lexical index, which is the baseline and the source of the first hard negatives."""
 
 from typing import Any
 

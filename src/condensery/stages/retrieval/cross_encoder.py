@@ -1,4 +1,4 @@
-"""Stage ``cross_encoder``: takes a cross-encoder that was trained elsewhere as it is."""
+"""Stage ``cross_encoder``: loads a cross-encoder that was trained elsewhere, unchanged."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def cross_encoder(config: CrossEncoderConfig, context: Context) -> dict[str, Any
     """Save the cross-encoder in the format of the stage that trains one.
 
     Raises:
-        UserError: the given tokenizer is not the checkpoint's, or ``length`` is longer than the model's positions.
+        UserError: the given tokenizer is not the checkpoint's, or ``length`` exceeds the model's positions.
     """
     key = f"stages.{context.stage_name}"
     folder = checkpoint_folder(str(config.folder), config.revision)

@@ -1,4 +1,4 @@
-"""Stage ``denoise``: drops hard negatives that a cross-encoder takes for relevant (RocketQA's third step)."""
+"""Stage ``denoise``: drops hard negatives that cross-encoders judge relevant (RocketQA's third step)."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Stage ``encode``: makes the vectors of all passages and queries, which are the index of a dense retriever."""
+"""Stage ``encode``: encodes all passages and queries, which gives the index of a dense retriever."""
 
 import math
 import shutil
@@ -33,7 +33,7 @@ def several_shards(config: EncodeConfig, context: Context) -> bool:
 
 
 def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
-    """Write the shards of passage vectors, the query vectors and index.json; a restart keeps whole shards."""
+    """Write the shards of passage vectors, the query vectors and index.json; a restart keeps complete shards."""
     group, tokens = process_group(context.runtime), Tokens(context.input("tokens"))
     device = torch_device(context.runtime.accelerator)
     retriever = load_retriever(context.input("model"))
@@ -63,7 +63,7 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
         "label": context.stage_name,
         "encoder": "{0.kind}/{0.id}".format(context.artifact("model")),
     }
-    encode_queries(queries, questions, context.folder, **settings)  # the queries measure how much fewer bits lose
+    encode_queries(queries, questions, context.folder, **settings)  # the queries also measure the loss by quantisation
     quantising = None
     if config.passages is None:
         quantising = encode_store(vectors, passages, context.folder, **settings)
@@ -86,7 +86,7 @@ def _asked(config: EncodeConfig, context: Context) -> NDArray[np.int64] | None:
 
 
 def _lost(about: dict[str, Any], dtype: str, stage: str) -> dict[str, Any]:
-    """Print and return, for the manifest, the bytes that vectors of fewer bits take and the recall that they keep."""
+    """Print and return, for the manifest, the size in bytes of quantised vectors and their recall."""
     vectors = about.get("windows", about["passages"])
     whole, kept = (
         4 * vectors * about["dim"],
@@ -103,7 +103,7 @@ def _lost(about: dict[str, Any], dtype: str, stage: str) -> dict[str, Any]:
 
 
 def _take_passages(config: EncodeConfig, context: Context, texts: int) -> None:
-    """Copy the passage vectors of another encoder that has the same tower of passages.
+    """Copy the passage vectors of another encoder that has the same passage tower.
 
     Raises:
         UserError: the towers, the settings or the passages differ, or the vectors are int8 or binary.

@@ -1,4 +1,4 @@
-"""Stage ``fuse``: makes an index that joins the rankings of several retrievers, such as BM25 and a dense one."""
+"""Stage ``fuse``: makes an index that fuses the rankings of several retrievers, such as BM25 and a dense retriever."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ from condensery.stages.retrieval.config import FuseConfig
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
 
-FEW = 30  # fewer queries than this choose weights by chance
+FEW = 30  # with fewer queries than this the choice of weights is mostly chance
 
 
 def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
-    """Write index.json, which names the retrievers and the way they are joined; return the weights for the manifest."""
+    """Write index.json with the retrievers and the method of fusion; return the weights for the manifest."""
     runtime, collection = context.runtime, Collection(context.input("corpus"))
     artifacts = context.artifacts("retrievers")
     members = [
@@ -42,7 +42,7 @@ def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
 
 
 def _choose(config: FuseConfig, label: str, index: FusedIndex, collection: Collection) -> dict[str, Any] | None:
-    """Give the index the best weights of the grid; return the metric at every point, or None where queries are too few."""
+    """Set the index's weights to the best of the grid; return the metric at every point, or None for too few queries."""
     there = config.split in collection.description["splits"]
     queries = collection.questions(config.split) if there else np.empty(0, np.int64)
     if len(queries) < config.least_queries:
@@ -77,7 +77,7 @@ def _named(weights: np.ndarray, config: FuseConfig) -> str:
 
 
 def _measure(config: FuseConfig, collection: Collection) -> Measure:
-    """Return the function that computes the metric of queries, by ascending rows, from their ranked passages."""
+    """Return the function that computes the metric from the ranked passages of queries, in ascending order of query rows."""
     metric = config.metric
 
     def by_answers(rows: np.ndarray, passages: np.ndarray) -> np.ndarray:

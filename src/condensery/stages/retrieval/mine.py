@@ -1,7 +1,7 @@
 """Stage ``mine``: mines hard negatives with a retriever, for the second round of training.
 
-Relevant passages are no negatives, nor are passages with the text of a relevant passage or of the query. A rule may also
-leave out passages that score nearly as high as the relevant ones.
+Relevant passages are excluded as negatives. So are passages with the text of a relevant passage or of the query. A rule may
+also exclude passages that score nearly as high as the relevant passages.
 """
 
 from typing import Any
@@ -53,7 +53,7 @@ def mine(config: MineConfig, context: Context) -> dict[str, Any]:
 
 
 def _scorer(config: MineConfig, context: Context, collection: Collection) -> Scorer | None:
-    """Return the scorer that judges the candidates in place of the retriever; None = the retriever's own scores count."""
+    """Return the scorer whose scores the rules use in place of the retriever's; None = the retriever's own scores."""
     if config.cross_encoders:
         return CrossEncoderScorer(config, context, collection)
     if config.scorer is None:

@@ -1,4 +1,4 @@
-"""Stage ``pseudo_label``: labels queries that nobody has judged, by a cross-encoder (RocketQA's fourth step)."""
+"""Stage ``pseudo_label``: labels unjudged queries with cross-encoders (RocketQA's fourth step)."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def several_shards(config: AugmentConfig, context: Context) -> bool:
 
 
 def pseudo_label(config: AugmentConfig, context: Context) -> dict[str, Any]:
-    """Write labels.jsonl for the queries that no split judges. Raises ``UserError`` where every query is judged."""
+    """Write labels.jsonl for the queries without judgements. Raises ``UserError`` where every query is judged."""
     group, collection = process_group(context.runtime), Collection(context.input("corpus"))
     queries = collection.unjudged()
     if not len(queries):

@@ -1,4 +1,4 @@
-"""Stage ``read_negatives``: reads published negatives: MS MARCO's triples of ids, lists of systems, a collection's own."""
+"""Stage ``read_negatives``: reads published negatives, from MS MARCO's triples of ids, lists of systems, or a collection."""
 
 from typing import Any
 

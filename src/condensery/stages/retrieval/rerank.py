@@ -1,4 +1,4 @@
-"""Stage ``rerank``: puts a retriever's best passages into the order of cross-encoders (Gao and Callan 2021b, §4.3).
+"""Stage ``rerank``: reranks a retriever's best passages by cross-encoders (Gao and Callan 2021b, §4.3).
 
 The stage makes an index.
 """
@@ -19,7 +19,7 @@ def several_shards(config: RerankConfig, context: Context) -> bool:
 
 
 def rerank(config: RerankConfig, context: Context) -> dict[str, Any]:
-    """Write queries.npy, candidates.npy, scores.npy and index.json; a restart keeps whole shards of scores."""
+    """Write queries.npy, candidates.npy, scores.npy and index.json; a restart keeps complete shards of scores."""
     group, collection = process_group(context.runtime), Collection(context.input("corpus"))
     queries = collection.questions(config.split)
     candidates, found = searched(context, collection, queries, config.depth, group)

@@ -1,4 +1,4 @@
-"""Stage ``retriever``: takes a retriever that was trained elsewhere as it is (zero-shot evaluation)."""
+"""Stage ``retriever``: loads a retriever that was trained elsewhere, unchanged (zero-shot evaluation)."""
 
 from typing import Any
 
@@ -13,8 +13,7 @@ def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
     """Save the retriever in the format of the stages that train one.
 
     Raises:
-        UserError: the checkpoint does not tell its lengths and the config does not set them, or a length is longer than the
-            model's positions.
+        UserError: neither the checkpoint nor the config gives the input lengths, or a length exceeds the model's positions.
     """
     folder = checkpoint_folder(str(config.folder), config.revision)
     model, said = load_any_retriever(folder, config.vector_options())

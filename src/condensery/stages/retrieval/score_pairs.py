@@ -1,4 +1,4 @@
-"""Stage ``score_pairs``: a teacher's scores of the passages that a retriever is trained with (distillation)."""
+"""Stage ``score_pairs``: computes a teacher's scores of a retriever's training passages (distillation)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ def several_shards(config: ScorePairsConfig, context: Context) -> bool:
 
 
 def score_pairs(config: ScorePairsConfig, context: Context) -> dict[str, Any]:
-    """Write queries.npy, passages.npy, scores.npy and pair_scores.jsonl; a restart keeps whole shards of scores."""
+    """Write queries.npy, passages.npy, scores.npy and pair_scores.jsonl; a restart keeps complete shards of scores."""
     group, collection = process_group(context.runtime), Collection(context.input("corpus"))
     positives = relevant_passages(config, context, collection)
     if config.file is None:
@@ -46,7 +46,7 @@ def _read(path: Path, collection: Collection, positives: Mapping[int, np.ndarray
     """Read the scores of the training queries from a file.
 
     Raises:
-        UserError: the file scores two passages or more of no training query, so that nothing can be learned.
+        UserError: the file has two or more scored passages for no training query, so that nothing can be learned.
     """
     pairs = read_pair_scores(path, collection).of_queries(np.array(sorted(positives), np.int64))
     if not (pairs.filled.sum(axis=1) > 1).any():
@@ -89,7 +89,7 @@ def _scorers(config: ScorePairsConfig, context: Context, collection: Collection)
 
 
 def _tell(label: str, found: Mapping[str, int]) -> None:
-    """Print how many pairs were scored, and for how many queries the scores are too few."""
+    """Print how many pairs have a score, and how many queries have too few scored passages."""
     print(f"[{label}] {found['pairs']:,} pairs of {found['queries']:,} queries have a score", flush=True)
     if found["queries_without_positive"]:
         print(

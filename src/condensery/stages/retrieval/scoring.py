@@ -21,21 +21,21 @@ from condensery.text.collection import Collection
 def searched(
     context: Context, collection: Collection, query_rows: np.ndarray, depth: int, group: ProcessGroup
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Search the candidates of queries with the stage's ``retriever``, and keep them in candidates.npy.
+    """Retrieve the candidates of queries with the stage's ``retriever``, and save them in candidates.npy.
 
-    If the processes do not share the search (``searched_together``), the first process searches alone, with the threads of
+    If the processes do not divide the search (``searched_together``), the first process searches alone, with the threads of
     all processes on its machine.
 
     Args:
-        context: of the stage.
-        collection: the passages and queries.
-        query_rows: (n,) rows of the queries.
+        context: context of the stage.
+        collection: collection with passages and queries.
+        query_rows: rows of the queries, (n,).
         depth: candidates per query, k.
-        group: the processes that compute the stage.
+        group: processes that compute the stage.
 
     Returns:
         the candidates (n, k); and, for the manifest, the retriever's recall and warnings, and the number of queries that
-        would have found themselves.
+        would have retrieved themselves.
     """
     index, path = context.input("retriever"), context.folder / "candidates.npy"
     member, threads = context.runtime.distributed, context.runtime.threads
@@ -62,7 +62,7 @@ def scored(
     candidates: np.ndarray,
     group: ProcessGroup,
 ) -> np.ndarray:
-    """Score the candidates (n, k) of queries (n,) by the mean of the cross-encoders, and keep the scores in scores.npy.
+    """Score the candidates (n, k) of queries (n,) by the mean of the cross-encoders, and save the scores in scores.npy.
 
     Returns:
         the scores (n, k).
@@ -87,7 +87,7 @@ def cross_encoders(config: ScoringStageConfig, context: Context, collection: Col
 
 
 class CrossEncoderScorer:
-    """Gives pairs the probability of relevance by cross-encoders; a scorer for the rules of ``retrieval.positive_aware``."""
+    """Scores pairs by the cross-encoders' probability of relevance, for the rules of ``retrieval.positive_aware``."""
 
     def __init__(self, config: ScoringStageConfig, context: Context, collection: Collection) -> None:
         scorers = cross_encoders(config, context, collection)
