@@ -365,7 +365,7 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
         ["logger.wandb.projekt=x"],
         ["logger.wandb.projekt", "'project'"],
     ),
-    "logger: unknown logger": (["logger.tensorboard=x"], ["logger.tensorboard", "unknown"]),
+    "logger: unknown logger": (["logger.mlflow=x"], ["logger.mlflow", "unknown"]),
     "table: unknown key": (["table.row=x"], ["table.row", "'rows'"]),
     "stage: unknown key": (["stage.finetune.lr=1"], ["stage.finetune.lr", "unknown"]),
     "stage: unknown kind": (
@@ -446,7 +446,7 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
     "an unknown recipe": (["experiment=huge"], ["experiment=huge", "no such option"]),
     "no value": (["stages.x={stage: mine}"], ["stages.x.retriever", "value"]),
     "steps and epochs": (
-        ["stages.round1.epochs=1"],
+        ["stages.round1.epochs=1", "stages.round1.steps=2"],
         ["stages.round1", "steps, epochs, token_budget", "steps and epochs"],
     ),
     "neither steps nor epochs": (

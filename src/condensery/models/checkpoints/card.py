@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Template
-
 from condensery.models.vectors import POOLED, VectorSettings
 from condensery.system.files import atomic
 
@@ -57,6 +55,8 @@ class Card:
             settings: vector settings of the model.
             lengths: longest query and passage in tokens.
         """
+        from jinja2 import Template  # a dry run imports this module and renders no card
+
         template = Template(TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True)
         given = {"card": self, "name": name, "settings": settings, "lengths": lengths, "shown": _shown, "repr": repr}
         return template.render(given, front=self._front(name), pooled=POOLED[settings.pooling]) + "\n"
