@@ -80,5 +80,5 @@ def test_no_label_at_all_leaves_the_judged_queries(collection: Collection, tmp_p
 
 def test_broken_labels_are_named_with_their_line(collection: Collection, tmp_path: Path) -> None:
     lines: list[dict[str, object]] = [{"query_id": "q0", "negative_ids": []}]
-    with pytest.raises(UserError, match=r"labels\.jsonl:1: the field "positive_ids" is missing"):
+    with pytest.raises(UserError, match=r'labels\.jsonl:1: the field "positive_ids" is missing'):
         training_queries(CONFIG, context(tmp_path, lines, lines), collection)
