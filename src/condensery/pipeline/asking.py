@@ -1,6 +1,6 @@
-"""Answers to questions by a retriever of a run; only the files that an answer needs are read.
+"""Search with a retriever of a run (the key ``ask``); only the files that the search needs are read.
 
-Where a run is done and unchanged (``unchanged``), none of its tables and pages is written again.
+Where a run is finished and unchanged (``unchanged``), its tables and pages are not written again.
 """
 
 import hashlib
@@ -30,18 +30,18 @@ from condensery.text.collection import Collection
 from condensery.tokens.light_tokenizer import load_quick_tokenizer
 from condensery.tokens.vocabulary import with_special
 
-ANSWERS = 5  # passages that are shown
-PROMPT = "-"  # the question that stands for several questions from standard input
+ANSWERS = 5  # number of passages that are printed
+PROMPT = "-"  # the value of ``ask`` that reads several questions from standard input
 FINISHED = "finished.json"  # in a run's folder, written last: a digest of the run's config, and the names of its files
-# keys of the root that change no file of a run
+# keys of the root that change none of a run's files
 ASKING: tuple[str, ...] = ("ask", "next", "push_to_hub", "force", "jobs")
 ASKING += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost", "estimate")
 
 
 def answer(graph: Graph, store: Store, rows: Sequence[Row], question: str) -> None:
-    """Print the passages that a retriever of the run finds for ``question``, or for each question from standard input.
+    """Print the passages that a retriever of the run returns for ``question``, or for each question from standard input.
 
-    The retriever is the row that the table recommends, or else the best row. A recipe without a table takes the index that
+    The retriever is the row that the table recommends, or else the best row. A recipe without a table uses the index that
     ``Graph.answers`` names.
 
     Raises:
@@ -76,16 +76,16 @@ def _search(index: Artifact, collection: Collection, store: Store) -> Search:
 
 
 def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifact]:
-    """Return the name of the retriever that answers, and an artifact through which its index is found."""
+    """Return the name of the retriever to search, and an artifact that leads to its index."""
     if graph.rows:
         best = best_row(rows)
         return best, store.artifact(graph.nodes[graph.rows[best]])
-    # not at the head of the file: it imports the metrics, which an answer of a table's row need not have
+    # not at the head of the file: it imports the metrics, which a search does not always need
     from condensery.pipeline.reports.row_origins import unmeasured
 
     if told := unmeasured(graph, store):
         return told.row, store.artifact(graph.nodes[graph.unmeasured[told.row]])
-    assert graph.answers is not None  # `graph.build` saw to it
+    assert graph.answers is not None  # ensured by `graph.build`
     print(f"\nno table tells which retriever is the best: the stage {graph.answers} answers", flush=True)
     return graph.answers, store.artifact(graph.nodes[graph.answers])
 
@@ -105,17 +105,17 @@ def best_row(rows: Sequence[Row]) -> str:
 
 
 def searched(artifact: Artifact, name: str) -> tuple[Artifact, Artifact]:
-    """Return the index behind an evaluation or index, and the collection that it searches, found through the manifests.
+    """Return the index behind an evaluation or index, and the index's collection, both found through the manifests.
 
     Args:
         artifact: the evaluation or index.
-        name: name of the retriever, for the message.
+        name: name of the retriever, for the error message.
 
     Raises:
         UserError: there is no index to search.
     """
     index = artifact.ancestor("index")
-    while index and index.kind == "rerank":  # it knows few queries, so the index below is searched
+    while index and index.kind == "rerank":  # it has scores for few queries, so its first-stage index is searched
         index = index.input("retriever")
     corpus = index.ancestor("corpus") if index else None
     if index is None or corpus is None:
@@ -124,7 +124,7 @@ def searched(artifact: Artifact, name: str) -> tuple[Artifact, Artifact]:
 
 
 def _indexes(index: Artifact) -> list[Artifact]:
-    """Return an index and the indexes that it is made from, all of which a search reads."""
+    """Return an index and all indexes that it is built from, which a search reads too."""
     return [
         index,
         *(other for parent in index.parents() if parent.manifest["makes"] == "index" for other in _indexes(parent)),
@@ -132,7 +132,7 @@ def _indexes(index: Artifact) -> list[Artifact]:
 
 
 def query_encoder(checkpoint: Path) -> Callable[[str], Any]:
-    """Return the function from a text to its query vector (d,); texts are cut to the retriever's own query length."""
+    """Return the function that maps a string to its query vector (d,); queries are truncated to the retriever's length."""
 
     tokenizer = load_quick_tokenizer(checkpoint)
     encode, length = load_query_tower(checkpoint)
@@ -154,7 +154,7 @@ def questions() -> Iterator[str]:
 
 
 class _Enough(BaseException):
-    """Ctrl-C at a prompt."""
+    """Raised by Ctrl-C at a prompt."""
 
 
 @contextmanager
@@ -185,8 +185,8 @@ def finish(graph: Graph, folder: Path) -> None:
 def unchanged(graph: Graph, store: Store, folder: Path) -> list[Row] | None:
     """Return the rows of a finished run of the same config; None where anything is left to do.
 
-    Nothing is left to do where every artifact is there, none is forced, all files of the run are still there, and the
-    results have the same content.
+    Nothing is left to do where every artifact exists, none is forced, all files of the run still exist, and the results have
+    the same content.
     """
 
     try:
@@ -202,7 +202,7 @@ def unchanged(graph: Graph, store: Store, folder: Path) -> list[Row] | None:
 
 
 def _identity(graph: Graph) -> str:
-    """Return a digest of everything that a run's folder depends on: its artifacts, and how they are shown and logged."""
+    """Return a digest of everything that a run's folder depends on: its artifacts, and the settings of tables and logs."""
     root = graph.root.model_dump(mode="json", exclude=set(ASKING))
     text = json.dumps([root, [[node.name, node.reference] for node in graph.nodes.values()]], sort_keys=True)
     return hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""Messages about exceptions that end a run, in one line where the fault can be foreseen."""
+"""Error messages about exceptions that end a run; a foreseeable fault gets one line."""
 
 import re
 import shlex
@@ -12,11 +12,11 @@ from condensery.errors import SHOWN, UserError, of_the_disk, said_within
 
 
 class Stopped(BaseException):
-    """Carries a run's exception (its cause) past Hydra, which would print lines of its own around it."""
+    """Wraps a run's exception as its cause, so that Hydra does not print its own lines around it."""
 
 
 def in_one_line(error: BaseException) -> str | None:
-    """Return the message about a foreseeable fault or about failed stages; ``None`` for any other exception."""
+    """Return the error message for a foreseeable fault or for failed stages; ``None`` for any other exception."""
     from condensery.pipeline.workers import StageError
 
     error = of_the_disk(error) or error
@@ -39,14 +39,14 @@ def in_one_line(error: BaseException) -> str | None:
 
 
 def quoted(key: str, value: str) -> str:
-    """Return ``key=value`` quoted so that the shell and Hydra take the value as it is."""
+    """Return ``key=value``, quoted so that the shell and Hydra take the value literally."""
     from hydra.core.override_parser.types import Quote, QuotedString
 
     return shlex.quote(f"{key}={QuotedString(value, Quote.double).with_quotes()}")
 
 
 def shortened(text: str) -> str:
-    """Shorten very long numbers and words in a message; the limits are longer than any file name."""
+    """Shorten very long numbers and words in a message; the limits exceed the length of any file name."""
     text = re.sub(r"\d{101,}", lambda match: f"{match[0][:20]}… ({len(match[0]):,} digits)", text)
     return re.sub(r"[^\s/]{256,}", lambda match: f"{match[0][:40]}… ({len(match[0]):,} characters)", text)
 
@@ -71,7 +71,7 @@ def _of_hydra(error: BaseException) -> str:
         from condensery.errors import close_to
         from condensery.pipeline.config import RootConfig
 
-        first = unknown[1].partition(".")[0]  # only the stage or group knows the rest of the key
+        first = unknown[1].partition(".")[0]  # only the stage or group can check the rest of the key
         hint = "" if first in RootConfig.model_fields else close_to(first, RootConfig.model_fields)
         return f"{unknown[1]}: unknown key{hint}"
     merged = re.match(r"Error merging override \+*([^=]*)=", text)
@@ -86,7 +86,7 @@ def _of_hydra(error: BaseException) -> str:
         )
     if text.startswith("While dereferencing interpolation '${output_root}'"):
         return "output_root: names no folder"
-    if text.startswith("Config group override must be"):  # it does not say which
+    if text.startswith("Config group override must be"):  # Hydra's message does not name the override
         groups = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
         text = f"{' or '.join(groups)}: a group takes the name of one of its options"
     if isinstance(error, OverrideParseException):

@@ -1,4 +1,4 @@
-"""The root of the composed config: the keys of ``conf/config.yaml``, as closed pydantic models."""
+"""The root of the composed config: the keys of ``conf/config.yaml``, as pydantic models without further keys."""
 
 import re
 from importlib.util import find_spec
@@ -18,7 +18,7 @@ from condensery.stages.trainer_options import Callbacks, TrainerFlags
 from condensery.system.files import expanded
 
 STUDY = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # names of runs and sweeps, which become names of folders
-# a key of logger -> one of these modules must be there
+# a key of logger -> one of these modules must be installed
 LIBRARIES = {"tensorboard": ("tensorboard", "tensorboardX"), "trackio": ("trackio",)}
 StudyName = Annotated[str, Field(pattern=STUDY, max_length=100), AS_TEXT]
 
@@ -33,15 +33,15 @@ class _Closed(BaseModel):
 
 
 class TrainerConfig(_Closed):
-    """Settings of the hardware. The limits keep a typing error from filling the machine with processes.
+    """Settings of the hardware; the limits keep a typing error from filling the machine with processes.
 
     Attributes:
-        devices: processes of a stage on each node; ``auto`` takes every GPU.
-        threads: threads of each stage; ``auto`` shares the cores among ``jobs``.
-        workers: processes that prepare data.
-        compile: whether layers that train are compiled by torch.
+        devices: processes of a stage per node; ``auto`` uses every GPU.
+        threads: threads of each stage; ``auto`` divides the cores among ``jobs``.
+        workers: processes that prepare batches.
+        compile: whether torch compiles the layers that are trained.
         flags: arguments of Lightning's Trainer.
-        callbacks: callbacks of Lightning, by a label.
+        callbacks: Lightning callbacks by label.
     """
 
     accelerator: Literal["auto", "cpu", "gpu"]
@@ -55,7 +55,7 @@ class TrainerConfig(_Closed):
 
 
 class WandbConfig(_Closed):
-    """Settings of Weights & Biases; ``enabled``: auto = online with a key, otherwise offline."""
+    """Settings of Weights & Biases; ``enabled``: auto = online with an API key, otherwise offline."""
 
     project: Text
     entity: Text | None
@@ -67,12 +67,12 @@ class WandbConfig(_Closed):
 
 
 class LoggerConfig(_Closed):
-    """The destinations of training curves besides the CSV, which is always written.
+    """The destinations of training curves besides the CSV file, which is always written.
 
     Attributes:
-        wandb: Weights & Biases.
-        tensorboard: whether TensorBoard's files are written into ``logs/tensorboard`` of the artifact.
-        trackio: the project in Trackio; None = none.
+        wandb: settings of Weights & Biases.
+        tensorboard: whether TensorBoard files are written into ``logs/tensorboard`` of the artifact.
+        trackio: name of the Trackio project; None = no Trackio.
     """
 
     wandb: WandbConfig
@@ -80,24 +80,24 @@ class LoggerConfig(_Closed):
     trackio: Text | None
 
     def check_installed(self) -> None:
-        """Raise ``UserError`` about a library that is asked for and not there."""
+        """Raise ``UserError`` about a library that is requested and not installed."""
         for key, modules in LIBRARIES.items():
             if getattr(self, key) and not any(map(find_spec, modules)):
                 raise UserError(f"logger.{key}: {key} is not installed; pip install {key}, or condensery[{key}]")
 
 
 class TableConfig(TableLayout):
-    """The table that compares retrievers; ``TableLayout`` has the keys of what stands beside the measured rows.
+    """The table that compares retrievers; ``TableLayout`` has the keys of columns and published rows.
 
     Attributes:
         rows: label of a row -> the stage with its retriever.
-        baseline: the row that the others are tested against.
-        metrics: the metrics that the table shows.
-        split: the split that is measured.
+        baseline: the row that other rows are compared with in the significance test.
+        metrics: metrics that the table shows.
+        split: split that is measured.
         optional: whether the table is left out where the data have no judgements of the split.
-        recommend: whether the words below the table name the row to use, which also answers questions
+        recommend: whether the text below the table recommends a row, which ``ask`` then searches
             (``reporting.recommendation``).
-        studies: runs and sweeps whose rows a table shows that is written without running anything.
+        studies: runs and sweeps whose rows are shown where a table is printed without a recipe.
         command: the command that measures these studies.
     """
 
@@ -119,7 +119,7 @@ class TableConfig(TableLayout):
         return value
 
     def identity(self) -> dict[str, Any]:
-        """Return the keys that tell runs apart, without those that only change how rows are shown."""
+        """Return the keys that distinguish runs, without keys that only change how rows are shown."""
         return self.model_dump(include={"rows", "baseline", "metrics", "split"})
 
 
@@ -127,7 +127,7 @@ class ChooseConfig(_Closed):
     """The choice among several checkpoints (``pipeline.starts``).
 
     Attributes:
-        by: the stage of kind ``validate`` that measures each checkpoint.
+        by: stage of kind ``validate`` that measures each checkpoint.
         rows: rows of the table that are shown for each checkpoint.
     """
 
@@ -136,7 +136,7 @@ class ChooseConfig(_Closed):
 
 
 class PushTarget(_Closed):
-    """The repository of an encoder on the Hugging Face hub; a text alone is its ``name``, as owner/name."""
+    """The repository of an encoder on the Hugging Face hub; a plain string is its ``name``, as owner/name."""
 
     name: Text
     license: Text | None = None
@@ -157,7 +157,7 @@ def _by_name(value: Any) -> Any:
 class RootConfig(_Closed):
     """The keys of the root, which ``conf/config.yaml`` explains.
 
-    The stages that read ``data`` and ``backbone`` check these groups.
+    The groups ``data`` and ``backbone`` are checked by the stages that read them.
     """
 
     name: StudyName

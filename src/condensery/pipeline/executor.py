@@ -1,6 +1,6 @@
-"""Runs a graph: one stage after the other in this process, or several side by side in workers of their own.
+"""Runs a graph: one stage after the other in this process, or several stages in parallel in worker processes.
 
-When a stage fails, the stages that depend on it are skipped, and all others go on.
+When a stage fails, the stages that depend on it are skipped, and all other stages continue.
 """
 
 import os
@@ -25,7 +25,7 @@ def execute(graph: Graph, store: Store, runtime: Runtime) -> dict[str, Failure]:
         the failures, by the name of the stage.
 
     Raises:
-        DiskError: at once, since a full disk would also hit the next stages.
+        DiskError: immediately, because a full disk would also make the next stages fail.
     """
     reused = [name for name, state in store.states(graph).items() if state == "hit"]
     print(f"{len(graph.nodes)} stages, {len(reused)} of them reused from {store.folder}", flush=True)
@@ -39,14 +39,14 @@ def execute(graph: Graph, store: Store, runtime: Runtime) -> dict[str, Failure]:
 
 
 def warn(graph: Graph, store: Store, names: Iterable[str] | None = None) -> None:
-    """Print the warnings of the artifacts of these stages, by default of all, whether computed now or long ago."""
+    """Print the warnings of these stages' artifacts, by default of all stages, whether computed now or reused."""
     for name in graph.nodes if names is None else names:
         for text in store.artifact(graph.nodes[name]).warnings:
             print(f"[{name}] warning: {one_line(text)}", flush=True)
 
 
 def causes(graph: Graph, failed: Collection[str]) -> dict[str, str]:
-    """Return, for each stage that cannot be made because of the stages ``failed``, the failed stage that is the cause."""
+    """Return the stages that cannot be made because of the stages ``failed``, each with its failed stage."""
     cause_of = {}
     for name, node in graph.nodes.items():  # in topological order
         if name in failed:
@@ -57,7 +57,7 @@ def causes(graph: Graph, failed: Collection[str]) -> dict[str, str]:
 
 
 def chain_lengths(graph: Graph) -> dict[str, int]:
-    """Return, for each node, the number of stages in the longest chain that begins with it; the longest is begun first."""
+    """Return the number of stages in the longest chain from each node; the node with the longest chain is started first."""
     lengths = dict.fromkeys(graph.nodes, 1)
     for node in reversed(list(graph.nodes.values())):
         for parent in node.parents:
@@ -66,7 +66,7 @@ def chain_lengths(graph: Graph) -> dict[str, int]:
 
 
 class _Run:
-    """A run through the graph: the stages that are done, that were started, and that failed."""
+    """The state of a run: the stages that are finished, started and failed."""
 
     def __init__(self, graph: Graph, store: Store, runtime: Runtime, reused: Iterable[str]) -> None:
         self.graph, self.store, self.runtime = graph, store, runtime
@@ -75,7 +75,7 @@ class _Run:
         self.failures: dict[str, Failure] = {}
 
     def left(self) -> set[str]:
-        """Return the stages that are not done and can still be made."""
+        """Return the stages that are not finished and can still be made."""
         return self.graph.nodes.keys() - self.done - causes(self.graph, self.failures).keys()
 
     def ready(self) -> list[Node]:
@@ -84,16 +84,16 @@ class _Run:
         return [node for node in nodes if node.name not in self.started and self.done.issuperset(node.parents)]
 
     def forced(self, node: Node) -> bool:
-        """Whether a stage is to be computed even if its artifact is there."""
+        """Whether a stage is to be computed even if its artifact exists."""
         return node.name in self.graph.root.force
 
     def start(self, node: Node) -> None:
-        """Note that a stage starts, and print it."""
+        """Record that a stage starts, and print it."""
         self.started[node.name] = time.monotonic()
         print(f"[{node.name}] starts", flush=True)
 
     def finish(self, node: Node, result: bool | Failure) -> None:
-        """Note that a stage is done or has failed, and print one line about it.
+        """Record that a stage has finished or failed, and print one line about it.
 
         A failure that ends the run is not printed here, because the run's last line reports it.
 
@@ -102,7 +102,7 @@ class _Run:
             result: whether this process computed it, or the failure.
 
         Raises:
-            DiskError: the disk made the stage fail.
+            DiskError: the stage failed because of the disk.
         """
         if isinstance(result, Failure):
             self.failures[node.name] = result
@@ -126,7 +126,7 @@ class _Run:
             self.finish(ready[0], attempt(self.store, self.runtime, ready[0], self.forced(ready[0])))
 
     def in_workers(self) -> None:
-        """Compute stages in workers that live as long as the run, so that each imports the heavy libraries once."""
+        """Compute stages in workers that live as long as the run, so that each worker imports the heavy libraries once."""
         environment = {variable: str(self.runtime.threads) for variable in THREADS}
         if os.environ.get("CONDENSERY_PROGRESS") != "off":
             environment["CONDENSERY_PROGRESS"] = "lines"  # several bars on one terminal would overwrite each other

@@ -1,7 +1,7 @@
 """Reports faults of the config, each in one line that names the key as the user writes it.
 
-A value that a stage got through ``${data}`` is reported as ``data.root``. A value from the defaults of the stage's kind is
-reported as ``stage.finetune.steps``, and a value for this stage alone as ``stages.round1.steps``.
+A value that a stage gets through ``${data}`` is reported as ``data.root``. A value from the defaults of the stage's kind is
+reported as ``stage.finetune.steps``, and a value of this stage alone as ``stages.round1.steps``.
 """
 
 import re
@@ -22,15 +22,15 @@ def checked(model: type[Model], value: dict[str, Any], written: Callable[[Place]
     """Validate a resolved config.
 
     Args:
-        model: the pydantic model.
-        value: the resolved config.
-        written: maps a place in the config to the key in which its value was written.
+        model: pydantic model of the config.
+        value: resolved config.
+        written: function that maps a place in the config to the key in which its value was written.
 
     Returns:
         the config as an instance of ``model``.
 
     Raises:
-        UserError: for the first fault: a value still ``???``, an unknown key, a wrong type or range.
+        UserError: about the first fault: a value that is still ``???``, an unknown key, or a wrong type or range.
     """
     missing = first_missing({key: item for key, item in value.items() if key not in ("stage", "stages")})
     if missing is not None:
@@ -47,7 +47,7 @@ def checked(model: type[Model], value: dict[str, Any], written: Callable[[Place]
 
 
 def needs_value(key: str) -> UserError:
-    """Return the error about a key that is still ``???``; for a key of a group it names the file that explains the key."""
+    """Return the error about a key that is still ``???``; for a key of a group, with the file that explains the key."""
     group = key.partition(".")[0]
     chosen = HydraConfig.get().runtime.choices.get(group) if HydraConfig.initialized() else None
     return UserError(
@@ -70,13 +70,13 @@ def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | 
 def follow(raw: dict[str, Any], start: Place, place: Place, value: Any = None) -> str:
     """Return the key in which a value was written, by following the reference ``${...}`` at each step of its place.
 
-    A reference at the place itself to a group of another name, as in ``seed: ${data}``, is wrong and is not followed.
+    A final reference to a group of another name, as in ``seed: ${data}``, is wrong and is not followed.
 
     Args:
-        raw: the whole config, unresolved.
-        start: the key where the walk starts.
-        place: the place of the value below ``start``.
-        value: the content of ``start`` where ``raw`` does not hold it.
+        raw: whole config, unresolved.
+        start: key where the walk starts.
+        place: place of the value below ``start``.
+        value: content of ``start`` where ``raw`` does not contain it.
     """
     key = list(start)
     value = _lookup(raw, key) if value is None else value
@@ -104,10 +104,10 @@ def _lookup(value: Any, place: Place) -> Any:
 
 
 def _place_in(value: Any, fault: Mapping[str, Any]) -> tuple[str | int, ...]:
-    """Return pydantic's location without the names of union members, which are no keys.
+    """Return pydantic's location without the names of union members, which are not keys.
 
-    Such a name may also be a key (``format: documents`` reads ``data.documents``). Of the ways to take the location apart,
-    the first one counts that leads to the value which pydantic found at fault.
+    The name of a union member may also be a key (``format: documents`` reads ``data.documents``). So a location can be split
+    in several ways; the result is the first way that leads to the value which pydantic rejected.
     """
     loc, absent = fault["loc"], fault["type"] == "missing"
     around = loc[:-1] if absent else loc
@@ -117,7 +117,7 @@ def _place_in(value: Any, fault: Mapping[str, Any]) -> tuple[str | int, ...]:
 
 
 def _ways(value: Any, loc: Place) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Yield the ways to take a location apart into keys and names of union members, each with the value it leads to."""
+    """Yield the ways to split a location into keys and names of union members, each with the value that it leads to."""
     if not loc:
         yield (), value
         return
@@ -171,7 +171,7 @@ def _say(fault: dict[str, Any], model: type[BaseModel], place: Place) -> str:
 
 
 def _known_beside(model: type[BaseModel], place: Place) -> set[str]:
-    """Return the keys that a config may have at ``place``; a number or a key of a mapping leads into its values."""
+    """Return the keys that a config may have at ``place``; an index of a list or a key of a mapping leads to its values."""
     models = [model]
     for part in place[:-1]:
         if any(part in candidate.model_fields for candidate in models):

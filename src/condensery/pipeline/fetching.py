@@ -1,4 +1,4 @@
-"""Fetching the data of a recipe before anything is trained: the command ``condensery data NAME``, and the key ``fetch``."""
+"""Download of a recipe's data before training: the command ``condensery data NAME``, and the key ``fetch``."""
 
 import shutil
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from condensery.system.files import existing
 from condensery.text.sizes import UNPACKED
 from condensery.text.source import DataConfig, WantedFile
 
-PACKED = {".gz", ".zip", ".parquet"}  # endings of packed files
-TEXT, TOKENS = 1.15, 0.45  # bytes of a collection and of its tokens per byte of text
+PACKED = {".gz", ".zip", ".parquet"}  # endings of compressed files
+TEXT, TOKENS = 1.15, 0.45  # bytes of a collection and of its token ids, per byte of text
 
 
 def fetch_data(graph: Graph, dry_run: bool = False) -> None:
-    """Fetch and check the data that a recipe reads, and print every file; with ``dry_run`` only print, fetch nothing.
+    """Download and check the data that a recipe reads, and print every file; with ``dry_run`` only print the files.
 
     Raises:
-        UserError: a file cannot be fetched or fails its check.
+        UserError: a file cannot be downloaded or fails its check.
     """
     data = {node.id: node.config.data for node in graph.nodes.values() if isinstance(node.config, CorpusConfig)}
     for one in data.values():
@@ -43,7 +43,7 @@ def _print_files(name: str, files: Sequence[WantedFile]) -> None:
 
 
 def _print_disk(graph: Graph, data: DataConfig, files: Sequence[WantedFile]) -> None:
-    """Print the approximate disk space of a collection's text, tokens and indexes, and the free space."""
+    """Print the approximate disk space of a collection's text, token ids and indexes, and the free space."""
     packed = sum(file.size * (UNPACKED if file.path.suffix in PACKED else 1) for file in files)
     parts = [f"collection and tokens about {as_bytes(packed * (TEXT + TOKENS))}"]
     dtypes = [node.config.dtype for node in graph.nodes.values() if isinstance(node.config, EncodeConfig)]

@@ -25,7 +25,7 @@ class _Figure(BaseModel):
 
 
 class AttentionEntropyFigure(_Figure):
-    """CLS attention entropy by layer (Gao and Callan 2021a, figure 2): a panel per model, before and after fine-tuning.
+    """CLS attention entropy by layer (Gao and Callan 2021a, figure 2): one panel per model, before and after fine-tuning.
 
     Attributes:
         stage: a stage of kind ``attention_entropy``.
@@ -45,8 +45,8 @@ class _ScoreFigure(_Figure):
     """Shared keys of figures of scores.
 
     Attributes:
-        rows: rows of the table; null = all.
-        metric: null = the table's first metric.
+        rows: rows of the table; null = all rows.
+        metric: metric that is plotted; null = the table's first metric.
     """
 
     rows: Annotated[list[Text], Field(min_length=1)] | None = None
@@ -62,18 +62,18 @@ class DifferencesFigure(_ScoreFigure):
 class ScoreBySizeFigure(_ScoreFigure):
     """A metric against the number of training queries or examples, over the jobs of a sweep.
 
-    Figures 2 to 4 of the early version of Gao and Callan 2021a.
+    It is as in figures 2 to 4 of the early version of Gao and Callan 2021a.
     """
 
     kind: Literal["score_by_size"]
 
 
 class ScoreByStepsFigure(_ScoreFigure):
-    """A metric against the amount of pre-training behind the row, over the jobs of a sweep.
+    """A metric against the amount of pre-training of the row's encoder, over the jobs of a sweep.
 
     Attributes:
-        amount: ``tokens`` that all stages of pre-training read, their ``steps``, or ``batch_size``, the texts in a batch of
-            the last stage.
+        amount: ``tokens`` or ``steps``, in total over all pre-training stages, or ``batch_size``, the texts per batch of the
+            last stage.
     """
 
     kind: Literal["score_by_steps"]
@@ -91,7 +91,7 @@ class FirstEpochsFigure(_StagesFigure):
     """Training losses of several stages on a log scale (figure 5 of the early version of Gao and Callan 2021a).
 
     Attributes:
-        epochs, steps: the end of the x axis; only one of them is given, and null = all.
+        epochs, steps: end of the x axis; at most one of the two is set, and null = the end of training.
     """
 
     kind: Literal["first_epochs"]
@@ -131,7 +131,7 @@ def _none_for_null(value: Any) -> Any:
     return {} if value is None else value
 
 
-# Figures by name; null draws none, and null in the place of one figure leaves out that figure.
+# Figures by name; null in place of all draws none, and null in place of one figure leaves it out.
 Figures = Annotated[dict[Name, FigureConfig], LeaveOut, BeforeValidator(_none_for_null)]
 
 
@@ -140,8 +140,8 @@ def check(name: str, figure: FigureConfig, kinds: dict[str, str], rows: Iterable
 
     Args:
         name: name of the figure.
-        figure: its config.
-        kinds: stage -> its kind.
+        figure: config of the figure.
+        kinds: stage -> kind of the stage.
         rows: rows of the table.
         metrics: metrics of the table.
 

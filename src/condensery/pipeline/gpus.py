@@ -1,4 +1,4 @@
-"""The rates of GPUs in large matrix products, as their makers publish them, and how long work takes at such a rate."""
+"""Published throughput of GPUs in large matrix products, and the time that work takes at a share of it."""
 
 from condensery.stages.workload import Work
 
@@ -19,13 +19,13 @@ GPUS = {
     "t4": 65 * TERA,
     "rtx2080ti": 54 * TERA,
 }
-FP32 = 1 / 8  # share of that rate in a search, whose products are in fp32
+FP32 = 1 / 8  # share of that throughput in search, whose matrix products are in fp32
 
 
 def seconds_on_gpu(work: Work, gpu: str, share: float) -> float | None:
-    """Return the seconds of the work on a GPU, at a share of its published rate; None where the work is not known.
+    """Return the seconds of the work on a GPU, at a share of its published throughput; None where the work is unknown.
 
-    The seconds of work that is no matrix product are added as they are.
+    The seconds of work other than matrix products are added unchanged.
     """
     if not work.known:
         return None

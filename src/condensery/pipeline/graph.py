@@ -1,4 +1,4 @@
-"""Makes a graph of a recipe: each node is a stage with a checked config, known inputs and an artifact id."""
+"""Builds the graph of a recipe: each node is a stage with a checked config, known inputs and an artifact id."""
 
 import hashlib
 import json
@@ -36,8 +36,8 @@ class Node:
         kind: kind of the stage.
         config: the checked config.
         inputs: field of the config -> names of the nodes that the field reads.
-        made_from: field of the config -> references ``kind/id`` of the artifacts of these nodes.
-        id: artifact id of the artifact; empty where it is not known.
+        made_from: field of the config -> references ``kind/id`` of these nodes' artifacts.
+        id: id of the artifact; empty where it is unknown.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Node:
 
     @property
     def reference(self) -> str:
-        """``kind/id``: the place of the artifact in the store."""
+        """The place of the artifact in the store, ``kind/id``."""
         return f"{self.kind}/{self.id}"
 
     @property
@@ -63,13 +63,13 @@ class Graph:
     """A whole recipe.
 
     Attributes:
-        root: the config of the root.
+        root: config of the root.
         nodes: the stages by name, in topological order.
         rows: row of the table -> the node that evaluates it.
-        answers: the node that answers questions, where there is no row and a question is asked.
-        missing: in a dry run, the fault of an input whose sizes are known nevertheless. Artifacts made from it have no id.
-        unmeasured: row -> node of its index, for a table that recommends a row but is left out, since nothing is judged.
-        choice: a sentence that tells which of several checkpoints goes on (``pipeline.starts``).
+        answers: node of the index that ``ask`` searches, where the recipe has no rows.
+        missing: in a dry run, the error about a missing input of known sizes. Artifacts built from it have no id.
+        unmeasured: row -> node of its index, for a table that recommends a row but is left out without judgements.
+        choice: a sentence that says which of several checkpoints the run continues with (``pipeline.starts``).
     """
 
     root: RootConfig
@@ -87,26 +87,26 @@ class Graph:
 
 
 def build(cfg: DictConfig) -> Graph:
-    """Check the composed config and make the graph.
+    """Check the composed config and build the graph.
 
     Raises:
-        UserError: in one line, for any fault of the config.
+        UserError: in one line, about any fault of the config.
     """
     return _Builder(cfg).graph()
 
 
 class _Builder:
     def __init__(self, cfg: DictConfig) -> None:
-        self.cfg = deepcopy(cfg)  # twice as fast as a new one from a dict
+        self.cfg = deepcopy(cfg)  # twice as fast as creating a new one from a dict
         OmegaConf.set_struct(self.cfg, False)
         self.raw: dict[str, Any] = OmegaConf.to_container(cfg, resolve=False)  # type: ignore[assignment]
         if OmegaConf.select(self.cfg, "trainer.precision") == "auto":
-            # the stages, and so the artifact ids, get the precision that auto stands for
+            # stages, and so artifact ids, get the actual precision in place of auto
             self.cfg.trainer.precision = quick_precision(str(self.cfg.trainer.accelerator))
             self.raw = OmegaConf.to_container(self.cfg, resolve=False)  # type: ignore[assignment]
         self.stages = registry()
         self.nodes: dict[str, Node] = {}
-        self.overrides: dict[str, dict[str, Any]] = {}  # node name -> the settings for it alone
+        self.overrides: dict[str, dict[str, Any]] = {}  # node name -> settings of this node alone
 
     def graph(self) -> Graph:
         resolved = {key: self._resolved(key) if key not in ("stage", "stages") else self.raw[key] for key in self.raw}
@@ -123,7 +123,7 @@ class _Builder:
                 f"trainer.callbacks.{idle}: acts when a stage is validated, and none is: set validate_every of one, above 0"
             )
         shown = bool(root.stages) and not (root.table.optional and self._unjudged(root))
-        rows = self._rows_as("evaluation", root) if shown else {}  # without stages only a table is shown
+        rows = self._rows_as("evaluation", root) if shown else {}  # without stages only a table is printed
         unmeasured = self._rows_as("index", root) if root.stages and root.table.recommend and not shown else {}
         answers = self._that_answers() if root.ask is not None and self.nodes and not rows else None
         for name, figure in root.figures.items():
@@ -145,14 +145,14 @@ class _Builder:
         return rows
 
     def _unjudged(self, root: RootConfig) -> bool:
-        """Whether the data are known to have no judgements of the table's split."""
+        """Whether the data are known to lack judgements of the table's split."""
         read = [node.config for node in self.nodes.values() if hasattr(node.config, "data")]
         return any(missing_split(root.table.split, [config]) for config in read)
 
     def _that_answers(self) -> str:
-        """Return the index that answers questions where no table tells the best.
+        """Return the index that ``ask`` searches where no table determines the best row.
 
-        It is the last fused index, or else the last index, or else the index of the last encoder. The stage that makes an
+        It is the last fused index, or else the last index, or else the index of the last encoder. The stage that builds an
         encoder's index is added if needed.
 
         Raises:
@@ -178,10 +178,10 @@ class _Builder:
                     raise UserError(f"stage.{kind}.{key}: unknown key{close_to(key, fields)}")
 
     def _add(self, name: str, path: tuple[str, ...]) -> None:
-        """Add a node, after the nodes that it reads; ``path`` is the chain of readers that leads here.
+        """Add a node, after the nodes that it reads; ``path`` is the chain of nodes that read it.
 
         Raises:
-            UserError: the stages read each other in a circle, or the config has a fault.
+            UserError: the stages read each other in a cycle, or the config has a fault.
         """
         if name in path:
             cycle = " -> ".join([*path[path.index(name) :], name])
@@ -200,7 +200,7 @@ class _Builder:
             self.nodes[name] = Node(name, kind, config, inputs, {}, "")
 
     def _begin_with_added(self, root: RootConfig) -> None:
-        """Put the stages of ``BY_THEMSELVES`` that were added first, as where a recipe names them."""
+        """Put automatically added stages of ``BY_THEMSELVES`` first, as in recipes that name them."""
         first: dict[str, Node] = {}
         for name in BY_THEMSELVES:
             if name in self.nodes and name not in root.stages and first.keys() >= set(self.nodes[name].parents):
@@ -210,10 +210,10 @@ class _Builder:
     def _identify(self, dry: bool) -> tuple[dict[str, Node], str]:
         """Return the nodes with their ids, and ``Graph.missing``.
 
-        This comes last, since ids depend on the content of files, and faults of the config are to be reported first.
+        This step is the last, because ids depend on the content of files, and faults of the config are reported first.
 
         Args:
-            dry: whether the run is a dry run, in which a missing input of known size is returned instead of raised.
+            dry: whether the run is a dry run, where the error about a missing input of known size is returned, not raised.
 
         Raises:
             UserError: an input is missing.
@@ -234,7 +234,7 @@ class _Builder:
         return known, missing
 
     def _of_own_backbone(self, name: str, said: str) -> str:
-        """Return a message about a key of ``backbone``, with the stage's own key where the stage has its own backbone."""
+        """Return an error message about ``backbone``, with the stage's own key where the stage has its own backbone."""
         key, separator, rest = said.partition(": ")
         group, _, field = key.partition(".")
         if group != "backbone" or field not in (self.overrides[name].get("backbone") or {}):
@@ -258,7 +258,7 @@ class _Builder:
         return hint if "did you mean" in hint or "now called" in hint else f"{OWN_STAGES}{hint}"
 
     def _config(self, name: str, kind: str) -> StageConfig:
-        """Return the config of a node: the defaults of the kind, then the node's settings, with references resolved."""
+        """Return the config of a node: the kind's defaults, overridden by the node's settings, with references resolved."""
         settings = {key: value for key, value in self.overrides[name].items() if key != "stage"}
         defaults = dict(self.raw["stage"].get(kind) or {})
         if any(settings.get(key) is not None for key in RUN_LENGTHS):
@@ -296,12 +296,12 @@ class _Builder:
         return inputs
 
     def _adapted(self, name: str, wanted: str, key: str) -> str:
-        """Return the node that makes ``wanted`` from ``name``: the stage itself, or a stage that is added between.
+        """Return the node that makes ``wanted`` from ``name``: the stage itself, or a stage that is added after it.
 
         Args:
-            name: the stage that a recipe names.
-            wanted: the product that is needed.
-            key: the key that names the stage, for messages.
+            name: stage that a recipe names.
+            wanted: product that is needed.
+            key: key that names the stage, for error messages.
 
         Raises:
             UserError: there is no such stage, or no kind of stage makes ``wanted`` from its product.
@@ -322,7 +322,7 @@ class _Builder:
         return added
 
     def _shared_inputs(self, name: str, adapter: Stage) -> dict[str, Any]:
-        """Return the inputs that an added stage shares with the stage ``name``, under the same keys: such as tokens."""
+        """Return the inputs that an added stage shares with the stage ``name`` under the same keys, such as tokens."""
         kind = self._kind(name)
         settings = {**(self.raw["stage"].get(kind) or {}), **self.overrides[name]}
         own, read = references(self.stages[kind].config), references(adapter.config)
@@ -360,7 +360,7 @@ class _Builder:
 def artifact_id(node: Node, version: int) -> str:
     """Return the id of a node's artifact: 16 hexadecimal digits.
 
-    The id is a digest of the kind, its version, the parts of the config that can change the result, and the inputs' ids.
+    The id is a digest of the kind and its version, the parts of the config that can change the result, and the inputs' ids.
     """
     config, by_content = node.config, node.config.by_content()
     apart = {*node.inputs, *by_content}
@@ -385,7 +385,7 @@ def _words(value: Any) -> Sequence[Any]:
 
 
 def _identity(value: Any) -> Any:
-    """Return a config value as JSON, without operational fields; a model with a fingerprint becomes its fingerprint."""
+    """Return a config value as JSON, without operational fields; a model with a fingerprint is replaced by it."""
     if isinstance(value, BaseModel):
         if hasattr(value, "fingerprint"):
             return {"fingerprint": value.fingerprint()}
@@ -404,7 +404,7 @@ def _digest(value: Any, size: int) -> str:
 
 
 def can_answer(graph: Graph) -> bool:
-    """Whether the run can answer questions: its rows were retrieved, or without rows it makes an index or an encoder."""
+    """Whether ``ask`` can search: the rows are retrievers, or a recipe without rows makes an index or an encoder."""
     if graph.rows:
         return all("index" in graph.nodes[name].inputs for name in graph.rows.values())
     return any(registry()[node.kind].makes in ("index", "encoder") for node in graph.nodes.values())

@@ -1,4 +1,4 @@
-"""What ``--cfg`` prints of the composed config: of ``stage`` only the kinds that the recipe uses."""
+"""The part of the composed config that ``--cfg`` prints: from ``stage`` only the kinds that the recipe uses."""
 
 import re
 
@@ -12,7 +12,7 @@ KIND = re.compile(r"\$\{stage\.(\w+)")
 
 
 def leave_used_kinds(config: DictConfig) -> None:
-    """Remove the kinds that no stage of the recipe has, that are not added by themselves, and that no value refers to.
+    """Remove the kinds that no stage of the recipe has, that are not added automatically, and that no value refers to.
 
     Without a recipe all kinds stay.
     """

@@ -1,1 +1,1 @@
-"""Starts processes, and tells the hardware and the threads that each computes with."""
+"""Starts processes, and determines the hardware and the threads of each."""

@@ -1,4 +1,4 @@
-"""The hardware of this machine and its abilities, found without importing torch."""
+"""The hardware of this machine and its capabilities, detected without importing torch."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from typing import Any
 from condensery.errors import UserError
 from condensery.system.children import cores
 
-PROCESSES = 8  # most processes per core of a stage on a CPU
+PROCESSES = 8  # maximum processes per core of a stage on a CPU
 _AMPERE, _VOLTA = (8, 0), (7, 0)  # compute capabilities
 
 
@@ -20,7 +20,7 @@ def quick_precision(accelerator: str) -> str:
     """Return the precision that ``auto`` stands for.
 
     It is bf16 on GPUs since Ampere and on CPUs that are fast at bf16, fp16 on GPUs with Volta's and Turing's tensor cores,
-    and otherwise fp32. GPUs that are not visible here, such as those of a SLURM job, are assumed to be new.
+    and otherwise fp32. GPUs that are not visible here, such as those of a SLURM job, are assumed to support bf16.
     """
     if accelerator == "gpu" or (accelerator == "auto" and _has_gpu()):
         oldest = _oldest_gpu() or _AMPERE
@@ -29,13 +29,13 @@ def quick_precision(accelerator: str) -> str:
 
 
 def check_devices(accelerator: str, devices: int | str) -> None:
-    """Check that this machine has the devices that ``trainer.accelerator`` and ``trainer.devices`` ask for.
+    """Check that this machine has the devices that ``trainer.accelerator`` and ``trainer.devices`` request.
 
-    The check comes before every run, even a run that finds everything done, so that a command is accepted or refused
-    regardless of finished work.
+    The check comes before every run, even if all stages are finished, so that a command is accepted or refused
+    independently of finished work.
 
     Raises:
-        UserError: there are too few GPUs, or too many processes are asked for on a CPU.
+        UserError: there are too few GPUs, or too many processes are requested on a CPU.
     """
     wanted = devices if isinstance(devices, int) else 1
     there = 0 if accelerator == "cpu" or (accelerator == "auto" and wanted == 1) else _gpus_of_torch()
@@ -61,7 +61,7 @@ def _has_gpu() -> bool:
 
 @cache
 def _oldest_gpu() -> tuple[int, int] | None:
-    """Return the lowest compute capability among the GPUs of this process; None where NVIDIA's tool does not tell."""
+    """Return the lowest compute capability among the GPUs of this process; None where nvidia-smi does not report it."""
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", *(["-i", wanted] if wanted else [])]
     try:
@@ -80,8 +80,8 @@ def _cpu_is_quick_at_bf16() -> bool:
 def _quick_at_bf16(flags: set[str]) -> bool:
     """Whether a CPU with these flags of /proc/cpuinfo multiplies bf16 faster than fp32 (x86: AVX512-BF16, AMX; ARM: bf16).
 
-    Intel's processors with AMX do AVX512-BF16 at half the rate of fp32 (84 against 155 GFLOP/s per core, Sapphire Rapids).
-    That matters where a virtual machine hides AMX. Such a processor is recognised by AVX512-FP16, which AMD's lack.
+    Intel's processors with AMX do AVX512-BF16 at half the speed of fp32 (84 against 155 GFLOP/s per core, Sapphire Rapids).
+    This matters where a virtual machine hides AMX. Such a processor is recognised by AVX512-FP16, which AMD's lack.
     """
     if "amx_bf16" in flags or "bf16" in flags:
         return True
@@ -90,7 +90,7 @@ def _quick_at_bf16(flags: set[str]) -> bool:
 
 @cache
 def machine() -> dict[str, str]:
-    """Return a description of this machine for people to read; it holds no name of a user or host."""
+    """Return a readable description of this machine, without names of users or hosts."""
     description = {
         "processor": _of_the_processor("model name") or platform.processor() or platform.machine(),
         "cores": str(cores()),

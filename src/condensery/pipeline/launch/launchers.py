@@ -1,4 +1,4 @@
-"""Starts the processes that compute a stage together: by itself, through torchrun, or as a SLURM job."""
+"""Starts the processes that compute a stage together: directly, through torchrun, or as a SLURM job."""
 
 import os
 import shlex
@@ -24,9 +24,9 @@ def start(launcher: Launcher, folder: Path, name: str, number: int, gpus: bool) 
     """Start the processes that compute a stage together.
 
     Args:
-        launcher: the way to start them.
+        launcher: config of the launcher.
         folder: folder with the task.
-        name: name of the stage, for messages.
+        name: name of the stage, for error messages.
         number: processes per node.
         gpus: whether each process gets a GPU.
 
@@ -67,17 +67,17 @@ def _torchrun(launcher: TorchrunLauncher, folder: Path, number: int) -> list[str
 
 
 class Commands:
-    """Processes of this machine, each in a session of its own, so that Ctrl-C reaches only the pipeline."""
+    """Processes on this machine, each in a separate session, so that Ctrl-C reaches only the pipeline."""
 
     def __init__(self, commands: Sequence[tuple[list[str], dict[str, str]]]) -> None:
         self.running: list[subprocess.Popen[bytes]] = []
-        modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # from the same folders as here
+        modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # the same import folders as here
         for command, environment in commands:
             whole = {**os.environ, **modules, **environment}
             self.running.append(subprocess.Popen(command, env=whole, start_new_session=True))
 
     def exit_reason(self) -> str | None:
-        """Return None while they run, an empty text when all ended well, otherwise the reason why one ended."""
+        """Return None while the processes run, an empty string after success, and otherwise the reason why one ended."""
         codes = [process.poll() for process in self.running]
         for rank, code in enumerate(codes):
             if code:
@@ -86,19 +86,19 @@ class Commands:
         return None if None in codes else ""
 
     def end(self, patience: float) -> None:
-        """Wait up to ``patience`` seconds for their end, and then kill them."""
+        """Wait up to ``patience`` seconds for the processes to end, and then kill them."""
         until = time.monotonic() + patience
         for process in self.running:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, until - time.monotonic()))
         for process in self.running:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # and its helpers
+                os.killpg(process.pid, signal.SIGKILL)  # and its child processes
             process.wait()
 
 
 class Job:
-    """A job that submitit has handed to SLURM; its methods are those of ``Commands``."""
+    """A job that submitit has submitted to SLURM; it has the methods of ``Commands``."""
 
     def __init__(self, launcher: SlurmLauncher, folder: Path, name: str, number: int, gpus: bool) -> None:
         try:
@@ -140,7 +140,7 @@ def _parameters(launcher: SlurmLauncher, name: str, number: int, gpus: bool) -> 
         "tasks_per_node": number,
         "gpus_per_node": number if gpus else None,
         "cpus_per_task": launcher.cpus_per_process,
-        "timeout_min": max(1, round(60 * launcher.hours)),  # 0 would be no limit
+        "timeout_min": max(1, round(60 * launcher.hours)),  # 0 would mean no limit
         "stderr_to_stdout": True,
         "mem_gb": launcher.memory,
         "slurm_partition": launcher.partition,

@@ -1,14 +1,14 @@
 """Runs a stage that several processes compute together: starts them, waits, and takes the first process's result.
 
-The processes run this stage and nothing else, so that sweeps and several devices can be combined. They exchange files in a
-folder inside that of the stage, which every process sees on whatever machine it is:
+The processes run only this stage, so that sweeps and several devices can be combined. They exchange files in a subfolder of
+the stage's folder, which every process can read on any node:
 
     task.json       the task
-    done.json       the result of the first process, and the machine that it ran on
+    done.json       the result of the first process, and its machine
     failed-1.json   the failure of process 1
-    output-1.txt    the output of process 1; the first process prints where the pipeline does
+    output-1.txt    the output of process 1; the output of the first process goes to the pipeline's
 
-The processes end when the file ``stop`` is there, when the folder is gone, or when the pipeline on their machine is dead.
+The processes end when the file ``stop`` appears, when the folder is removed, or when the pipeline on their machine has died.
 """
 
 import shutil
@@ -30,16 +30,16 @@ from condensery.system.children import Parent
 from condensery.system.files import read_json
 
 _PREFIX = "processes-"
-_PAUSE = 0.1  # seconds between two looks
-_LAST_WORDS = 0.5  # seconds in which other processes may report their failures too
+_PAUSE = 0.1  # seconds between two checks
+_LAST_WORDS = 0.5  # seconds that other processes get to report their failures
 
 
 class ProcessError(Exception):
-    """An unexpected exception in one of the processes; its cause holds the traceback."""
+    """An unexpected exception in one of the processes; its cause contains the traceback."""
 
 
 class _EndedError(UserError):
-    """Processes ended without reporting a failure; ``exit_reason`` tells how."""
+    """A process ended without reporting a failure; ``exit_reason`` has the reason."""
 
     def __init__(self, name: str, exit_reason: str) -> None:
         super().__init__(f"stage {name}: {exit_reason}; run the same command to go on")
@@ -47,17 +47,17 @@ class _EndedError(UserError):
 
 
 def compute(stage: Stage, config: StageConfig, context: Context) -> tuple[Mapping[str, Any], dict[str, str]]:
-    """Compute a stage, in this process or in processes of its own.
+    """Compute a stage, in this process or in separate processes.
 
     Returns:
-        the values that the stage returns, and a description of the machine that it ran on.
+        the metrics that the stage returns, and a description of its machine.
 
     Raises:
         UserError: a process died.
         Exception: any exception that the stage raises.
     """
     runtime = context.runtime
-    _clear(context.folder)  # files of an attempt that was killed; its processes end themselves
+    _clear(context.folder)  # files of a killed attempt, whose processes end by themselves
     number = processes_a_node(runtime) if stage.together else 1
     several = stage.together and (number > 1 or runtime.launcher.kind != "local")
     if not several or not stage.by_several(config, context):
@@ -74,7 +74,7 @@ def processes_a_node(runtime: Runtime) -> int:
     """Return the processes per node: ``trainer.devices``, where ``auto`` is the number of visible GPUs, or 1.
 
     Raises:
-        UserError: ``auto`` with SLURM, whose node is not known before the job runs.
+        UserError: ``auto`` with SLURM, where the node is unknown before the job runs.
     """
     if isinstance(runtime.devices, int):
         return runtime.devices
@@ -92,7 +92,7 @@ def _in_processes(
 ) -> tuple[Mapping[str, Any], dict[str, str]]:
     """Compute a stage in ``number`` processes per node.
 
-    With SLURM one job follows another as long as each job gets further than the one before.
+    With SLURM, further jobs are started as long as each job writes a later checkpoint than the one before.
     """
     while True:
         before = _checkpoints(context.folder)
@@ -109,13 +109,13 @@ def _in_processes(
 
 
 def _clear(folder: Path) -> None:
-    """Remove the files that attempts at a stage have left, including their logs."""
+    """Remove the files of earlier attempts at a stage, including their logs."""
     for earlier in folder.glob(f"{_PREFIX}*"):
         shutil.rmtree(earlier, ignore_errors=True)
 
 
 def _checkpoints(folder: Path) -> set[str]:
-    """Return the names of the checkpoints that a stage would go on from."""
+    """Return the names of the checkpoints that a stage would resume from."""
     return {path.name for path in folder.glob("checkpoints/*.ckpt")}
 
 
@@ -145,7 +145,7 @@ def _failures(folder: Path) -> list[Path]:
 
 
 def _wait(started: Commands | Job, folder: Path) -> str:
-    """Wait until all processes have ended or one has failed; return how one died, or an empty text."""
+    """Wait until all processes have ended or one has failed; return the reason why one died, or an empty string."""
     while (exit_reason := started.exit_reason()) is None and not _failures(folder):
         time.sleep(_PAUSE)
     if _failures(folder):
@@ -159,8 +159,8 @@ def _wait(started: Commands | Job, folder: Path) -> str:
 def _error(failures: list[dict[str, str]], exit_reason: str, name: str) -> Exception | None:
     """Return the error that the pipeline raises, or None.
 
-    Faults that a user can mend come first. The death of a process comes next, since failures of other processes may only be
-    its consequence.
+    Faults that a user can fix come first. The death of a process comes next, because failures of other processes may be its
+    consequence.
     """
     for kind, said in (("disk", DiskError), ("user", UserError)):
         if texts := [failure["text"] for failure in failures if failure["kind"] == kind]:

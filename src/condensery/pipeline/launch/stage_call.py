@@ -13,7 +13,7 @@ from condensery.system.children import Parent
 from condensery.system.files import read_json, write_json
 
 CALL, DONE, FAILED, OUTPUT, STOP = "task.json", "done.json", "failed-{}.json", "output-{}.txt", "stop"
-PATIENCE = 4.0  # seconds between asking the processes to end and killing them
+PATIENCE = 4.0  # seconds between the request to end and killing the processes
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class StageCall:
 
     Attributes:
         kind: kind of the stage.
-        settings: the config of the stage, as JSON holds it.
+        settings: config of the stage, as JSON values.
         context: context of the stage.
-        host: the machine of the pipeline.
-        pipeline: the process that waits for them.
+        host: host name of the pipeline's machine.
+        pipeline: the pipeline's process, which waits for the processes of the stage.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class StageCall:
 
     @classmethod
     def read(cls, folder: Path) -> "StageCall":
-        """Read the task that ``write`` has written into ``folder``."""
+        """Read the task that ``write`` wrote into ``folder``."""
         return TypeAdapter(cls).validate_python(read_json(folder / CALL))
 
 

@@ -1,8 +1,7 @@
 """One of the processes that compute a stage together: ``python -m condensery.pipeline.launch.stage_process FOLDER``.
 
-The starter of the process, which is the pipeline, torchrun or SLURM, sets the variables that ``torch.distributed`` reads.
-Failures are written into the folder. They do not show in the exit code, about which torchrun and SLURM would print more than
-one line.
+The process is started by the pipeline, torchrun or SLURM, which sets the variables that ``torch.distributed`` reads. Failures
+are written into the folder. They do not change the exit code, because torchrun and SLURM would print several lines about it.
 """
 
 import os
@@ -26,7 +25,7 @@ from condensery.system.children import alive, end_group
 from condensery.system.files import write_json
 from condensery.system.signals import leave_if_asked, leave_upon
 
-_PAUSE = 0.3  # seconds between two looks at the pipeline
+_PAUSE = 0.3  # seconds between two checks whether the pipeline is alive
 
 
 def main(folder: Path) -> None:
@@ -53,8 +52,8 @@ def main(folder: Path) -> None:
 def run_in_job(folder: Path) -> None:
     """Take part in the task of ``folder`` as a task of a job that submitit has started.
 
-    The process ends when SLURM signals that its time is nearly up. The pipeline then starts another job if this one got
-    further than the job before.
+    The process ends when SLURM signals that its time is nearly up. The pipeline then starts another job if this job wrote a
+    later checkpoint than the job before.
     """
     from submitit.helpers import TorchDistributedEnvironment
 
@@ -83,7 +82,7 @@ def _report(folder: Path, member: DistributedProcess, error: Exception) -> None:
 
 
 def _print_into(path: Path) -> None:
-    """Redirect all output of this process, libraries' messages included, into a file."""
+    """Redirect all output of this process, including messages of libraries, into a file."""
     with open(path, "ab") as stream:
         for output in (sys.stdout, sys.stderr):
             output.flush()
@@ -91,7 +90,7 @@ def _print_into(path: Path) -> None:
 
 
 def _end_with_pipeline(folder: Path, task: StageCall) -> None:
-    """End this process when the pipeline does not need it any more: by ``finally`` blocks, and after a while by force."""
+    """End this process when the pipeline no longer needs it: first with ``finally`` blocks, after a while by force."""
     while folder.exists() and not (folder / STOP).exists() and _wanted(task):
         time.sleep(_PAUSE)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -100,7 +99,7 @@ def _end_with_pipeline(folder: Path, task: StageCall) -> None:
 
 
 def _wanted(task: StageCall) -> bool:
-    """Whether the pipeline is alive; on another machine, where this cannot be seen, it counts as alive."""
+    """Whether the pipeline is alive; on another machine, where this is unknown, it is assumed to be alive."""
     return task.host != socket.gethostname() or alive(task.pipeline.process)
 
 
@@ -109,4 +108,4 @@ if __name__ == "__main__":
         main(Path(sys.argv[1]))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # skips exit handlers of libraries, which would wait for the other processes
+    os._exit(0)  # skips exit handlers of libraries, which would wait for other processes

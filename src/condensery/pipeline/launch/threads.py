@@ -10,7 +10,7 @@ _ASKED = os.environ.get("OMP_NUM_THREADS", "")
 
 
 def threads_of_a_stage(threads: int | str, jobs: int) -> int:
-    """Return the threads of each stage: as asked, or the cores shared among ``jobs`` (at most ``OMP_NUM_THREADS``)."""
+    """Return the threads of each stage: as set, or the cores divided by ``jobs`` (at most ``OMP_NUM_THREADS``)."""
     if isinstance(threads, int):
         return threads
     share = max(1, cores() // jobs)
@@ -18,7 +18,7 @@ def threads_of_a_stage(threads: int | str, jobs: int) -> int:
 
 
 def limit_threads(threads: int) -> None:
-    """Give the numeric libraries of this process ``threads`` threads, whether or not they are imported yet."""
+    """Limit the numeric libraries of this process to ``threads`` threads, whether or not they are imported yet."""
     for variable in THREADS:
         os.environ[variable] = str(threads)
     if "torch" in sys.modules:
