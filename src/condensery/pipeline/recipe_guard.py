@@ -71,9 +71,19 @@ class RecipeLoader(ConfigLoaderImpl):
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
         self.repository = _Files(config_search_path)
+        self._repositories: dict[tuple[str | None, tuple[str, ...]], Any] = {}
         self.lengths: dict[
             str, set[str]
         ] = {}  # a stage or kind -> by what the last file with a length says how long it trains
+
+    def _parse_overrides_and_create_caching_repo(
+        self, config_name: str | None, overrides: list[str], *more: Any
+    ) -> Any:
+        """Do this once for each command. The list of options in the help asks for it a hundred times."""
+        key = (config_name, tuple(overrides))
+        if key not in self._repositories:
+            self._repositories[key] = super()._parse_overrides_and_create_caching_repo(config_name, overrides, *more)
+        return self._repositories[key]
 
     def load_configuration(
         self,
