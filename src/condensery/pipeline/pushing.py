@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from condensery.reporting.results import Row
 
 KEY = "push_to_hub"
-# WANTED are the files of a checkpoint; LEFT stays here, since the manifest and the logs tell of this machine
+# WANTED are the files of a checkpoint; LEFT is not uploaded, because the manifest and the logs describe this machine
 WANTED = ("*.json", "*.safetensors", "*.txt", "*.model")
 LEFT = ("manifest.json", "logs/*", "wandb/*", "saved_checkpoints/*", CARD)
 
@@ -44,7 +44,7 @@ def check(graph: Graph) -> None:
 
 
 def push(graph: Graph, store: Store, rows: "Sequence[Row]") -> None:
-    """Upload the encoders that ``push_to_hub`` names and that are finished. Raises ``UserError`` where an upload fails."""
+    """Upload the finished encoders that ``push_to_hub`` names. Raises ``UserError`` where an upload fails."""
     for name, target in graph.root.push_to_hub.items():
         artifact = Artifact(store.path(graph.nodes[name]))
         if store.sound(graph.nodes[name]):
@@ -77,7 +77,7 @@ def _encoder_of(store: Path, evaluation: str) -> Path | None:
 
     Args:
         store: folder of the artifacts.
-        evaluation: the reference ``kind/id`` of the row's evaluation.
+        evaluation: reference ``kind/id`` of the row's evaluation.
     """
     artifact = Artifact(store / evaluation)
     if not (artifact.path / "manifest.json").exists():

@@ -1,8 +1,8 @@
-"""Checks of the YAML files that Hydra composes, before they are used: each file may come from somebody else.
+"""Checks of the YAML files that Hydra composes, before they are used: each file may come from an untrusted source.
 
-A file is refused, in one line that names the file and the line, for one of these faults: it is no UTF-8, it is too large, it
-grows without bound when its aliases are followed, or it refers to more than values of the config and ``CONDENSERY_*``
-variables. This module imports nothing heavy, because the command line calls it at every start.
+A file is rejected with a one-line error, which names the file and the line, for one of these faults: it is not UTF-8, it is
+too large, it grows without bound when its aliases are expanded, or it refers to something other than values of the config
+and ``CONDENSERY_*`` variables. This module imports nothing heavy, because the command line calls it at every start.
 """
 
 import re
@@ -15,14 +15,14 @@ from yaml.reader import Reader
 
 from condensery.errors import UserError
 
-BYTES = 1 << 18  # largest file; the project's own files have at most 5 KB
-NODES = 10_000  # most keys and values; an alias counts as the nodes it stands for, and a long text by its length
-DEPTH = 40  # deepest nesting of mappings and lists
+BYTES = 1 << 18  # maximum size of a file; the project's own files have at most 5 KB
+NODES = 10_000  # maximum keys and values; an alias counts as its expanded nodes, and a long string by its length
+DEPTH = 40  # maximum nesting of mappings and lists
 TOO_DEEP = f"mappings and lists lie more than {DEPTH} deep in each other"
-CHARACTERS = 64  # characters of a text that count as one node
+CHARACTERS = 64  # characters of a string that count as one node
 VARIABLES = "CONDENSERY_"  # prefix of the environment variables that a config may read
 
-# The references ${...} that a file may have: a key of the config, an environment variable of this project, or `oc.select`
+# The references ${...} that a file may contain: a key of the config, an environment variable of this project, or `oc.select`
 _REFERENCES = re.compile(
     rf"\$\{{(?: [^${{}}:]+ | \s*oc\.env\s*:\s*{VARIABLES}\w*\s*(?:,[^${{}}]*)? | \s*oc\.select\s*:[^${{}}:]* )\}}",
     re.VERBOSE,
@@ -37,7 +37,7 @@ def check_file(path: Path, own: bool = False) -> None:
         own: whether the file is the project's root config, whose references are not checked.
 
     Raises:
-        UserError: the file is not UTF-8, not valid YAML, too large or too deep, or refers to more than it may.
+        UserError: the file is not UTF-8, not valid YAML, too large or too deeply nested, or has a forbidden reference.
     """
     raw = path.read_bytes()
     if len(raw) > BYTES:
@@ -62,7 +62,7 @@ def check_file(path: Path, own: bool = False) -> None:
         mark = error.problem_mark or error.context_mark
         at = f":{mark.line + 1}" if mark else ""
         problem = str(error.problem or error.context)
-        if "nesting depth" in problem:  # libyaml reads ahead, and has a limit of its own since 0.2.6
+        if "nesting depth" in problem:  # libyaml reads ahead, and has its own limit since 0.2.6
             raise UserError(f"{path}{at}: {TOO_DEEP}") from None
         raise UserError(f"{path}{at}: not valid YAML ({problem})") from None
 
@@ -73,7 +73,7 @@ def _decoded(path: Path, raw: bytes) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}:{line}: not valid UTF-8; save it as UTF-8") from None
-    if text.startswith("\ufeff"):  # after it Hydra would miss the line `# @package`
+    if text.startswith("\ufeff"):  # Hydra would not recognise the line `# @package` after it
         raise UserError(f"{path}:1: begins with a byte order mark; save it as UTF-8 without one")
     if match := Reader.NON_PRINTABLE.search(text):
         line = text.count("\n", 0, match.start()) + 1
@@ -82,7 +82,7 @@ def _decoded(path: Path, raw: bytes) -> str:
 
 
 def foreign_reference(text: str) -> str | None:
-    """Return the first reference ``${...}`` in a text that a file may not have; None where all are allowed."""
+    """Return the first forbidden reference ``${...}`` in a string; None where all references are allowed."""
     while "${" in text:
         shorter, replaced = _REFERENCES.subn("_", text)  # the innermost ones
         if not replaced:
@@ -97,7 +97,7 @@ class _Size(NamedTuple):
 
 
 class _Counter:
-    """Counts the nodes and the depth that a file would have with its aliases followed, without following them."""
+    """Counts the nodes and the depth of a file with expanded aliases, without expanding them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -106,7 +106,7 @@ class _Counter:
 
     @property
     def outermost(self) -> bool:
-        """Whether the next event lies outside of all collections."""
+        """Whether the next event is outside of all lists and mappings."""
         return not self.open
 
     def refuse(self, event: yaml.Event, why: str) -> NoReturn:
@@ -114,7 +114,7 @@ class _Counter:
         raise UserError(f"{self.path}:{event.start_mark.line + 1}: {why}")
 
     def add(self, event: yaml.Event) -> None:
-        """Count the next event of the parser. Raises ``UserError`` where a limit is exceeded or an alias is wrong."""
+        """Count the parser's next event. Raises ``UserError`` where a limit is exceeded or an alias is wrong."""
         if isinstance(event, yaml.CollectionStartEvent):
             self.open.append((event.anchor, 1, 1))
             if event.anchor:
@@ -147,9 +147,9 @@ class _Counter:
 
 
 def environment(name: str, *default: Any) -> str | None:
-    """Return an environment variable, as OmegaConf's ``oc.env`` does, but for variables ``CONDENSERY_*`` alone.
+    """Return an environment variable, as OmegaConf's ``oc.env`` does, but only variables ``CONDENSERY_*``.
 
-    Values of a config end up in tables, pages and W&B, and other variables hold keys and passwords.
+    Values of a config appear in tables, pages and W&B, and other variables may contain keys and passwords.
 
     Raises:
         UserError: the name has another prefix.

@@ -1,8 +1,8 @@
-"""Composes a recipe, and limits what its files may set, since they may come from somebody else.
+"""Composes a recipe, and limits what its files may set, because they may come from an untrusted source.
 
-A recipe must not run anything, nor write anywhere unless the user asked for it. The limits hold for every YAML file: recipes,
+A recipe must not run commands, nor write anywhere unless the user requested it. The limits hold for every YAML file: recipes,
 options of groups, a folder of ``--config-dir``. Two exceptions belong to the user: ``conf/config.yaml``, and
-``conf/launcher/``, which describes the machine. The command line belongs to the user as well; only ``may_be_called`` checks
+``conf/launcher/``, which describes the machine. The command line also belongs to the user, and only ``may_be_called`` checks
 it. SECURITY.md explains the limits for users.
 """
 
@@ -35,9 +35,9 @@ ROOT = "config"  # the name of the root config
 GROUPS = ("data", "backbone", "trainer", "launcher", "logger", "stage", "stages", "table", "figures")  # all mappings
 KEYS: tuple[str, ...] = ("name", "seed", "output_root", "jobs", "force", "ask", "next", "push_to_hub", *GROUPS)
 KEYS += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost", "estimate", "choose")
-TYPED = ("output_root", "launcher", "push_to_hub")  # keys that only the command line, or a file of one's own, may set
+TYPED = ("output_root", "launcher", "push_to_hub")  # keys that only the command line or the user's own files may set
 
-# Keys of `hydra` and `launcher` that a recipe may set: none of them names a command, a class, a file, a host or a variable
+# Keys of `hydra` and `launcher` that a recipe may set: no key names a command, a class, a file, a host or a variable
 HYDRA = ("mode", "sweeper.params", "sweeper.max_batch_size")
 LAUNCHER = ("kind", "cluster", "nodes", "hours", "cpus_per_process", "memory")
 
@@ -45,14 +45,14 @@ CALLED = {f"{one.__module__}.{one.__qualname__}": one for one in (JoinedTable,)}
 
 _follow = Container.resolve_parse_tree
 
-NAME = 255  # most characters of a file's name in `defaults`
-REFERENCES = 2_000  # most ${...} that are followed for one composed config; the project's largest recipe has 160
-TEXT = 1 << 20  # most characters of the value of one reference
-_followed = [0]  # number of references that were followed since the config was composed
+NAME = 255  # maximum characters of a file's name in `defaults`
+REFERENCES = 2_000  # maximum number of ${...} resolved for one composed config; the project's largest recipe has 160
+TEXT = 1 << 20  # maximum characters of the value of one reference
+_followed = [0]  # number of references that were resolved since the config was composed
 
 
 def install(shows: bool = False) -> None:
-    """Let Hydra compose with ``RecipeLoader``, and count the references that are followed; a second call changes nothing.
+    """Make Hydra compose with ``RecipeLoader``, and count the resolved references; a second call changes nothing.
 
     Args:
         shows: whether the command prints the config (``--cfg``) instead of running it.
@@ -64,7 +64,7 @@ def install(shows: bool = False) -> None:
 
 
 class RecipeLoader(ConfigLoaderImpl):
-    """Hydra's composition of a config, with a check of each file, of what it sets, and of what Hydra would call."""
+    """Hydra's composition of a config, with checks of each file, of the keys that it sets, and of what Hydra would call."""
 
     shows = False
 
@@ -72,9 +72,7 @@ class RecipeLoader(ConfigLoaderImpl):
         super().__init__(config_search_path)
         self.repository = _Files(config_search_path)
         self._repositories: dict[tuple[str | None, tuple[str, ...]], Any] = {}
-        self.lengths: dict[
-            str, set[str]
-        ] = {}  # a stage or kind -> by what the last file with a length says how long it trains
+        self.lengths: dict[str, set[str]] = {}  # a stage or kind -> the key of training length that the last file sets
 
     def _parse_overrides_and_create_caching_repo(
         self, config_name: str | None, overrides: list[str], *more: Any
@@ -96,7 +94,7 @@ class RecipeLoader(ConfigLoaderImpl):
         """Compose the config of a command.
 
         Raises:
-            UserError: the files include each other in a circle, or name a class that may not be called.
+            UserError: the files include each other in a cycle, or name a class that may not be called.
         """
         _followed[0] = 0
         try:
@@ -135,7 +133,7 @@ class RecipeLoader(ConfigLoaderImpl):
         return config
 
     def _refuse_other_kinds(self, defaults: Any, repo: Any) -> None:
-        """Raise ``UserError`` about the first key that is a list in one file and a mapping in another."""
+        """Raise ``UserError`` about the first key that is a list in one file and a mapping in another file."""
         kinds: dict[str, bool] = {}  # key -> whether it is a list
         for default in defaults:
             for key, is_list in _collections(self._load_single_config(default, repo).config):
@@ -151,7 +149,7 @@ class _Files(ConfigRepository):
         """Return the content of a file.
 
         Raises:
-            UserError: the file is not valid, or chooses an option of Hydra's own groups, which only the user may choose.
+            UserError: the file is invalid, or chooses an option of Hydra's own groups, which only the user may choose.
         """
         if "\0" in config_path or len(config_path) > NAME:
             raise UserError(f"defaults: {config_path[:40]!r}: no file can be called so")
@@ -171,7 +169,7 @@ class _Files(ConfigRepository):
 
 
 def _check_choices(path: Path, defaults: list[InputDefault]) -> None:
-    """Refuse options of Hydra's own groups in the list ``defaults`` of a file."""
+    """Reject options of Hydra's own groups in the list ``defaults`` of a file."""
     for default in defaults:
         group = str(default.group if isinstance(default, GroupDefault) else default.get_name()).removeprefix("/")
         if group.startswith("hydra/"):
@@ -185,7 +183,7 @@ def _own(folder: str) -> bool:
 
 
 def _counted_reference(self: Container, *args: Any, **kwargs: Any) -> Any:
-    """Follow a reference ``${...}``, unless references multiply: ``a: ${b}${b}``, ``b: ${c}${c}`` and so on."""
+    """Resolve a reference ``${...}``, unless references multiply: ``a: ${b}${b}``, ``b: ${c}${c}`` and so on."""
     _followed[0] += 1
     target = _follow(self, *args, **kwargs) if _followed[0] <= REFERENCES else None
     text = target._value() if isinstance(target, Node) else target
@@ -195,7 +193,7 @@ def _counted_reference(self: Container, *args: Any, **kwargs: Any) -> Any:
 
 
 def _collections(config: Any, key: str = "") -> Iterator[tuple[str, bool]]:
-    """Yield the keys of the lists and mappings in a config, each with whether it is a list."""
+    """Yield (key, whether it is a list) for all lists and mappings in a config."""
     for name, value in items(config):
         if OmegaConf.is_config(value) and not value._is_none():
             yield f"{key}{name}", OmegaConf.is_list(value)
@@ -206,12 +204,12 @@ def check_content(place: Path | str, config: Any, machine: bool = False) -> None
     """Check that a file sets only the keys that a recipe may set.
 
     Args:
-        place: the file, for the message.
-        config: its content.
-        machine: whether the file lies in ``conf/launcher``, which may set every key of ``launcher``.
+        place: path of the file, for the error message.
+        config: content of the file.
+        machine: whether the file is in ``conf/launcher``, which may set every key of ``launcher``.
 
     Raises:
-        UserError: the file sets a key that only the user may set, or a group that is no mapping.
+        UserError: the file sets a key that only the user may set, or a group that is not a mapping.
     """
     for key, value in items(config):
         if key == "hydra":
@@ -230,7 +228,7 @@ EXAMPLES = {"stages": ", such as {corpus: {stage: corpus}}", "figures": ", such 
 
 
 def check_sweep(place: Path | str, params: Any) -> None:
-    """Raise ``UserError`` where a recipe sweeps over a key that it may not set; Hydra takes such values as if typed."""
+    """Raise ``UserError`` where a recipe sweeps over a key that it may not set; Hydra treats such values as typed."""
     for key, value in items(params):
         first = re.split(r"[^A-Za-z_]", key.lstrip("+"))[0]
         if first not in {*KEYS, "experiment"} - set(TYPED):
@@ -240,7 +238,7 @@ def check_sweep(place: Path | str, params: Any) -> None:
 
 
 def _check_node(place: Path | str, key: str, value: Any, allowed: tuple[str, ...]) -> None:
-    """Refuse settings in the node ``key`` that are not among ``allowed``; a key without a value is accepted."""
+    """Reject settings in the node ``key`` that are not among ``allowed``; a key without a value is accepted."""
     for name, leaf in _leaves(value, key):
         inside = name.partition(".")[2]
         if leaf is not None and not any(inside == one or inside.startswith(f"{one}.") for one in allowed):
@@ -248,7 +246,7 @@ def _check_node(place: Path | str, key: str, value: Any, allowed: tuple[str, ...
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yield the keys and values in a node as they are written; an empty mapping or list yields none."""
+    """Yield the keys and values in a node as written; an empty mapping or list yields nothing."""
     if OmegaConf.is_dict(value) and not OmegaConf.is_interpolation(value):
         for name, inner in items(value):
             yield from _leaves(inner, f"{key}.{name}")
@@ -257,12 +255,12 @@ def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_mapping(value: Any) -> bool:
-    """Whether a value is a mapping, a reference that may lead to one, or no value."""
+    """Whether a value is a mapping, a reference that may lead to a mapping, or missing."""
     return value is None or OmegaConf.is_dict(value) or (isinstance(value, str) and (value == "???" or "${" in value))
 
 
 def refuse_foreign_targets(config: Any) -> None:
-    """Raise ``UserError`` for a ``_target_`` anywhere in ``config`` that may not be called."""
+    """Raise ``UserError`` about a ``_target_`` anywhere in ``config`` that may not be called."""
     if OmegaConf.is_dict(config) and "_target_" in config and not may_be_called(str(config["_target_"])):
         key = config._get_full_key("_target_")
         raise UserError(
@@ -277,7 +275,7 @@ def refuse_foreign_targets(config: Any) -> None:
 def may_be_called(target: str) -> bool:
     """Whether a ``_target_`` may be called: a class of ``CALLED``, or a launcher or sweeper among Hydra's plugins.
 
-    Both lists name each class by the module that defines it, so no other name of the same class passes.
+    Both lists name a class by the module that defines it, so other names of the same class are rejected.
     """
     plugin = Plugins.instance().class_name_to_class.get(target)
     return target in CALLED or (plugin is not None and issubclass(plugin, Launcher | Sweeper))

@@ -1,4 +1,4 @@
-"""One run: makes the graph, computes or finds its artifacts, and writes and shows the table."""
+"""One run: builds the graph, computes or reuses its artifacts, and writes and prints the table."""
 
 import os
 import sys
@@ -39,11 +39,11 @@ class Finished:
     """The result of a run.
 
     Attributes:
-        folder: the run's folder; None for a dry run and for a table without a recipe.
-        rows: the rows of its table.
-        failures: the failures, by the name of the stage.
-        faults: the reasons why figures could not be drawn.
-        costs: of a dry run, the costs of the artifacts that are still to be made.
+        folder: folder of the run; None for a dry run and for a table without a recipe.
+        rows: rows of the run's table.
+        failures: failures by the name of the stage.
+        faults: reasons why figures could not be drawn.
+        costs: in a dry run, the costs of the artifacts that are still to be made.
     """
 
     folder: Path | None
@@ -54,7 +54,7 @@ class Finished:
 
     @property
     def error(self) -> UserError | StageError | None:
-        """The error at the end of the run: the one fault, or a line per fault with the stages that it hit; or None."""
+        """The error at the end of the run: the single fault, or one line per fault with the affected stages; or None."""
         hit: dict[str, list[str]] = {}
         for name, failure in self.failures.items():
             hit.setdefault(str(failure.error), []).append(name)
@@ -86,8 +86,8 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     """Run a composed config and return the failures of stages instead of raising them.
 
     Args:
-        cfg: the composed config.
-        job: the job of a sweep that the run is; None = a run of its own.
+        cfg: composed config.
+        job: job of the sweep that the run belongs to; None = a single run.
 
     Raises:
         UserError: bad input.
@@ -98,7 +98,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     root = graph.root
     if not graph.nodes and (root.table.columns or root.table.studies):
         from condensery.pipeline.reports import (
-            table_of_studies,  # not at the head of the file: a dry run shows no table
+            table_of_studies,  # not at the head of the file, because a dry run shows no table
         )
 
         table_of_studies.write(root)
@@ -109,7 +109,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         )
     pushing.check(graph)
     if root.fetch:
-        from condensery.pipeline.fetching import fetch_data  # reads the formats, after those of plug-ins are registered
+        from condensery.pipeline.fetching import fetch_data  # reads the formats, after plugins have registered theirs
 
         fetch_data(graph, bool(root.dry_run))
     if root.dry_run or root.fetch:
@@ -130,7 +130,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     if graph.choice:
         print(graph.choice, flush=True)
     folder = root.output_root / "runs" / f"{root.name}-{graph.id}"
-    from condensery.pipeline import asking  # not at the head: a dry run answers nothing
+    from condensery.pipeline import asking  # not at the head, because a dry run does not search
 
     if root.ask is not None and not job and (known := asking.unchanged(graph, store, folder)) is not None:
         print(f"{len(graph.nodes)} stages, all reused; {folder} is as this command would write it", flush=True)
@@ -139,7 +139,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         return Finished(folder, known)
     if root.ask is not None and not job:
         print("ask: this run is not there as a whole; what is missing is computed first", flush=True)
-    from condensery.pipeline.reports import report  # not at the head: an answer needs no table
+    from condensery.pipeline.reports import report  # not at the head, because a search needs no table
     from condensery.pipeline.reports.page_content import write_study
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
 
 
 def _say_how_to_go_on(graph: Graph) -> None:
-    """Print the lines of ``next``; for a recipe without them, the command that asks the run, if it can answer."""
+    """Print the lines of ``next``; for a recipe without them, the command that searches the run, if it has an index."""
     given = graph.root.next or [NEXT] * can_answer(graph)
     if lines := study.going_on(given):
         print("\n" + "\n".join(lines), flush=True)
@@ -193,7 +193,7 @@ def _runtime(graph: Graph, group: str, labels: Mapping[str, str]) -> Runtime:
 
 
 def _write_recipe(cfg: DictConfig, graph: Graph, store: Store, folder: Path) -> None:
-    """Write ``config.yaml`` (as composed, stages resolved), ``graph.json``, and links to the artifacts in ``stages/``."""
+    """Write ``config.yaml`` (as composed, with resolved stages), ``graph.json``, and links to artifacts in ``stages/``."""
     kinds = {node.kind for node in graph.nodes.values()}
     config = {key: value for key, value in cfg.items_ex(resolve=False) if key not in ("stage", "stages")}
     config["stage"] = {kind: value for kind, value in cfg.stage.items_ex(resolve=False) if kind in kinds}

@@ -1,8 +1,8 @@
-"""Several checkpoints in one run, ``backbone.name=[A,B]``: each has rows of its own, and the better one goes on.
+"""Several checkpoints in one run, ``backbone.name=[A,B]``: each has its own rows, and the run continues with the best.
 
-Each checkpoint has its own tokenizer and so its own tokens. So the recipe is composed once for each checkpoint, as if there
-were no other. The joined graph has the whole recipe of the chosen checkpoint, and for each other checkpoint the stages that
-its measurement and its rows need. The artifacts are the same as those of a run with the chosen checkpoint alone.
+Each checkpoint has its own tokenizer, and so its own token ids. Therefore the recipe is composed separately for each
+checkpoint. The joint graph has the whole recipe of the chosen checkpoint. For every other checkpoint it has the stages that
+the checkpoint's measurement and rows need. The artifacts are the same as in a run with the chosen checkpoint alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,9 +27,9 @@ class Starts:
     """The checkpoints of a run.
 
     Attributes:
-        labels: the name of each checkpoint in rows of the table.
-        configs: the composed config of each.
-        graphs: the graph of the whole recipe on each.
+        labels: name of each checkpoint in rows of the table.
+        configs: composed config of each checkpoint.
+        graphs: graph of the whole recipe for each checkpoint.
     """
 
     labels: Sequence[str]
@@ -37,9 +37,9 @@ class Starts:
     graphs: Sequence[Graph]
 
     def chosen(self, store: Store) -> int | None:
-        """Return the place of the checkpoint that goes on: the best by ``choose``, the first of equal ones.
+        """Return the index of the chosen checkpoint: the best by ``choose``, and of equally good ones the first.
 
-        None = the checkpoints are not measured yet.
+        The result is None where the checkpoints are not measured yet.
         """
         if len(self.graphs) == 1:
             return 0
@@ -63,22 +63,22 @@ class Starts:
         return Graph(first.root.model_copy(update={"force": forced}), nodes, {})
 
     def once_made(self) -> "Starts":
-        """Return the same checkpoints after the stages of ``before`` were made, without forcing these stages again."""
+        """Return the same checkpoints after the stages of ``before`` are finished, without forcing these stages again."""
         made = self.before().nodes
         forced = {"force": [name for name in self.graphs[0].root.force if name not in made]}
         graphs = [replace(graph, root=graph.root.model_copy(update=forced)) for graph in self.graphs]
         return replace(self, graphs=graphs)
 
     def config_of(self, graph: Graph) -> DictConfig:
-        """Return the config of the checkpoint that a whole graph goes on with."""
+        """Return the config of the checkpoint that a whole graph continues with."""
         return next(
             own for own, of in zip(self.configs, self.graphs, strict=True) if of.root.backbone == graph.root.backbone
         )
 
     def graph(self, store: Store) -> Graph:
-        """Return the joined graph: the whole recipe of the chosen checkpoint, or of the first where none is chosen yet.
+        """Return the joint graph: the whole recipe of the chosen checkpoint, or of the first where none is chosen yet.
 
-        For each other checkpoint it has the stages of its measurement and its rows.
+        For every other checkpoint it has the stages of the checkpoint's measurement and rows.
         """
         chosen = self.chosen(store)
         at = chosen or 0
@@ -114,7 +114,7 @@ class Starts:
         """Return the nodes that a checkpoint's measurement and rows need, in topological order."""
         graph = self.graphs[at]
         wanted = {_choose(graph).by, *(graph.rows[row] for row in _choose(graph).rows if row in graph.rows)}
-        for name in reversed(list(graph.nodes)):  # readers before what they read
+        for name in reversed(list(graph.nodes)):  # readers before their inputs
             if name in wanted:
                 wanted |= set(graph.nodes[name].parents)
         return [name for name in graph.nodes if name in wanted]
@@ -122,7 +122,7 @@ class Starts:
     def _beside(self, others: Mapping[str, Node], at: int) -> tuple[dict[str, Node], dict[str, str]]:
         """Return the nodes that a checkpoint needs besides ``others``, renamed to ``NAME.2`` and so on.
 
-        Also returns the new name of each node by its old one.
+        Also return the new name of each node by its old name.
         """
         nodes, names = dict[str, Node](), dict[str, str]()
         for name in self._needed(at):
@@ -135,11 +135,11 @@ class Starts:
         return nodes, names
 
     def _found(self, store: Store) -> list[dict[str, Any]]:
-        """Return the result of each checkpoint on the queries that choose."""
+        """Return the result of each checkpoint on the queries for choosing."""
         return [store.artifact(graph.nodes[_choose(graph).by]).manifest["metrics"] for graph in self.graphs]
 
     def _said(self, at: int, store: Store) -> str:
-        """Return a line that tells by which numbers the checkpoint was chosen."""
+        """Return a line with the numbers by which the checkpoint was chosen."""
         found, label = self._found(store), self.labels[at]
         if found[at]["by"] is None:
             return f"There are no queries to choose {' or '.join(self.labels)} by: {label}, the first, goes on."
@@ -148,11 +148,11 @@ class Starts:
 
 
 def read(cfg: DictConfig) -> Starts:
-    """Make the graph of a composed config, or a graph for each of its checkpoints.
+    """Build the graph of a composed config, or one graph for each of its checkpoints.
 
     Raises:
-        UserError: in one line, for any fault, such as two names of one folder or several checkpoints in a recipe that takes
-            only one.
+        UserError: in one line, about any fault, such as two names of the same folder, or several checkpoints in a recipe
+            that takes only one.
     """
     given = OmegaConf.select(cfg, KEY, throw_on_missing=False)
     names = list(given) if isinstance(given, ListConfig) else [given]
@@ -173,7 +173,7 @@ def read(cfg: DictConfig) -> Starts:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Return the last part of each path or hub name, or as many parts as are needed to tell the names apart."""
+    """Return the last part of each path or hub name, or as many parts as make the names distinct."""
     parts = [[part for part in str(name).split("/") if part not in ("", ".")] or [str(name)] for name in names]
     for number in range(1, max(map(len, parts)) + 1):
         short = [one_line("/".join(own[-number:])) for own in parts]
@@ -186,9 +186,9 @@ def _of_one(cfg: DictConfig, name: str | None, by: str | None, number: int) -> D
     """Return the config with one checkpoint.
 
     Args:
-        cfg: the composed config.
-        name: the checkpoint; None = keep the config's.
-        by: the stage that measures checkpoints, if there is one; a run with a single checkpoint leaves it out.
+        cfg: composed config.
+        name: name of the checkpoint; None = keep the config's.
+        by: stage that measures checkpoints, if there is one; a run with a single checkpoint leaves it out.
         number: number of checkpoints in the run.
     """
     if name is None and by is None:
@@ -229,5 +229,5 @@ def _choose(graph: Graph) -> ChooseConfig:
 
 
 def _same(node: Node, other: Node | None) -> bool:
-    """Whether two nodes are the same artifact."""
+    """Whether two nodes have the same artifact."""
     return other is not None and bool(node.id) and (node.kind, node.id) == (other.kind, other.id)

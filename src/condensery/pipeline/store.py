@@ -1,12 +1,12 @@
-"""The store: finished artifacts by kind and id. Each is computed once, even if processes are killed or run side by side.
+"""The store: finished artifacts by kind and id. Each is computed once, even if processes are killed or run in parallel.
 
-An artifact ``<root>/artifacts/<kind>/<id>/`` is whole when its manifest is there. Work happens in ``<id>.partial/`` under the
-lock ``<id>.lock``; an interrupted stage finds its earlier work there. The manifest is written last, and then the folder is
-renamed. So a folder with the final name is never half done.
+An artifact ``<root>/artifacts/<kind>/<id>/`` is complete when it has a manifest. A stage works in ``<id>.partial/`` under the
+lock ``<id>.lock``, and resumes there after an interruption. The manifest is written last, and then the folder is renamed. So
+a folder with the final name is always complete.
 
-The manifest lists exactly the files of an artifact, with the size and the digest of each. The list, the sizes and the content
-of small files are checked whenever an artifact is to be reused. The digests of large files are checked before a stage reads
-them, once per process.
+The manifest lists exactly the files of an artifact, with size and digest. The list, the sizes and the content of small files
+are checked whenever an artifact is to be reused. The digests of large files are checked before a stage reads them, once per
+process.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from condensery.stages.registry import Stage, registry
 from condensery.system.files import content_hash, inside, read_json, write_json
 
 SCHEMA = 1
-SMALL = 1 << 18  # bytes: the digest of a file up to this size is checked each time
+SMALL = 1 << 18  # bytes; the digest of a file up to this size is checked at every reuse
 WANDB = "wandb"  # W&B's own folder in an artifact
 FIELDS: dict[str, type | tuple[type, ...]] = {  # fields of a manifest
     **dict.fromkeys(("schema", "version"), int),
@@ -65,14 +65,14 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "artifacts"
-        self._sound: set[Path] = set()  # artifacts that this process wrote, or has checked
+        self._sound: set[Path] = set()  # artifacts that this process has written or checked
 
     def path(self, node: Node) -> Path:
-        """Return the folder where the artifact of ``node`` lies or will lie."""
+        """Return the present or future folder of the artifact of ``node``."""
         return self.folder / node.kind / node.id
 
     def partial(self, node: Node) -> Path:
-        """Return the folder of the unfinished work on the artifact of ``node``."""
+        """Return the folder of unfinished work on the artifact of ``node``."""
         return self.folder / node.kind / f"{node.id}.partial"
 
     def artifact(self, node: Node) -> Artifact:
@@ -80,7 +80,7 @@ class Store:
         return Artifact(self.path(node))
 
     def has(self, node: Node) -> bool:
-        """Whether the artifact is there. Raises ``UserError`` where it is there but damaged."""
+        """Whether the artifact exists. Raises ``UserError`` where it exists but is damaged."""
         path = self.path(node)
         if not path.exists():
             return False
@@ -91,18 +91,18 @@ class Store:
         return True
 
     def sound(self, node: Node) -> bool:
-        """Whether the artifact is there and passes the checks of ``has``."""
+        """Whether the artifact exists and passes the checks of ``has``."""
         return self.path(node).exists() and not _twice(self.path(node))
 
     def check(self, artifacts: Iterable[Artifact], parents: bool = True) -> None:
         """Check the artifacts in full, with the digests of large files.
 
         Args:
-            artifacts: the artifacts to check.
-            parents: whether to check the artifacts that they were made from too, as before a stage reads them.
+            artifacts: artifacts to check.
+            parents: whether to check their input artifacts too, as before a stage reads them.
 
         Raises:
-            UserError: an artifact is not as it was written.
+            UserError: an artifact has changed since it was written.
         """
         left = list(artifacts)
         while left:
@@ -137,12 +137,12 @@ class Store:
         return states
 
     def ensure(self, node: Node, runtime: Runtime, force: bool = False) -> bool:
-        """Make the artifact of ``node`` unless it is there.
+        """Make the artifact of ``node`` unless it exists.
 
         Args:
             node: the stage.
             runtime: settings of this machine.
-            force: whether to compute the artifact anew; the new artifact replaces the old one when it is whole.
+            force: whether to recompute the artifact; the new artifact replaces the old one when it is complete.
 
         Returns:
             whether this call computed the artifact.
@@ -210,14 +210,14 @@ class Store:
 
 
 def _for_all(files: Iterable[Path]) -> None:
-    """Give files the permissions of this process's umask; safetensors makes its files readable by the owner alone."""
+    """Give files the permissions of this process's umask; safetensors makes its files readable only by the owner."""
     os.umask(mask := os.umask(0))
     for path in files:
         path.chmod(0o666 & ~mask)
 
 
 def _twice(path: Path, whole: bool = False) -> str:
-    """Return ``_damage`` of an artifact, checked twice, since a forced run may just have replaced the folder."""
+    """Return ``_damage`` of an artifact, checked twice because a forced run may just have replaced the folder."""
     return _damage(path, whole) if _damage(path, whole) and path.exists() else ""
 
 
@@ -225,7 +225,7 @@ def _damage(path: Path, whole: bool) -> str:
     """Return the fault of an artifact folder; empty where there is none.
 
     Args:
-        path: the folder.
+        path: folder of the artifact.
         whole: whether the content of large files is checked too.
     """
     try:
@@ -259,9 +259,9 @@ def _damage(path: Path, whole: bool) -> str:
 
 
 def _surplus(path: Path, files: Collection[str]) -> str:
-    """Return a file or a linked folder that does not belong to an artifact but lies in its folder; empty where none does.
+    """Return a file or linked folder in an artifact's folder that does not belong to the artifact; empty where there is none.
 
-    Names that begin with a dot are ignored: file systems and viewers leave such files behind, and no stage reads them.
+    Names that begin with a dot are ignored, because file systems and viewers create such files, and no stage reads them.
     """
     known = {"manifest.json", *files}
     for above, folders, names in os.walk(path):
@@ -275,7 +275,7 @@ def _surplus(path: Path, files: Collection[str]) -> str:
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
-    """Return the digest of a manifest's content, which is the same before writing and after reading."""
+    """Return the digest of a manifest's content, which is equal before writing and after reading."""
     text = json.dumps(json.loads(json.dumps(manifest)), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -331,7 +331,7 @@ def _versions() -> dict[str, str]:
 
 @cache
 def _revision() -> str | None:
-    """Return the git revision of this package's checkout, with ``+`` where files are changed; None without a checkout."""
+    """Return the git revision of this package's checkout, with ``+`` for changed files; None without a checkout."""
     project = Path(__file__).parents[3]
     if not (project / ".git").exists():  # installed as a package, perhaps inside a checkout of something else
         return None

@@ -1,4 +1,4 @@
-"""Sweeps (``-m``): each job leaves a record, and Hydra's callback joins them at the end.
+"""Sweeps (``-m``): each job writes a record, and Hydra's callback combines the records at the end.
 
 Hydra imports this module at every start, so it imports nothing heavy at its head.
 """
@@ -18,15 +18,15 @@ from condensery.pipeline.complaints import Stopped
 from condensery.pipeline.reports.study import SWEPT, swept_keys
 from condensery.system.files import expanded, read_json
 
-FOLDER = "CONDENSERY_SWEEP"  # environment variable: the folder where the jobs of this sweep leave their records
-failed: list[str] = []  # of the last sweep in this process: the labels of the jobs that failed
+FOLDER = "CONDENSERY_SWEEP"  # environment variable: folder of the records of this sweep's jobs
+failed: list[str] = []  # labels of the failed jobs of the last sweep in this process
 
 
 class JoinedTable(Callback):
-    """Hydra's callback: clears the records of an earlier sweep, and joins those of this one into a table at its end."""
+    """Hydra's callback: removes the records of an earlier sweep, and makes a joint table of this sweep's at the end."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Set the folder of the records, in the environment, so that a launcher's processes know it too."""
+        """Set the folder of the records in the environment, so that a launcher's processes know it too."""
         from condensery.pipeline.config import STUDY  # a slow import: pydantic and all keys of the root
 
         if not re.fullmatch(STUDY, str(config.get("name"))):  # before anything in a folder of that name is touched
@@ -47,9 +47,9 @@ class JoinedTable(Callback):
             from condensery.pipeline.projection.show import project_sweep
 
             project_sweep(planned)
-        if not any(record["folder"] or record["error"] for record in records):  # a dry run leaves nothing
+        if not any(record["folder"] or record["error"] for record in records):  # a dry run writes nothing
             shutil.rmtree(folder / "jobs", ignore_errors=True)
-            with suppress(OSError):  # fails where files of an earlier sweep or of other recipes lie there
+            with suppress(OSError):  # fails where the folder has files of an earlier sweep or of other recipes
                 if [path.name for path in folder.iterdir()] == ["multirun.yaml"]:  # Hydra's own file
                     (folder / "multirun.yaml").unlink()
                 folder.rmdir()

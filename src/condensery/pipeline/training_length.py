@@ -1,6 +1,7 @@
-"""One of ``steps``, ``epochs`` and ``token_budget`` says how long a stage trains: who sets one releases the others.
+"""Exactly one of ``steps``, ``epochs`` and ``token_budget`` sets the length of training: setting one unsets the others.
 
-Hydra merges files and the command key by key, so that ``epochs`` of one file would stand beside ``steps`` of another.
+Hydra merges files and the command key by key, so that otherwise ``epochs`` of one file and ``steps`` of another could both be
+set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ def lengths(config: Any) -> dict[str, set[str]]:
 
 
 def release(config: DictConfig, given: Mapping[str, set[str]]) -> None:
-    """Set the other lengths of a stage to null, where what was ``given`` last still holds."""
+    """Set the other lengths of a stage to null, where the length that was ``given`` last is still in effect."""
     for place, kept in given.items():
         settings = OmegaConf.select(config, place)
         set_now = {key for key, value in items(settings) if key in RUN_LENGTHS and value is not None}
@@ -32,7 +33,7 @@ def release(config: DictConfig, given: Mapping[str, set[str]]) -> None:
 
 
 def typed(overrides: Sequence[str]) -> DictConfig:
-    """Return what a command sets of ``RUN_LENGTHS``, as a config."""
+    """Return the keys of ``RUN_LENGTHS`` that a command sets, as a config."""
     typed = OmegaConf.create()
     lines = [line for line in overrides if any(key in line for key in RUN_LENGTHS)]
     for override in OverridesParser.create().parse_overrides(lines):
@@ -42,7 +43,7 @@ def typed(overrides: Sequence[str]) -> DictConfig:
 
 
 def items(config: Any) -> list[tuple[str, Any]]:
-    """Return the keys of a mapping with their values as they are written; an empty list for anything else."""
+    """Return the keys of a mapping with their values as written; an empty list for anything else."""
     if not isinstance(config, DictConfig) or config._is_none() or config._is_missing() or config._is_interpolation():
         return []
     return [(str(key), value) for key, value in config.items_ex(resolve=False)]

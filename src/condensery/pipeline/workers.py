@@ -1,6 +1,7 @@
 """A worker: a process that computes one stage after the other for the executor and never outlives the executor.
 
-Each worker leads its own process group, so that a stage's helpers end with the worker and Ctrl-C reaches only the executor.
+Each worker leads its own process group. So a stage's child processes end with the worker, and Ctrl-C reaches only the
+executor.
 """
 
 import os
@@ -20,16 +21,16 @@ from condensery.system.children import Parent, manner_of_death
 from condensery.system.signals import leave_if_asked, leave_upon
 from condensery.system.spawning import spawning
 
-PATIENCE = 5.0  # seconds between asking a worker to end and killing it
+PATIENCE = 5.0  # seconds between the request to end and killing a worker
 
 
 class StageError(Exception):
-    """An error whose text is printed as it is: the traceback of an unexpected exception, or lines about several stages."""
+    """An error whose text is printed unchanged: the traceback of an unexpected exception, or lines about several stages."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The failure of a stage. It keeps no traceback, and so none of the stage's objects in memory."""
+    """The failure of a stage, without a traceback, which would keep the stage's objects in memory."""
 
     error: UserError | StageError
     reason: str  # the error in one line
@@ -38,13 +39,13 @@ class Failure:
 def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | Failure:
     """Compute ``node`` in this process.
 
-    An exception that a library raises after the process was asked to end is no failure of the stage.
+    An exception that a library raises after the request to end the process is not a failure of the stage.
 
     Args:
         store: the store of the artifact.
         runtime: settings of this machine.
         node: the stage.
-        force: whether to compute it even if the artifact is there.
+        force: whether to compute the stage even if the artifact exists.
 
     Returns:
         whether this call computed the artifact, or the failure.
@@ -65,8 +66,8 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | F
 class Worker:
     """The executor's side of one worker process, which ``stop`` ends.
 
-    Make it in a block ``deaf_to_ctrl_c`` that lasts until the code that stops workers knows it. If Ctrl-C came in between,
-    nobody would stop the worker, and this process would wait for it at its own end.
+    Create the worker in a block ``deaf_to_ctrl_c`` that lasts until the code that stops workers knows the worker. If Ctrl-C
+    came in between, nothing would stop the worker, and this process would wait for it at exit.
     """
 
     def __init__(self, root: Path, runtime: Runtime, environment: Mapping[str, str]) -> None:
@@ -78,14 +79,14 @@ class Worker:
         self.node: Node | None = None
 
     def begin(self, node: Node, force: bool) -> None:
-        """Let the worker compute ``node``."""
+        """Make the worker compute ``node``."""
         self.node = node
-        with suppress(BrokenPipeError):  # a worker that died is found by `wait`
+        with suppress(BrokenPipeError):  # `wait` reports a worker that died
             self.connection.send((node, force))
 
     @staticmethod
     def wait(workers: Sequence["Worker"]) -> list["Worker"]:
-        """Block until at least one of the workers has ended its stage, or died."""
+        """Block until at least one of the workers has finished its stage or died."""
         while True:
             ready = wait([worker.connection for worker in workers], timeout=1.0)
             ended = [w for w in workers if w.connection in ready or w.process.exitcode is not None]
@@ -93,7 +94,7 @@ class Worker:
                 return ended
 
     def end(self) -> tuple[Node, bool | Failure]:
-        """Return the stage that has ended, and whether the worker computed it, or the failure."""
+        """Return the finished stage, and whether the worker computed it, or the failure."""
         node, self.node = self.node, None
         assert node is not None
         with suppress(EOFError, OSError):
@@ -101,13 +102,13 @@ class Worker:
                 result: bool | Failure = self.connection.recv()
                 return node, result
         self.process.join(PATIENCE)
-        _kill_group(self.process.pid)  # helpers that the worker left behind
+        _kill_group(self.process.pid)  # child processes that the worker left behind
         why = manner_of_death(self.process.exitcode)
         text = f"stage {node.name}: its process died ({why}); run the same command to go on"
         return node, Failure(UserError(text), text)
 
     def stop(self) -> None:
-        """End the process and its helpers: at once when idle, by SIGTERM and then SIGKILL when busy."""
+        """End the process and its child processes: immediately when idle, by SIGTERM and then SIGKILL when busy."""
         with suppress(OSError):
             if self.node is None:
                 self.connection.send(None)
@@ -115,7 +116,7 @@ class Worker:
                 self.process.terminate()
         self.process.join(PATIENCE)
         _kill_group(self.process.pid)
-        self.process.kill()  # a process that is still starting leads no group yet
+        self.process.kill()  # a process that is still starting does not lead a group yet
         self.process.join()
         self.connection.close()
 
@@ -129,7 +130,7 @@ def _kill_group(leader: int | None) -> None:
 def _serve(
     parent: Parent, connection: Connection, root: Path, runtime: Runtime, environment: Mapping[str, str]
 ) -> None:
-    """The worker's side: compute each node that is sent, until ``None`` comes."""
+    """The worker's side: compute each node that is sent, until ``None`` is received."""
     with suppress(OSError):
         os.setpgid(0, 0)
     parent.end_with()

@@ -1,1 +1,1 @@
-"""Estimates of a recipe's cost before anything is computed: steps, tokens, operations, disk and hours."""
+"""Estimates of a recipe's cost before anything is computed: steps, tokens, FLOPs, disk space and hours."""

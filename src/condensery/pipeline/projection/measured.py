@@ -1,4 +1,4 @@
-"""The speed of this machine, measured by a few steps of a BERT with random weights and tokens; for ``dry_run``."""
+"""The speed of this machine for ``dry_run``, measured by a few steps of a BERT with random weights and token ids."""
 
 import time
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from condensery.models.flops import Step
 from condensery.stages.workload import Work
 from condensery.training.equipment import DTYPES
 
-REACHED = 0.87  # share of a plain BERT's rate that training and encoding reach here: 0.79 to 0.98, on a CPU
+REACHED = 0.87  # share of a plain BERT's throughput that training and encoding reach: 0.79 to 0.98 on a CPU
 ENOUGH = 0.3  # seconds of measurement; shorter work is repeated
-SAMPLE = {"cpu": 1.5e10, "cuda": 4e12}  # approximate operations of a measured step
+SAMPLE = {"cpu": 1.5e10, "cuda": 4e12}  # approximate FLOPs of a measured step
 SQUARE = {"cpu": 768, "cuda": 8192}  # rows and columns of the multiplied matrices
 
 
@@ -25,16 +25,16 @@ class Here:
     """This machine.
 
     Attributes:
-        device: the device that computes, ``cpu`` or ``cuda``.
-        cores: threads of a stage; 1 on a GPU. On a CPU one thread is measured, in its own CPU time. Threads that wait for
-            each other would count as work, and on a busy machine they wait long.
+        device: device that computes, ``cpu`` or ``cuda``.
+        cores: threads of a stage; 1 on a GPU. On a CPU one thread is measured by its CPU time. With several threads the time
+            that they wait for each other would count as work, and on a busy machine they wait long.
     """
 
     device: str
     cores: int
 
     def seconds(self, work: Work) -> float | None:
-        """Return the wall-clock seconds of the work on an otherwise idle machine; None where the work is not known."""
+        """Return the wall-clock seconds of the work on an otherwise idle machine; None where the work is unknown."""
         if not work.known:
             return None
         seconds = work.seconds or 0.0
@@ -46,20 +46,20 @@ class Here:
 
 
 def this_machine(accelerator: str, threads: int) -> Here:
-    """Return this machine: its GPU, where ``accelerator`` allows one and there is one, or ``threads`` of its cores."""
+    """Return this machine: its GPU if ``accelerator`` allows one and there is one, otherwise ``threads`` of its cores."""
     return Here("cuda", 1) if accelerator != "cpu" and torch.cuda.is_available() else Here("cpu", threads)
 
 
 @cache
 def step_rate(step: Step, device: str) -> float:
-    """Return the useful operations per second of a kind of step, on a CPU per second of one core.
+    """Return the useful FLOPs per second of a kind of step, on a CPU per second of one core.
 
-    It is ``REACHED`` of the rate of the encoder alone, on texts of one length. The update of the weights is left out: it
-    takes 1 % of a step or less.
+    The result is ``REACHED`` times the throughput of the encoder alone, on texts of one length. The optimiser's update is
+    left out, because it takes 1 % of a step or less.
 
     Args:
         step: a step of this kind that takes seconds (``Step.sample``).
-        device: the device that computes.
+        device: device that computes.
     """
     rows, length = int(step.rows), int(step.length)
     predicted = round(step.predicted * length)
@@ -82,7 +82,7 @@ def step_rate(step: Step, device: str) -> float:
 
 @cache
 def product_rate(device: str) -> float:
-    """Measure the operations per second of large products in fp32; on a CPU per second of one core."""
+    """Measure the FLOPs per second of large matrix products in fp32; on a CPU per second of one core."""
     size = SQUARE[device]
     left, right = torch.randn(2, size, size, device=device)
     return 2 * float(size) ** 3 / _seconds(lambda: left @ right, device)
@@ -105,7 +105,7 @@ def _model(step: Step) -> Any:
 
 
 def _seconds(work: Callable[[], object], device: str) -> float:
-    """Return the shortest of several measured times, after a first one that does not count.
+    """Return the shortest of several measured times, after a warm-up that is not counted.
 
     On a CPU these are the CPU seconds of one thread, on a GPU the seconds until the GPU has finished.
     """

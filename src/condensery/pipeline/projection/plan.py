@@ -1,4 +1,4 @@
-"""The work of each stage of a recipe, from the sizes of artifacts, which pass along the graph."""
+"""The work of each stage of a recipe, estimated from the sizes of artifacts, which are passed along the graph."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ class Planned:
 
     Attributes:
         node: the stage.
-        state: whether the artifact is there, interrupted, or to be made.
-        work: the estimate of the work.
-        waits: its missing inputs, without those that another missing input waits for itself.
+        state: state of the artifact: finished, interrupted, or to be made.
+        work: estimate of the work.
+        waits: missing inputs, without inputs that another missing input waits for.
     """
 
     node: Node
@@ -29,7 +29,7 @@ def plan(graph: Graph, store: Store) -> list[Planned]:
     """Return all stages in the order in which they are computed."""
     states = store.states(graph)
     sizes: dict[str, Sizes] = {}
-    above: dict[str, set[str]] = {}  # all stages that a stage is made from, directly or not
+    above: dict[str, set[str]] = {}  # all stages that a stage depends on, directly or not
     planned = []
     for name, node in graph.nodes.items():
         work = node.config.work({field: [sizes[parent] for parent in names] for field, names in node.inputs.items()})
@@ -42,7 +42,7 @@ def plan(graph: Graph, store: Store) -> list[Planned]:
 
 
 def _actual_sizes(store: Store, node: Node, work: Work) -> Sizes:
-    """Return the sizes of a finished artifact; the expected ones where an older manifest lacks them."""
+    """Return the sizes of a finished artifact, or the expected sizes where an older manifest lacks them."""
     try:
         return node.config.actual_sizes(work.makes, store.artifact(node).manifest["metrics"])
     except (KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""The tables of a dry run: the finished artifacts, and the cost of the others."""
+"""The tables of a dry run: the finished artifacts, and the cost of the other artifacts."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,13 @@ WIDTH = 120  # characters of a line where there is no terminal
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-# artifact that is still to be made -> its numbers by column: tokens, FLOPs, disk, here (``dry_run=true``), and the GPU;
-# None = cannot be known beforehand
+# artifact that is still to be made -> its numbers by column: tokens, FLOPs, disk, time here (``dry_run=true``), time on the
+# GPU; None = cannot be known in advance
 Costs = Mapping[str, Mapping[str, float | None]]
 
 
 def project(graph: Graph, store: Store) -> Costs:
-    """Print the stages in the order of their work, with the state of each artifact and the costs of missing ones.
+    """Print the stages in the order of computation, with the state of each artifact and the costs of missing artifacts.
 
     With ``dry_run=plan`` this machine's speed is not measured.
     """
@@ -48,7 +48,7 @@ def project(graph: Graph, store: Store) -> Costs:
 
 
 def announce(graph: Graph, store: Store) -> None:
-    """Print how long the missing artifacts will take on this machine, where ``estimate`` asks for it."""
+    """Print how long the missing artifacts will take on this machine, if ``estimate`` is set."""
     left = {_key(graph, one): one for one in plan(graph, store) if one.state != "hit"} if graph.root.estimate else {}
     if not left:
         return
@@ -59,7 +59,7 @@ def announce(graph: Graph, store: Store) -> None:
 
 
 def project_sweep(jobs: Sequence[Costs]) -> None:
-    """Print the costs of all jobs of a sweep together; an artifact that several jobs need counts once."""
+    """Print the total costs of all jobs of a sweep; an artifact that several jobs need counts once."""
     together = {artifact: numbers for job in jobs for artifact, numbers in job.items()}
     if not together:
         return
@@ -73,7 +73,7 @@ def _columns(costs: Costs) -> list[str]:
 
 
 def _sums(costs: Costs) -> list[str]:
-    """Return the sums of the columns as they are shown; a ``+`` marks a sum without unknown numbers."""
+    """Return the sums of the columns as shown; a ``+`` marks a sum that leaves out unknown numbers."""
     columns = {name: [numbers[name] for numbers in costs.values()] for name in _columns(costs)}
     shown = _row({name: sum(value or 0.0 for value in column) for name, column in columns.items()}, False)
     marks = ["+" if None in column and name != "tokens" else "" for name, column in columns.items()]
@@ -123,7 +123,7 @@ def _costs(graph: Graph, left: Sequence[Planned], here: "Here | None") -> Costs:
 
 
 def _key(graph: Graph, one: Planned) -> str:
-    """Return the id of a stage's artifact; where missing files leave it unknown, the run's id and the stage's name."""
+    """Return the id of a stage's artifact, or the run's id and the stage's name where missing files leave the id unknown."""
     return one.node.id or f"{graph.id} {one.node.name}"
 
 
@@ -132,7 +132,7 @@ def _shown(graph: Graph, left: Sequence[Planned], costs: Costs) -> Table:
     table.add_column("stage")
     for head in ("steps", *_columns(costs)):
         table.add_column(head, justify="right", no_wrap=True)
-    for one in left:  # two stages may be one artifact
+    for one in left:  # two stages may have the same artifact
         work, numbers = one.work, costs[_key(graph, one)]
         trained = work.step is not None and work.step.trained
         steps = f"{work.steps:,.0f}" if trained and work.steps is not None else "" if work.known else UNKNOWN
@@ -149,7 +149,7 @@ def _row(numbers: Mapping[str, float | None], without_encoder: bool) -> list[str
 
 
 def number(value: float | None) -> str:
-    """Return the number with three digits and a prefix, as in 1.23 M; ``?`` where it is not known."""
+    """Return the number with three digits and a unit prefix, as in 1.23 M; ``?`` where it is unknown."""
     if value is None:
         return UNKNOWN
     size, prefix = next((each for each in _PREFIXES if float(f"{value:.3g}") >= each[0]), (1.0, ""))

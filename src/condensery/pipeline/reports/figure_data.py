@@ -1,4 +1,4 @@
-"""The figures of a run or a sweep, whose data are read from the folders of the finished runs."""
+"""The figures of a run or a sweep; their data are read from the folders of finished runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from condensery.system.files import read_json
 
 Value = TypeVar("Value")
 Observations = list[tuple[str, str, Value]]  # (setting, artifact, value)
-FOLDER = "figures"  # folder in that of the run or sweep
+FOLDER = "figures"  # subfolder of the run's or sweep's folder
 LOG = "logs/metrics.csv"
 BEFORE, AFTER = "before fine-tuning", "after fine-tuning"
 
@@ -42,7 +42,7 @@ class FigureJob:
 
     Attributes:
         folder: folder of the run.
-        setting: the label of the run among the jobs of a sweep, without its seed.
+        setting: label of the run among the jobs of a sweep, without the seed.
     """
 
     folder: Path
@@ -64,7 +64,7 @@ class FigureJob:
 
 
 def read_figures(value: Any) -> dict[str, FigureConfig]:
-    """Return the key ``figures`` of a composed config, which was checked before, as configs."""
+    """Return the key ``figures`` of a composed and checked config, as configs."""
     return TypeAdapter[dict[str, FigureConfig]](Figures).validate_python(value)
 
 
@@ -78,14 +78,14 @@ def draw_figures(
     """Draw all figures of a sweep or a run into ``folder``/figures.
 
     A figure that compares the jobs of a sweep is not drawn for one run. Differences are not drawn where the table has none.
-    Both cases are reported in a line and are no fault.
+    Both cases are reported in one line and are not faults.
 
     Args:
-        figures: the configs by name.
-        jobs: the finished runs.
-        tables: the table of the sweep or run, if there is one.
+        figures: configs by name.
+        jobs: finished runs.
+        tables: table of the sweep or run, if there is one.
         folder: folder of the sweep or run.
-        swept: whether the figures are those of a sweep.
+        swept: whether the figures belong to a sweep.
 
     Returns:
         the drawn figures, and the reasons why others could not be drawn.
@@ -130,7 +130,7 @@ def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], tables: Seq
 
 
 def by_setting(observations: Observations[Value]) -> dict[str, list[Value]]:
-    """Group values by setting, each artifact once; if the settings make no difference, under one empty name."""
+    """Group values by setting, each artifact once; if settings make no difference, all are under an empty name."""
     settings: dict[str, dict[str, Value]] = {}
     for setting, artifact, value in observations:
         settings.setdefault(setting, {}).setdefault(artifact, value)
@@ -146,7 +146,7 @@ def by_setting(observations: Observations[Value]) -> dict[str, list[Value]]:
 def _draw_differences(figure: DifferencesFigure, tables: Sequence[Table], stem: Path) -> Figure:
     found = [one for table in tables for one in table.comparisons]
     metric = figure.metric or next((one.column for one in found), "")
-    # a table of several collections has "docstrings MRR@10" for a column
+    # a table of several collections has columns such as "docstrings MRR@10"
     wanted = [one for one in found if f" {one.column}".endswith(f" {metric}")]
     wanted = [one for one in wanted if figure.rows is None or one.name in figure.rows]
     if not wanted:
@@ -160,7 +160,7 @@ def _draw_differences(figure: DifferencesFigure, tables: Sequence[Table], stem: 
 
 
 def _baseline(names: Sequence[str]) -> str:
-    """Return the name of the baselines for a title; a sweep may have the same system in each of its settings."""
+    """Return the name of the baseline for a title; a sweep may have the same system in each of its settings."""
     different = list(dict.fromkeys(names))
     systems = {name.rpartition(" · ")[2] for name in different}
     return f"{systems.pop()} of the same settings" if len(different) > len(systems) == 1 else " or ".join(different)
@@ -199,14 +199,14 @@ def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[
 
 
 class Amount(NamedTuple):
-    """The place of an evaluation on the x axis, and its unit."""
+    """The position of an evaluation on the x axis, and the axis's unit."""
 
     value: float
     unit: str
 
 
 def _amount(figure: ScoreBySizeFigure | ScoreByStepsFigure, evaluation: Artifact) -> Amount | None:
-    """Return the amount of training data or of pre-training behind an evaluation; None where there is none."""
+    """Return the amount of training data or of pre-training of an evaluation's encoder; None where there is none."""
     encoder = evaluation.ancestor("encoder")
     if isinstance(figure, ScoreBySizeFigure):
         known = encoder.manifest["metrics"] if encoder else {}
@@ -221,7 +221,7 @@ def _amount(figure: ScoreBySizeFigure | ScoreByStepsFigure, evaluation: Artifact
 
 
 def _pretraining(encoder: Artifact | None) -> list[Artifact]:
-    """Return the stages of pre-training behind an encoder, the last first."""
+    """Return the pre-training stages of an encoder, the last first."""
     behind = [encoder] if encoder else []
     for artifact in behind:  # the list grows during the loop
         behind += artifact.inputs("init")
@@ -231,9 +231,9 @@ def _pretraining(encoder: Artifact | None) -> list[Artifact]:
 def _score_line(
     label: str, rows: Sequence[tuple[FigureJob, Row]], metric: str, amounts: Mapping[str, Amount | None]
 ) -> Line:
-    """Return the line of one system: a point per setting, at the mean amount of its seeds.
+    """Return the line of one system: one point per setting, at the mean amount over its seeds.
 
-    A system without an amount gives a level line.
+    A system without an amount gives a horizontal line.
     """
     observations = [
         (job.setting, row.artifact, (amounts[row.artifact], 100 * row.metrics[metric])) for job, row in rows
@@ -253,9 +253,9 @@ def _score_line(
 
 
 def _curves(stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str) -> dict[str, tuple[list[Any], Artifact]]:
-    """Return the curves of each stage, and one of its artifacts, by label.
+    """Return the curves of each stage, and one of the stage's artifacts, by label.
 
-    The label includes the setting where a sweep made a difference.
+    The label includes the setting where settings of the sweep changed the stage.
     """
     by_label: dict[str, tuple[list[Any], Artifact]] = {}
     for label, stage in stages.items():
@@ -274,7 +274,7 @@ def _curves(stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str) -
 
 
 def _losses(figure: FirstEpochsFigure, jobs: Sequence[FigureJob]) -> tuple[list[Line], list[str]]:
-    """Return the losses up to the wanted end, and the labels of stages without losses."""
+    """Return the losses up to the requested end, and the labels of stages without losses."""
     by_label = _curves(figure.stages, jobs, LOSS)
     lines = []
     for label, (curves, artifact) in by_label.items():
@@ -288,7 +288,7 @@ def _losses(figure: FirstEpochsFigure, jobs: Sequence[FigureJob]) -> tuple[list[
 
 
 def _steps_an_epoch(artifact: Artifact) -> float:
-    """Return the number of steps in which training sees all its queries, examples or texts once."""
+    """Return the number of steps per epoch, in which training uses all queries, examples or texts once."""
     known = artifact.manifest["metrics"]
     items = next((known[key] for key in ("queries", "examples", "items") if key in known), None)
     if items is None:
@@ -325,7 +325,7 @@ def _labels_without(stages: Mapping[str, str], drawn: Sequence[str]) -> list[str
 
 
 def _entropy(figure: AttentionEntropyFigure, jobs: Sequence[FigureJob]) -> tuple[dict[str, list[Line]], float, int]:
-    """Return the panels, the entropy of even attention, and the number of texts."""
+    """Return the panels, the entropy of uniform attention, and the number of texts."""
     panels: dict[str, list[Line]] = {}
     measured = {str(job.stages[figure.stage].path): job for job in jobs if figure.stage in job.stages}
     abouts = [read_json(Path(path) / "entropy.json") for path in measured]
@@ -351,7 +351,7 @@ def _reference(job: FigureJob, stage: str) -> str:
 
 
 def _layers(label: str, observations: Observations[list[float]]) -> list[Line]:
-    """Return a line per setting: the entropy by layer, counted from 1."""
+    """Return one line per setting: the entropy by layer, counted from 1."""
     lines = []
     for setting, means in by_setting(observations).items():
         name = " · ".join(part for part in (setting, label) if part)

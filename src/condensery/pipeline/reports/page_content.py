@@ -22,19 +22,19 @@ from condensery.system.files import inside, read_json, write_json
 from condensery.system.progress import clock
 from condensery.text.collection import Collection
 
-STUDY = "study.json"  # in a run's folder: its command, its question, and the reasons why stages failed
+STUDY = "study.json"  # in a run's folder: the command, the recipe's question, and the reasons why stages failed
 PAGE, EXAMPLES = "index.html", "examples.json"
 
 
 def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[str, Mapping[str, str]]) -> None:
-    """Write the facts about a run that its artifacts do not tell into ``study.json``.
+    """Write the facts about a run that its artifacts do not record into ``study.json``.
 
-    Its entry ``turn`` counts the runs of a study, so that the last run is known regardless of the clock.
+    The entry ``turn`` counts the runs of a study, so that the last run is known independently of the clock.
 
     Args:
         folder: folder of the run.
-        command: the command that repeats the run.
-        about: the question of the recipe, as paragraphs.
+        command: command that repeats the run.
+        about: question of the recipe, as paragraphs.
         lost: stage -> the stage that failed, and the reason.
     """
     study = glob.escape(folder.name.rpartition("-")[0])
@@ -44,7 +44,7 @@ def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[
 
 
 def run_number(folder: Path) -> int:
-    """Return the number of a run among the runs of its study; 0 where it is not known."""
+    """Return the number of a run among the runs of its study; 0 where it is unknown."""
     with suppress(UserError):
         study = read_json(folder / STUDY)
         if isinstance(study, dict) and isinstance(study.get("turn"), int):
@@ -53,7 +53,7 @@ def run_number(folder: Path) -> int:
 
 
 def read_study(run: Path) -> dict[str, Any]:
-    """Read the file of ``write_study``. Raises ``UserError`` where its content is of another form."""
+    """Read the file of ``write_study``. Raises ``UserError`` where its content has another form."""
     return _checked(read_json(run / STUDY), {"command": str, "about": list, "lost": dict}, f"{run / STUDY}")
 
 
@@ -83,10 +83,10 @@ def page_of_run(folder: Path, root: Path, tables: Sequence[Table], figures: Sequ
 
     Args:
         folder: folder of the run.
-        root: the output root.
-        tables: the table of the run, if there is one.
-        figures: the drawn figures.
-        words: text in the place of the table where there is none.
+        root: output root.
+        tables: table of the run, if there is one.
+        figures: drawn figures.
+        words: text that replaces the table where there is none.
     """
     study, rows = read_study(folder), read_results(folder / "results.json")
     page = Page(
@@ -109,13 +109,13 @@ def page_of_sweep(
 
     Args:
         folder: folder of the sweep.
-        root: the output root.
-        command: the command of the sweep.
-        tables: the table of the sweep, if there is one.
-        figures: the drawn figures.
-        rows: the rows of all jobs.
-        runs: the runs of the jobs, each with its label and folder.
-        failed: the jobs without a run, each with its label and the reason.
+        root: output root.
+        command: command of the sweep.
+        tables: table of the sweep, if there is one.
+        figures: drawn figures.
+        rows: rows of all jobs.
+        runs: (label, folder) of each job's run.
+        failed: (label, reason) of each job without a run.
     """
     about = read_study(runs[0][1])["about"] if runs else []
     failures = [(what, tidied(why, root)) for what, why in failed]
@@ -123,7 +123,7 @@ def page_of_sweep(
 
 
 def _write(page: Page, folder: Path, root: Path, runs: Sequence[tuple[str, Path]]) -> None:
-    """Write the page with what the runs' folders and artifacts add to it, and the examples beside it."""
+    """Write the page, completed from the runs' folders and artifacts, and the file of examples beside it."""
     examples = next(filter(None, (_examples(label, run, root) for label, run in runs)), None)
     if examples:
         write_json(folder / EXAMPLES, examples.data())
@@ -148,7 +148,7 @@ def _is_made(artifact: Artifact) -> bool:
 def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
     """Return the kind of each row's index, by the artifact of the row.
 
-    Rows without retrieval, as of sentence tasks, and rows whose artifact is gone are left out.
+    Rows without retrieval, such as those of sentence tasks, and rows with a missing artifact are left out.
 
     Args:
         rows: the rows of a table.
@@ -163,9 +163,9 @@ def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
 
 
 def _examples(label: str, run: Path, root: Path) -> Examples | None:
-    """Return questions with the passages that each row of a run found, on the collection and split of the first row.
+    """Return questions with the passages that each row of a run retrieved, on the collection and split of the first row.
 
-    None where nothing was retrieved: there are no rows, all failed, or they are of sentence tasks.
+    The result is None where nothing was retrieved: there are no rows, all failed, or they belong to sentence tasks.
     """
     systems: dict[tuple[Path, str], list[EvaluatedRow]] = {}
     for row in (row for row in read_results(run / "results.json") if not row.failed):
@@ -182,7 +182,7 @@ def _examples(label: str, run: Path, root: Path) -> Examples | None:
 
 
 def _suspects(runs: Sequence[tuple[str, Path]]) -> dict[str, Any]:
-    """Return the findings of each stage that looks for false negatives: name -> ``suspects.json``, each artifact once."""
+    """Return the results of each stage that lists false negatives: name -> ``suspects.json``, each artifact once."""
     found: dict[str, Any] = {}
     seen = set[Artifact]()
     for label, run in runs:
@@ -222,7 +222,7 @@ def _job(label: str, run: Path, root: Path) -> JobSection:
 
 
 def _machine(manifests: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the hardware and libraries of all artifacts; where values differ, each value that occurs."""
+    """Return the hardware and libraries of all artifacts; where values differ, all distinct values."""
     values: dict[str, dict[str, None]] = {}
     for manifest in manifests:
         machine = {"precision": manifest["config"].get("precision"), **manifest.get("machine", {})}

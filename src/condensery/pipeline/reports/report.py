@@ -37,16 +37,16 @@ def write(
 ) -> tuple[list[Row], list[str]]:
     """Write ``results.json``, the table, curves, figures and the page into ``folder``; print the table and the audits.
 
-    There is no table if the recipe has no rows or no row could be measured; ``table.recommend`` names a row to use even then.
+    There is no table if the recipe has no rows or no row could be measured. ``table.recommend`` recommends a row even then.
     A recipe without training has no curves.
 
     Args:
         graph: graph of the run.
-        store: the artifacts.
+        store: store of the artifacts.
         folder: folder of the run.
-        failures: the failures, by stage.
-        swept: whether the run is a job of a sweep. The sweep then makes the figures, W&B's results and the words about the
-            table.
+        failures: failures by stage.
+        swept: whether the run is a job of a sweep. The sweep then produces the figures, the results in W&B and the text about
+            the table.
 
     Returns:
         the rows, and the reasons why figures were not drawn.
@@ -73,7 +73,7 @@ def write(
 
 
 def _in_words(graph: Graph, store: Store) -> str:
-    """Print and return the text about the row to use where none was measured; empty where the recipe recommends none."""
+    """Print and return the text that recommends a row where no row was measured; empty where the recipe recommends none."""
     told = unmeasured(graph, store)
     words = " ".join(filter(None, (graph.choice, told.text))) if told else ""
     if words:
@@ -82,7 +82,7 @@ def _in_words(graph: Graph, store: Store) -> str:
 
 
 def lost(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> dict[str, dict[str, str]]:
-    """Return, for each stage without an artifact, the failed stage that is the cause, and the reason."""
+    """Return the stages without an artifact, each with the failed stage that is the cause, and the reason."""
     return {
         name: {"stage": cause, "reason": failures[cause].reason}
         for name, cause in causes(graph, failures).items()
@@ -91,7 +91,7 @@ def lost(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> dict[st
 
 
 def draw_logs(logs: Mapping[str, Path], folder: Path) -> None:
-    """Draw the curves, unless they were already drawn from the same logs; ``curves.json`` records the drawn logs."""
+    """Draw the curves, unless they were already drawn from the same logs, which ``curves.json`` records."""
     drawn, pictures = folder / "curves.json", [folder / f"curves.{kind}" for kind in ("png", "svg")]
     wanted = {name: content_hash(path) for name, path in logs.items()}
     with suppress(UserError):
@@ -103,7 +103,7 @@ def draw_logs(logs: Mapping[str, Path], folder: Path) -> None:
 
 
 def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> list[Row]:
-    """Return the rows of the table; a row without an evaluation, because of ``failures``, tells the reason."""
+    """Return the rows of the table; a row without an evaluation, because of ``failures``, contains the reason."""
     cause, rows = causes(graph, failures), []
     for label, name in graph.rows.items():
         node = graph.nodes[name]
@@ -123,8 +123,8 @@ def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> list
 
 
 def _show_audits(graph: Graph, store: Store) -> None:
-    """Print the tables of each audit, computed or reused, and the place of its sheets."""
-    audits = {  # what a stage makes -> how it is shown, and what lies in its folder
+    """Print the tables of each audit, computed or reused, and the path of its sheets."""
+    audits = {  # product of a stage -> how it is shown, and the files in its folder
         "audit": (show_audit, "audit.md, pairs.jsonl and sheets in"),
         "suspects": (show_suspects, "sheet.csv, to be filled in, is in"),
     }
@@ -137,7 +137,7 @@ def _show_audits(graph: Graph, store: Store) -> None:
 
 
 def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:
-    """Return a row of the table from an evaluation, which may name the collection that it measured."""
+    """Return a row of the table from an evaluation, which may name its collection."""
     content, corpus = read_json(evaluation.path / "metrics.json"), evaluation.ancestor("corpus")
     searched = read_json(corpus.path / "collection.json")["name"] if corpus else ""
     return with_queries(
@@ -158,7 +158,7 @@ def measured_split(evaluation: Artifact, split: str) -> str:
     """Return the split that an evaluation measured, or ``split`` where its stage has none.
 
     If a sample of candidates was ranked instead of all passages, their number is appended, as in ``dev-100``. Such results
-    are far higher than those of a full ranking and must not stand beside them.
+    are far higher than those of a full ranking, and must not be compared with them.
     """
     config = evaluation.manifest["config"]
     measured = str(config.get("split", split))
@@ -166,7 +166,7 @@ def measured_split(evaluation: Artifact, split: str) -> str:
 
 
 def with_queries(row: Row, folder: Path) -> Row:
-    """Return the row with the values of each query, from the folder of its evaluation if that still exists."""
+    """Return the row with the values of each query, from the folder of its evaluation if the folder still exists."""
     if not (folder / "evaluation.npz").is_file():
         return row
     evaluation = Evaluation.load(folder / "evaluation.npz")
@@ -174,7 +174,7 @@ def with_queries(row: Row, folder: Path) -> Row:
 
 
 def with_values(rows: Sequence[Row], root: Path) -> list[Row]:
-    """Return the rows with the values of each query, from the artifacts under ``root``; a failed row has none.
+    """Return the rows with the values of each query, from the artifacts under ``root``; a failed row has no values.
 
     Raises:
         UserError: a metric of a row is not the mean over its queries.
@@ -191,10 +191,10 @@ def with_values(rows: Sequence[Row], root: Path) -> list[Row]:
 
 
 def table_of(config: TableConfig, rows: Sequence[Row], title: str) -> Table:
-    """Return the table of measured rows, with published rows beside them where the config has columns.
+    """Return the table of measured rows, with published rows where the config has columns.
 
-    If the baseline is among the rows, the other rows are tested against it. If each job of a sweep has its own baseline, the
-    rows are tested within each job.
+    If the baseline is among the rows, the significance test compares the other rows with it. If each job of a sweep has its
+    own baseline, rows are compared within each job.
     """
     if config.columns:
         return comparison(config, rows, config.split, config.baseline, title)
@@ -208,16 +208,16 @@ def table_of(config: TableConfig, rows: Sequence[Row], title: str) -> Table:
 def concluded(
     table: Table, rows: Sequence[Row], config: TableConfig, root: Path, first: str = ""
 ) -> tuple[Table, list[Row]]:
-    """Return the table with its conclusion in words, and the rows with a mark on the row to use.
+    """Return the table with its conclusion in words, and the rows with the recommended row marked.
 
-    There is a conclusion where the rows were retrieved.
+    There is a conclusion only where the rows are retrievers.
 
     Args:
-        table: the table.
-        rows: its rows.
+        table: table without a conclusion.
+        rows: rows of the table.
         config: config of the table.
-        root: the output root.
-        first: words that stand before the conclusion.
+        root: output root.
+        first: text before the conclusion.
     """
     kinds = kinds_of_indexes(rows, root)
     how: Any = (config.baseline, table.comparisons, config.test, config.level)
@@ -232,13 +232,13 @@ def concluded(
 
 
 def remove_tables(folder: Path) -> None:
-    """Remove the files of ``show_table``, whose rows do not exist any more."""
+    """Remove the files of ``show_table``, whose rows no longer exist."""
     for path in folder.glob("table.*"):
         path.unlink()
 
 
 def show_table(table: Table, folder: Path | None, in_words: bool = True) -> Table:
-    """Print a table, with its conclusion where ``in_words``, write it into ``folder`` if there is one, and return it."""
+    """Print a table, with its conclusion if ``in_words``, write it into ``folder`` if given, and return it."""
     if folder:
         write_table(table, folder)
     print(flush=True)
@@ -247,14 +247,14 @@ def show_table(table: Table, folder: Path | None, in_words: bool = True) -> Tabl
 
 
 def joined(rows: Sequence[Row], folder: Path, title: str, config: TableConfig, root: Path) -> Table:
-    """Write, print and return the table over all jobs of a sweep; its rows go into ``results.json``.
+    """Write, print and return the joint table over all jobs of a sweep; its rows are written to ``results.json``.
 
     Args:
-        rows: the rows of all jobs.
+        rows: rows of all jobs.
         folder: folder of the sweep.
         title: title of the table.
         config: config of the table.
-        root: the output root.
+        root: output root.
     """
     table, rows = concluded(table_of(config, rows, title), rows, config, root)
     write_results(folder / "results.json", rows)

@@ -1,4 +1,4 @@
-"""Finds how the rows of a table were made, from the manifests of their artifacts, to tell the row to use and its cost."""
+"""Determines from manifests how the rows of a table were made, to recommend a row and to report its cost."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,11 +11,11 @@ from condensery.reporting.recommendation import unmeasured as recommended
 from condensery.stages.base import Artifact
 from condensery.system.files import read_json
 
-KEPT = "kept.json"  # in the folder of an encoder that was chosen among others
+KEPT = "kept.json"  # in the folder of an encoder that was chosen among several
 
 
 def unmeasured(graph: Graph, store: Store) -> Recommendation | None:
-    """Return the row to use of a table that is left out, since nothing is judged; None where no index was made."""
+    """Return the recommended row of a table that is left out for lack of judgements; None where no index was made."""
     indexes = {row: graph.nodes[name] for row, name in graph.unmeasured.items()}
     made = made_of({row: store.artifact(node) for row, node in indexes.items() if store.sound(node)})
     return recommended(made) if made else None
@@ -40,7 +40,7 @@ def _made(index: Artifact) -> Made:
 
 
 def _parts(index: Artifact) -> list[Artifact]:
-    """Return the encoders of an index, or of the indexes that it joins; an index without encoders is its own part."""
+    """Return the encoders of an index, or of the indexes that it fuses; an index without encoders is its own part."""
     parents = index.parents()
     encoders = [parent for parent in parents if parent.manifest["makes"] == "encoder"]
     indexes = [parent for parent in parents if parent.manifest["makes"] == "index"]
@@ -50,7 +50,7 @@ def _parts(index: Artifact) -> list[Artifact]:
 def _kept(part: Artifact) -> tuple[Artifact, dict[str, Any] | None]:
     """Return the encoder that a choice has kept, and the record of the choice (``kept.json``; None without a choice).
 
-    Where training was not kept, it is the encoder that training began with.
+    Where the trained weights were not kept, it is the initial encoder.
     """
     if not (part.path / KEPT).is_file():
         return part, None

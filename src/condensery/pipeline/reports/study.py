@@ -21,7 +21,7 @@ from condensery.reporting.plain import one_line
 if TYPE_CHECKING:
     from condensery.pipeline.graph import Graph
 
-# Environment variables, for a launcher's processes too: the arguments as typed, and the keys that a sweep varies.
+# Environment variables, also for a launcher's processes: the arguments as typed, and the keys that a sweep varies.
 COMMAND, SWEPT = "CONDENSERY_COMMAND", "CONDENSERY_SWEPT"
 MULTIRUN = {"-m", "--multirun"}
 ONCE = (
@@ -30,12 +30,12 @@ ONCE = (
     "dry_run=",
     "dry_run_gpu=",
     "dry_run_share=",
-)  # keys for one run alone, which are left out of the command that repeats it
+)  # keys of a single run, which are left out of the command that repeats it
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job of a sweep: the name of the study, and the overrides that make the job."""
+    """A job of a sweep: the name of the study, and the overrides that define the job."""
 
     study: str
     overrides: Sequence[str]
@@ -49,7 +49,7 @@ def typed(arguments: Sequence[str]) -> None:
 def command(overrides: Sequence[str] | None = None) -> str:
     """Return the command of this process, or of one job of the sweep by its overrides; empty where none was typed."""
     given = shlex.split(os.environ.get(COMMAND, ""))
-    if overrides is not None:  # options such as --config-dir DIR hold for each job
+    if overrides is not None:  # options such as --config-dir DIR apply to every job
         options = [one for one in given if ("=" not in one or one.startswith("-")) and not one.startswith("~")]
         given = [*(one for one in options if one not in MULTIRUN), *overrides]
     given = [one for one in given if not one.lstrip("+").startswith(ONCE)]
@@ -63,7 +63,7 @@ def _by_file() -> bool:
 
 
 def going_on(lines: Sequence[str]) -> list[str]:
-    """Return the recipe's lines about how to go on, with their placeholders filled in.
+    """Return the recipe's lines about how to continue (``next``), with their placeholders filled in.
 
     ``{command}`` becomes the command of this process, and ``{program}`` the name of the program. A line with ``{command}`` is
     left out where no command was typed.
@@ -81,7 +81,7 @@ def going_on(lines: Sequence[str]) -> list[str]:
 
 
 def _python() -> str:
-    """Return this Python as a shell calls it: ``python`` if that leads to it, otherwise its path, relative if possible."""
+    """Return the shell command of this Python: ``python`` if that leads to it, otherwise its path, relative if possible."""
     known, path = shutil.which("python"), Path(sys.executable)
     if known and Path(known).absolute() == path:
         return "python"
@@ -133,7 +133,7 @@ def swept_keys(overrides: Iterable[str]) -> list[str]:
 
 
 def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
-    """Return a label for each stage: those of a job's swept overrides that can affect it.
+    """Return a label for each stage: the job's swept overrides that can affect the stage.
 
     A stage that no override affects has no label. ``stages.NAME.`` affects this stage and the stages that depend on it.
     ``stage.KIND.`` affects the stages of the kind and those that depend on them. ``table.`` affects no stage. Any other
@@ -142,7 +142,7 @@ def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
     swept = os.environ.get(SWEPT, "").split()
     parts = [(one.partition("=")[0], one.partition("=")[2]) for one in overrides]
     label_of: dict[str, str] = {}
-    behind: dict[str, set[str]] = {}  # a stage, all that it depends on, and their kinds
+    behind: dict[str, set[str]] = {}  # a stage -> itself, all stages that it depends on, and the kinds of these stages
     for name, node in graph.nodes.items():
         behind[name] = {f"stages.{name}", f"stage.{node.kind}"}.union(*(behind[parent] for parent in node.parents))
         settings = [
@@ -160,7 +160,7 @@ def _reaches(key: str, behind: set[str]) -> bool:
 
 
 def tidied(text: str, root: Path) -> str:
-    """Return the text with short names for the output folder, the working folder and the home, which tell the machine."""
+    """Return the text with short names for the output, working and home folders, which would identify the machine."""
     shorter = {
         str(root): root.name,
         str(Path.cwd()): ".",

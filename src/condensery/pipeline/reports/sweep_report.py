@@ -1,4 +1,4 @@
-"""The table, the figures and the page of a sweep; a failed job does not hide the results of others."""
+"""The table, the figures and the page of a sweep; a failed job does not hide the results of other jobs."""
 
 import os
 import re
@@ -30,11 +30,11 @@ def report_of_sweep(folder: Path, records: Sequence[Mapping[str, Any]], config: 
 
     Args:
         folder: folder of the sweep.
-        records: the record of each job, in the order of the jobs.
-        config: the composed config of the sweep.
+        records: record of each job, in the order of the jobs.
+        config: composed config of the sweep.
 
     Returns:
-        the labels of the jobs that failed, and the reasons why figures could not be drawn.
+        the labels of the failed jobs, and the reasons why figures could not be drawn.
     """
     labels = labels_of([record["overrides"] for record in records])
     settings = labels_of(of_systems([record["overrides"] for record in records]))
@@ -64,8 +64,8 @@ class SweptRun(NamedTuple):
     """A job of a sweep that has left a run.
 
     Attributes:
-        label: the overrides that tell the job from the others.
-        setting: the overrides that tell its systems from those of other jobs, without the seed.
+        label: overrides that distinguish the job from other jobs.
+        setting: overrides that distinguish its systems from those of other jobs, without the seed.
         overrides: all overrides of the job.
         folder: folder of the run.
     """
@@ -77,7 +77,7 @@ class SweptRun(NamedTuple):
 
 
 def _last_line(error: str | None) -> str:
-    """Return the message of an error, which may be a traceback with a note on the stage after it."""
+    """Return the message of an error, which may be a traceback followed by a note on the stage."""
     lines = [line for line in (error or "").splitlines() if line.strip() and not line.startswith("(in the stage ")]
     return lines[-1].removeprefix("error: ") if lines else "no message"
 
@@ -85,7 +85,7 @@ def _last_line(error: str | None) -> str:
 def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]], config: DictConfig) -> list[str]:
     """Write one table over the run folders, the figures and the page; return the reasons why figures could not be drawn.
 
-    Lines of the table that differ only in the seed become one line, with their spread.
+    Lines of the table that differ only in the seed become one line with mean and spread.
     """
     root = runs[0].folder.parents[1]
     run_rows = [(run, row) for run in runs for row in with_values(read_results(run.folder / "results.json"), root)]
@@ -112,13 +112,13 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
 
 
 def with_settings(rows: list[Row], job_rows: list[tuple[list[str], Row]]) -> list[Row]:
-    """Return the rows of a sweep, each with the swept settings of stages in the jobs that made it.
+    """Return the rows of a sweep, each with the swept stage settings of the jobs that made it.
 
-    Settings of the command line for all jobs, such as the folder of the data, describe the machine and are left out.
+    Command-line settings for all jobs, such as the folder of the data, describe the machine and are left out.
 
     Args:
-        rows: the rows of the sweep.
-        job_rows: the overrides of a job with each of its rows.
+        rows: rows of the sweep.
+        job_rows: (overrides of a job, row) for each row of each job.
     """
     swept = set(os.environ.get(SWEPT, "").split())
     rows_with_settings = []
@@ -134,7 +134,7 @@ def with_settings(rows: list[Row], job_rows: list[tuple[list[str], Row]]) -> lis
 
 
 def settings_of(override: str) -> dict[str, str]:
-    """Return the keys and values of an override of the command line; a mapping gives an entry for each whole key."""
+    """Return the keys and values of a command-line override; a mapping gives one entry per full key."""
     key, _, value = override.partition("=")
     if not value.startswith("{"):
         return {key: value}
@@ -150,7 +150,7 @@ def _entries(key: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def of_systems(jobs: list[list[str]]) -> list[list[str]]:
-    """Return the overrides of the jobs without those that only choose the split or candidates, which rows tell anyway."""
+    """Return the jobs' overrides, except those that only choose the split or candidates, which rows contain anyway."""
     parsed = [[(override, settings_of(override)) for override in job] for job in jobs]
     pools = {settings.get(CANDIDATES, "null") for job in parsed for _, settings in job}
     measured_on = MEASURED_ON if len(pools - {"null"}) < 2 else MEASURED_ON - {CANDIDATES}
@@ -160,20 +160,20 @@ def of_systems(jobs: list[list[str]]) -> list[list[str]]:
 def distinct_rows(job_rows: list[tuple[str, Row]]) -> list[Row]:
     """Return the rows of all jobs, each artifact once, named after the job where the sweep made a difference.
 
-    A row that the jobs of a seed share, such as BM25's, keeps its own name. So does a row that jobs measured on different
-    collections or splits, which have columns of their own.
+    A row that the jobs of a seed share, such as BM25, keeps its own name. So does a row that jobs measured on different
+    collections or splits, which have separate columns.
 
     Args:
-        job_rows: the label of a job with each of its rows.
+        job_rows: (label of a job, row) for each row of each job.
     """
     artifacts_of: dict[tuple[Any, ...], set[str]] = {}  # (row, seed, collection, split) -> its artifacts
     for _, row in job_rows:
         artifacts_of.setdefault((row.name, row.seed, row.collection, row.split), set()).add(row.artifact)
-    single = len({without_seed(label) for label, _ in job_rows}) == 1  # its label, if any, tells which job did not fail
+    single = len({without_seed(label) for label, _ in job_rows}) == 1  # the label, if any, says which job succeeded
     swept = {name for (name, *_), artifacts in artifacts_of.items() if single or len(artifacts) > 1}
     rows: dict[tuple[str, str], Row] = {}
     for label, row in job_rows:
-        labelled = row.name in swept or (row.failed and not row.collection)  # its column is not known
+        labelled = row.name in swept or (row.failed and not row.collection)  # its column is unknown
         name = " · ".join(part for part in (without_seed(label) if labelled else "", row.name) if part)
         rows.setdefault((name, row.artifact), replace(row, name=name, system=row.name))
     return list(rows.values())
@@ -182,7 +182,7 @@ def distinct_rows(job_rows: list[tuple[str, Row]]) -> list[Row]:
 def labels_of(jobs: list[list[str]]) -> list[str]:
     """Return a label for each job: the overrides that not all jobs share, without the leading part of their keys.
 
-    Each override becomes one word, a mapping too: ``stage.finetune={steps:9,epochs:null}`` is ``steps=9,epochs=null``.
+    Each override becomes one word, also a mapping: ``stage.finetune={steps:9,epochs:null}`` is ``steps=9,epochs=null``.
     """
     common = set.intersection(*(set(job) for job in jobs)) if jobs else set()
     return [" ".join(_word(override) for override in job if override not in common) for job in jobs]
@@ -195,5 +195,5 @@ def _word(override: str) -> str:
 
 
 def without_seed(label: str) -> str:
-    """Return a job's label without the seed, which the table shows in its own way."""
+    """Return a job's label without the seed, which the table shows separately."""
     return " ".join(part for part in label.split(" ") if not re.fullmatch(r"seed=\d+", part))

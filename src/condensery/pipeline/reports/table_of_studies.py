@@ -1,4 +1,4 @@
-"""A table without a recipe: published rows, and beside them the rows that runs and sweeps of its studies have measured."""
+"""A table without a recipe: published rows, and the rows that runs and sweeps of its studies have measured."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,12 +21,12 @@ def write(root: RootConfig) -> Path | None:
         the folder of the table; None for a dry run.
 
     Raises:
-        UserError: nothing is measured yet, and there are no published rows.
+        UserError: there are neither measured nor published rows.
     """
     config = root.table
     rows_of = {study: measured(root.output_root, study) for study in config.studies}
     rows = of_studies(rows_of)
-    if config.rows:  # a choice among them
+    if config.rows:  # a selection of rows
         rows = [row for label in config.rows for row in rows if (row.system or row.name) == label]
     if not rows and not config.columns:
         near = close_to(config.studies[0], _studies(root.output_root)) if len(config.studies) == 1 else ""
@@ -45,10 +45,10 @@ def write(root: RootConfig) -> Path | None:
 
 
 def of_studies(rows_of: Mapping[str, Sequence[Row]]) -> list[Row]:
-    """Return the rows of all studies; a row that two studies measured alike appears once.
+    """Return the rows of all studies; a row that two studies measured identically appears once.
 
-    If a study has a row of the same name that was made in another way, that row is not a further seed of the known row. The
-    name of the study is then put before it, and before rows that build on it, as ``X + hard negatives`` builds on ``X``.
+    If a study has a row of the same name that was made differently, that row is not a further seed of the known row. The
+    study's name then precedes the row, and rows that build on it, as ``X + hard negatives`` builds on ``X``.
     """
     lines: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}  # (name, collection) -> by split and seed
     for study, rows in rows_of.items():
@@ -73,13 +73,13 @@ def _first_step(line: tuple[str, str]) -> tuple[str, str]:
 
 
 def _agree(known: Mapping[Any, Row], placed: Mapping[Any, Row]) -> bool:
-    """Whether two lines of one name are of one system, in all splits and seeds that both have measured."""
+    """Whether two lines of the same name belong to one system, in all splits and seeds that both have measured."""
     common = known.keys() & placed.keys()
     return bool(common) and all(_same(known[place], placed[place]) for place in common)
 
 
 def _same(one: Row, other: Row) -> bool:
-    """Whether two rows are of one system: they have one artifact, or equal values in all metrics that both have."""
+    """Whether two rows belong to one system: they share the artifact, or all metrics that both have are equal."""
     common = one.metrics.keys() & other.metrics.keys()
     return one.artifact == other.artifact or (bool(common) and all(one.metrics[m] == other.metrics[m] for m in common))
 
@@ -87,7 +87,7 @@ def _same(one: Row, other: Row) -> bool:
 def measured(output_root: Path, study: str) -> list[Row]:
     """Return the rows of a study, or an empty list.
 
-    They come from the sweep or run whose folder is called ``study``, or else from the last run of that name.
+    The rows come from the sweep or run with the folder ``study``, or else from the last run of that name.
     """
     runs = (path for path in output_root.glob(f"runs/{study}-*/results.json") if _of_study(path.parent.name, study))
     paths = [output_root / kind / study / "results.json" for kind in ("sweeps", "runs")]
@@ -105,13 +105,13 @@ def _studies(output_root: Path) -> list[str]:
 
 
 def _of_study(folder: str, study: str) -> bool:
-    """Whether a folder is of a run called ``study``, and not of a run whose name only begins with it."""
+    """Whether a folder belongs to a run called ``study``, and not to a run whose name only begins with it."""
     digits = folder.removeprefix(f"{study}-")
     return len(digits) == 8 and set(digits) <= set("0123456789abcdef")
 
 
 def _name() -> str:
-    """Return the option that ``table=`` has chosen."""
+    """Return the option that ``table=`` selects."""
     chosen = HydraConfig.get().runtime.choices.get("table") if HydraConfig.initialized() else None
     if ".." in Path(chosen or "").parts:
         raise UserError(f"table={chosen}: must be the name of an option, as in conf/table")

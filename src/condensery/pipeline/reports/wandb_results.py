@@ -23,7 +23,7 @@ def log_results(
     figures: Sequence[Figure],
     rows: Sequence[Row],
 ) -> None:
-    """Log the results of a run or a sweep, which lie in ``folder``, to W&B.
+    """Log the results of a run or a sweep, which are in ``folder``, to W&B.
 
     The id of the W&B run is a hash of group, tables and figures, so the same results are logged once.
     """
