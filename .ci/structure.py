@@ -14,9 +14,9 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "condensery"
 LIMITS = {
-    "lines of code (neither comment nor docstring)": 29_050,
-    "imports of our own modules inside functions": 44,
-    "blocks of imports for types alone": 32,
+    "lines of code (neither comment nor docstring)": 28_150,
+    "imports of our own modules inside functions": 35,
+    "blocks of imports for types alone": 30,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
