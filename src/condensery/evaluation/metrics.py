@@ -1,7 +1,7 @@
 """Metrics per query, by trec_eval's definitions (through ir_measures and its provider pytrec_eval).
 
-The queries are those of the split. A query without results, or without a relevant result, has the value 0. ``Hit@k`` uses
-answers instead of judgements, and is computed by this module instead of trec_eval.
+Every query of the split counts. A query without results, or without a relevant passage among its results, has the value
+0. ``Hit@k`` uses answers instead of judgements, and is computed by this module instead of trec_eval.
 """
 
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Evaluation:
 def parse_metric(name: str) -> tuple[Measure, int | None]:
     """Return the measure and cutoff of a name such as MRR@10, Recall@100, R@100, nDCG@10, Success@5, MAP, P@10.
 
-    Raises ``UserError`` for a name that does not exist, lacks its cutoff, or is of a metric that uses answers.
+    Raises ``UserError`` for a name that does not exist or lacks its cutoff, and for ``Hit``, which uses answers.
     """
     measure, cutoff = split_metric(name)
     if measure == HIT:
@@ -159,7 +159,7 @@ def _measure(measure: Measure, cutoff: int | None, relevant_from: int) -> Measur
 
 
 def _judged(qrels: Qrels) -> dict[str, dict[str, int]]:
-    """Return judgements in trec_eval's form: query -> passage -> grade. To trec_eval, a negative grade is irrelevant."""
+    """Return judgements in trec_eval's form: query -> passage -> grade. trec_eval treats a negative grade as irrelevant."""
     judged: dict[str, dict[str, int]] = {}
     for query, passage, grade in zip(
         qrels.query_rows.tolist(), qrels.passage_rows.tolist(), qrels.grades.tolist(), strict=True

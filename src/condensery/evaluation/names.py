@@ -5,7 +5,7 @@ import re
 from condensery.errors import UserError, shown
 
 _NAME = re.compile(r"(?P<name>[a-z]+)(?:@(?P<cutoff>[1-9][0-9]*))?", re.IGNORECASE)
-HIT = "Hit"  # own metric: one of the first k passages contains an answer; the top-k accuracy of open-domain QA
+HIT = "Hit"  # computed without trec_eval: whether one of the first k passages contains an answer
 MEASURES = {  # name in lower case -> measure of ir_measures, or HIT
     "mrr": "RR",
     "rr": "RR",

@@ -20,7 +20,7 @@ def spearman(first: Vectors, second: Vectors, scores: NDArray[np.floating]) -> N
     Returns:
         float64 (n,); the mean is r.
     """
-    from scipy import stats  # seconds to import
+    from scipy import stats  # takes seconds to import
 
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     cosines = (first * second).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)

@@ -81,7 +81,7 @@ def randomisation_test(differences: NDArray[np.float64], permutations: int = PER
     Returns:
         The two-sided p-value.
     """
-    moving = differences[differences != 0]  # (m,) differences of zero change no sum
+    moving = differences[differences != 0]  # (m,) a difference of zero changes no sum
     if not len(moving):
         return 1.0
     observed = abs(moving.sum())
@@ -101,7 +101,7 @@ def randomisation_test(differences: NDArray[np.float64], permutations: int = PER
 
 
 def t_test(differences: NDArray[np.float64]) -> float:
-    """Return the p-value of Student's paired t-test; 1 if all differences are zero, and for a single query."""
+    """Return the p-value of Student's paired t-test. It is 1 if all differences are zero or there is only one query."""
     if not differences.any():
         return 1.0
     if np.ptp(differences) <= 1e-12 * np.abs(differences).max():  # all differences are equal up to rounding
@@ -112,7 +112,7 @@ def t_test(differences: NDArray[np.float64]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for multiple testing by Holm's (1979) step-down procedure. The order is kept."""
+    """Correct p-values for multiple testing by Holm's (1979) step-down procedure. The result keeps their order."""
     adjusted = [0.0] * len(p_values)
     highest = 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -123,7 +123,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Interval:
-    """The 95 % confidence interval of a difference over queries and seeds, and the p-value for no difference."""
+    """The 95 % confidence interval of a difference over queries and seeds, and the p-value of the hypothesis that it is 0."""
 
     low: float
     high: float
@@ -133,14 +133,15 @@ class Interval:
 def interval(system: Sequence[NDArray[np.float64]], baseline: Sequence[NDArray[np.float64]]) -> Interval:
     """Return the 95 % confidence interval of the difference of two systems' means over queries and seeds.
 
-    Queries and seeds are both treated as random draws. Three variances are added: that of the mean difference over
-    queries, and for each system that of the mean over seeds. The sum has the degrees of freedom of Welch and Satterthwaite
-    (a quasi-F of two random factors: Clark 1973). The noise within a seed is part of both kinds of variance, so the
-    interval is too wide rather than too narrow. A system with one seed, such as BM25, has no variance over seeds.
+    Queries and seeds are both treated as random draws. Three variances are added: the variance of the mean difference
+    over queries, and for each of the two systems the variance of its mean over seeds. The degrees of freedom of the sum
+    are those of Welch and Satterthwaite (a quasi-F of two random factors: Clark 1973). The noise within a seed is part of
+    both kinds of variance, so the interval is too wide rather than too narrow. A system with one seed, such as BM25, has
+    no variance over seeds.
 
     Args:
-        system: for each seed the values (n,) of the queries, always in the same order.
-        baseline: the values of the other system in the same form; the seeds may differ.
+        system: one array (n,) for each seed: the value of the metric for each of n queries, always in the same order.
+        baseline: the arrays of the other system, with the same queries; the seeds and their number may differ.
     """
     from scipy.special import stdtr, stdtrit  # takes a third of a second to import
 

@@ -62,7 +62,7 @@ class Parent:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def gone(self) -> bool:
-        """Return whether the parent has ended. Call it in the child, which another process has then adopted."""
+        """Return whether the parent has ended. Call it in the child, whose parent process is then a different one."""
         return os.getppid() != self.process
 
     def _watch(self) -> NoReturn:
@@ -130,7 +130,10 @@ def _guard(parent: Parent, command: Sequence[str]) -> int:
 
 
 def main(parent: int, command: Sequence[str]) -> int:
-    """Run ``command``, and end it with ``parent``. Returns its exit code, or ends by the signal that ended it."""
+    """Run ``command``, and end it when the process ``parent`` ends. Returns the exit code of ``command``.
+
+    If a signal ended ``command``, this process ends by the same signal.
+    """
     code = _guard(Parent(parent, main_thread=False), command)
     if code < 0:
         with suppress(OSError):  # SIGKILL has no handler

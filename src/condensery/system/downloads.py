@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from requests import Response
 
 SILENCE = 30.0  # seconds without data after which a connection counts as broken
-TRIES = 5  # consecutive failures of a URL, without a byte received, after which the next URL is tried
+TRIES = 5  # number of consecutive attempts without a new byte after which the next URL is tried
 PART = ".part"  # extension of an incomplete file
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file that is fetched.
+    """A file to be downloaded.
 
     Args:
         urls: URLs of the file, preferred first; empty = the file can only be downloaded by hand.
         path: path of the downloaded file.
         md5: MD5 of the file, 32 hexadecimal digits; None if none is published.
         size: size of the file in bytes; None if unknown in advance.
-        by_hand: how to download the file if a program may not: the web page, and the steps there.
+        by_hand: instructions for a file that a program may not download: the web page, and the steps there.
         headers: HTTP headers of the request.
     """
 
@@ -161,14 +161,14 @@ def _fetch_from(url: str, download: Download) -> str:
     failed, problem = 0, ""
     while failed < TRIES:
         before = _size(download.part)
-        # requests the bytes uncompressed, so that their number and digest are those of the file
+        # "identity" forbids compression during transfer, so the number and digest of the bytes are those of the file
         headers = {**download.headers, "Accept-Encoding": "identity"} | (
             {"Range": f"bytes={before}-"} if before else {}
         )
         try:
             with requests.get(url, headers=headers, stream=True, timeout=SILENCE) as response:
                 if before and response.status_code == requests.codes.requested_range_not_satisfiable:
-                    return ""  # no byte is missing; the digest shows whether it is the right file
+                    return ""  # no byte is missing; the digest shows whether the file is right
                 response.raise_for_status()
                 _write(response, download)
             return ""

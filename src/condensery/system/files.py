@@ -22,7 +22,7 @@ RECOMPUTE = "delete the folder that it lies in, and the next run computes it ane
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``. When the block ends without error, it is renamed to ``path``."""
+    """Yield a temporary path beside ``path``. If the block ends without error, the temporary path is renamed to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -1,7 +1,8 @@
 """Check and open the files that a user names, plain or gzip.
 
-All readers use this module. So a folder, a pipe, an empty file or a gzip file with a wrong name gives the same one-line
-message everywhere, whether or not the content is known from an earlier run.
+All readers use this module, so each fault gives the same one-line message everywhere. Examples of faults are a folder or
+a pipe instead of a file, an empty file, and a gzip file whose name does not end in .gz. The message is also the same
+where the content is already cached from an earlier run.
 """
 
 import errno
@@ -51,7 +52,7 @@ def standing(path: Path) -> str:
 
 
 def fault(path: Path, wanted: str = FILE) -> str:
-    """Say why ``path`` is not of the kind ``wanted`` (``FILE`` or ``FOLDER``); empty where it is of this kind."""
+    """Return why ``path`` is not of the kind ``wanted`` (``FILE`` or ``FOLDER``); an empty string where it is."""
     actual = standing(path)
     if actual == wanted:
         return ""
@@ -76,7 +77,7 @@ def resolve(path: Path) -> Path | None:
 
 
 def fault_of_either(path: Path) -> str:
-    """Say why neither ``path`` nor its twin is a file."""
+    """Return why neither ``path`` nor its twin (see ``twin``) is a file."""
     if not standing(path) and standing(twin(path)):
         return f"no such file, and {twin(path).name} is {fault(twin(path))}"
     return fault(path) + ("" if standing(path) else f" (nor {twin(path).name})")
@@ -164,8 +165,8 @@ def readable(path: Path) -> Iterator[None]:
 def look(paths: Iterable[Path]) -> None:
     """Open each file and check its first bytes, as reading does. Raises ``UserError`` as ``opened``.
 
-    Use it before a cached result is looked up by the hash of the content: even then, a file whose name does not fit its
-    content must be refused.
+    Call it before a cached result is looked up by the hash of the content. Otherwise a file whose name does not fit its
+    content would be accepted if the content is cached.
     """
     for path in paths:
         with opened(path):

@@ -1,11 +1,12 @@
 """Keep the memory of a CPU process nearly constant while it processes many chunks of different sizes.
 
-No tensor outlives its chunk, yet the memory of a process grew by half from 4 chunks to 50. The causes and the remedies:
+No tensor outlives its chunk. Yet the memory of a process grew by half between its 4th and its 50th chunk. The causes and
+the remedies are:
 
 - Compiled kernels. oneDNN, and PyTorch's layer above it, each cache a thousand compiled kernels by shape, some of them with
-  buffers, and every chunk has new shapes. Here the limit is sixteen kernels. They are enough for the layers of one chunk,
-  where kernels are reused most. A tiny model in bf16 loses 8 % of its speed to recompilation. Other models showed no
-  measurable loss.
+  buffers, and every chunk has new shapes. Here each cache is limited to sixteen kernels. Sixteen are enough for the layers
+  of one chunk, where kernels are reused most. A tiny model in bf16 loses 8 % of its speed to recompilation. Other models
+  showed no measurable loss.
 - Heap fragments. PyTorch allocates memory at multiples of 64 bytes. To align a block, glibc (2.36) cuts off a small fragment
   before the block and puts the fragment into its lists of small free blocks. A small object may then take the fragment, so
   the fragment cannot be merged again with the large free block behind it, and the next tensor of the same size does not fit.
@@ -24,7 +25,7 @@ _KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "LRU_CACHE_CAPACITY": "16"}
 _MXFAST, _TRIM_THRESHOLD, _MMAP_MAX = 1, -1, -4  # glibc, malloc.h
 
 PROCESS = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
-"""The environment variables for the start of a training process. ``keep_flat`` does the rest; it also helps alone."""
+"""The environment variables that a training process starts with. ``keep_flat`` adds the rest, and also helps alone."""
 
 
 def restart_flat() -> None:

@@ -77,7 +77,7 @@ def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[Progr
         label: name of the task.
         total: total number of units; 0 = unknown.
         unit: name of the units, such as ``rows``.
-        done: number of units that were done before.
+        done: number of units that were done before the block.
     """
     shown = style()
     if shown == "off":

@@ -1,6 +1,7 @@
-"""End a process on a signal through its ``finally`` blocks.
+"""Turn signals into exceptions, so that a process runs its ``finally`` blocks before it ends.
 
-Ctrl-C reaches every process of a terminal's process group. Only the process that was started there should report it.
+Ctrl-C reaches every process of a terminal's process group. Only the process that the user started there should report it,
+so that process makes its children ignore Ctrl-C.
 """
 
 import os
@@ -16,7 +17,7 @@ from typing import Any
 came: list[int] = []
 """The signals of ``leave_upon`` that this process has received."""
 _again: list[Callable[[], BaseException]] = []
-"""Creates the exception of the last signal anew. A stored exception would keep alive all frames that it passed through."""
+"""A function that creates the exception of the last signal anew. A stored exception would keep all its frames alive."""
 _steps: list[None] = []
 """One entry for each ``after_this_step`` block that is running."""
 _handlers: dict[int, Callable[[int, Any], None]] = {}
@@ -73,10 +74,11 @@ def leave_if_asked() -> None:
 
 @contextmanager
 def after_this_step() -> Iterator[None]:
-    """Delay the first signal of ``leave_upon`` in the block, except Ctrl-C, until the end of a training step.
+    """Context manager. Inside it, the first signal of ``leave_upon`` does not raise until the training step has ended.
 
-    The code that runs the steps reads ``came`` after each step, and calls ``leave_if_asked`` once a checkpoint is written.
-    So no work is lost when SLURM warns that the time is nearly up. A second signal raises at once.
+    The code that runs the steps reads ``came`` after each step. After a signal, it writes a checkpoint and then calls
+    ``leave_if_asked``. So no work is lost when SLURM warns that the time is nearly up. Ctrl-C and a second signal raise at
+    once.
     """
     _steps.append(None)
     try:
@@ -88,7 +90,7 @@ def after_this_step() -> Iterator[None]:
 
 @contextmanager
 def deaf_to_ctrl_c() -> Iterator[None]:
-    """Make the processes that are started in the block, and their children, ignore SIGINT. This process must end them.
+    """Context manager. Processes started inside it, and their children, ignore SIGINT, so this process must end them.
 
     The started processes inherit a mask that blocks SIGINT. In this process, a SIGINT is delayed until the block ends,
     because an ignored SIGINT would be lost. Only the main thread handles signals, so this function does nothing in another

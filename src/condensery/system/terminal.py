@@ -14,7 +14,7 @@ _STRICT = ("strict", "surrogateescape")  # surrogateescape: in Python's C locale
 def print_anything() -> None:
     """Make this process and its children print ``?`` for a character that their output cannot encode.
 
-    Otherwise, on a terminal with ASCII, Latin-1 or Windows-1252, the first table would end a run.
+    Otherwise the first table would end a run with an error on a terminal that uses ASCII, Latin-1 or Windows-1252.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in _STRICT:
@@ -25,8 +25,8 @@ def print_anything() -> None:
 def check_arguments(arguments: Sequence[str]) -> None:
     """Raise ``UserError`` where an argument contains bytes that are not UTF-8. Python decodes them as lone surrogates.
 
-    In an ASCII locale, Python decodes every non-ASCII character so. This case has a separate message, because files with
-    such names could not be opened either.
+    In an ASCII locale, Python decodes every non-ASCII character as lone surrogates, even if the bytes are valid UTF-8.
+    This case has a separate message, because Python could not open files with non-ASCII names either.
     """
     for argument in arguments:
         try:

@@ -14,7 +14,7 @@ import regex
 
 TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
-REMEMBERED = 1 << 16  # texts whose tokens are kept
+REMEMBERED = 1 << 16  # number of texts whose tokens are cached
 GAP = " "  # a separator, so no token contains it
 
 
@@ -27,7 +27,7 @@ class AnswerMatcher:
     """Decides which texts contain any of the given answers.
 
     As in DPR, every text contains an answer without tokens (white space), and no text contains an answer that is an
-    invalid regular expression. Readers drop the former and warn of the latter.
+    invalid regular expression. Readers drop answers without tokens, and warn of invalid expressions.
 
     Args:
         answers: the answers of one question.
@@ -50,7 +50,7 @@ class AnswerMatcher:
 
 
 def is_pattern(answer: str) -> bool:
-    """Return whether an answer is a valid regular expression. In NFD, three of CuratedTREC's answers are not."""
+    """Return whether an answer is a valid regular expression. After NFD, three of CuratedTREC's answers are invalid."""
     return _compiled(answer) is not None
 
 

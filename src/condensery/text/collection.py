@@ -1,4 +1,4 @@
-"""A collection on disk: passages, queries and judgements. To open it, no text is read."""
+"""A collection on disk: passages, queries and judgements. Opening it reads no text."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -123,7 +123,7 @@ class Collection:
 
     @cached_property
     def passage_texts(self) -> PassageTexts:
-        """The index of the passages by their text, which finds equal texts. To build it, all passages are read."""
+        """The index of the passages by their text, which finds equal texts. Building it reads all passages."""
         return PassageTexts(self.passages)
 
     def unjudged(self) -> NDArray[np.int64]:

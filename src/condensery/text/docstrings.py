@@ -90,8 +90,8 @@ def cut(text: str, minimum_words: int) -> tuple[str, str] | None:
     """Split a docstring into (query, passage).
 
     Returns:
-        (query, passage). The query is empty where the first sentence is unfit as a query. ``None`` for a passage of
-        fewer than ``minimum_words`` words, and for a docstring that only lists parameters.
+        (query, passage). The query is empty where the first sentence is unfit as a query. The result is ``None`` if the
+        passage has fewer than ``minimum_words`` words or the docstring only lists parameters.
     """
     if number_of_words(text) < minimum_words:
         return None

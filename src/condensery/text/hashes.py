@@ -21,7 +21,7 @@ def id_hash(identifier: str) -> int:
 def content_hashes(paths: list[Path]) -> list[str]:
     """Return the content hash of each file, cached by absolute path, size, mtime and ctime.
 
-    A copy may keep the mtime of the original. No program can set the ctime.
+    The mtime alone is not enough, because a copied file may keep the mtime of its original. No program can set the ctime.
 
     Where the cache cannot be written (a read-only home, a corrupt cache file), the hashes are computed each time.
     """

@@ -50,8 +50,8 @@ class Judgements:
             like_query, like_passage: functions that return the hint for an unknown id.
 
         Returns:
-            The sorted judgements, int32 (n, 3): query row, passage row and grade. The number of judgements that were
-            left out.
+            Two values: the sorted judgements, int32 (n, 3), as query row, passage row and grade; and the number of
+            judgements that were left out.
 
         Raises:
             UserError: an id is unknown, a pair has two grades, or a query has no relevant passage.

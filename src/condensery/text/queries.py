@@ -136,7 +136,7 @@ def _by_line(files: list[Path], passages: int) -> Iterator[Pair]:
 
 
 def distinct(queries: Iterable[str]) -> list[str]:
-    """Return the distinct queries with a visible character, in their order. Each run of white space becomes one space."""
+    """Return the distinct queries that have a visible character, in order. Each run of white space becomes one space."""
     evened = (" ".join(query.split()) for query in queries)
     return list(dict.fromkeys(query for query in evened if any(map(_is_read, query))))
 
@@ -150,7 +150,10 @@ def _is_read(character: str) -> bool:
 
 
 class QuerySorter:
-    """Takes queries in any order and returns them by passage. The queries wait on disk; memory holds only their rows."""
+    """Takes queries in any order and returns them by passage.
+
+    The queries are stored on disk. Memory holds only the row of each query's passage.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self._rows = path, array("q")

@@ -30,7 +30,7 @@ class CollectionSizes:
         queries: the number of judged queries of each split.
         unjudged: the number of queries without judgements in any split.
         reading: the estimated time to read the collection, in CPU-seconds.
-        published: whether all sizes are published ones rather than counted in the files.
+        published: whether all sizes are the published ones instead of estimates from the files.
     """
 
     passages: float | None = None
@@ -84,7 +84,7 @@ def counted_examples(files: Mapping[str, InputFile], each: int) -> SentenceSizes
 
 
 def counted(files: Iterable[InputFile]) -> CollectionSizes:
-    """Estimate the sizes of files with one item per line from their first lines. Missing files are not counted."""
+    """Estimate the sizes of a collection from the first lines of its files. Missing files are not counted."""
     none: tuple[float | None, float | None] = (None, None)
     passages = documents = none
     queries: dict[str, float] = {}

@@ -87,7 +87,7 @@ class DataConfig(Keys):
         return []
 
     def judged_splits(self) -> set[str] | None:
-        """Return the splits that will have judgements; ``None`` where only reading tells (pydocs has all splits)."""
+        """Return the splits that will have judgements; ``None`` if they are known only after reading the input."""
         splits = getattr(self, "splits", None)
         return None if splits is None else set(splits.named())
 

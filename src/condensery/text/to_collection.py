@@ -23,7 +23,7 @@ Given = str | Path | Sequence[str] | Collection
 
 
 def collection_of(data: Given, splits: dict[str, str | None] | None = None) -> Collection:
-    """Turn ``data`` into a collection. A folder or a list of texts is read once; later calls find it cached by content.
+    """Turn ``data`` into a collection. The result is cached by content, so later calls read nothing anew.
 
     Args:
         data: a folder, a list of texts, or a ``Collection``. The folder has the BEIR layout (``corpus.jsonl``,

@@ -28,7 +28,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class _Rows:
-    """A table that is being written, with the hashes and places of its ids."""
+    """A table that is being written, with the hash of each id and the id's place in the input."""
 
     def __init__(self, folder: Path, name: str, columns: tuple[str, ...], lists: tuple[str, ...] = ()) -> None:
         self.name, self.path = name, folder / f"{name}.arrow"
@@ -79,10 +79,10 @@ class CollectionWriter:
         broken_answers: (place, answer) of the answers that are invalid regular expressions.
         relevant_from: split -> the lowest grade that counts as relevant, if it is not 1.
 
-    A passage with a title and without text gets its title as its text. Judgements must be added before queries, because a
-    query without judgements in any split is left out (counted as ``unjudged_queries``) or kept when it is added. Every
-    fault of the input raises a ``UserError`` that names the place. ``close`` reports the faults that need the whole input:
-    repeated ids, unknown ids, documents whose passages are not consecutive, and queries without positives.
+    If a passage has a title and no text, its title becomes its text. Judgements must be added before queries, because
+    ``add_query`` decides at once whether a query without judgements is kept. Every fault of the input raises a
+    ``UserError`` that names the place. ``close`` reports the faults that need the whole input: repeated ids, unknown ids,
+    documents whose passages are not consecutive, and queries without positives.
     """
 
     def __init__(
@@ -157,7 +157,10 @@ class CollectionWriter:
         self._document = document
 
     def add_query(self, query: Query, where: str = "", split: str | None = None) -> None:
-        """Append a query if it has a judgement in any split or all queries are kept.
+        """Append a query, or leave it out and count it in ``unjudged_queries``.
+
+        A query is left out if the input has judgements, none of them is for this query, ``split`` is None, and
+        ``unlabelled_queries`` is not ``unjudged``.
 
         Args:
             query: the query.
@@ -217,7 +220,7 @@ class CollectionWriter:
             self._hash.update(encoded)
 
     def close(self) -> None:
-        """Check the whole input and write the remaining files, ``collection.json`` last. Raises ``UserError``."""
+        """Check the whole input and write the remaining files, ``collection.json`` last. Raises ``UserError`` for a fault."""
         passages, queries = self._passages.close(), self._queries.close()
         if self._documents is not None:
             self._documents.close()

@@ -1,4 +1,4 @@
-"""The token form of a collection: the choice of texts for pre-training, and the folders of token stores of each stage."""
+"""The tokenised form of a collection: the texts used for pre-training, and the folder of token stores of each stage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -119,7 +119,7 @@ class Tokens(_Stores):
 def unknown_words(stores: Mapping[str, TokenStore], unknown: int) -> dict[str, list[str]]:
     """Return the ``warnings`` of a manifest about token stores whose share of [UNK] is above ``MOST_UNKNOWN``.
 
-    The tokenizer of such a store is for another language, or is empty.
+    A share above this limit shows that the tokenizer is for another language, or has no words.
 
     Args:
         stores: token stores by name.
@@ -138,7 +138,7 @@ def unknown_words(stores: Mapping[str, TokenStore], unknown: int) -> dict[str, l
 
 
 def pair_reader(tokens: Tokens, query_length: int, length: int, separators: int) -> PairReader:
-    """Return the reader of rows [CLS] query [SEP] passage [SEP] of a collection; for the arguments see ``PairReader``."""
+    """Return a reader of encoder inputs [CLS] query [SEP] passage [SEP]; for the other arguments see ``PairReader``."""
     stores = (tokens.queries, tokens.passages, tokens.titles)
     return PairReader(*stores, tokens.vocabulary, query_length, length, separators)
 
@@ -173,7 +173,7 @@ class Sentences(_Stores):
         return self._store("texts")
 
     def rows(self, split: str) -> np.ndarray:
-        """Return the rows in ``store`` of the k = 2 or 3 sentences of each example, int64 (n, k)."""
+        """Return the indices in ``store`` of each example's k sentences, int64 (n, k); k is 2 for pairs, 3 for triplets."""
         return load_array(self.folder / f"rows-{split}.npy")
 
     def scores(self, split: str) -> np.ndarray:
@@ -209,10 +209,10 @@ class Queries:
 
     @cached_property
     def places(self) -> np.ndarray | None:
-        """The positions of queries that are sentences of their passages, int64 (Q, 2); None for queries of other kinds.
+        """The position of each query in the token store of the passages, int64 (Q, 2).
 
-        The columns are the index of the query's first token in the passages' store and the number of tokens; -1 where
-        these are unknown.
+        None unless the queries are sentences of their passages. The columns are the index of the query's first token and
+        its number of tokens; -1 where these are unknown.
         """
         path = self.folder / "places.npy"
         return load_array(path) if path.exists() else None

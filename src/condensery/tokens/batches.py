@@ -1,4 +1,4 @@
-"""Cut batches of token rows into padded chunks. A token budget limits a chunk, not a fixed number of rows.
+"""Cut batches of token rows into padded chunks. A chunk is limited by a token budget, not by a number of rows.
 
 Shapes: n rows in a batch, b rows in a chunk, t width of a chunk in tokens, m masked positions in a chunk, N tokens in all
 rows of a batch.
@@ -117,9 +117,9 @@ def chunks(
         targets: the original ids at ``masked``, as many as ``masked`` has positions.
         tower: value of ``Chunk.tower`` in each chunk.
         rows: (n,) identity of each row; by default 0 .. n - 1.
-        context: n rows; row i becomes the context of row i.
-        together: number of consecutive rows that stay in one chunk, in their order; n must be a multiple of it. Such a
-            group counts with the length of its longest row.
+        context: n rows for a decoder; its row i belongs to row i of the batch.
+        together: number of consecutive rows that stay in one chunk, in their order; n must be a multiple of it. Every
+            row of such a group counts as long as the group's longest row.
 
     Returns:
         The chunks, longest rows first.
@@ -246,7 +246,7 @@ def text_rows(
     Args:
         store: token store of the texts.
         rows: (n,) indices of texts in ``store``.
-        vocabulary: vocabulary with the ids of [CLS] and [SEP].
+        vocabulary: supplies the ids of [CLS] and [SEP].
         length: maximum number of tokens per row, special tokens included: one number, or (n,). Longer rows are cut.
         titles: token store of the titles of the texts.
         hidden: (n, 2) a stretch of each text that is removed before the text is cut to ``length``: the index of the
@@ -290,7 +290,7 @@ def framed(body: NDArray, counts: Ids, vocabulary: Vocabulary, prefix: Ids = NON
     Args:
         body: the concatenated ids of all rows.
         counts: (n,) number of ids in each row.
-        vocabulary: vocabulary with the ids of [CLS] and [SEP].
+        vocabulary: supplies the ids of [CLS] and [SEP].
         prefix: (p,) ids that follow each [CLS].
 
     Returns:

@@ -45,7 +45,7 @@ def cooccurrences(store: TokenStore, size: int, window: int, progress: ProgressT
     """
     unit = math.lcm(*range(1, window + 1))
     step = max(1, BLOCK // window)
-    total = sparse.csr_array((size, size), dtype=np.float64)  # the smaller id first
+    total = sparse.csr_array((size, size), dtype=np.float64)  # the row is the smaller id of a pair
     for first in range(0, store.token_count, step):
         stop = min(first + step, store.token_count)
         ids = np.asarray(store.tokens[first : stop + window]).astype(np.int32)
@@ -95,7 +95,7 @@ def truncated_svd(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float6
         return left, values
     with threadpool_limits(1, user_api="blas"):
         vectors, falling = _singular(matrix[occur][:, occur], dim)
-    rank = int((falling > falling[0] * len(occur) * np.finfo(np.float64).eps).sum())  # as numpy.linalg.matrix_rank
+    rank = int((falling > falling[0] * len(occur) * np.finfo(np.float64).eps).sum())  # as numpy.linalg.matrix_rank does
     left[occur, :rank], values[:rank] = vectors[:, :rank], falling[:rank]
     return left, values
 

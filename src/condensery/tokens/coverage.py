@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 BLOCKS, BLOCK, CHARACTERS = 20, 50, 1_000  # a sample has 20 blocks of 50 texts, at most 1,000 characters of each text
-MOST_UNKNOWN, MOST_MERGED = 0.01, 0.02  # larger shares raise a warning; English has 0.0001 and at most 0.008
+MOST_UNKNOWN, MOST_MERGED = 0.01, 0.02  # larger shares cause a warning; for English: 0.0001 and at most 0.008
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """The losses of a tokenizer on a sample of texts.
+    """What a tokenizer loses of a sample of texts.
 
     Attributes:
         unknown: share of [UNK] among the tokens.

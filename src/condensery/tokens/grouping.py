@@ -26,7 +26,7 @@ class DocumentTexts:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A passage, of which [CLS] title [SEP] text [SEP] has at most ``length`` tokens."""
+    """A passage. Its encoder input, [CLS] title [SEP] text [SEP], has at most ``length`` tokens."""
 
     title: str
     text: str
@@ -34,7 +34,7 @@ class Grouped:
 
 @dataclass(frozen=True)
 class _Unit:
-    """A sentence, or a piece of a too long sentence: characters ``begin`` to ``end`` of a text of the document."""
+    """A sentence, or a piece of a long one: the characters ``begin`` to ``end`` of the document's text number ``text``."""
 
     text: int
     begin: int

@@ -1,7 +1,8 @@
-"""A fast loader for a checkpoint's tokenizer, for single queries, without an import of transformers.
+"""Load a checkpoint's tokenizer without importing transformers, for programs that answer single queries.
 
 ``load_tokenizer`` reads any tokenizer, but importing transformers takes longer than answering a query. This module reads
-the tokenizers of this project's checkpoints with the same Rust code, and leaves all others to ``load_tokenizer``.
+the tokenizers of this project's checkpoints with the Rust library ``tokenizers``, which transformers uses too. All other
+tokenizers are left to ``load_tokenizer``.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from condensery.system.files import read_json
 
 @dataclass(frozen=True)
 class QuickTokenizer:
-    """A function from a text to ids without special tokens, and the ids of [CLS] and [SEP], which a query also needs."""
+    """A tokenizer for queries. ``ids`` maps a text to its token ids. ``cls`` and ``sep`` are the ids to put around them."""
 
     ids: Callable[[str], list[int]]
     cls: int

@@ -38,15 +38,15 @@ def mask_spans(
     Args:
         ids: (N,) the concatenated spans, with their special tokens; the array is not changed.
         starts: (n + 1,) the start of each span; the last entry is N.
-        vocabulary: vocabulary with the special tokens, the word borders and the tokens for random replacement.
+        vocabulary: supplies the special tokens, the word borders and the tokens for random replacement.
         rate: share of the tokens that is predicted, 0 < rate <= 1.
         whole_word: whether to mask whole words (by ``vocabulary.continues``) instead of single tokens.
         keys: keys of the random draws, for example (seed, "mask", epoch).
         span_ids: (n,) non-negative identity of each span: its index in the corpus, not in the batch.
 
     Returns:
-        input_ids (N,): the ids that the encoder reads. masked (m,): ascending positions in ``ids``. targets (m,): the
-        original ids at these positions.
+        input_ids (N,): the ids that the encoder reads. masked (m,): ascending positions of the predicted tokens in
+        ``ids``. targets (m,): the original ids at these positions.
 
     Raises:
         ValueError: ``rate`` is not in (0, 1], or the batch has more than ``MOST_SPANS`` spans.

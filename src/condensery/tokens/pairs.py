@@ -1,4 +1,4 @@
-"""Rows that contain a query and a passage, as a cross-encoder reads them."""
+"""Build the inputs of a cross-encoder: each row contains a query and a passage."""
 
 from dataclasses import dataclass, replace
 
@@ -18,12 +18,12 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PairReader:
-    """Builds rows [CLS] query [SEP] passage [SEP]. With titles, the passage has the form title [SEP] text.
+    """Builds rows of the form [CLS] query [SEP] passage [SEP]. With titles, a passage has the form title [SEP] text.
 
     Attributes:
         queries, passages: token stores of the queries and of the passages.
         titles: token store of the passages' titles, or None.
-        vocabulary: vocabulary with the ids of the special tokens.
+        vocabulary: supplies the ids of [CLS] and [SEP], and of the padding token.
         query_length: maximum number of tokens per query, [CLS] and [SEP] included.
         length: maximum number of tokens per row; the passage is cut to the length that the query leaves.
         separators: number of [SEP] tokens between query and passage: 1, or 2 for tokenizers such as RoBERTa's.
@@ -45,7 +45,7 @@ class PairReader:
             raise UserError(wrong)
 
     def rows(self, queries: ArrayLike, passages: ArrayLike) -> tuple[Ids, Ids, Ids]:
-        """Build the rows of the pairs of queries (n,) and passages (n,).
+        """Build one row for each of n pairs. ``queries``, ``passages``: (n,) indices of the texts in the token stores.
 
         Returns:
             The flat ids, the row starts (n + 1,), and the position of the second text's first token in each row (n,).
@@ -64,7 +64,7 @@ class PairReader:
         return flat, starts, before + self.separators - 1
 
     def chunks(self, queries: ArrayLike, passages: ArrayLike, budget: int, together: int = 1) -> list[Chunk]:
-        """Return the rows of the pairs in chunks of at most ``budget`` padded tokens; ``Chunk.rows`` are 0 .. n - 1.
+        """Build n rows, and cut them into chunks of at most ``budget`` padded tokens. ``Chunk.rows`` are 0 .. n - 1.
 
         Each group of ``together`` consecutive pairs stays in one chunk, as in ``condensery.tokens.batches.chunks``.
         """

@@ -1,8 +1,8 @@
 """Token ids of the prefixes of queries and passages, such as E5's "query: " and "passage: ".
 
 The token store holds texts without prefixes. A prefix is inserted after [CLS] when rows are built, so one store serves
-every retriever. The ids are exact if the tokenizer never joins the prefix with the text, as tokenizers that split at
-spaces never do. This is checked for each prefix.
+every retriever. The ids equal those of the prefixed text if no token spans the border between prefix and text, as with
+tokenizers that split at spaces. This is checked for each prefix.
 """
 
 from dataclasses import dataclass, field
@@ -36,10 +36,10 @@ class Prefixes:
         Args:
             tokenizer: folder or hub name of a tokenizer; may be None if both prefixes are empty.
             query, passage: the prefixes as strings; empty = no prefix.
-            lengths: maximum length of a query and of a passage in tokens, special tokens included.
+            lengths: (maximum query length, maximum passage length) in tokens, special tokens included.
 
         Raises:
-            UserError: there is no tokenizer, the tokenizer joins prefix and text, or a prefix fills the whole input.
+            UserError: there is no tokenizer, the tokenizer joins prefix and text, or a prefix leaves no room for a text.
         """
         if not query and not passage:
             return cls()

@@ -1,7 +1,7 @@
 """Draw the spans of a corpus for pre-training: every span of the corpus once per epoch, or two spans of a document.
 
-A span is (start, tokens): a stretch of a store's ``tokens`` inside one document, without special tokens. A document is a
-run of texts, so a span may cross the border between two passages.
+A span is (start, tokens): a stretch of a store's ``tokens`` inside one document, without special tokens. A document
+consists of consecutive texts, so a span may cross the border between two passages.
 """
 
 from abc import ABC, abstractmethod
@@ -23,7 +23,7 @@ Span = tuple[int, int]
 
 
 class SpanSet(ABC):
-    """The spans of a store, which depend only on (seed, epoch, document).
+    """Base class of the ways to draw spans from a token store. The spans depend only on (seed, epoch, document).
 
     A document with fewer than ``2 * min_length`` tokens cannot give two spans. It is left out and counted.
 
@@ -101,7 +101,10 @@ class RandomWindows(SpanSet):
         return np.stack([starts.T, np.broadcast_to(width[:, None], (len(chosen), 2))], axis=-1)
 
     def spans(self, epoch: int) -> Ids:
-        """Cut each document into windows from a random offset. A window shorter than ``min_length`` is left out."""
+        """Cut each document into consecutive windows, the first of random length and all others of ``limit`` tokens.
+
+        A document of at most ``limit`` tokens is one window. Windows of fewer than ``min_length`` tokens are left out.
+        """
         every = np.arange(self.documents)
         phase = (self._draw("phase", epoch, every) * self.limit).astype(np.int64)
         phase = np.where(self._size <= self.limit, self.limit, np.maximum(phase, 1))

@@ -36,7 +36,7 @@ class TokenStore:
         single_texts: whether to treat each text as a document, even if the folder records documents.
 
     Attributes:
-        tokens: (T,) uint16 or uint32, the concatenated texts.
+        tokens: (T,) uint16 or uint32, the token ids of all texts, concatenated.
         starts: (N + 1,) int64, the start of each text in ``tokens``.
         sentences: (S,) int64, the start of each sentence in ``tokens``, ascending; each text begins a sentence. None
             if the store was written without sentences.

@@ -1,4 +1,4 @@
-"""The ids and word borders of a tokenizer: all that batches need, without the tokenizer object."""
+"""The ids and word borders of a tokenizer, from which batches are built without the tokenizer object."""
 
 import json
 from dataclasses import dataclass, field
@@ -119,7 +119,7 @@ def _continuation(backend: dict[str, Any]) -> Any:
         return lambda token: not token.startswith(_WORD_START)
     if "Metaspace" in kinds:
         return lambda token: not token.startswith("▁")
-    return lambda token: False  # whole words or characters: each token is a word
+    return lambda token: False  # the tokens are whole words or characters, so each token is a word
 
 
 def _kinds(part: dict[str, Any] | None) -> set[str]:

@@ -45,7 +45,7 @@ class Piece:
     """A batch of tokenised texts.
 
     Attributes:
-        ids: (T,) uint16 or uint32, the concatenated texts.
+        ids: (T,) uint16 or uint32, the token ids of all texts, concatenated.
         lengths: (n,) int64, number of tokens of each text.
         sentences: (s,) int64, the start of each sentence in ``ids``; empty if sentences were not requested.
     """
@@ -79,7 +79,7 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bool) -> Piece:
-    """Tokenise ``texts`` as a whole, without special tokens. With ``sentences``, also detect where sentences begin."""
+    """Tokenise each text as a whole, without special tokens. With ``sentences``, also detect where sentences begin."""
     run = tokenizer.encode_batch if sentences else tokenizer.encode_batch_fast  # the fast method returns no offsets
     encodings = run(list(texts), add_special_tokens=False)
     lengths = np.fromiter((len(encoding) for encoding in encodings), dtype=np.int64, count=len(encodings))
@@ -177,7 +177,7 @@ _tokenizer: Tokenizer | None = None  # of this worker process
 def _start(parent: Parent, folder: Path) -> None:
     global _tokenizer
     parent.end_with()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the worker processes already run in parallel
     _tokenizer = read_tokenizer(folder)
 
 

@@ -1,1 +1,1 @@
-"""The pair audit: how related the contexts of pre-training are, by people and BM25 (Wu et al. 2023, appendix A)."""
+"""The pair audit: people and BM25 rate how related a passage and its context are (Wu et al. 2023, appendix A)."""

@@ -1,4 +1,4 @@
-"""Measure without people how related a passage and its context are: by the passage's BM25 rank for the context."""
+"""Measure automatically how related a passage and its context are: search with the context, and rank the passage by BM25."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ NOT_FOUND = -1
 
 
 def index_passages(passages: TextTable, folder: Path, k1: float, b: float, stopwords: str, stemmer: str) -> None:
-    """Index the texts without titles. The language of the texts is guessed.
+    """Build a BM25 index of the passages' texts, without titles. The language is guessed from the texts.
 
     All passages of a document share the title, so titles would make any two passages of a document look related.
     """
@@ -42,7 +42,10 @@ def ranks(
 
 
 def summary(pair_ranks: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the share of ranks up to each cutoff, and the median rank, or None if most passages are not found."""
+    """Return the share of pairs with a rank up to each cutoff, and the median rank.
+
+    A passage that is not found counts as a passage of infinite rank. An infinite median is returned as None.
+    """
     middle = median([np.inf if rank == NOT_FOUND else int(rank) for rank in pair_ranks])
     within = {f"rank_{cutoff}": float(((pair_ranks > 0) & (pair_ranks <= cutoff)).mean()) for cutoff in CUTOFFS}
     return {"pairs": len(pair_ranks), **within, "median_rank": None if middle == np.inf else float(middle)}

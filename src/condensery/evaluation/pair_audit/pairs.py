@@ -49,7 +49,7 @@ class Pairs:
         seed: seed of the random order.
 
     Raises:
-        UserError: the file does not fit the table, or there is no pair of one of the two kinds.
+        UserError: the file of queries does not fit the table of passages, or there is no pair of a requested kind.
     """
 
     def __init__(self, passages: TextTable, queries: Path | None, seed: int) -> None:
@@ -128,7 +128,7 @@ class Pairs:
         return generator("audit", self.seed, "passages", document).permutation(rows)
 
     def _with_passages(self, document: int) -> Iterator[Chosen]:
-        """Yield every pair of passages of a document once, starting with neighbours in the random order."""
+        """Yield every pair of passages of a document once. Pairs of neighbours in the random order come first."""
         rows = self._shuffled(document).tolist()
         for apart in range(1, len(rows)):
             yield from zip(rows[:-apart], rows[apart:], strict=True)

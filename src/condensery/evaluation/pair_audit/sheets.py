@@ -78,7 +78,7 @@ def read_sheets(paths: Sequence[Path], items: Sequence[Item], annotators: int, g
 
 
 def _read_sheet(path: Path, items: dict[int, Item]) -> tuple[int, dict[int, bool]]:
-    """Return the group of a sheet, and number of a pair -> judgement."""
+    """Return the group of a sheet, and its judgements: number of a pair -> True for high, False for low."""
     group = -1
     judged: dict[int, bool] = {}
     places: dict[int, str] = {}

@@ -13,16 +13,16 @@ Votes = NDArray[np.bool_]  # (N, n): items by annotators, True for the category 
 
 
 def majority(votes: Votes) -> NDArray[np.bool_]:
-    """Return the majority vote on each item, (N, n) -> (N,): True if more than half of the votes are; a tie is False."""
+    """Return the majority vote on each item, (N, n) -> (N,): True if more than half of the votes are True."""
     return 2 * votes.sum(axis=1) > votes.shape[1]
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval of a share (Wilson 1927). It stays within 0 and 1, and suits few trials too.
+    """Return the 95 % confidence interval of a share (Wilson 1927). It stays within 0 and 1, and also suits few trials.
 
     Without trials the interval is (0, 1).
     """
-    from scipy import stats  # seconds to import
+    from scipy import stats  # takes seconds to import
 
     if not trials:
         return 0.0, 1.0

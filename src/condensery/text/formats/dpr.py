@@ -3,7 +3,7 @@
 - ``psgs_w100.tsv``: id, text, title, with a header line; fields may be quoted. Consecutive passages with the same title
   are one document.
 - ``biencoder-*.json``: an array of questions with ``answers``, ``positive_ctxs`` and ``hard_negative_ctxs``. An entry of
-  the two last lists names a passage by ``passage_id``, or in TriviaQA's files by ``psg_id``. Questions without a positive
+  the last two lists names a passage by ``passage_id``, or in TriviaQA's files by ``psg_id``. Questions without a positive
   are left out.
 - ``*.qa.csv``: question, tab, a list of answers. A split from such a file has answers and no judgements.
 

@@ -146,7 +146,7 @@ class Repository:
         Raises:
             UserError: the configuration or the split does not exist, or has no readable file.
         """
-        named = split  # the split, where the names of the files must contain its name
+        named = split  # the split whose name the paths must contain; None = any path
         if not self.configs:
             paths = [path for path in self.data if config is None or _names(config, path)]
         else:
@@ -167,7 +167,7 @@ class Repository:
         return sorted(paths)
 
     def _entry(self, config: str | None) -> dict[str, Any]:
-        """Return the README's entry of a configuration; for None that of the default or else the first configuration."""
+        """Return the README's entry of a configuration; None = the default configuration, or else the first one."""
         if config is None:
             marked = [name for name, one in self.configs.items() if one.get("default")]
             config = next(name for name in (*marked, "default", *self.configs) if name in self.configs)
@@ -229,7 +229,10 @@ class Repository:
         return 0
 
     def _fetched(self, patterns: list[str], offline: bool = False) -> Path:
-        """Fetch the files that match ``patterns``, and return the folder of the commit. A commit in use is kept."""
+        """Fetch the files that match ``patterns``, and return the folder of the commit.
+
+        Once a commit is in use, all further files are fetched from the same commit.
+        """
         revision = self.__dict__["folder"].name if "folder" in self.__dict__ else self.revision
         what = {"repo_type": "dataset", "revision": revision, "allow_patterns": patterns}
         return Path(library().snapshot_download(self.name, local_files_only=offline, **what))

@@ -107,7 +107,7 @@ class HuggingfaceSource(_OnTheHub):
         configs: the configurations of the data set. ``configs.qrels`` may be ``auto``: ``qrels`` or ``default``.
         judgements: the data set of the judgements, if it is a separate one. ``auto`` stands for NAME-qrels if the data
             set has neither a configuration ``qrels`` nor ``default``.
-        splits: the data set's name of each split.
+        splits: for each split, the name that the data set has for it.
     """
 
     format: Literal["huggingface"] = "huggingface"

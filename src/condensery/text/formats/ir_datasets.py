@@ -2,8 +2,8 @@
 
 The library knows the URL, size and MD5 of each file, and how to read it. The files lie in ``$IR_DATASETS_HOME`` (by
 default ``~/.ir_datasets``). Every file is first fetched completely (``system/downloads.py``) and checked. The identity of
-a collection is a hash of these digests, so it is known before anything is fetched. The module is written for ir_datasets
-0.6.3.
+a collection is a hash of the MD5s that the library lists, so it is known before anything is fetched. The module is written
+for ir_datasets 0.6.3.
 
 Texts may differ in single characters from the published files. The library repairs the broken encoding of MS MARCO's
 passages, and reads MS MARCO's documents from the file in TREC's format.
@@ -111,7 +111,7 @@ class IrDatasetsSource(DataConfig):
 
     @property
     def called(self) -> str:
-        """The name of the collection in tables, the same as from a folder: ``scifact``, ``cqadupstack/android``, ``nq``."""
+        """The name in tables, the same as for a folder of the same data: ``scifact``, ``cqadupstack/android``, ``nq``."""
         name = CALLED.get(self.name, self.name)
         return name.removeprefix("beir/") if name.startswith("beir/") else name.replace("/", "-")
 
@@ -143,7 +143,7 @@ class IrDatasetsSource(DataConfig):
         return {role.removeprefix(begin): part for role, part in self.parts.items() if role.startswith(begin)}
 
     def _with_docs(self, name: str, key: str) -> str:
-        """Return the id itself, or its longest prefix that names a collection with documents."""
+        """Return the id ``name``, or its longest prefix that names a collection with documents."""
         data = load(name)
         if data is not None and data.has("docs"):
             return name
@@ -355,7 +355,7 @@ def files_of(handler: Any) -> Iterator[Any]:
 def downloads_of(handler: Any) -> Iterator[Download]:
     """Yield the files that a handler reads.
 
-    The library is set to store each download in a file, also a download that it would otherwise repeat for each reading.
+    The library would repeat some downloads for each reading. Here it is set to store every download with an MD5 in a file.
     """
     util = library().util
     for one in files_of(handler):

@@ -2,7 +2,7 @@
 
 Each docstring with at least ``minimum_words`` words after its first sentence gives a passage. The first sentence is the
 query, whose relevant passage is the rest. The module is the document. A hash of the module's name assigns the whole module
-to train, dev or test. Left out are:
+to train, dev or test. The following are left out:
 
 - tests and tools for tests, ``idlelib``, ``lib2to3``, ``turtledemo``, vendored code (``LEFT_OUT``);
 - the sources of generated copies (``COPIES``);
@@ -10,10 +10,10 @@ to train, dev or test. Left out are:
 - boilerplate: paragraphs that occur in more than ``BOILERPLATE`` docstrings;
 - docstrings that only list parameters.
 
-A passage has no query if its first sentence meets one of three conditions:
+A passage has no query if the first sentence of its docstring meets one of three conditions:
 
 - The sentence has fewer than three or more than 32 words.
-- The sentence is also the first sentence of another passage, so that the query would be ambiguous.
+- The sentence is also the first sentence of another passage's docstring, so that the query would be ambiguous.
 - The sentence occurs inside a passage of the collection. So the text for pre-training never contains a query.
 
 The text differs between versions of the interpreter and of the packages, so report the content hash with every result.

@@ -1,7 +1,7 @@
 """Read Tevatron's JSON lines (Gao et al. 2022): each query with the texts of its positive and negative passages.
 
-A line: ``{"query_id", "query", "positive_passages": [{"docid", "title", "text"}], "negative_passages": [...]}``, and
-``answers`` where they are known. A split whose queries have answers and no positive passages is for evaluation only. The
+A line has the form ``{"query_id", "query", "positive_passages": [{"docid", "title", "text"}], "negative_passages": [...]}``,
+with ``answers`` if they are known. A split whose queries have answers and no positive passages is for evaluation only. The
 corpus file has one passage per line: ``{"docid", "title", "text"}``. Every file is accepted plain or gzip. Passages with
 the same id must have the same text. If there is a corpus, this is checked only for the positive passages.
 """
