@@ -75,7 +75,7 @@ def _guarded(path: str, line: int) -> bool:
 
 
 def _telling_names(node: ast.AST) -> list[str]:
-    """Return the names defined by a node that differ between child and parent: ``MAIN = __name__ == "__main__"``."""
+    """Return the names that a node gives to a value that differs in a child: ``MAIN = __name__ == "__main__"``."""
     if isinstance(node, ast.FunctionDef):
         return [node.name] if _mentions(_CHILDREN_DIFFER, *(x for x in node.body if isinstance(x, ast.Return))) else []
     if not isinstance(node, ast.Assign) or not _mentions(_CHILDREN_DIFFER, node.value):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from condensery.text.words import number_of_words
 
-QUERY_WORDS = range(3, 33)  # shorter is a heading ("Base class."), longer is a paragraph without a full stop
+QUERY_WORDS = range(3, 33)  # fewer: a heading ("Base class."); more: a paragraph without a full stop
 
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _RULER = re.compile(r"^\s*[-=~^*#+_`.]{3,}\s*$")

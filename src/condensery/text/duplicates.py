@@ -1,4 +1,4 @@
-"""Find near-duplicate texts by MinHash (Broder 1997) with banding, and leaked sentences by exact runs of words."""
+"""Find near-duplicate texts by MinHash (Broder 1997) with banding, and sentences that occur word for word in texts."""
 
 import zlib
 from collections.abc import Iterable, Sequence

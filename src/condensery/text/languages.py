@@ -1,7 +1,7 @@
 """The rules by which each language forms terms: which letters count as the same, and which letters form bigrams.
 
-Every language except ``words`` splits scripts without spaces into character bigrams (``text.words.terms``), also within
-texts of other scripts. The foldings are those of Lucene's ArabicNormalizationFilter, PersianNormalizationFilter and
+Every entry of ``LANGUAGES`` except ``words`` splits scripts without spaces into character bigrams
+(``text.words.terms``), also within texts of other scripts. The foldings are those of Lucene's ArabicNormalizationFilter, PersianNormalizationFilter and
 TurkishLowerCaseFilter.
 """
 
@@ -126,8 +126,8 @@ def check_language(name: str) -> str:
 def guess(texts: Sequence[str]) -> str:
     """Guess the language from the letters of a sample of the texts.
 
-    A script decides the language if it has at least a tenth of the letters. Arabic stands for all languages in Arabic
-    letters, and Turkish for all languages with a dotless i.
+    The most frequent script decides the language if it has at least a tenth of the letters. The result is ``arabic`` for
+    every language in Arabic letters, and ``turkish`` for every language with a dotless i.
 
     Returns:
         A key of ``LANGUAGES``; ``any`` where the language has no special rules.

@@ -23,7 +23,9 @@ Given = str | Path | Sequence[str] | Collection
 
 
 def collection_of(data: Given, splits: dict[str, str | None] | None = None) -> Collection:
-    """Turn ``data`` into a collection. The result is cached by content, so later calls read nothing anew.
+    """Turn ``data`` into a collection.
+
+    The collection of a folder or a list of texts is cached. Later calls with the same content open the cached collection.
 
     Args:
         data: a folder, a list of texts, or a ``Collection``. The folder has the BEIR layout (``corpus.jsonl``,

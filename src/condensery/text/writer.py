@@ -23,7 +23,7 @@ from condensery.text.sizes import HELD_OUT_SHARE
 from condensery.text.table import TableWriter, TextTable
 from condensery.text.words import is_blank
 
-UNJUDGED = "unjudged"  # the setting that keeps the queries without judgements in any split
+UNJUDGED = "unjudged"  # the setting that keeps queries that have no judgement in any split
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -70,8 +70,8 @@ class CollectionWriter:
         dev_queries: the number of train queries that become dev queries when there are train judgements and no dev
             judgements. At most a tenth of the train queries is taken, chosen by the hash of the id.
         unlabelled_queries: the number of remaining train queries whose judgements are removed. The queries stay in the
-            collection. At most half of the train queries is taken, chosen by hash. ``unjudged`` instead keeps the
-            queries without judgements in any split.
+            collection. At most half of the train queries is taken, chosen by hash. The value ``unjudged`` instead
+            keeps the queries that have no judgement in any split.
 
     Attributes:
         warnings: the warnings in the description of the collection.

@@ -31,13 +31,13 @@ class Chunk:
         input_ids: int64 (b, t), right-padded.
         lengths: int64 (b,), number of tokens in each row, special tokens included; longest first if ``context`` is None.
         rows: int64 (b,), the index of each row in the batch, or the identity that the caller gave to the row.
-        masked: int64 (m,), ascending positions in the flattened (b * t); None where no token is predicted.
+        masked: int64 (m,), ascending positions in the flattened ``input_ids`` (b * t); None where no token is predicted.
         targets: int64 (m,), the original ids at ``masked``; None where no token is predicted.
         tower: the encoder that reads the chunk: 0 = the first (for passages, or for both), 1 = the second.
         context: b rows for a decoder. The decoder predicts the masked tokens of row i with the encoder's embedding of
             row i of this chunk. None without a decoder. The context rows are not sorted by their lengths.
-        second: int64 (b,), the first token of each row's second text, whose tokens are of type 1; None where a row is
-            one text.
+        second: int64 (b,), the position of the first token of each row's second text; the tokens of this text have token
+            type 1. None where a row is one text.
     """
 
     input_ids: torch.Tensor
@@ -103,10 +103,11 @@ def chunks(
 ) -> list[Chunk]:
     """Cut a batch into chunks of at most ``budget`` padded tokens, longest rows first. A chunk has at least one row.
 
-    With a ``context``, the length of a row is the larger of the lengths of the row and of its context row. The rows and
-    the context rows of a chunk each stay within the budget. Rows of equal length keep their order, so the result depends
-    only on the batch. The width of a chunk is the length of its longest row, rounded up to a multiple of 8 but never
-    above the longest row of the batch. This leaves few different shapes, so chunks can share matrix kernels and memory.
+    With a ``context``, the length of a row is the larger of the lengths of the row and of its context row. The budget
+    applies separately to the rows and to the context rows of a chunk. Rows of equal length keep their order, so the result
+    depends only on the batch. The width of a chunk is the length of its longest row, rounded up to a multiple of 8 but never
+    above the longest row of the batch. The rounding leaves few different shapes, so chunks can share matrix kernels and
+    memory.
 
     Args:
         flat_ids: (N,) the concatenated rows.

@@ -55,7 +55,7 @@ class Coverage:
         return lines
 
     def metrics(self, trained: bool) -> dict[str, Any]:
-        """Return the shares for a manifest, and the ``warnings``, if any."""
+        """Return the two shares, and the ``warnings`` if there are any, as entries of a manifest."""
         lines = self.warnings(trained)
         shares = {"unknown_share": round(self.unknown, 6), "merged_share": round(self.merged, 6)}
         return {**shares, **({"warnings": lines} if lines else {})}

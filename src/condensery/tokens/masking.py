@@ -13,7 +13,7 @@ from condensery.tokens.vocabulary import Vocabulary
 
 Ids = NDArray[np.int64]
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # shares of the predicted tokens; the rest stays unchanged
-_DRAW_BITS = 40  # bits of the random order within a span; the other 24 bits of the sort key number the spans
+_DRAW_BITS = 40  # bits of the sort key for the random order within a span; the other 24 bits hold the span's number
 MOST_SPANS = 1 << (64 - _DRAW_BITS)
 
 

@@ -209,7 +209,10 @@ def _write(folder: Path, pieces: Iterable[Piece], sentences: bool, advance: Call
 
 
 class _Growing:
-    """An int64 .npy file that grows. At the end, the header is written again; NumPy pads the header for this purpose."""
+    """An int64 .npy file to which values are appended.
+
+    The end of the block writes the header again, with the final length. NumPy pads the header so that any length fits.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self.count = path, 0

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-MOST_CHARACTERS = 1000  # largest alphabet, ideographs aside, as in BERT: rarer characters become [UNK]
+MOST_CHARACTERS = 1000  # maximum size of the alphabet without ideographs, as in BERT; rarer characters become [UNK]
 FEWEST_CHARACTERS = 100  # the alphabet is never cut below this size, even for a small vocabulary
-COVERED = 0.999  # share of a text's characters that the alphabet should cover, if more ideographs can achieve it
+COVERED = 0.999  # ideographs are added until the alphabet covers this share of the text's characters
 StripAccents = Literal["latin"] | bool
 
 # combining marks after a Latin letter, after a character that is neither letter nor mark, and at the start of a text

@@ -383,7 +383,7 @@ def downloads_of(handler: Any) -> Iterator[Download]:
 def _reading(part: Part) -> Iterator[None]:
     """Turn an exception of the library during reading into a ``UserError`` of one line.
 
-    The library's progress bars are shown only where our progress is also shown as a bar.
+    The library's progress bars are shown only where this project's progress is also shown as a bar.
     """
     with_bars = tqdm.__init__
     if style() != "bar":
