@@ -21,7 +21,7 @@ class ProgressTask(Protocol):
         """Report that ``n`` more units are done."""
 
     def note(self, text: str) -> None:
-        """Show ``text``, such as a loss or a speed, beside the count."""
+        """Show the string ``text``, such as a loss or a speed, beside the count."""
 
 
 class _Silent:

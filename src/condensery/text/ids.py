@@ -48,7 +48,7 @@ def look_alike(identifier: str, known: Iterable[str]) -> str:
 
 
 def _code_points(identifier: str, at: int) -> str:
-    """Return the code points of the character at ``at`` and of a combining mark after it, such as ``U+0065 U+0301``."""
+    """Return the code points, such as ``U+0065 U+0301``, of the character at ``at`` and of a combining mark after it."""
     codes = [f"U+{ord(one):04X}" for one in identifier[at : at + 2]]
     marked = len(codes) == 2 and unicodedata.combining(identifier[at + 1])
     return " ".join(codes[: 2 if marked else 1]) or "nothing"

@@ -1,8 +1,8 @@
 """The rules by which each language forms terms: which letters count as the same, and which letters form bigrams.
 
 Every entry of ``LANGUAGES`` except ``words`` splits scripts without spaces into character bigrams
-(``text.words.terms``), also within texts of other scripts. The foldings are those of Lucene's ArabicNormalizationFilter, PersianNormalizationFilter and
-TurkishLowerCaseFilter.
+(``text.words.terms``), also within texts of other scripts. The foldings are those of Lucene's
+ArabicNormalizationFilter, PersianNormalizationFilter and TurkishLowerCaseFilter.
 """
 
 from collections.abc import Mapping, Sequence

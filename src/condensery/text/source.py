@@ -39,7 +39,7 @@ class WantedFile:
 
 
 def missing_files(files: Iterable[InputFile]) -> list[str]:
-    """Describe each missing file by its name, its role and, if its path exists but is no file, by what is there."""
+    """Describe each missing file: its name, its role, and what is at its path if the path exists but is no file."""
     wrong = [file for file in files if file.fault()]
     return [
         f"{file.path.name} ({file.role}{file.hint}{f'; {file.fault()}' if standing(file.path) else ''})"

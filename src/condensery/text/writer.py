@@ -272,7 +272,7 @@ class CollectionWriter:
         return qrels
 
     def _like_query(self, identifier: str) -> str:
-        """Return a hint for an unknown query id: the id of a query that looks the same.
+        """Return a hint for an unknown query id: the id of a query whose id looks the same.
 
         Queries that were left out are searched too, because a judgement may refer to one of them.
         """

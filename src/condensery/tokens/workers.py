@@ -107,7 +107,7 @@ def sentence_begins(text: str) -> list[int]:
 
 
 def _behind_closing(text: str, at: int) -> int:
-    """Return the position after the brackets that close at ``at``; ``at`` itself without such a bracket, and for 0."""
+    """Return the position after the closing brackets at ``at``; ``at`` itself if there are none, or if ``at`` is 0."""
     closing = _CLOSING.match(text, at) if at else None
     return closing.end() if closing else at
 

@@ -445,7 +445,7 @@ def read(config: IrDatasetsSource, writer: "CollectionWriter") -> None:
 
 
 def _name(config: IrDatasetsSource, split: str, identifier: str) -> str:
-    """Return the id of a query. DPR's ids are positions in the file of a split, so they become ids as in ``dpr.py``."""
+    """Return the id of a query. DPR's ids, positions in the file of a split, become ids as in ``dpr.py``."""
     return f"{split}-{identifier}" if config.from_dpr else identifier
 
 
