@@ -68,10 +68,10 @@ def compare(
 def randomisation_test(differences: NDArray[np.float64], permutations: int = PERMUTATIONS, seed: int = 0) -> float:
     """Run Fisher's paired randomisation test (Smucker, Allan and Carterette 2007).
 
-    Under the null hypothesis the two systems' values for a query can be swapped, so each difference may change its sign. p
-    is the share of random sign vectors for which the mean difference is at least as far from 0 as the observed mean. The
-    observed signs count as one of these vectors, so the smallest p is 1 / (permutations + 1). If there are at most
-    ``permutations`` different sign vectors, each is counted once and p is exact.
+    Under the null hypothesis the two systems' values for a query can be swapped, so each difference may change its sign.
+    The p-value is the share of random sign vectors for which the mean difference is at least as far from 0 as the observed
+    mean. The observed signs count as one of these vectors, so the smallest p-value is 1 / (permutations + 1). If there are
+    at most ``permutations`` different sign vectors, each vector is counted once and the p-value is exact.
 
     Args:
         differences: (n,) the difference of the two systems on each query.

@@ -109,7 +109,7 @@ class Collection:
 
     @cached_property
     def given_negatives(self) -> NDArray[np.int32] | None:
-        """The input's hard negatives, int32 (n, 2): query row and passage row, sorted by query, best first."""
+        """The input's hard negatives, int32 (n, 2): query row and passage row, sorted by query, then best first."""
         return load_array(self.folder / "negatives.npy") if self.description.get("negatives") else None
 
     @cached_property
@@ -127,7 +127,7 @@ class Collection:
         return PassageTexts(self.passages)
 
     def unjudged(self) -> NDArray[np.int64]:
-        """Return the ascending rows of the queries in no split. ``data.unlabelled_queries`` keeps such queries."""
+        """Return the rows of the queries in no split, ascending. The key ``data.unlabelled_queries`` keeps such queries."""
         in_splits = [self.questions(split) for split in self.description["splits"]]
         return np.setdiff1d(np.arange(len(self.queries)), np.concatenate([np.empty(0, np.int64), *in_splits]))
 

@@ -73,7 +73,7 @@ def _called(identifier: object) -> str:
 class KeptIds:
     """Ids in the order in which they were added: the hash of each id, and the beginning of the id for error messages.
 
-    An id takes 9 bytes plus its beginning.
+    Each id takes 9 bytes of memory, plus the bytes of its stored beginning.
     """
 
     def __init__(self) -> None:

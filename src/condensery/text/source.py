@@ -54,7 +54,7 @@ class Keys(BaseModel):
 
 
 class Splits(Keys):
-    """For each split the file stem of its judgements in ``qrels/``; ``None`` = the split is not used."""
+    """For each split, the stem of the name of its file in ``qrels/``; ``None`` = the split is not used."""
 
     train: str | None
     dev: str | None

@@ -22,7 +22,7 @@ MOST_UNKNOWN = 0.05  # largest normal share of [UNK] in a store; with a suitable
 
 
 def pretraining_texts(collection: Collection) -> tuple[Column[str], np.ndarray]:
-    """Return the concatenated texts of all documents, and the index of each document's first text (documents + 1,).
+    """Return a column of the texts of all documents, and the index of each document's first text (documents + 1,).
 
     The texts are the passages, grouped by document, unless the collection has separate documents.
     """

@@ -33,7 +33,7 @@ class Chunk:
         rows: int64 (b,), the index of each row in the batch, or the identity that the caller gave to the row.
         masked: int64 (m,), ascending positions in the flattened ``input_ids`` (b * t); None where no token is predicted.
         targets: int64 (m,), the original ids at ``masked``; None where no token is predicted.
-        tower: the encoder that reads the chunk: 0 = the first (for passages, or for both), 1 = the second.
+        tower: the encoder that reads the chunk: 0 = the passage encoder or the only encoder, 1 = the query encoder.
         context: b rows for a decoder. The decoder predicts the masked tokens of row i with the encoder's embedding of
             row i of this chunk. None without a decoder. The context rows are not sorted by their lengths.
         second: int64 (b,), the position of the first token of each row's second text; the tokens of this text have token

@@ -31,8 +31,8 @@ def cooccurrences(store: TokenStore, size: int, window: int, progress: ProgressT
 
     A pair at distance s counts 1 / s. The texts of a document count as one text. The unit of the result is
     1 / lcm(1, ..., window), so only whole numbers are added. A count below 2⁵³ units is therefore exact and does not
-    depend on the order of the additions. For window 10, a pair reaches this limit when it occurs side by side 3.6e12
-    times. Memory holds the pairs of one block and the distinct pairs, at most V².
+    depend on the order of the additions. For window 10, a pair reaches this limit when its tokens are adjacent 3.6e12
+    times. Memory holds the pairs of one block, and the counts of the distinct pairs, at most V².
 
     Args:
         store: token store of the documents.

@@ -126,7 +126,10 @@ class TokenStore:
         return np.memmap(path, dtype=dtype, mode="r") if held else np.empty(0, dtype=dtype)
 
     def _map(self, name: str, size: int | None, last: int | None = None) -> Ids:
-        """Memory-map an int64 array, and check its size and, if ``last`` is given, that it runs from 0 to ``last``."""
+        """Memory-map an int64 array, and check its size.
+
+        If ``last`` is given, also check that the first value is 0 and the last value is ``last``.
+        """
         path = self.folder / name
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)

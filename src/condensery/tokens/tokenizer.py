@@ -33,7 +33,7 @@ StripAccents = Literal["latin"] | bool
 LATIN_ACCENTS = r"(?:(?<=[\p{Latin}[^\p{L}\p{Mn}\p{Mc}]])|\A)\p{Mn}+"
 ALL_ACCENTS = r"\p{Mn}+"
 # A run of letters without spaces, as in Thai and Burmese. WordPiece turns a word of more than 100 characters into [UNK],
-# so a run is cut before it reaches this length. Runs of Latin letters are not cut, as in BERT: such a long run is no word.
+# so a run is cut before it reaches this length. As in BERT, runs of Latin letters are not cut: one of this length is no word.
 LONG_RUN = r"[\p{L}\p{M}&&[^\p{Latin}]][\p{L}\p{M}\p{N}]{79,99}(?!\p{M})"
 ROUTER = "router_config.json"  # the file in which sentence-transformers names the folders of two towers
 _BATCH = 1024
@@ -73,7 +73,7 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
 
 
 def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", what: str) -> None:
-    """Raise ``UserError`` for settings that the library accepts at first, but on which it fails when it reads a text.
+    """Raise ``UserError`` for settings that the library loads without an error but that make it fail on the first text.
 
     These settings are a maximum input length that is not a number, and an unknown token that is missing from the
     vocabulary. The message begins with ``what``.

@@ -98,7 +98,7 @@ class Repository:
 
     @cached_property
     def files(self) -> dict[str, HubFile | None]:
-        """Path -> size and digest, for every file of the commit; None instead of both for files of a local folder."""
+        """Path of every file of the commit -> its size and digest; None for the files of a local folder."""
         if self.local:
             paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file())
             return {path.relative_to(self.folder).as_posix(): None for path in paths}

@@ -63,7 +63,7 @@ class _OnTheHub(DataConfig):
 
     @cached_property
     def chosen(self) -> dict[str, tuple[Repository, list[str]]]:
-        """Role -> the data set and those of its files that are read. Raises ``UserError`` for a part that does not exist."""
+        """Role -> (data set, its files that are read). Raises ``UserError`` for a part that does not exist."""
         raise NotImplementedError
 
     def check(self) -> None:

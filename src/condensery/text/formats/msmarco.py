@@ -40,7 +40,7 @@ class Questions(Keys):
 
 
 class GradedQuestions(Questions):
-    """The files of a split with graded judgements, which may be missing, and the lowest grade that counts as relevant."""
+    """The files of a split with graded judgements; they may be missing. Also the lowest grade that counts as relevant."""
 
     relevant_from: int
 
