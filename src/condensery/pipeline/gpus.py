@@ -1,4 +1,4 @@
-"""Published throughput of GPUs in large matrix products, and the time that work takes at a share of it."""
+"""Published throughput of GPUs in large matrix products, and the time that work takes at a given share of this throughput."""
 
 from condensery.stages.workload import Work
 

@@ -37,7 +37,7 @@ class Starts:
     graphs: Sequence[Graph]
 
     def chosen(self, store: Store) -> int | None:
-        """Return the index of the chosen checkpoint: the best by ``choose``, and of equally good ones the first.
+        """Return the index of the chosen checkpoint: the best by ``choose``, and of equally good checkpoints the first.
 
         The result is None where the checkpoints are not measured yet.
         """
@@ -135,11 +135,11 @@ class Starts:
         return nodes, names
 
     def _found(self, store: Store) -> list[dict[str, Any]]:
-        """Return the result of each checkpoint on the queries for choosing."""
+        """Return each checkpoint's result on the queries by which one checkpoint is chosen."""
         return [store.artifact(graph.nodes[_choose(graph).by]).manifest["metrics"] for graph in self.graphs]
 
     def _said(self, at: int, store: Store) -> str:
-        """Return a line with the numbers by which the checkpoint was chosen."""
+        """Return a line with the results by which the checkpoint was chosen."""
         found, label = self._found(store), self.labels[at]
         if found[at]["by"] is None:
             return f"There are no queries to choose {' or '.join(self.labels)} by: {label}, the first, goes on."
