@@ -149,7 +149,7 @@ class PairConfig(SpanConfig, OptimisedStageConfig):
     query_length: RowLength = 64
     """maximum tokens of a query, including [CLS] and [SEP]"""
     candidates: Count = 5
-    """number of candidate queries per passage; one of them is sampled each time the passage is used"""
+    """number of a passage's first queries from which one is sampled each time the passage is used"""
     mixed_context: Share = 0.0
     """with ``queries``: probability that a step uses pairs of passages of one document instead; 0.5 in Wu et al. 2023"""
 

@@ -206,7 +206,7 @@ class ScorePairsConfig(ScoringStageConfig):
 class EncodeConfig(StageConfig):
     """Encode all passages and queries of a collection, with the input lengths of the retriever's training.
 
-    The stage is added automatically where a key that needs an index names a stage with an encoder.
+    If a key that needs an index names a stage with an encoder, this stage is added automatically to build the index.
     """
 
     model: Annotated[str, Input("encoder")]
@@ -264,7 +264,7 @@ class EncodeConfig(StageConfig):
 class ApproximateConfig(StageConfig):
     """Build an approximate FAISS index over the vectors of a dense retriever, for collections where exact search is slow.
 
-    The stage makes an index, so it may be a row of the table, and be mined from. A ``factory`` that normalises vectors
+    The stage makes an index. So it can be a row of the table, and mine can read it. A ``factory`` that normalises vectors
     (L2norm) or subtracts their mean (PCA) prints a note. Recall against exact search is printed and kept in the manifest,
     for all requested passages and for the ten best.
     """
@@ -310,8 +310,8 @@ class ApproximateConfig(StageConfig):
 class AuditNegativesConfig(StageConfig):
     """List suspected false negatives on a sheet, for a person to judge.
 
-    The suspects are the candidates that mining excluded for their scores, if there are any. Otherwise they are the highest
-    scoring negatives of each query, by ``scorer`` or by the retriever that mined them.
+    The suspects are the candidates that mining excluded because of their scores, if there are any. Otherwise they are the
+    highest scoring negatives of each query, by ``scorer`` or by the retriever that mined them.
     """
 
     negatives: Annotated[str, Input("negatives")]
@@ -430,7 +430,7 @@ class CrossEncoderConfig(StageConfig):
 
 @stage("denoise", "denoise:denoise", version=1, makes="negatives", together="several_shards")
 class DenoiseConfig(ScoringStageConfig):
-    """Keep the hard negatives that cross-encoders judge irrelevant; the others are probably unjudged positives."""
+    """Keep only hard negatives that cross-encoders judge irrelevant, because the others are probably unjudged positives."""
 
     negatives: Annotated[str, Input("negatives")]
     """the stage with negatives (mine, read_negatives)"""
@@ -582,8 +582,8 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
     """Mine hard negatives: the passages that a retriever ranks highest and that are not relevant, by judgement or by text.
 
     Rules may also exclude candidates that score nearly as high as the query's positive (positive-aware mining:
-    NV-Retriever). With several positives, the lowest score counts. The scores are the retriever's own, those of the index
-    ``scorer``, or the probabilities of ``cross_encoders``.
+    NV-Retriever). If a query has several positives, the lowest of their scores is used. The scores are the retriever's own,
+    those of the index ``scorer``, or the probabilities of ``cross_encoders``.
     """
 
     retriever: Annotated[str, Input("index")]

@@ -1,4 +1,4 @@
-"""Stage ``encode``: encodes all passages and queries, which gives the index of a dense retriever."""
+"""Stage ``encode``: encodes passages and queries into the index of a dense retriever."""
 
 import math
 import shutil

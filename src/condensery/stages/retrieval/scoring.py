@@ -62,7 +62,7 @@ def scored(
     candidates: np.ndarray,
     group: ProcessGroup,
 ) -> np.ndarray:
-    """Score the candidates (n, k) of queries (n,) by the mean of the cross-encoders, and save the scores in scores.npy.
+    """Score the candidates (n, k) of queries (n,) by the mean logit of the cross-encoders; save the scores in scores.npy.
 
     Returns:
         the scores (n, k).
