@@ -91,7 +91,7 @@ def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifa
 
 
 def best_row(rows: Sequence[Row]) -> str:
-    """Return the row that the table recommends, or else the row with the highest first metric; of equal rows the later.
+    """Return the row that the table recommends, or else the row with the highest first metric; of equal rows, the last.
 
     Raises:
         UserError: no row could be measured.
@@ -124,7 +124,7 @@ def searched(artifact: Artifact, name: str) -> tuple[Artifact, Artifact]:
 
 
 def _indexes(index: Artifact) -> list[Artifact]:
-    """Return an index and all indexes that it is built from, which a search reads too."""
+    """Return an index and all indexes that it is built from, because a search reads them too."""
     return [
         index,
         *(other for parent in index.parents() if parent.manifest["makes"] == "index" for other in _indexes(parent)),

@@ -39,7 +39,7 @@ class Starts:
     def chosen(self, store: Store) -> int | None:
         """Return the index of the chosen checkpoint: the best by ``choose``, and of equally good checkpoints the first.
 
-        The result is None where the checkpoints are not measured yet.
+        The result is None until all checkpoints are measured.
         """
         if len(self.graphs) == 1:
             return 0
@@ -76,9 +76,9 @@ class Starts:
         )
 
     def graph(self, store: Store) -> Graph:
-        """Return the joint graph: the whole recipe of the chosen checkpoint, or of the first where none is chosen yet.
+        """Return the joint graph: the whole recipe of the chosen checkpoint, or of the first one until one is chosen.
 
-        For every other checkpoint it has the stages of the checkpoint's measurement and rows.
+        For every other checkpoint the graph has only the stages that measure the checkpoint and evaluate its rows.
         """
         chosen = self.chosen(store)
         at = chosen or 0
@@ -120,7 +120,7 @@ class Starts:
         return [name for name in graph.nodes if name in wanted]
 
     def _beside(self, others: Mapping[str, Node], at: int) -> tuple[dict[str, Node], dict[str, str]]:
-        """Return the nodes that a checkpoint needs besides ``others``, renamed to ``NAME.2`` and so on.
+        """Return the nodes that a checkpoint needs and that are not in ``others``, renamed to ``NAME.2`` and so on.
 
         Also return the new name of each node by its old name.
         """

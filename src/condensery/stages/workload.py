@@ -15,7 +15,7 @@ from condensery.models.flops import EncoderSize, Step
 from condensery.system.files import expanded, read_json
 from condensery.text.sizes import CollectionSizes, SentenceSizes
 
-QUESTION = 12.0  # tokens of a query, including [CLS] and [SEP]; without these, MS MARCO 8, Natural Questions 10
+QUESTION = 12.0  # tokens of a query with [CLS] and [SEP]; without them, 8 in MS MARCO and 10 in Natural Questions
 
 Read = Mapping[str, Sequence["Sizes"]]
 """Sizes of the input artifacts, by the field of the config that names their stages."""
@@ -73,7 +73,7 @@ def over(first: Any, second: Any) -> Any:
 
 
 def known(read: Read, *names: str) -> Sizes:
-    """Merge the sizes of the inputs in the fields ``names``, by default in all; of two different values the later is used."""
+    """Merge the sizes of the inputs in the fields ``names``, by default all; if two values differ, the later one is used."""
     merged = Sizes()
     for name in names or read:
         for sizes in read.get(name, ()):
