@@ -63,7 +63,7 @@ class Starts:
         return Graph(first.root.model_copy(update={"force": forced}), nodes, {})
 
     def once_made(self) -> "Starts":
-        """Return the same checkpoints after the stages of ``before`` are finished, without forcing these stages again."""
+        """Return the same checkpoints for use after the stages of ``before`` are finished; these are not forced again."""
         made = self.before().nodes
         forced = {"force": [name for name in self.graphs[0].root.force if name not in made]}
         graphs = [replace(graph, root=graph.root.model_copy(update=forced)) for graph in self.graphs]
@@ -114,7 +114,7 @@ class Starts:
         """Return the nodes that a checkpoint's measurement and rows need, in topological order."""
         graph = self.graphs[at]
         wanted = {_choose(graph).by, *(graph.rows[row] for row in _choose(graph).rows if row in graph.rows)}
-        for name in reversed(list(graph.nodes)):  # readers before their inputs
+        for name in reversed(list(graph.nodes)):  # each node before its inputs
             if name in wanted:
                 wanted |= set(graph.nodes[name].parents)
         return [name for name in graph.nodes if name in wanted]

@@ -159,7 +159,8 @@ class Store:
                 shutil.rmtree(self.partial(node), ignore_errors=True)
             elif self.has(node):
                 return False
-            if not (self.partial(node) / "manifest.json").exists():  # else: killed before renaming
+            # A manifest in the partial folder is complete: an earlier run was killed just before it renamed the folder.
+            if not (self.partial(node) / "manifest.json").exists():
                 self._compute(node, runtime)
             self._publish(node)
         return True

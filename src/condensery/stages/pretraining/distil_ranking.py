@@ -110,7 +110,7 @@ def _ranked(
 def _scorer(
     artifact: Artifact, config: DistilRankingConfig, context: Context, collection: Collection, queries: Queries
 ) -> PairScorer:
-    """Load a cross-encoder for the generated queries. Raises ``UserError`` if its tokenizer differs from the queries'."""
+    """Load a cross-encoder for queries made from the text. Raises ``UserError`` if its tokenizer is not the queries'."""
     if artifact.input("tokens").id != context.artifact("tokens").id:
         raise UserError(
             f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} reads other tokens than those of"
