@@ -1,1 +1,1 @@
-"""The way from a recipe to its artifacts and tables: the graph of stages, the store, the executor."""
+"""Turns a recipe into artifacts and tables: the graph of stages, the store of artifacts, the executor of stages."""

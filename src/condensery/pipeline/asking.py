@@ -1,6 +1,6 @@
 """Search with a retriever of a run (the key ``ask``); only the files that the search needs are read.
 
-Where a run is finished and unchanged (``unchanged``), its tables and pages are not written again.
+If a run is finished and unchanged (``unchanged``), its tables and pages are not written again.
 """
 
 import hashlib
@@ -76,7 +76,7 @@ def _search(index: Artifact, collection: Collection, store: Store) -> Search:
 
 
 def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifact]:
-    """Return the name of the retriever to search, and an artifact that leads to its index."""
+    """Return the name of the retriever to search, and the artifact (evaluation or index) through which its index is found."""
     if graph.rows:
         best = best_row(rows)
         return best, store.artifact(graph.nodes[graph.rows[best]])
@@ -91,7 +91,7 @@ def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifa
 
 
 def best_row(rows: Sequence[Row]) -> str:
-    """Return the row that the table recommends, or else the row with the highest first metric; of equal rows the later.
+    """Return the row that the table recommends, or else the row with the highest first metric; of equal rows, the last.
 
     Raises:
         UserError: no row could be measured.
@@ -124,7 +124,7 @@ def searched(artifact: Artifact, name: str) -> tuple[Artifact, Artifact]:
 
 
 def _indexes(index: Artifact) -> list[Artifact]:
-    """Return an index and all indexes that it is built from, which a search reads too."""
+    """Return an index and all indexes that it is built from, because a search reads them too."""
     return [
         index,
         *(other for parent in index.parents() if parent.manifest["makes"] == "index" for other in _indexes(parent)),
@@ -183,10 +183,10 @@ def finish(graph: Graph, folder: Path) -> None:
 
 
 def unchanged(graph: Graph, store: Store, folder: Path) -> list[Row] | None:
-    """Return the rows of a finished run of the same config; None where anything is left to do.
+    """Return the rows of a finished run of the same config; None if anything is left to do.
 
-    Nothing is left to do where every artifact exists, none is forced, all files of the run still exist, and the results have
-    the same content.
+    Nothing is left to do if every artifact exists, no stage is forced, all files of the run still exist, and the results
+    have the same content.
     """
 
     try:

@@ -1,4 +1,4 @@
-"""Error messages about exceptions that end a run; a foreseeable fault gets one line."""
+"""Error messages for exceptions that end a run. A foreseeable fault is reported in one line."""
 
 import re
 import shlex

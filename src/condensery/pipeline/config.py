@@ -36,9 +36,9 @@ class TrainerConfig(_Closed):
     """Settings of the hardware; the limits keep a typing error from filling the machine with processes.
 
     Attributes:
-        devices: processes of a stage per node; ``auto`` uses every GPU.
-        threads: threads of each stage; ``auto`` divides the cores among ``jobs``.
-        workers: processes that prepare batches.
+        devices: number of processes per node that compute a stage; ``auto`` = one for each GPU.
+        threads: number of CPU threads of each stage; ``auto`` divides the cores among the parallel ``jobs``.
+        workers: number of processes that prepare batches.
         compile: whether torch compiles the layers that are trained.
         flags: arguments of Lightning's Trainer.
         callbacks: Lightning callbacks by label.
@@ -136,7 +136,7 @@ class ChooseConfig(_Closed):
 
 
 class PushTarget(_Closed):
-    """The repository of an encoder on the Hugging Face hub; a plain string is its ``name``, as owner/name."""
+    """The Hugging Face repository that an encoder is uploaded to; a plain string sets ``name`` (owner/name)."""
 
     name: Text
     license: Text | None = None

@@ -46,7 +46,7 @@ def warn(graph: Graph, store: Store, names: Iterable[str] | None = None) -> None
 
 
 def causes(graph: Graph, failed: Collection[str]) -> dict[str, str]:
-    """Return the stages that cannot be made because of the stages ``failed``, each with its failed stage."""
+    """Return each stage that cannot be made because a stage of ``failed`` failed, with that failed stage."""
     cause_of = {}
     for name, node in graph.nodes.items():  # in topological order
         if name in failed:
@@ -84,7 +84,7 @@ class _Run:
         return [node for node in nodes if node.name not in self.started and self.done.issuperset(node.parents)]
 
     def forced(self, node: Node) -> bool:
-        """Whether a stage is to be computed even if its artifact exists."""
+        """Return whether a stage is to be computed even if its artifact exists."""
         return node.name in self.graph.root.force
 
     def start(self, node: Node) -> None:

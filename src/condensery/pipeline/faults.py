@@ -70,7 +70,7 @@ def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | 
 def follow(raw: dict[str, Any], start: Place, place: Place, value: Any = None) -> str:
     """Return the key in which a value was written, by following the reference ``${...}`` at each step of its place.
 
-    A final reference to a group of another name, as in ``seed: ${data}``, is wrong and is not followed.
+    A final reference to a group of another name, as in ``seed: ${data}``, is a fault and is not followed.
 
     Args:
         raw: whole config, unresolved.
@@ -171,7 +171,7 @@ def _say(fault: dict[str, Any], model: type[BaseModel], place: Place) -> str:
 
 
 def _known_beside(model: type[BaseModel], place: Place) -> set[str]:
-    """Return the keys that a config may have at ``place``; an index of a list or a key of a mapping leads to its values."""
+    """Return the keys that a config may have at ``place``; below a list index or a mapping's key, those of its values."""
     models = [model]
     for part in place[:-1]:
         if any(part in candidate.model_fields for candidate in models):

@@ -1,4 +1,4 @@
-"""Published throughput of GPUs in large matrix products, and the time that work takes at a share of it."""
+"""Published throughput of GPUs in large matrix products, and the time that work takes at a given share of this throughput."""
 
 from condensery.stages.workload import Work
 
@@ -19,13 +19,13 @@ GPUS = {
     "t4": 65 * TERA,
     "rtx2080ti": 54 * TERA,
 }
-FP32 = 1 / 8  # share of that throughput in search, whose matrix products are in fp32
+FP32 = 1 / 8  # throughput of exact search, whose matrix products are in fp32, as a share of that in GPUS
 
 
 def seconds_on_gpu(work: Work, gpu: str, share: float) -> float | None:
-    """Return the seconds of the work on a GPU, at a share of its published throughput; None where the work is unknown.
+    """Return the seconds of the work on a GPU, at the share ``share`` of its published throughput; None if unknown.
 
-    The seconds of work other than matrix products are added unchanged.
+    The CPU seconds of the work besides matrix products are added unchanged.
     """
     if not work.known:
         return None

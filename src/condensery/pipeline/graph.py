@@ -65,10 +65,10 @@ class Graph:
     Attributes:
         root: config of the root.
         nodes: the stages by name, in topological order.
-        rows: row of the table -> the node that evaluates it.
-        answers: node of the index that ``ask`` searches, where the recipe has no rows.
+        rows: label of each row of the table -> name of the node that evaluates the row.
+        answers: name of the node whose index ``ask`` searches if the recipe has no rows.
         missing: in a dry run, the error about a missing input of known sizes. Artifacts built from it have no id.
-        unmeasured: row -> node of its index, for a table that recommends a row but is left out without judgements.
+        unmeasured: row -> node of its index, if the table recommends a row but is left out for lack of judgements.
         choice: a sentence that says which of several checkpoints the run continues with (``pipeline.starts``).
     """
 
@@ -145,15 +145,15 @@ class _Builder:
         return rows
 
     def _unjudged(self, root: RootConfig) -> bool:
-        """Whether the data are known to lack judgements of the table's split."""
+        """Return whether the data are known to lack judgements for the table's split."""
         read = [node.config for node in self.nodes.values() if hasattr(node.config, "data")]
         return any(missing_split(root.table.split, [config]) for config in read)
 
     def _that_answers(self) -> str:
         """Return the index that ``ask`` searches where no table determines the best row.
 
-        It is the last fused index, or else the last index, or else the index of the last encoder. The stage that builds an
-        encoder's index is added if needed.
+        It is the last fused index of the recipe. Without a fused index it is the last index, and without any index that of
+        the last encoder. The stage that builds an encoder's index is added if needed.
 
         Raises:
             UserError: the recipe makes neither an index nor an encoder.
@@ -200,7 +200,7 @@ class _Builder:
             self.nodes[name] = Node(name, kind, config, inputs, {}, "")
 
     def _begin_with_added(self, root: RootConfig) -> None:
-        """Put automatically added stages of ``BY_THEMSELVES`` first, as in recipes that name them."""
+        """Put the automatically added stages of ``BY_THEMSELVES`` first, where recipes that name these stages have them."""
         first: dict[str, Node] = {}
         for name in BY_THEMSELVES:
             if name in self.nodes and name not in root.stages and first.keys() >= set(self.nodes[name].parents):

@@ -6,13 +6,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from condensery.pipeline.training_length import items
 
-BY_THEMSELVES = ("corpus", "tokenizer", "tokens")  # stages of these kinds and names are added where another reads them
+BY_THEMSELVES = ("corpus", "tokenizer", "tokens")  # names (and kinds) of stages that are added if another reads them
 BETWEEN = ("encode", "evaluate", "token_vectors")  # kinds that are added between two stages
 KIND = re.compile(r"\$\{stage\.(\w+)")
 
 
 def leave_used_kinds(config: DictConfig) -> None:
-    """Remove the kinds that no stage of the recipe has, that are not added automatically, and that no value refers to.
+    """Remove each kind that no stage has, that is not added automatically, and that no reference names.
 
     Without a recipe all kinds stay.
     """

@@ -77,7 +77,7 @@ class RecipeLoader(ConfigLoaderImpl):
     def _parse_overrides_and_create_caching_repo(
         self, config_name: str | None, overrides: list[str], *more: Any
     ) -> Any:
-        """Do this once for each command. The list of options in the help asks for it a hundred times."""
+        """Compute this once per command, because Hydra's list of options in the help requests it a hundred times."""
         key = (config_name, tuple(overrides))
         if key not in self._repositories:
             self._repositories[key] = super()._parse_overrides_and_create_caching_repo(config_name, overrides, *more)

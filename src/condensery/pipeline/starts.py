@@ -37,9 +37,9 @@ class Starts:
     graphs: Sequence[Graph]
 
     def chosen(self, store: Store) -> int | None:
-        """Return the index of the chosen checkpoint: the best by ``choose``, and of equally good ones the first.
+        """Return the index of the chosen checkpoint: the best by ``choose``, and of equally good checkpoints the first.
 
-        The result is None where the checkpoints are not measured yet.
+        The result is None until all checkpoints are measured.
         """
         if len(self.graphs) == 1:
             return 0
@@ -63,7 +63,7 @@ class Starts:
         return Graph(first.root.model_copy(update={"force": forced}), nodes, {})
 
     def once_made(self) -> "Starts":
-        """Return the same checkpoints after the stages of ``before`` are finished, without forcing these stages again."""
+        """Return the same checkpoints for use after the stages of ``before`` are finished; these are not forced again."""
         made = self.before().nodes
         forced = {"force": [name for name in self.graphs[0].root.force if name not in made]}
         graphs = [replace(graph, root=graph.root.model_copy(update=forced)) for graph in self.graphs]
@@ -76,9 +76,9 @@ class Starts:
         )
 
     def graph(self, store: Store) -> Graph:
-        """Return the joint graph: the whole recipe of the chosen checkpoint, or of the first where none is chosen yet.
+        """Return the joint graph: the whole recipe of the chosen checkpoint, or of the first one until one is chosen.
 
-        For every other checkpoint it has the stages of the checkpoint's measurement and rows.
+        For every other checkpoint the graph has only the stages that measure the checkpoint and evaluate its rows.
         """
         chosen = self.chosen(store)
         at = chosen or 0
@@ -114,13 +114,13 @@ class Starts:
         """Return the nodes that a checkpoint's measurement and rows need, in topological order."""
         graph = self.graphs[at]
         wanted = {_choose(graph).by, *(graph.rows[row] for row in _choose(graph).rows if row in graph.rows)}
-        for name in reversed(list(graph.nodes)):  # readers before their inputs
+        for name in reversed(list(graph.nodes)):  # each node before its inputs
             if name in wanted:
                 wanted |= set(graph.nodes[name].parents)
         return [name for name in graph.nodes if name in wanted]
 
     def _beside(self, others: Mapping[str, Node], at: int) -> tuple[dict[str, Node], dict[str, str]]:
-        """Return the nodes that a checkpoint needs besides ``others``, renamed to ``NAME.2`` and so on.
+        """Return the nodes that a checkpoint needs and that are not in ``others``, renamed to ``NAME.2`` and so on.
 
         Also return the new name of each node by its old name.
         """
@@ -135,11 +135,11 @@ class Starts:
         return nodes, names
 
     def _found(self, store: Store) -> list[dict[str, Any]]:
-        """Return the result of each checkpoint on the queries for choosing."""
+        """Return each checkpoint's result on the queries by which one checkpoint is chosen."""
         return [store.artifact(graph.nodes[_choose(graph).by]).manifest["metrics"] for graph in self.graphs]
 
     def _said(self, at: int, store: Store) -> str:
-        """Return a line with the numbers by which the checkpoint was chosen."""
+        """Return a line with the results by which the checkpoint was chosen."""
         found, label = self._found(store), self.labels[at]
         if found[at]["by"] is None:
             return f"There are no queries to choose {' or '.join(self.labels)} by: {label}, the first, goes on."

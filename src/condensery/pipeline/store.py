@@ -80,7 +80,7 @@ class Store:
         return Artifact(self.path(node))
 
     def has(self, node: Node) -> bool:
-        """Whether the artifact exists. Raises ``UserError`` where it exists but is damaged."""
+        """Return whether the artifact exists. Raises ``UserError`` if it exists but is damaged."""
         path = self.path(node)
         if not path.exists():
             return False
@@ -91,7 +91,7 @@ class Store:
         return True
 
     def sound(self, node: Node) -> bool:
-        """Whether the artifact exists and passes the checks of ``has``."""
+        """Return whether the artifact exists and passes the checks of ``has``."""
         return self.path(node).exists() and not _twice(self.path(node))
 
     def check(self, artifacts: Iterable[Artifact], parents: bool = True) -> None:
@@ -159,7 +159,8 @@ class Store:
                 shutil.rmtree(self.partial(node), ignore_errors=True)
             elif self.has(node):
                 return False
-            if not (self.partial(node) / "manifest.json").exists():  # there: killed just before renaming
+            # A manifest in the partial folder is complete: an earlier run was killed just before it renamed the folder.
+            if not (self.partial(node) / "manifest.json").exists():
                 self._compute(node, runtime)
             self._publish(node)
         return True
@@ -217,7 +218,7 @@ def _for_all(files: Iterable[Path]) -> None:
 
 
 def _twice(path: Path, whole: bool = False) -> str:
-    """Return ``_damage`` of an artifact, checked twice because a forced run may just have replaced the folder."""
+    """Return the fault of an artifact, checked twice because a forced run may replace the folder during the first check."""
     return _damage(path, whole) if _damage(path, whole) and path.exists() else ""
 
 

@@ -23,7 +23,7 @@ failed: list[str] = []  # labels of the failed jobs of the last sweep in this pr
 
 
 class JoinedTable(Callback):
-    """Hydra's callback: removes the records of an earlier sweep, and makes a joint table of this sweep's at the end."""
+    """Hydra's callback: removes the records of an earlier sweep and writes one table of all jobs of this sweep at the end."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Set the folder of the records in the environment, so that a launcher's processes know it too."""

@@ -1,7 +1,7 @@
 """Exactly one of ``steps``, ``epochs`` and ``token_budget`` sets the length of training: setting one unsets the others.
 
-Hydra merges files and the command key by key, so that otherwise ``epochs`` of one file and ``steps`` of another could both be
-set.
+Hydra merges files and the command key by key. Without this module, ``epochs`` of one file and ``steps`` of another could
+both be set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ def lengths(config: Any) -> dict[str, set[str]]:
 
 
 def release(config: DictConfig, given: Mapping[str, set[str]]) -> None:
-    """Set the other lengths of a stage to null, where the length that was ``given`` last is still in effect."""
+    """Set the other lengths of each stage in ``given`` to null, if the length that was given last is still in effect."""
     for place, kept in given.items():
         settings = OmegaConf.select(config, place)
         set_now = {key for key, value in items(settings) if key in RUN_LENGTHS and value is not None}
@@ -33,7 +33,7 @@ def release(config: DictConfig, given: Mapping[str, set[str]]) -> None:
 
 
 def typed(overrides: Sequence[str]) -> DictConfig:
-    """Return the keys of ``RUN_LENGTHS`` that a command sets, as a config."""
+    """Return a config with the keys of ``RUN_LENGTHS`` that a command sets."""
     typed = OmegaConf.create()
     lines = [line for line in overrides if any(key in line for key in RUN_LENGTHS)]
     for override in OverridesParser.create().parse_overrides(lines):

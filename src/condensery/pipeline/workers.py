@@ -66,8 +66,8 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | F
 class Worker:
     """The executor's side of one worker process, which ``stop`` ends.
 
-    Create the worker in a block ``deaf_to_ctrl_c`` that lasts until the code that stops workers knows the worker. If Ctrl-C
-    came in between, nothing would stop the worker, and this process would wait for it at exit.
+    Create the worker in a block ``deaf_to_ctrl_c``. The block must last until the worker is registered with the code that
+    stops workers. Otherwise a Ctrl-C in between would leave the worker running, and this process would wait for it at exit.
     """
 
     def __init__(self, root: Path, runtime: Runtime, environment: Mapping[str, str]) -> None:

@@ -15,13 +15,13 @@ from condensery.stages.launcher import Launcher, LocalLauncher
 from condensery.stages.workload import Read, Sizes, Work
 from condensery.system.files import inside, read_json
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # of stages, figures and callbacks: a dot is kept for stages added automatically
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # of stages, figures, callbacks; dots are reserved for automatically added stages
 Name = Annotated[str, Field(pattern=NAME, max_length=100)]
 Mark = TypeVar("Mark")
 
 
 def _without_null(value: Any) -> Any:
-    """Drop entries that are null: a recipe leaves out an entry of the recipe that it builds on by setting it to null."""
+    """Drop entries that are null: a recipe removes an inherited entry by setting it to null."""
     return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
 
 
@@ -52,8 +52,8 @@ class Operational:
 class Later:
     """Marks a field that was added to a kind of stage after artifacts of that kind existed.
 
-    The field enters the artifact id only where its value differs from the default. The stages that the field names enter the
-    id with it. So the ids of stages that do not use the field stay as they were.
+    The field enters the artifact id only if its value differs from the default. The artifacts of the stages that the field
+    names then enter the id too. So stages that do not use the field keep their ids.
     """
 
 
@@ -62,7 +62,8 @@ class FromRecipe:
     """Marks a field whose default is the value of another key of the recipe, as ``${place}`` interpolates it.
 
     Attributes:
-        place: the other key, from the root of the recipe, such as ``trainer.precision``; ``.key`` is a key of the same stage.
+        place: path of the other key from the root of the recipe, such as ``trainer.precision``. ``.key`` is a key of the
+            same stage.
     """
 
     place: str
@@ -70,15 +71,15 @@ class FromRecipe:
 
 Seed = Annotated[int, Ge(0), FromRecipe("seed")]
 TextLength = Annotated[int, Ge(4)]  # maximum tokens of a query or passage, including [CLS] and [SEP]
-RowLength = Annotated[int, Ge(8)]  # the same of a pre-training text, or of a query and a passage in one input
+RowLength = Annotated[int, Ge(8)]  # maximum tokens of a pre-training text, or of a query and a passage in one input
 Precision = Annotated[Literal["fp32", "bf16", "fp16"], FromRecipe("trainer.precision")]
 
 
 class StageConfig(BaseModel):
     """Base of all stage configs; a config is frozen and allows no further keys.
 
-    A field has its default, and its explanation in a docstring below it. ``make conf`` writes ``conf/stage/KIND.yaml`` from
-    both. Where a key has another default or meaning in a subclass, the subclass declares the field again.
+    A field's explanation is the docstring below the field. ``make conf`` writes ``conf/stage/KIND.yaml`` from the defaults
+    and the explanations. If a key has another default or meaning in a subclass, the subclass declares the field again.
 
     A subclass may define ``identity() -> list[str]``, which returns further strings for the artifact id. A nested model
     that defines ``fingerprint() -> str`` enters the id by its fingerprint instead of its fields.
@@ -94,9 +95,10 @@ class StageConfig(BaseModel):
         return no_bool_as_number(cls, value, info)
 
     def by_content(self) -> set[str]:
-        """Return the fields whose values do not enter the id: here the fields marked ``Later`` that have their defaults.
+        """Return the fields whose values do not enter the id.
 
-        A subclass adds the fields that enter the id through ``identity``, such as a path whose content is hashed.
+        In this class they are the fields marked ``Later`` that have their default values. A subclass adds the fields that
+        enter the id through ``identity``, such as a path whose content is hashed.
         """
         fields = type(self).model_fields
         return {name for name in marks(type(self), Later) if getattr(self, name) == fields[name].default}
@@ -107,10 +109,10 @@ class StageConfig(BaseModel):
         A subclass overrides this method for faults that would otherwise show only when the stage begins, hours later.
 
         Args:
-            inputs: configs of the stages that each field names, by field.
+            inputs: for each field that names stages, the configs of these stages.
 
         Returns:
-            the faulty field of this config and the error message; None where everything fits.
+            the faulty field of this config and the error message; None if there is no fault.
         """
         return None
 
@@ -145,7 +147,7 @@ def _leaves(annotation: Any) -> list[Any]:
 
 
 def marks(config: type[BaseModel], kind: type[Mark]) -> dict[str, Mark]:
-    """Return the marks of one kind by field of the config, in the order of definition."""
+    """Return the fields of the config that have a mark of type ``kind``, with this mark, in the order of definition."""
     fields = config.model_fields.items()
     return {name: mark for name, field in fields for mark in field.metadata if isinstance(mark, kind)}
 
@@ -200,7 +202,7 @@ class Artifact:
         return self.inputs(field)[0]
 
     def ancestor(self, product: str) -> "Artifact | None":
-        """Return the nearest artifact that is a ``product``, by breadth-first search from this one, or None."""
+        """Return the nearest artifact whose product is ``product``, breadth first from this artifact itself, or None."""
         return next((artifact for artifact in self.behind() if artifact.manifest["makes"] == product), None)
 
     def parents(self) -> list["Artifact"]:
@@ -265,16 +267,16 @@ class DistributedProcess:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Settings of a stage on this machine; they change results only by rounding, through threads and devices."""
+    """Settings of this machine. They affect a stage's result only by rounding, which depends on threads and devices."""
 
     accelerator: str  # auto, cpu or gpu
-    devices: int | str  # a number or auto; for stages that several processes compute together
+    devices: int | str  # number of devices or auto, for stages that several processes compute together
     threads: int  # CPU threads of torch and BLAS in this process
     workers: int  # processes that prepare batches
     wandb: Wandb
     group: str  # name of the run or sweep, which is the W&B group
-    output_root: Path  # the folder of everything that is written
-    labels: Mapping[str, str] = field(default_factory=dict)  # stage -> words that tell it apart from other jobs
+    output_root: Path  # the folder that all output is written into
+    labels: Mapping[str, str] = field(default_factory=dict)  # stage -> label that distinguishes it from other jobs
     launcher: Launcher = field(default_factory=lambda: LocalLauncher(kind="local"))
     distributed: DistributedProcess | None = None  # set in a process that was started for the stage
     compile: bool = False  # whether torch compiles the layers that are trained
@@ -284,7 +286,7 @@ class Runtime:
 
     @property
     def search_device(self) -> str | None:
-        """The device of vector search: "cpu", or None = a GPU where there is one."""
+        """The device for vector search: "cpu"; None = a GPU if there is one, otherwise the CPU."""
         return "cpu" if self.accelerator == "cpu" else None
 
 

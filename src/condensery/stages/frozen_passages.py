@@ -17,7 +17,7 @@ def vectors_of(context: Context, key: str, named: str) -> tuple[DenseIndex, Path
     Args:
         context: context of the stage.
         key: config key that names the index.
-        named: name in that key, for the error message.
+        named: value of that key, for the error message.
 
     Returns:
         the index, and the folder of its encoder.

@@ -20,14 +20,14 @@ from condensery.tokens.store import TokenStore
 def cross_encoder(
     artifact: Artifact, collection: Collection, precision: str, context: Context, queries: TokenStore | None = None
 ) -> PairScorer:
-    """Load a cross-encoder with token ids of its own tokenizer; members of an ensemble may have different tokenizers.
+    """Load a cross-encoder, which reads token ids of its own tokenizer. In an ensemble the tokenizers may differ.
 
     Args:
         artifact: artifact of the cross-encoder.
         collection: the collection whose pairs are scored.
         precision: fp32, bf16 or fp16.
         context: context of the stage that scores.
-        queries: queries in place of the collection's, tokenised in the same way.
+        queries: token ids of other queries that replace the collection's, from the same tokenizer; None = the collection's.
 
     Raises:
         UserError: the cross-encoder was trained on another collection.

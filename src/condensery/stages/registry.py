@@ -59,7 +59,7 @@ class Stage:
 
     @cached_property
     def function(self) -> Function:
-        """The function that runs the stage; its module is imported now."""
+        """The function that runs the stage; its module is imported on first access."""
         return self._beside(self.place.partition(":")[2]) if isinstance(self.decorated, type) else self.decorated
 
     @cached_property
@@ -74,7 +74,7 @@ class Stage:
         return bool(self._beside(self.together)(config, context)) if isinstance(self.together, str) else self.together
 
     def _beside(self, name: str) -> Callable[..., Any]:
-        """Return a function from the module of the stage's function."""
+        """Return the function ``name`` from the module that defines the stage's function."""
         found: Callable[..., Any] = getattr(importlib.import_module(self.place.partition(":")[0]), name)
         return found
 
@@ -95,9 +95,9 @@ def stage(
 
     Args:
         kind: name of the kind.
-        function: ``module:function`` for a decorated class, in a module beside that of the class.
+        function: for a decorated class, the function as ``module:function``; the module is in the package of the class.
         version: version of the code, raised when a change of the code changes the stage's product.
-        makes: the product, as in ``Input(product)`` of the stages that read it: ``encoder``, ``index``, ...
+        makes: name of the product, such as ``encoder`` or ``index``. A stage that reads it declares ``Input(product)``.
         adapts: a field of the config. Where a recipe needs the product ``makes``, it may instead name a stage whose product
             this field reads. Then a stage of this kind is added between the two, called ``<named>.<makes>``.
         together: whether several processes call the function in parallel with ``trainer.devices`` > 1, all with the same
@@ -122,7 +122,7 @@ def stage(
 
 @cache
 def _import_all(plugins: str) -> None:
-    """Import the plugins with their submodules, then this project's configs, which use what plugins have registered."""
+    """Import the plugins with their submodules, then this project's configs, which use what the plugins register."""
     for name in filter(None, (name.strip() for name in plugins.split(","))):
         try:
             module = importlib.import_module(name)

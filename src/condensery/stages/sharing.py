@@ -1,4 +1,4 @@
-"""Division of a stage without training among several processes, by the shards of ``condensery.sharing``.
+"""Divides a stage that does not train among several processes; each computes some shards (``condensery.sharing``).
 
 Division saves time where there are several shards, and a GPU for each process. Work that already uses all threads of a CPU,
 such as BM25 and approximate search, stays in one process.

@@ -166,7 +166,7 @@ class EarlyStopping(_Callback):
         return True
 
     def arguments(self, folder: Path, validated: bool) -> dict[str, Any]:
-        """Return the arguments; the check comes after validations, which the stage runs itself and Lightning cannot see."""
+        """Return the arguments, with the check after each validation; Lightning does not see the stage's own validations."""
         return {**super().arguments(folder, validated), "check_on_train_epoch_end": False}
 
 
@@ -188,14 +188,14 @@ class ModelCheckpoint(_Callback):
         return self.monitor == "val/mrr@10"
 
     def arguments(self, folder: Path, validated: bool) -> dict[str, Any]:
-        """Return the arguments, with the folder; a resumed run overwrites checkpoints of steps after its own checkpoint."""
+        """Return the arguments, with the folder. A resumed run overwrites the checkpoints of the steps that it repeats."""
         at_the_end = None if not validated else False  # Lightning's own choice: after validations, where there are any
         own = {"dirpath": folder, "enable_version_counter": False, "save_on_train_epoch_end": at_the_end}
         return {**super().arguments(folder, validated), **own}
 
 
 class EMAWeightAveraging(_Callback):
-    """Replaces the weights that are validated and saved by an exponential moving average of the trained weights."""
+    """Validates and saves an exponential moving average of the weights in place of the weights themselves."""
 
     changes = everywhere = True
     name: Literal["EMAWeightAveraging"]
@@ -263,8 +263,8 @@ def identity(callbacks: Mapping[str, Callback], validations: tuple[int, ...] | N
 
     Args:
         callbacks: callbacks by label.
-        validations: interval and sample sizes of the stage's validation; None = the stage is not validated. They also enter
-            the id where a callback monitors a metric.
+        validations: interval and sample sizes of the stage's validation; None = the stage is not validated. These
+            numbers enter the id too if a callback monitors a metric.
     """
     counted = [one for one in callbacks.values() if one.changes and not (one.at_validation and validations is None)]
     parts = sorted(f"callback {one.model_dump_json()}" for one in counted)
@@ -273,7 +273,7 @@ def identity(callbacks: Mapping[str, Callback], validations: tuple[int, ...] | N
 
 
 def idle_callback(configs: Iterable[Any]) -> str | None:
-    """Return the label of a callback that acts only at validations while no stage is validated, or None.
+    """Return the label of a callback that never acts, or None: it acts at validations, and no stage with it is validated.
 
     Args:
         configs: configs of all stages of a recipe, with or without training.

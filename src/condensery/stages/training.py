@@ -37,7 +37,7 @@ from condensery.training.settings import LoopSettings
 from condensery.training.tracking import Tracked
 from condensery.training.validation import PairSample, ValidationSample, sample_of
 
-GROWN, GROWN_RATE = 384, 3e-4  # hidden size of the smallest released encoders; too high a learning rate for all of them
+GROWN, GROWN_RATE = 384, 3e-4  # hidden size of the smallest released encoders; upper limit of their learning rate
 COSINE = 0.5  # above this temperature the softmax over cosines is nearly flat
 SAVED = "saved_checkpoints"  # folder in the artifact for checkpoints that a callback keeps
 
@@ -129,7 +129,7 @@ def loop_settings(config: OptimisedStageConfig, batches: Batches) -> LoopSetting
 
 
 def unsuited(module: TrainingModule, config: OptimisedStageConfig, stage: str) -> list[str]:
-    """Return warnings, as sentences, about settings for small models from scratch where a larger checkpoint is trained."""
+    """Return warnings, as sentences, if a larger checkpoint is trained with settings for small models from scratch."""
     backbone: BackboneConfig | None = getattr(config, "backbone", None)
     encoder = next((part for part in module.modules() if isinstance(part, Encoder)), None)
     if backbone is None or backbone.name is None or encoder is None or encoder.model.config.hidden_size < GROWN:

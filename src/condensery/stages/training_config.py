@@ -49,9 +49,9 @@ class OptimisedStageConfig(StageConfig):
     seed: Seed
     """random seed of initial weights, dropout, data order, masks and all other draws"""
     checkpoint_every: Annotated[CountOrZero, Operational()] = 500
-    """steps between checkpoints; an interrupted stage resumes from the last one; 0: none by steps"""
+    """steps between checkpoints; an interrupted stage resumes from the last one; 0: only by ``checkpoint_minutes``"""
     checkpoint_minutes: Annotated[Weight, Operational()] = 10
-    """minutes without a checkpoint after which one is written as well, where steps are slow; 0: never"""
+    """also write a checkpoint when the last one is this many minutes old, for slow steps; 0: never"""
     log_every: Annotated[Count, Operational()] = 20
     """steps between two logged points"""
     callbacks: Annotated[Callbacks, FromRecipe("trainer.callbacks")]
@@ -66,9 +66,9 @@ class OptimisedStageConfig(StageConfig):
         return self
 
     def by_content(self) -> set[str]:
-        """Return, besides, ``callbacks`` and ``layer_decay``, which enter the id through ``identity``.
+        """Also return ``callbacks`` and ``layer_decay``, which enter the id through ``identity``.
 
-        Callbacks that only observe do not enter the id. A decay of 1 leaves the id as it was before the key was added.
+        Callbacks that only observe do not enter the id. Nor does a decay of 1, so ids from before this key stay valid.
         """
         return super().by_content() | {"callbacks", "layer_decay"}
 
@@ -83,7 +83,7 @@ class OptimisedStageConfig(StageConfig):
 
     @property
     def budget(self) -> int:
-        """Padded tokens of a chunk; for ``auto`` the smallest, until ``training.fitting`` has measured how many fit."""
+        """Padded tokens of a chunk; for ``auto``, ``SMALLEST`` until ``training.fitting`` has measured how many fit."""
         return SMALLEST if self.chunk_tokens == "auto" else self.chunk_tokens
 
     def lengths(self) -> dict[str, int]:

@@ -15,7 +15,7 @@ from condensery.models.flops import EncoderSize, Step
 from condensery.system.files import expanded, read_json
 from condensery.text.sizes import CollectionSizes, SentenceSizes
 
-QUESTION = 12.0  # tokens of a query, including [CLS] and [SEP]; without them MS MARCO's have 8, Natural Questions' 10
+QUESTION = 12.0  # tokens of a query with [CLS] and [SEP]; without them, 8 in MS MARCO and 10 in Natural Questions
 
 Read = Mapping[str, Sequence["Sizes"]]
 """Sizes of the input artifacts, by the field of the config that names their stages."""
@@ -73,7 +73,7 @@ def over(first: Any, second: Any) -> Any:
 
 
 def known(read: Read, *names: str) -> Sizes:
-    """Merge the sizes of the inputs in the fields ``names``, by default in all; of two different values the later is used."""
+    """Merge the sizes of the inputs in the fields ``names``, by default all; if two values differ, the later one is used."""
     merged = Sizes()
     for name in names or read:
         for sizes in read.get(name, ()):
@@ -82,13 +82,13 @@ def known(read: Read, *names: str) -> Sizes:
 
 
 def product(*numbers: float | None) -> float | None:
-    """Return the product of the numbers; None where a number is not known."""
+    """Return the product of the numbers; None if one of them is unknown."""
     given = [number for number in numbers if number is not None]
     return math.prod(given, start=1.0) if len(given) == len(numbers) else None
 
 
 def total(numbers: Sequence[float | None]) -> float | None:
-    """Return the sum of the numbers; None where a number is not known."""
+    """Return the sum of the numbers; None if one of them is unknown."""
     given = [number for number in numbers if number is not None]
     return sum(given, 0.0) if len(given) == len(numbers) else None
 
@@ -144,7 +144,7 @@ def encoder_size(backbone: BackboneConfig, vocabulary: int | None) -> EncoderSiz
 
 
 def released_size(folder: str | Path) -> EncoderSize | None:
-    """Return the sizes of a checkpoint from its config.json; None where the file is not on this machine or lacks them."""
+    """Return the sizes of a checkpoint from its config.json; None if the file is missing or lacks the sizes."""
     path = expanded(str(folder)) / "config.json"
     about = read_json(path) if path.is_file() else {}
     names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")

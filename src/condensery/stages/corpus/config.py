@@ -58,7 +58,7 @@ class CorpusConfig(StageConfig):
     def _sizes(self) -> CollectionSizes:
         """Return the sizes of the input after some training queries have been set aside.
 
-        Where the input has no dev split, some training queries become it. Others lose their judgements.
+        If the input has no dev split, some training queries become the dev split. Others may lose their judgements.
         """
         sizes, aside = self.data.sizes(), self.data.unlabelled_queries
         train, unjudged = sizes.queries.get("train"), sizes.unjudged
@@ -83,7 +83,7 @@ class QueryStageConfig(StageConfig):
     """the stage with the tokenizer of the passages, which also tokenises the queries"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work for a few queries per passage, read from files or extracted from the passages."""
+        """Estimate the work of reading a few queries per passage from files, or of extracting them from the passage."""
         sizes = known(read)
         passages = sizes.collection.passages
         return Work(sizes, seconds=product(1e-4, passages), disk=product(100.0, passages))
@@ -98,8 +98,8 @@ class ExtractQueriesConfig(QueryStageConfig):
     """
 
     kind: Literal["sentence", "title", "both"] = "sentence"
-    """sentence: the passage's sentences with the highest mean idf of their words; title: its title; both: sentences and
-    a title that no other passage has"""
+    """sentence: the passage's sentences with the highest mean idf of their words; title: the passage's title; both:
+    sentences and a title that no other passage has"""
     number: Count = 1
     """maximum number of sentences per passage (kind: sentence or both)"""
     minimum_words: Count = 4
@@ -127,7 +127,7 @@ class GenerateQueriesConfig(QueryStageConfig):
     generator: Annotated[str | None, Input("generator")] = None
     """the stage that trains the generator (finetune_generator); null: use ``model``"""
     prefix: str = "text2query: "
-    """string put before each passage; it must be that of the generator's training"""
+    """string put before each passage; must equal the prefix in the generator's training"""
     titles: bool = True
     """the generator reads a passage's title, if there is one, before the text"""
     number: Annotated[int, Ge(1), Le(1 << 20)] = 5
@@ -199,8 +199,8 @@ class PassagesConfig(StageConfig):
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
     """the stage with the tokenizer"""
     grouping: Literal["sentences", "collection"] = "sentences"
-    """sentences: a passage is as many sentences of a document as fit into ``length``; collection: its own passages, of any
-    length"""
+    """sentences: a passage is as many sentences of a document as fit into ``length``; collection: the collection's own
+    passages, of any length"""
     length: Annotated[int, Ge(16)] = 144
     """maximum tokens of a passage, including [CLS], [SEP] and the title with its [SEP] (grouping: sentences)"""
     titles: bool = True
@@ -347,7 +347,7 @@ class SectionTripletsConfig(SentenceStageConfig):
     minimum_words: Count = 5
     """minimum words of a sentence; a shorter one is left out"""
     seed: CountOrZero = 1
-    """random seed of the splits and the triplets; its own key, so that every training seed gets the same task"""
+    """random seed of splits and triplets; not the recipe's ``seed``, so that all training seeds get the same task"""
 
     @model_validator(mode="after")
     def _something_to_train_on(self) -> Self:

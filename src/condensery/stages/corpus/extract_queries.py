@@ -23,9 +23,9 @@ class _Refused:
     """Counts of passages without a query, by reason.
 
     Attributes:
-        single: number of passages of one sentence.
+        single: number of passages that have only one sentence.
         apart: number of passages whose token ids do not show where a sentence ends.
-        fewest, most: words of the shortest and of the longest sentence of the other passages.
+        fewest, most: number of words of the shortest and of the longest sentence in the other passages.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class _Refused:
 
 
 def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str, Any]:
-    """Write the queries; for sentences also places.npy (queries, 2), the span of each query in its passage's token ids.
+    """Write the queries; for sentences also places.npy (queries, 2): each query's span in the passage's token ids.
 
     Raises:
         UserError: titles are requested and the passages have none, or no passage has a query.

@@ -43,12 +43,12 @@ def write_queries(
     """Write the artifact: queries.jsonl (a line per passage), queries.arrow, the token ids, first.npy and examples.md.
 
     Empty queries and duplicates within a passage are dropped. Passages without a query are counted and reported in one line.
-    They have no query in ``first``, and training leaves them out.
+    Training leaves them out.
 
     Args:
         pairs: (passage row, query) in any order.
         context: context of a stage whose config is a ``QueryStageConfig``.
-        missing: advice in the error about a passage without a query; None = such passages are allowed.
+        missing: advice for the error message about a passage without a query; None = such passages are allowed.
         none: function that is called after all pairs are read, and returns why no passage has a query, and the remedy.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Stage ``attention_entropy``: how broadly CLS attends, layer by layer (Gao and Callan 2021a, §5, figure 2)."""
+"""Stage ``attention_entropy``: measures how broadly CLS attends, by layer (Gao and Callan 2021a, §5, figure 2)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +25,7 @@ from condensery.tokens.vocabulary import Vocabulary
 def attention_entropy(config: AttentionEntropyConfig, context: Context) -> dict[str, Any]:
     """Write entropy.json: for each encoder, the mean and standard deviation over the texts by layer, in nats.
 
-    An encoder is named by ``kind/id`` of its artifact, or ``backbone``. The file also has the entropy of uniform attention.
+    An encoder's name is ``kind/id`` of its artifact, or ``backbone``. The file also has the entropy of uniform attention.
 
     Raises:
         UserError: an encoder has another tokenizer than the texts, or no text is long enough.

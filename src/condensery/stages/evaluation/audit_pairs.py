@@ -85,7 +85,7 @@ def _write_key(
     drawn: Mapping[str, list[Pair]],
     ranks: Mapping[str, NDArray[Any]],
 ) -> None:
-    """Write one line per pair of the sheets: the texts behind its number, the votes for high, and BM25's rank or null."""
+    """Write one line per pair on the sheets: its number, its texts, the number of votes for high, and BM25's rank or null."""
     rank_of = {
         pair: int(rank)
         for kind, kind_ranks in ranks.items()

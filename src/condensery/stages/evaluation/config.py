@@ -82,7 +82,7 @@ class AuditPairsConfig(StageConfig):
     annotators: Count = 3
     """annotators who judge each pair; the majority decides, and a tie counts as low"""
     groups: Count = 1
-    """groups of annotators among which the pairs are divided; Wu et al. 2023 (appendix) have six annotators in 2"""
+    """number of groups of annotators that share the pairs; Wu et al. 2023 (appendix): six annotators in two groups"""
     sheets: Path | Annotated[list[Path], Field(min_length=1)] | None = None
     """the filled-in sheets, as a folder or a list of files; null: write empty sheets"""
     proxy_pairs: CountOrZero = 2000

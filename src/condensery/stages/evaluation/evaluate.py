@@ -1,4 +1,4 @@
-"""Stage ``evaluate``: a retriever's run over one split, and its metrics per query."""
+"""Stage ``evaluate``: runs a retriever on the queries of one split, and computes the metrics of each query."""
 
 import shutil
 from typing import Any

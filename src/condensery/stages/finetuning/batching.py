@@ -1,4 +1,4 @@
-"""Adaptive batches of fine-tuning queries: the similarities and the order that they need."""
+"""Adaptive batches of fine-tuning queries: computes the similarities of pairs and the order of the batches."""
 
 from dataclasses import dataclass
 from functools import partial

@@ -36,7 +36,8 @@ class AdaptiveConfig(StageConfig):
     """
 
     similarity: Literal["bm25", "encoder", "bm25_then_encoder"] = "bm25_then_encoder"
-    """measure of hardness: bm25; encoder: its state at the start of each epoch; bm25_then_encoder: BM25 in the first epoch"""
+    """similarity that measures hardness: bm25; encoder: as trained at the start of each epoch; bm25_then_encoder: BM25 in the
+    first epoch, then the encoder"""
     neighbours: Count = 100
     """nearest passages of each query, and queries of each passage, whose similarity is computed; all others get a common
     value"""
@@ -60,8 +61,8 @@ class QueriesConfig(StageConfig):
     train_queries: Count | None = None
     """number of queries to train on, drawn with the seed; a smaller set is a subset of a larger one; null: all"""
     leave_out_dev_passages: Annotated[bool, Later()] = False
-    """exclude training queries that share a relevant passage with a dev query; dev then measures passages without
-    training queries"""
+    """exclude training queries that share a relevant passage with a dev query; dev then measures retrieval of passages
+    without training queries"""
     negatives_per_query: CountOrZero = 7
     """hard negatives sampled from the pool each time a query is used"""
     seed: Seed
@@ -86,15 +87,16 @@ class QueriesConfig(StageConfig):
 class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train a bi-encoder on judged queries.
 
-    Each query brings one positive and ``negatives_per_query`` hard negatives.
+    For each query a step reads one positive and ``negatives_per_query`` hard negatives.
 
-    With ``passages`` no passage is encoded, so a hard negative costs one inner product. ``init`` must then be the retriever
-    of that index, or a query tower that was trained from it. Without ``text_queries`` most passages are never a positive, so
-    training teaches the query tower to rank them low.
+    With ``passages`` the passage vectors come from an index, so a hard negative costs only one inner product. ``init`` must
+    then be the retriever of that index, or a query tower that was trained from it. Without ``text_queries`` most passages
+    are never a positive, so training teaches the query tower to rank them low.
     """
 
     teacher: Annotated[list[str], Input("pair_scores"), Later()] = []
-    """stages with teacher scores (score_pairs), for distillation losses; where several score a pair, the first counts"""
+    """stages with teacher scores (score_pairs), for distillation losses; if several score a pair, the first one's score
+    is used"""
     passages: Annotated[str | None, Input("index"), Later()] = None
     """a stage with an index or an encoder, whose passage vectors stay frozen: only the query tower is trained (ADORE);
     null: passages are encoded too"""
@@ -144,7 +146,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return training_work(self, sizes, each, self.passage_length, contrast=True, texts=texts)
 
     def by_content(self) -> set[str]:
-        """Return, besides, ``text_batch_size`` where ``text_queries`` is not set."""
+        """Also return ``text_batch_size`` where ``text_queries`` is not set."""
         return super().by_content() | (set() if self.text_queries else {"text_batch_size"})
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
@@ -250,7 +252,7 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
         return folder if folder is not None and folder.is_dir() else None
 
     def by_content(self) -> set[str]:
-        """Return, besides, ``model`` where it names a folder, and the unused size keys where a model is given."""
+        """Also return ``model`` where it names a folder, and the unused size keys where a model is given."""
         own = ({"model"} if self.folder() else set()) | (set(SIZES) if self.model else set())
         return super().by_content() | own
 
@@ -310,9 +312,10 @@ class SampleConfig(CollectionConfig):
     """Shared keys of the stages that measure retrievers by MRR@10 on a sample of queries and passages."""
 
     queries: Annotated[str | None, Input("queries")] = None
-    """a stage with queries made from the text, to measure on held-out passages; a sentence is removed from its passage"""
+    """a stage with queries made from the text, to measure on held-out passages; a query that is a sentence is removed
+    from its passage"""
     by: Literal["dev", "queries"] | None = None
-    """what is measured on: dev queries, or ``queries``; null: both, where both exist"""
+    """queries to measure on: dev queries, or those of the stage in ``queries``; null: both, where both exist"""
     bm25_weight: Annotated[float, Ge(0), Lt(1)] = 0.0
     """weight of BM25 in the fusion with each retriever before it is measured; 0: the retriever alone"""
     number: Count = 1000
@@ -396,9 +399,9 @@ class KeepBestConfig(SampleConfig):
 class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train a cross-encoder, which reads a query and a passage together and gives the pair one score.
 
-    Each query brings one positive and ``negatives_per_query`` negatives. Without ``negatives`` these are sampled from the
-    collection. The validation metric is MRR@10 among a positive and nine passages that BM25 finds in the sample. The stages
-    rerank, denoise and pseudo_label use the cross-encoder.
+    For each query a step reads one positive and ``negatives_per_query`` negatives. Without ``negatives`` the negatives are
+    sampled from the collection. The validation metric is MRR@10: for each query the cross-encoder ranks a positive and nine
+    passages that BM25 retrieves from the sample. The stages rerank, denoise and pseudo_label use the cross-encoder.
     """
 
     negatives_per_query: Count = 4

@@ -1,4 +1,4 @@
-"""Stage ``keep_best``: keeps the best share of the trained weights, or the initial encoder where training does not help."""
+"""Stage ``keep_best``: keeps the best interpolation of trained and initial weights, or the initial encoder."""
 
 from typing import Any
 

@@ -31,17 +31,17 @@ Encode = Callable[["BiEncoder"], Callable[["Chunk"], "torch.Tensor"]]
 class Judge:
     """Measures retrievers on samples, whose texts are tokenised for the retriever ``start``.
 
-    Every retriever with the passage tower of ``start`` reuses its passage vectors, so that passages are encoded once.
+    Retrievers that share the passage tower of ``start`` reuse the passage vectors of ``start``, so these are computed once.
 
     Args:
         start: the retriever that other retrievers are compared with.
         folder: folder of ``start``.
         samples: the samples, by the name of their queries.
-        encode: maps a retriever to the function that encodes chunks with it.
+        encode: function that takes a retriever and returns the function that encodes chunks with it.
         bm25_weight: weight of BM25 in the fusion with each retriever before it is measured; 0 = the retriever alone.
 
     Attributes:
-        by: the names of the samples, in words.
+        by: the names of the samples, joined by "and".
         first: for each sample, the reciprocal ranks (q,) of its queries with ``start``.
 
     Raises:

@@ -35,7 +35,7 @@ def training_queries(config: QueriesConfig, context: Context, collection: Collec
     """Return the training queries with their positives and negatives.
 
     The queries are the judged queries of a split, or a subset, and the queries that ``labels`` adds. A passage that people
-    relabelled as relevant is also a positive; the sources of negatives record such passages.
+    relabelled as relevant is also a positive; the sources of negatives record these passages.
 
     Raises:
         UserError: a judged query has no positive, there are fewer queries than requested, or a source of negatives has none

@@ -110,7 +110,7 @@ class MaskingConfig(StageConfig):
     whole_word: bool = True
     """mask whole words; false: mask single tokens"""
     mlm_weight: Weight = 1.0
-    """weight of the MLM losses, in an auto-encoder of the encoder's MLM loss; 2 is the effective weight of Condenser's
+    """weight of the MLM losses; in CoT-MAE and RetroMAE, of the encoder's MLM loss; 2: effective weight in Condenser's
     released gradient-cache code"""
 
     def identity(self: Any) -> list[str]:
@@ -149,7 +149,7 @@ class PairConfig(SpanConfig, OptimisedStageConfig):
     query_length: RowLength = 64
     """maximum tokens of a query, including [CLS] and [SEP]"""
     candidates: Count = 5
-    """number of a passage's queries that are sampled from, one query per step"""
+    """number of a passage's first queries from which one is sampled each time the passage is used"""
     mixed_context: Share = 0.0
     """with ``queries``: probability that a step uses pairs of passages of one document instead; 0.5 in Wu et al. 2023"""
 
@@ -238,7 +238,7 @@ class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, Validated
     contrast_weight: Weight = 1.0
     """weight of the contrastive loss relative to MLM"""
     batch_size: Count = 2000
-    """documents per step, or passages with ``queries``; each brings two texts"""
+    """documents per step, or passages with ``queries``; each gives two texts"""
 
     def objective(self) -> dict[str, Any]:
         """Return the fields of ``Step``: those of the head, and the contrast."""
@@ -253,7 +253,8 @@ class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedCo
     """
 
     decoder: Literal["masked", "causal"] = "masked"
-    """masked: the decoder fills in masked tokens (Wu et al. 2022); causal: predicts the next token (their released code)"""
+    """masked: the decoder fills in masked tokens (Wu et al. 2022); causal: predicts the next token (the authors' released
+    code)"""
     both_directions: bool = True
     """each text of a pair is the other's context; false: only the second text (the query) is the context of the first"""
     decoder_mask_rate: PositiveShare = 0.45
@@ -323,7 +324,7 @@ class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
 
 @stage("pretrain_contrastive", "pretrain:pretrain_contrastive", version=1, makes="encoder", together=True)
 class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig):
-    """Pre-train a released retriever with a contrastive loss on the vectors that it searches with.
+    """Pre-train a released retriever with a contrastive loss on the vectors that it uses for retrieval.
 
     These vectors have the retriever's pooling, normalisation and prefixes. Pairs are those of coCondenser: two spans of a
     document, or with ``queries`` a passage and one of its queries.
@@ -334,7 +335,7 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
     learn_temperature: bool = False
     """learn the temperature, with ``temperature`` as initial value"""
     batch_size: Count = 64
-    """documents per step, or passages with ``queries``; each brings two texts"""
+    """documents per step, or passages with ``queries``; each gives two texts"""
     steps: Count | None = 150
     """optimisation steps, a few minutes on a CPU; set exactly one of ``steps``, ``epochs`` and ``token_budget``, the
     other two to null"""
@@ -352,8 +353,7 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
 class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     """Distil a better ranking, such as the fusion of the retriever with BM25, into the retriever's query tower.
 
-    No judgements are needed: the queries come from a stage that made them from the text. The passage vectors stay as they
-    are.
+    No judgements are needed, because the queries are made from the text by another stage. The passage vectors do not change.
     """
 
     student: Annotated[str, Input("index")]
@@ -422,9 +422,9 @@ class TokenVectorsConfig(StageConfig):
     tokens: Annotated[str, Input("tokens")] = "tokens"
     """the stage with the token ids of the documents whose co-occurrences are counted"""
     dim: Annotated[Count, FromRecipe("backbone.hidden")]
-    """dimensions of the token vectors; equal to the hidden size of the backbone that starts with them"""
+    """dimensions of the token vectors; equal to the hidden size of the backbone that is initialised with them"""
     window: Annotated[int, Ge(1), Le(40)] = 10
-    """maximum distance in tokens at which two tokens co-occur; a pair is weighted by 1 / distance"""
+    """maximum distance in tokens at which two tokens count as co-occurring; a pair is weighted by 1 / distance"""
     smoothing: PositiveShare = 0.75
     """exponent that the counts of context tokens are raised to; 1: no smoothing"""
 
@@ -452,7 +452,7 @@ class WarmStartConfig(StageConfig):
     backbone: Annotated[BackboneConfig, FromRecipe("backbone")]
     """settings of the encoder: the group ``backbone``"""
     length: RowLength = 128
-    """maximum tokens of a text, for a stage that searches with the encoder without further training"""
+    """maximum tokens of a text when the encoder is used for retrieval without further training"""
     unigram_bias: bool = True
     """initialise the bias of the vocabulary projection with the log frequencies of the tokens"""
     near_identity: Weight = 1.0

@@ -77,7 +77,7 @@ def _ranked(
 ) -> Ranking:
     """Return the teacher's ranking for queries (n,): scores and passages (n, depth), saved in the stage's folder.
 
-    With cross-encoders, scores and order are those of the cross-encoders.
+    With cross-encoders, the scores are the cross-encoders' scores, and the passages are ordered by them.
     """
     files = [context.folder / f"teacher-{name}.npy" for name in ("scores", "passages")]
     if not all(file.exists() for file in files):
@@ -110,7 +110,7 @@ def _ranked(
 def _scorer(
     artifact: Artifact, config: DistilRankingConfig, context: Context, collection: Collection, queries: Queries
 ) -> PairScorer:
-    """Load a cross-encoder that reads the made queries. Raises ``UserError`` where its tokenizer differs from theirs."""
+    """Load a cross-encoder for queries made from the text. Raises ``UserError`` if its tokenizer is not the queries'."""
     if artifact.input("tokens").id != context.artifact("tokens").id:
         raise UserError(
             f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} reads other tokens than those of"

@@ -61,7 +61,7 @@ def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
 def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dict[str, Any]:
     """Pre-train a Condenser (Gao and Callan 2021a, §3).
 
-    From another stage's weights and with a low learning rate this is continued training (§5.4 of the paper's early version).
+    With the weights of another stage and a low learning rate it is continued training (§5.4 of the paper's early version).
     """
     return _pretrain_condenser(config, context, _spans(config, context), CondenserModule)
 
@@ -87,7 +87,7 @@ def _pretrain_condenser(
 
 
 def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str, Any]:
-    """Pre-train by CoT-MAE (Wu et al. 2023, §2.4): a decoder fills in one text of a pair with the other text's vector."""
+    """Pre-train by CoT-MAE (Wu et al. 2023, §2.4): a decoder fills in one text of a pair, given the other text's vector."""
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
     return _pretrain_autoencoder(
         config, context, _pairs(config, context, ContextMasking("partner", config.both_directions, rate))
@@ -95,7 +95,7 @@ def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str,
 
 
 def pretrain_retromae(config: PretrainRetromaeConfig, context: Context) -> dict[str, Any]:
-    """Pre-train by RetroMAE (Xiao et al. 2022): a decoder fills in a text with the help of the text's own vector."""
+    """Pre-train by RetroMAE (Xiao et al. 2022): a decoder reconstructs a text, given the text's own vector."""
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
     return _pretrain_autoencoder(config, context, _spans(config, context, decoder=ContextMasking("same", True, rate)))
 
@@ -116,7 +116,7 @@ def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
 
 
 def pretrain_contrastive(config: PretrainContrastiveConfig, context: Context) -> dict[str, Any]:
-    """Pre-train with a contrastive loss on pairs, on the vectors that the checkpoint searches with.
+    """Pre-train with a contrastive loss on pairs, computed on the vectors that the checkpoint uses for retrieval.
 
     These vectors have the checkpoint's pooling, normalisation and prefixes. The saved retriever keeps the checkpoint's input
     lengths, even if training uses other lengths.
@@ -194,7 +194,7 @@ def _fit(
         data: data module with the batches.
         config: config of the stage.
         context: context of the stage.
-        saved: maximum query and passage length of the checkpoint in search, in tokens; None = those of training.
+        saved: maximum query and passage length that the checkpoint records for retrieval, in tokens; None = as in training.
 
     Returns:
         the metrics for the manifest, with the number of items and the counts of texts that could not be used.

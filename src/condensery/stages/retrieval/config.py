@@ -134,7 +134,7 @@ class ScorePairsConfig(ScoringStageConfig):
     train_queries: Count | None = None
     """number of queries, drawn as finetune draws them with the same seed; null: all"""
     depth: Count | None = None
-    """how many of a query's best negatives of each source are scored; null: all"""
+    """number of highest-ranked negatives that are scored for each query and source; null: all"""
     weights: list[Positive] | None = None
     """weight of each scorer in the mean, cross-encoders first; null: equal weights"""
     scaling: Literal["none", "min_max"] = "none"
@@ -206,7 +206,7 @@ class ScorePairsConfig(ScoringStageConfig):
 class EncodeConfig(StageConfig):
     """Encode all passages and queries of a collection, with the input lengths of the retriever's training.
 
-    The stage is added automatically where a key that needs an index names a stage with an encoder.
+    If a key that needs an index names a stage with an encoder, this stage is added automatically to build the index.
     """
 
     model: Annotated[str, Input("encoder")]
@@ -231,7 +231,7 @@ class EncodeConfig(StageConfig):
     """splits whose queries are encoded, such as [dev, test]; other queries cannot be searched for; null: all"""
 
     def by_content(self) -> set[str]:
-        """Return, besides, ``windows``, which enters the id through ``identity`` where it is above 1."""
+        """Also return ``windows``, which enters the id through ``identity`` where it is above 1."""
         return super().by_content() | {"windows"}
 
     def identity(self) -> list[str]:
@@ -264,7 +264,7 @@ class EncodeConfig(StageConfig):
 class ApproximateConfig(StageConfig):
     """Build an approximate FAISS index over the vectors of a dense retriever, for collections where exact search is slow.
 
-    The stage makes an index, so it may be a row of the table, and be mined from. A ``factory`` that normalises vectors
+    The stage makes an index. So it can be a row of the table, and mine can read it. A ``factory`` that normalises vectors
     (L2norm) or subtracts their mean (PCA) prints a note. Recall against exact search is printed and kept in the manifest,
     for all requested passages and for the ten best.
     """
@@ -310,8 +310,8 @@ class ApproximateConfig(StageConfig):
 class AuditNegativesConfig(StageConfig):
     """List suspected false negatives on a sheet, for a person to judge.
 
-    The suspects are the candidates that mining excluded for their scores, if there are any. Otherwise they are the highest
-    scoring negatives of each query, by ``scorer`` or by the retriever that mined them.
+    The suspects are the candidates that mining excluded because of their scores, if there are any. Otherwise they are the
+    highest scoring negatives of each query, by ``scorer`` or by the retriever that mined them.
     """
 
     negatives: Annotated[str, Input("negatives")]
@@ -416,7 +416,7 @@ class CrossEncoderConfig(StageConfig):
         return Work(sizes, seconds=None if sizes.encoder is None else 3.0, disk=checkpoint_bytes(sizes))
 
     def by_content(self) -> set[str]:
-        """Return, besides, ``folder``, whose content enters the id instead of its path."""
+        """Also return ``folder``, whose content enters the id instead of its path."""
         return super().by_content() | {"folder"}
 
     def identity(self) -> list[str]:
@@ -430,7 +430,7 @@ class CrossEncoderConfig(StageConfig):
 
 @stage("denoise", "denoise:denoise", version=1, makes="negatives", together="several_shards")
 class DenoiseConfig(ScoringStageConfig):
-    """Keep the hard negatives that cross-encoders judge irrelevant; the others are probably unjudged positives."""
+    """Keep only hard negatives that cross-encoders judge irrelevant, because the others are probably unjudged positives."""
 
     negatives: Annotated[str, Input("negatives")]
     """the stage with negatives (mine, read_negatives)"""
@@ -450,7 +450,7 @@ class DenoiseConfig(ScoringStageConfig):
 class FuseConfig(StageConfig):
     """Fuse the rankings of several retrievers, for example of BM25 and a dense retriever.
 
-    The stage makes an index, so it may be a row of the table, be mined from, and be reranked.
+    The stage makes an index. So it can be a row of the table, and the stages mine and rerank can read it.
     """
 
     retrievers: Annotated[list[str], Input("index"), Field(min_length=2)]
@@ -561,7 +561,7 @@ class RelabelConfig(StageConfig):
     certain negative"""
 
     def by_content(self) -> set[str]:
-        """Return, besides, ``relabel``: the content of its sheets enters the id, and ids without sheets stay as they were."""
+        """Also return ``relabel``: the content of its sheets enters the id; without sheets it adds nothing."""
         return super().by_content() | {"relabel"}
 
     def identity(self) -> list[str]:
@@ -582,8 +582,8 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
     """Mine hard negatives: the passages that a retriever ranks highest and that are not relevant, by judgement or by text.
 
     Rules may also exclude candidates that score nearly as high as the query's positive (positive-aware mining:
-    NV-Retriever). With several positives, the lowest score counts. The scores are the retriever's own, those of the index
-    ``scorer``, or the probabilities of ``cross_encoders``.
+    NV-Retriever). If a query has several positives, the lowest of their scores is used. The scores are the retriever's own,
+    those of the index ``scorer``, or the probabilities of ``cross_encoders``.
     """
 
     retriever: Annotated[str, Input("index")]
@@ -591,7 +591,7 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
     depth: Count = 200
     """negatives kept for each query"""
     skip_top: CountOrZero = 0
-    """number of best passages that are skipped, because they may be unjudged positives"""
+    """number of highest-ranked passages that are skipped, because they may be unjudged positives"""
     without_answers: bool = False
     """also exclude passages that contain an answer to the query, where answers are known"""
     below_share: PositiveShare | None = None
@@ -601,7 +601,7 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
     below_score: Finite | None = None
     """keep candidates that score below this; null: no such rule"""
     scorer: Annotated[str | None, Input("index"), Later()] = None
-    """another stage with an index or an encoder, whose scores the rules use; null: the retriever's own scores"""
+    """another stage with an index or an encoder, whose scores the rules use; null: scores of ``retriever``"""
     cross_encoders: Annotated[list[str], Input("cross_encoder"), Later()] = []
     """stages with cross-encoders whose probabilities the rules use; the logits of several are averaged"""
 
@@ -619,7 +619,7 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
         return [f"{key}={value}" for key in RULES if (value := getattr(self, key)) is not None]
 
     def by_content(self) -> set[str]:
-        """Return, besides, the rules and the cross-encoders' settings, which enter the id through ``identity`` where used."""
+        """Also return the rules and the cross-encoders' settings, which enter the id through ``identity`` where used."""
         return super().by_content() | {*RULES, "precision", "chunk_tokens"}
 
     def identity(self) -> list[str]:
@@ -785,7 +785,7 @@ class RetrieverConfig(VectorConfig, StageConfig):
         return Work(sizes, seconds=None if sizes.encoder is None else 3.0, disk=checkpoint_bytes(sizes))
 
     def by_content(self) -> set[str]:
-        """Return, besides, ``folder`` and the keys that leave their value to the checkpoint."""
+        """Also return ``folder`` and the keys that leave their value to the checkpoint."""
         return super().by_content() | {"folder", *self.not_given()}
 
     def identity(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Stage ``encode``: encodes all passages and queries, which gives the index of a dense retriever."""
+"""Stage ``encode``: encodes passages and queries into the index of a dense retriever."""
 
 import math
 import shutil
@@ -86,7 +86,7 @@ def _asked(config: EncodeConfig, context: Context) -> NDArray[np.int64] | None:
 
 
 def _lost(about: dict[str, Any], dtype: str, stage: str) -> dict[str, Any]:
-    """Print and return, for the manifest, the size in bytes of quantised vectors and their recall."""
+    """Print the size in bytes and the recall of quantised vectors, and return both for the manifest."""
     vectors = about.get("windows", about["passages"])
     whole, kept = (
         4 * vectors * about["dim"],

@@ -46,7 +46,7 @@ def _read(path: Path, collection: Collection, positives: Mapping[int, np.ndarray
     """Read the scores of the training queries from a file.
 
     Raises:
-        UserError: the file has two or more scored passages for no training query, so that nothing can be learned.
+        UserError: no training query has two or more scored passages in the file, so nothing can be learned from it.
     """
     pairs = read_pair_scores(path, collection).of_queries(np.array(sorted(positives), np.int64))
     if not (pairs.filled.sum(axis=1) > 1).any():

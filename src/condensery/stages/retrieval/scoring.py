@@ -35,7 +35,7 @@ def searched(
 
     Returns:
         the candidates (n, k); and, for the manifest, the retriever's recall and warnings, and the number of queries that
-        would have retrieved themselves.
+        are themselves passages, which are left out of their candidates.
     """
     index, path = context.input("retriever"), context.folder / "candidates.npy"
     member, threads = context.runtime.distributed, context.runtime.threads
@@ -62,7 +62,7 @@ def scored(
     candidates: np.ndarray,
     group: ProcessGroup,
 ) -> np.ndarray:
-    """Score the candidates (n, k) of queries (n,) by the mean of the cross-encoders, and save the scores in scores.npy.
+    """Score the candidates (n, k) of queries (n,) by the mean logit of the cross-encoders; save the scores in scores.npy.
 
     Returns:
         the scores (n, k).
