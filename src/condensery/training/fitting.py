@@ -12,7 +12,7 @@ from condensery.training.settings import Precision
 
 ROOM = 0.8  # share of the free memory for a chunk; the rest is for other tensors of a step and for fragmentation
 LARGEST = 1 << 17  # tokens, padding included; larger chunks are no faster
-HELD = 3  # further tensors per weight in training: the weight's gradient and AdamW's two moments
+HELD = 3  # number of values that training keeps for each weight: its gradient and AdamW's two moments
 
 
 def chunk_that_fits(

@@ -29,7 +29,7 @@ def check_same(saved: Mapping[str, Plain], here: Mapping[str, Plain], what: str)
 
     Args:
         saved: the entries of the checkpoint.
-        here: the entries of this run. Entries that only one of the two has are not compared.
+        here: the entries of this run. An entry that is missing in ``saved`` or ``here`` is not compared.
         what: word for the entries in the message: data or settings.
     """
     for name, value in here.items():
@@ -70,9 +70,9 @@ class Resumption:
         }
 
     def load(self, checkpoint: dict[str, Any]) -> None:
-        """Raise ``UserError`` where training cannot resume from the checkpoint.
+        """Raise ``UserError`` if training cannot resume from the checkpoint.
 
-        This is the case where the checkpoint has other weights, settings or data than the module, or no optimiser state.
+        Training cannot resume if weights, settings or data differ, or if the checkpoint has no optimiser state.
         """
         if self.module.trainer.state.fn == "fit":
             self._check(checkpoint)
@@ -92,7 +92,7 @@ class Resumption:
             self._check_data(saved["data"], checkpoint)
 
     def _check_data(self, name: str | None, checkpoint: dict[str, Any]) -> None:
-        """Raise ``UserError`` where the checkpoint was written with other data.
+        """Raise ``UserError`` if the checkpoint was written with other data.
 
         Lightning passes a data module only the state that a data module of the same class has written. So this method
         passes the state of another class to the data module.
@@ -106,7 +106,7 @@ class Resumption:
         data.load_state_dict(checkpoint[name])
 
     def check_length(self, steps: int, epoch: int | None) -> None:
-        """Raise ``UserError`` where the run would end before the checkpoint's step, or the length of an epoch differs.
+        """Raise ``UserError`` if the run would end before the checkpoint's step, or the length of an epoch differs.
 
         Args:
             steps: number of steps of the whole run.
@@ -165,7 +165,7 @@ def _dropout(model: nn.Module) -> str:
 
 
 def check_weights(module: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Raise ``UserError`` where the names or shapes of the saved weights differ from those of the module's weights."""
+    """Raise ``UserError`` if the names or shapes of the saved weights differ from those of the module's weights."""
     here, strict = module.state_dict(), getattr(module, "strict_loading", True)
     for name in [*here, *(other for other in saved if other not in here)] if strict else here.keys() & saved.keys():
         shapes = [tuple(one[name].shape) if name in one else "not there" for one in (saved, here)]

@@ -77,7 +77,7 @@ class ContrastiveModule(TowersModule):
         )
 
     def on_fit_start(self) -> None:
-        """Check the data as ``TowersModule`` does. Also raise ``UserError`` where the data module masks tokens."""
+        """Check the data as ``TowersModule`` does. Also raise ``UserError`` if the data module masks tokens."""
         super().on_fit_start()
         masking = getattr(self._data, "masking", None)
         if isinstance(masking, Masking) and masking.rate is not None:

@@ -216,7 +216,7 @@ class MaskedAutoEncoderModule(BackboneModule):
         )
 
     def on_fit_start(self) -> None:
-        """Check the data as ``EncoderModule`` does. Also raise ``UserError`` where the data have no input for the decoder."""
+        """Check the data as ``EncoderModule`` does. Also raise ``UserError`` if the data have no input for the decoder."""
         super().on_fit_start()
         masking = getattr(self._data, "masking", None)
         if isinstance(masking, Masking) and masking.decoder is None:
