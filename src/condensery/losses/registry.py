@@ -83,8 +83,8 @@ def check_loss(loss: Named) -> str:
 def teaching(loss: Named) -> tuple[bool, bool]:
     """Return whether a loss takes a teacher's scores, and whether it needs them. Imports no file of the built-in losses.
 
-    A registered function is assumed to make a loss that takes a teacher's scores, since its result is not known yet.
-    ``BiEncoderModule`` checks the loss once it is made.
+    A registered function is assumed to return a loss that takes a teacher's scores, since the function has not been called
+    yet. ``BiEncoderModule`` checks the loss that it returns.
     """
     name, inner = check_name(loss), _options(loss).get("loss")
     if name in _OURS and isinstance(inner, str | Mapping):  # the loss inside of another loss

@@ -85,7 +85,7 @@ class TrialOfParts:
 
     @contextmanager
     def frozen(self, part: str | None) -> Iterator[None]:
-        """Freeze a part for the block; None = no part."""
+        """Context manager. Inside it, a part is frozen; None = no part."""
         self._fixed = part
         try:
             yield

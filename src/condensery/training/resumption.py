@@ -1,4 +1,4 @@
-"""Resuming a run from a Lightning checkpoint, and which settings may differ from those of the checkpoint's run.
+"""Resumes a run from a Lightning checkpoint, and defines which settings may differ from those of the checkpoint's run.
 
 New settings of the optimiser and of its schedule apply from the step of the checkpoint on. Settings of the batches and of the
 loss must stay the same, because a run that changed them midway could not be reproduced. docs/howto/resuming.md has the table.
@@ -50,7 +50,7 @@ class Resumption:
     def __init__(self, module: pl.LightningModule) -> None:
         self.module = module
         self.step: int | None = None  # step of the checkpoint
-        self.ruled: dict[str, Plain] = {}  # settings of the checkpoint's run that may differ here
+        self.ruled: dict[str, Plain] = {}  # settings of the checkpoint's run that may differ in this run
         self.epoch: int | None = None  # number of batches per epoch in the checkpoint's run
 
     def save(self, checkpoint: dict[str, Any], steps: int, epoch: int | None) -> None:
@@ -174,10 +174,10 @@ def check_weights(module: nn.Module, saved: Mapping[str, Any]) -> None:
 
 
 class Schedule(LambdaLR):
-    """A schedule that keeps its own settings on resuming: the learning rate at step k is that of a new run at step k."""
+    """A learning-rate schedule that keeps its own settings when a run resumes. Only the step comes from the checkpoint."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take only the step from the state of another schedule."""
+        """Read only the step from the saved state, and keep the settings of this schedule."""
         own = self.base_lrs
         super().load_state_dict(state_dict)
         self.base_lrs = own

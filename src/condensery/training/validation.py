@@ -36,8 +36,8 @@ class ValidationSample:
     Attributes:
         queries, passages: chunks of the q queries and of the p passages; the chunks' ``rows`` are indices in the sample.
         relevant: (q, p) bool, True where a passage is relevant to the query.
-        own: (q, p) bool, True where a passage is the query itself (``own_passages``) and is not ranked; None = there is no
-            such passage.
+        own: (q, p) bool, True where a passage is the query itself (``own_passages``) and is therefore not ranked; None = no
+            passage is a query.
     """
 
     queries: list[Chunk]
@@ -68,7 +68,7 @@ def sample_of(
         collection: collection with the judgements.
         tokens: tokenised texts of the collection.
         lengths: maximum query length and passage length in tokens, [CLS] and [SEP] included.
-        queries, passages: largest number of queries and of random passages; the positives are added to the latter.
+        queries, passages: maximum number of queries and of random passages; the positives are added to the passages.
         budget: maximum number of tokens in a chunk, padding included.
         prefixes: token ids put before queries and passages.
         left_out: True = if there are fewer dev queries than ``queries``, add training queries that share a relevant passage
@@ -120,7 +120,7 @@ def pair_sample(
     Args:
         collection: collection with the judgements.
         reader: converts pairs to token ids.
-        queries, passages: largest number of queries and of random passages; the positives are added to the latter.
+        queries, passages: maximum number of queries and of random passages; the positives are added to the passages.
         size: number of pairs per query; less where there are too few passages.
         budget: maximum number of tokens in a chunk, padding included.
 

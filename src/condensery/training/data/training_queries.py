@@ -69,7 +69,7 @@ class TrainingQueries:
 
     @property
     def by_text(self) -> int:
-        """The number of pairs of query and passage that are excluded as negatives because of the passage's text alone."""
+        """The number of query-passage pairs that are excluded as negatives only because of the passage's text."""
         return int(self.no_negative_numbers().sum()) - len(self.positives)
 
     def no_negative_numbers(self) -> Ids:
@@ -93,9 +93,9 @@ class TrainingQueries:
 class TextQueries:
     """Queries that were built from passages. The positive of each query is its passage.
 
-    Few passages are judged relevant to a training query. All other passages occur only as negatives, so a retriever that is
-    trained on judged queries alone learns to rank them low. With queries built from passages, every passage can be a
-    positive.
+    Few passages are judged relevant to a training query. All other passages occur only as negatives. So a retriever that is
+    trained on judged queries alone learns to rank these other passages low. With queries built from passages, every passage
+    can be a positive.
 
     Attributes:
         store: the tokenised queries.

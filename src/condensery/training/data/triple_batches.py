@@ -61,10 +61,10 @@ class TripleBatches:
     """Makes batches of queries, one positive for each query, and hard negatives.
 
     The passages of the other queries in a batch are negatives as well. One positive and ``negatives`` hard negatives are
-    drawn for each query, anew in each epoch. Hard negatives are drawn without replacement from the query's pool. Where the
-    pool is too small, the missing ones are drawn from the whole corpus. A passage that is judged relevant to the query is
-    never its hard negative. Neither is a passage with the text of a relevant passage or of the query (``NoNegatives``). A
-    passage that occurs twice in a batch is encoded once.
+    drawn for each query, anew in each epoch. Hard negatives are drawn without replacement from the query's pool of negatives.
+    If the pool is too small, the missing negatives are drawn from the whole corpus. A passage that is judged relevant to the
+    query is never drawn as its hard negative. Neither is a passage with the text of a relevant passage or of the query
+    (``NoNegatives``). A passage that occurs twice in a batch is encoded once.
 
     Args:
         queries, passages: token stores of the collection; ``titles``: token store of the passages' titles, or None.
@@ -218,7 +218,7 @@ class TripleBatches:
     def _hard_negatives(self, epoch: int, chosen: Ids, positive: Ids) -> Ids:
         """Draw passages from each query's pool, or from the corpus where the pool has too few: (b, negatives).
 
-        Where the corpus has too few as well, the query's ``positive`` (b,) fills the gap. It is in the batch already.
+        If the corpus has too few as well, the query's ``positive`` (b,), which is in the batch already, fills the gap.
         """
         if not self.negatives:
             return np.empty((len(chosen), 0), dtype=np.int64)

@@ -56,7 +56,7 @@ class TrainingModule(pl.LightningModule):
         tokens: number of tokens that all processes together read in the last step, padding not counted.
         trained_on: value of a data module's ``pairs`` that fits this module -> how to write this data module in Python.
         usual_rate: default peak learning rate, as in ``conf/stage/``.
-        asked_to_leave: True = one of the processes received a signal to end, such as SLURM's warning.
+        asked_to_leave: whether one of the processes received a signal to end, such as SLURM's warning.
 
     Raises:
         UserError: a number is out of its range.
