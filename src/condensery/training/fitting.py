@@ -1,4 +1,4 @@
-"""Finds the largest chunk that fits into GPU memory, by measuring before training."""
+"""Finds the largest chunk size that fits into GPU memory, by measuring memory use before training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +48,8 @@ def doubled(peak: Callable[[int], tuple[int, bool]], room: float, smallest: int)
     A chunk of twice the size is expected to need twice the memory. Doubling also ends once the size reaches ``LARGEST``.
 
     Args:
-        peak: function from chunk size to the bytes that a chunk takes, and whether it holds the whole batch.
+        peak: function of the chunk size. It returns the number of bytes that a chunk takes, and whether one chunk holds the
+            whole batch.
         room: number of bytes that a chunk may take.
         smallest: first chunk size, in tokens with padding.
 

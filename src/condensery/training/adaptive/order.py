@@ -6,7 +6,7 @@ process waits until the file contains it. A run that was killed resumes with the
     00001.vectors.npz   vectors of the queries (t, d) and positives (u, d), encoded before the first step of epoch 1; deleted
                         when all batches of that epoch are made
     00001.batches       the pairs of batch 0, then of batch 1, ... as int32; the file grows as batches are made
-    failed.txt          the reason why no more batches will come
+    failed.txt          the reason why no more batches will be made
 
 The batches of an epoch depend only on seed, epoch and similarities. They do not depend on the time or the process in which
 they are made.
@@ -41,10 +41,10 @@ _PAUSE = 0.02  # seconds between two checks of a file
 
 @dataclass(frozen=True)
 class AdaptiveOrder:
-    """An ``Order`` of hard batches. The object is pickled for other processes, so its two functions must be picklable.
+    """An ``Order`` of hard batches. It is pickled for other processes, so ``lexical`` and ``dense`` must be picklable.
 
     Attributes:
-        folder: folder of the files.
+        folder: folder of the files through which the processes communicate.
         positives, starts: see ``TrainingQueries``.
         batch_size, beam, seed: see ``Scheduler``.
         similarity: bm25 or encoder in all epochs; bm25_then_encoder = BM25 in the first epoch, the encoder in later ones.
@@ -91,7 +91,7 @@ class AdaptiveOrder:
         return np.unique(self.positives)
 
     def vectors(self, epoch: int) -> Path | None:
-        """Return the path of the vectors for an epoch; None if the vectors are not needed, or no longer needed."""
+        """Return the path of the file with an epoch's vectors; None if the vectors are not needed, or no longer needed."""
         encoded = self.similarity == "encoder" or (self.similarity == "bm25_then_encoder" and epoch > 0)
         whole = self._scheduled(epoch) == self.items
         return self.folder / f"{epoch:05d}.vectors.npz" if encoded and not whole else None

@@ -69,7 +69,9 @@ class MaskedDataModule(TokenDataModule):
 
 
 class SpanPairDataModule(MaskedDataModule):
-    """Spans for Condenser and MLM, pairs of spans for coCondenser and CoT-MAE, pairs of sentence and span for ICT.
+    """The data of pre-training on documents: spans, pairs of spans, or pairs of a span and one of its sentences.
+
+    Condenser and MLM read single spans. coCondenser and CoT-MAE read pairs of spans. ICT reads pairs with sentences.
 
     Args:
         data: a folder (in the BEIR layout, of documents, or of plain text), a list of texts, a ``Collection``, or ``Tokens``.
