@@ -25,7 +25,7 @@ WAITED = 0.05  # share of the training time; a shorter wait for batches is not r
 
 
 class Throughput(pl.Callback):
-    """Shows completed steps, loss, tokens/s and remaining time. Logs tokens/s and the number of tokens read so far."""
+    """Shows completed steps, loss, tokens/s and remaining time. Logs tokens/s and the tokens read since the first step."""
 
     def __init__(self, label: str, steps: int, every: int) -> None:
         self.label, self.steps, self.every = label, steps, every

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step and of the layer."""
+"""Computes the learning rate as a function of the step and of the layer."""
 
 import math
 

@@ -51,7 +51,7 @@ class EncoderModule(TrainingModule):
                 raise UserError(f"inputs of {longest} tokens are longer than the encoder's {encoder.longest} positions")
 
     def towers(self) -> BiEncoder:
-        """Return the current retriever. It shares the weights of this module."""
+        """Return the current retriever, which shares its weights with this module."""
         raise NotImplementedError
 
     def save_pretrained(

@@ -34,7 +34,7 @@ class PairChunk(Chunk):
 
 @dataclass(frozen=True, kw_only=True)
 class PairBatch(Batch):
-    """A batch of pairs of a passage and a query; ``tokens`` counts the tokens of passages and queries.
+    """A batch of pairs of a passage and a query. Its ``tokens`` is the number of tokens in passages and queries together.
 
     Attributes:
         targets: number of query tokens in all chunks.
@@ -44,7 +44,7 @@ class PairBatch(Batch):
 
 
 class GeneratorBatches:
-    """Makes batches of judged pairs, every pair once per epoch. Texts are tokenised when their batch is made.
+    """Makes batches of judged pairs of passage and query, every pair once per epoch. Tokenises the texts of each batch.
 
     Args:
         pairs: (n, 2) row of the passage and row of the query of each pair.
