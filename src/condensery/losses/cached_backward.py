@@ -1,4 +1,4 @@
-"""The gradient cache (``gradient_cache``; Gao and Callan 2021b, §3.3) for any encoder and any loss of another program."""
+"""The gradient cache (``gradient_cache``; Gao and Callan 2021b, §3.3) for encoders and losses from outside this package."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,27 +16,28 @@ Part = tuple[Callable[[Any], Tensor], Sequence[Any]]
 def cached_backward(
     loss: Callable[..., Tensor], *parts: Part, backward: Callable[[Tensor], None] = Tensor.backward
 ) -> Tensor:
-    """Accumulate the exact gradient of a loss over many vectors in the memory of one chunk.
+    """Accumulate the exact gradient of a loss over the vectors of many chunks, with the memory that one chunk needs.
 
     This is the gradient cache of Gao and Callan 2021b (§3.3). The gradient is exact under dropout as well.
 
         loss = cached_backward(contrast, (query_encoder, query_chunks), (passage_encoder, passage_chunks))
 
     Args:
-        loss: function that takes the vectors of each part, (n, d) in fp32 or wider, in the order of the parts, and returns
-            a scalar. It may have weights, such as a learned temperature. Parts may have different d.
-        parts: pairs of an encoder and the chunks that it reads. An encoder maps a chunk to its vectors (b, d); several
-            parts may have the same encoder. A chunk is a tensor or a sequence of length b, or a mapping (or a tokenizer's
-            output) whose first entry is such a tensor or sequence. A chunk whose vectors need no gradient is encoded
-            once: a chunk of a frozen encoder, or one that holds precomputed vectors.
+        loss: function that returns a scalar. Its arguments are the vectors of each part, (n, d) in fp32 or wider, in the
+            order of the parts. Parts may have different d. The loss may have trainable weights, such as a learned
+            temperature.
+        parts: pairs of an encoder and the chunks that it reads. An encoder maps a chunk to vectors (b, d). Several parts may
+            have the same encoder. A chunk is a tensor or a sequence of length b, or a mapping (or a tokenizer's output)
+            whose first entry is such a tensor or sequence. A chunk whose vectors need no gradient, because its encoder is
+            frozen or its vectors are precomputed, is encoded only once.
         backward: function that back-propagates a scalar, such as ``self.manual_backward`` or ``accelerator.backward``. It is
-            called once per chunk, and once for the loss's own weights.
+            called once per chunk, and once for the trainable weights of the loss.
 
     Returns:
-        the loss, detached. Its gradient is added to ``.grad`` of all weights, including the weights of the loss.
+        the loss, detached. The gradient is added to ``.grad`` of all weights, including the weights of the loss.
 
     Raises:
-        UserError: a part has no chunk, an encoder does not return finite vectors (b, d), the loss is no scalar, or no
+        UserError: a part has no chunk, an encoder does not return finite vectors (b, d), the loss is not a scalar, or no
             weight has a gradient.
     """
     chunks = chunks_of(parts)
@@ -56,12 +57,12 @@ def cached_backward(
 
 @dataclass(frozen=True)
 class PieceChunk:
-    """A chunk of another program, with the attributes of ``Chunk`` that the gradient cache reads.
+    """Wraps a chunk from outside this package, with the attributes of ``Chunk`` that the gradient cache reads.
 
     Attributes:
-        piece: the chunk as the program passed it.
+        piece: the chunk as it was passed to ``cached_backward``.
         tower: the index of the part that the chunk belongs to.
-        rows: (b,) the index of each row of the chunk among the rows of all parts.
+        rows: (b,) index of each of the chunk's rows, counted over all parts.
     """
 
     piece: Any
@@ -104,7 +105,7 @@ def chunks_of(parts: Sequence[Part]) -> list[PieceChunk]:
 
 
 class _Encoders:
-    """The encoders of all parts as one ``ChunkEncoder``.
+    """Combines the encoders of all parts into one ``ChunkEncoder``.
 
     Attributes:
         widths: index of a part -> dimensions of its vectors; set when the first chunk of the part is encoded.

@@ -1,4 +1,4 @@
-"""The modules and tensors that functions read besides their arguments, such as an encoder in a closure."""
+"""Finds the modules and tensors that functions read besides their arguments, such as an encoder in a closure."""
 
 import functools
 import inspect
@@ -18,8 +18,8 @@ class Captured:
     """The modules and tensors that functions reach through closures, globals, partial arguments or a method's object.
 
     Attributes:
-        modules: the modules, by the name under which each was reached.
-        tensors: the tensors that were reached outside of any module, by name.
+        modules: name under which a module was reached -> the module.
+        tensors: name -> a tensor that was reached outside of any module.
     """
 
     def __init__(self, roots: Mapping[str, Any]) -> None:
@@ -30,7 +30,7 @@ class Captured:
             self._walk(name, value, _DEPTH)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the modules' parameters and the leaf tensors that require a gradient, each once under its first name."""
+        """Return by name the modules' parameters, and the leaf tensors that require a gradient. A weight has one name."""
         found: dict[str, Tensor] = {}
         for name, module in self.modules.items():
             found |= {f"{name}.{part}": weight for part, weight in module.named_parameters(remove_duplicate=False)}
@@ -59,7 +59,7 @@ class Captured:
 
 
 def _parts_of(name: str, value: Any) -> list[tuple[str, Any]]:
-    """Return the parts of an object, each with a name."""
+    """Return (name, part) for each object that ``value`` refers to; an empty list for objects of common libraries."""
     if isinstance(value, Mapping):
         return [(f"{name}[{key!r}]", inner) for key, inner in list(value.items())[:_ENTRIES]]
     if isinstance(value, list | tuple | set):
@@ -91,9 +91,9 @@ def _words_of(code: types.CodeType) -> list[str]:
 
 @contextmanager
 def copies(tensors: Iterable[Tensor], double: bool) -> Iterator[None]:
-    """Open a block in which the tensors hold copies of their data, in float64 if ``double``, and have no gradient.
+    """Context manager. Inside it, the tensors hold copies of their data, in float64 if ``double``, and have no gradient.
 
-    After the block the tensors, their gradients, the random states and the default dtype are restored bit for bit.
+    On leaving it, the tensors, their gradients, the random states and the default dtype are restored bit for bit.
     """
     each = {id(tensor): tensor for tensor in tensors}
     before = [(tensor, tensor.data, tensor.grad) for tensor in each.values()]
@@ -118,7 +118,7 @@ def _put(tensor: Tensor, data: Tensor) -> None:
 
 @contextmanager
 def evaluated(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Open a block in which the modules are in evaluation mode, without dropout."""
+    """Context manager. Inside it, the modules are in evaluation mode, without dropout."""
     modes = [(part, part.training) for module in modules for part in module.modules()]
     try:
         for part, _ in modes:

@@ -1,6 +1,6 @@
 """The contrastive loss over pairs of spans (coCondenser), and the label and teacher-score matrices of a batch.
 
-A contrast is a loss as a function of the vectors of the whole batch, in fp32 or wider.
+A ``Contrast`` is a function that maps the vectors of the whole batch, in fp32 or wider, to a loss.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def span_contrast(vectors: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
 
     Args:
         vectors: (2n, d) vectors; rows 2i and 2i + 1 are the two spans of document i, or a passage and its query.
-        temperature: divisor of the inner products (tau of Wu et al. 2023); Gao and Callan 2021b have none (1).
+        temperature: divisor of the inner products (tau of Wu et al. 2023); 1 gives the loss of Gao and Callan 2021b.
 
     Returns:
         the mean over spans of -log (exp<h_i1, h_i2> / sum over all other spans exp<h_ij, h_kl>); zero for a single pair.
@@ -63,7 +63,7 @@ def teacher_scores(scored: Tensor, scores: Tensor, passages: Tensor, queries: in
 
 
 def _columns(pairs: Tensor, passages: Tensor) -> tuple[Tensor, Tensor]:
-    """Look up the passage of each pair (n, 2) in the ascending ``passages`` (p,).
+    """Find the passage of each pair (n, 2) in ``passages`` (p,), which are ascending.
 
     Returns:
         (n,) the index of each pair's passage in ``passages``, and (n,) bool, True where the passage is in ``passages``. The

@@ -1,9 +1,10 @@
 """Cross-batch negatives (RocketQA §4.1, Qu et al. 2021): a contrast over the vectors of all processes.
 
-Each process computes the loss of the joined batch from the vectors of all processes. Only the process's own vectors have a
-graph. The gradients of the processes are averaged afterwards, and the average must be the gradient of the joined batch. The
-graph of a row is in one process only, so the gradient at the vectors is multiplied by the number of processes. The gradient
-of the loss's own weights is complete in every process and is not multiplied.
+Each process gathers the vectors of all processes and computes the loss of the joined batch. In a process, only the vectors
+that it encoded itself have an autograd graph. The gradients of the processes are averaged afterwards, and the average must
+equal the gradient of the joined batch. Each row has a graph in one process only, so averaging would divide its gradient by
+the number of processes. Hence the gradient at the vectors is multiplied by this number. The gradient of the loss's own
+weights is complete in every process and is not multiplied.
 """
 
 import torch
@@ -19,15 +20,15 @@ def across_processes(contrast: Contrast) -> Contrast:
 
 
 def joined_passages(passages: Tensor, names: Tensor, positive: Tensor, judged: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Join the passages of all processes, with the positives and judgements of all queries in the order of ``gathered``.
+    """Join the passages of all processes, and the positives and judgements of all queries, in the order of ``gathered``.
 
-    A passage that several processes have becomes one passage, with the vector from the first of these processes. The
-    result equals the batch of a single process.
+    If several processes have the same passage, it occurs once in the result, with the vector from the first of these
+    processes. The result equals the batch of a single process.
 
     Args:
         passages: (p, d) the vectors of this process's passages.
         names: (p,) the collection rows of this process's passages.
-        positive: (q,) the row in ``passages`` of each query's positive.
+        positive: (q,) the row of each query's positive in ``passages``.
         judged: (j, 2) pairs of a query of this process, numbered from 0, and the collection row of a passage that is judged
             relevant to the query.
 

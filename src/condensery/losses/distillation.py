@@ -1,7 +1,8 @@
 """Distillation losses: the student learns a teacher's scores of a query's passages, not only which passage is relevant.
 
-The student's score of a query q and a passage d is <q, d> / temperature. The teacher's score is its score in the batch,
-divided by teacher_temperature. A pair without a teacher's score is NaN in the batch and is left out of the loss.
+The student's score of a query q and a passage d is <q, d> / temperature. The teacher's score is read from the batch and
+divided by teacher_temperature. Where the teacher has not scored a pair, the batch holds NaN, and the pair is left out of the
+loss.
 
 Symbols in shapes: q queries and p passages of a batch, d dimensions of a vector.
 """
@@ -78,8 +79,8 @@ class KLDivergence(RetrievalLoss):
 
     Both distributions are softmaxes over the same passages (Hinton et al. 2015; Lin et al. 2020, "Distilling Dense
     Representations for Ranking using Tightly-Coupled Teachers"). The loss is the mean over the queries for which the teacher
-    has scored two passages or more, because the softmax over one passage is always 1. The divergence is not multiplied by
-    temperature ** 2, whereas sentence-transformers' ``DistillKLDivLoss`` is.
+    has scored two passages or more, because the softmax over one passage is always 1. sentence-transformers'
+    ``DistillKLDivLoss`` multiplies the divergence by temperature ** 2; this loss does not.
 
     Args:
         temperature: divisor of the student's inner products, as in InfoNCE.

@@ -2,12 +2,13 @@
 
 The steps follow Gao and Callan 2021b, §3.3, eq. 8-12. Here h is a vector and L the contrastive loss.
 
-1. Encode every chunk and keep its vectors. One chunk, of queries or passages, is encoded with its autograd graph, which is
-   kept until step 3; this is the waiting chunk. Every other chunk is encoded without a graph, by the backbone alone.
+1. Encode every chunk and keep its vectors. One chunk, called the waiting chunk, is encoded with its autograd graph, and the
+   graph is kept until step 3. Every other chunk is encoded without a graph, by the backbone alone.
 2. Compute the contrastive loss over all vectors, and its gradient at each vector, v = dL / dh (eq. 9). The loss's own
    weights, such as a learned temperature, get their gradient in this step.
-3. Back-propagate, chunk by chunk, the sum of v . h and the chunk's own losses (eq. 12). The waiting chunk uses its kept
-   graph. Every other chunk is encoded again under the same dropout. This accumulates the gradient of the whole batch.
+3. Back-propagate, chunk by chunk, the sum of v . h over the chunk's vectors plus the chunk's own losses (eq. 12). The waiting
+   chunk uses its kept graph. Every other chunk is encoded again with the same dropout masks. The gradient of the whole batch
+   accumulates.
 
 One graph is in memory at a time, with one exception: the graph of a few queries may exist beside the graph of the passages.
 A batch of one chunk is encoded once. A chunk whose vectors need no gradient is also encoded once, because step 3 skips it.
@@ -27,7 +28,8 @@ from condensery.losses.contrast import Contrast
 from condensery.system import memory
 from condensery.tokens.batches import Chunk
 
-_MANY = 16  # chunks; with more, free memory is returned twice per chunk, which costs a tenth of the batch's time
+# With more than this number of chunks, free memory is returned twice per chunk, which costs a tenth of the batch's time.
+_MANY = 16
 # While the waiting chunk's graph is kept, each chunk before it builds its own graph, too. Together the chunks before it
 # may hold at most this share of the waiting chunk's tokens.
 _FEW = 0.25
@@ -53,14 +55,14 @@ def wide(vectors: Tensor) -> Tensor:
 
 
 class _Replays:
-    """The states of the random number generators before each chunk, so that its second pass draws the same dropout.
+    """Saves the states of the random number generators before each chunk, so that its second pass draws the same dropout.
 
-    All states are in one block of memory. One small tensor per chunk would lie between the chunk's other tensors, and would
-    fragment the memory that is free once those tensors are released.
+    All states are in one block of memory. If each chunk had a small tensor of its own, that tensor would lie between the
+    chunk's other tensors, and would fragment the free memory after those tensors are released.
     """
 
     def __init__(self, chunks: int, device: torch.device) -> None:
-        self.gpus = [device] if device.type == "cuda" else _gpus_in_use()  # chunks of texts do not tell the device
+        self.gpus = [device] if device.type == "cuda" else _gpus_in_use()  # chunks of strings have no device
         self.cpu = torch.get_rng_state().new_empty((chunks, len(torch.get_rng_state())))
         self.cuda = [self.cpu.new_empty((chunks, len(torch.cuda.get_rng_state(gpu)))) for gpu in self.gpus]
 
@@ -91,22 +93,22 @@ def backpropagate(
     *,
     padded: bool = False,
 ) -> dict[str, Tensor]:
-    """Accumulate the gradient of ``contrast`` + the chunks' own losses over a whole batch, in the memory of one chunk.
+    """Accumulate the gradient of ``contrast`` plus the chunks' own losses over a whole batch, with the memory of one chunk.
 
     Args:
         model: model that encodes a chunk.
         chunks: chunks of the batch; ``Chunk.rows`` are the batch rows of a chunk. Each row 0 .. n - 1 is in one chunk.
-        contrast: loss of the vectors of all rows in batch order, (n, d) in fp32 or wider -> scalar; None = no contrast. It
-            may have weights of its own.
+        contrast: function that maps the vectors of all rows in batch order, (n, d) in fp32 or wider, to a scalar loss. It
+            may have trainable weights. None = no contrast.
         backward: function that back-propagates a scalar (Lightning's also scales it for fp16). It is called once per
             chunk. If the contrast has weights, it is called for them once before the chunks.
         padded: whether chunks may have vectors of different widths; narrower vectors are then padded with zeros.
 
     Returns:
-        the losses, detached: ``contrast`` (if there is one), and the sum over the chunks of each of the model's own losses.
+        the losses by name, detached: ``contrast`` (if there is one), and the model's own losses, summed over the chunks.
 
     Raises:
-        UserError: no weight has a gradient, the contrast has no gradient or is no scalar, or the vectors have different
+        UserError: no weight has a gradient, the contrast has no gradient or is not a scalar, or the vectors have different
             widths although ``padded`` is false.
     """
     losses: dict[str, Tensor] = {}
@@ -152,7 +154,7 @@ def _back_propagate_chunk(
 
     Args:
         encode: function that returns the chunk's vectors (b, d) and the chunk's own losses.
-        gradient: (b, d) or wider, the gradient v at the chunk's vectors; None = there is no gradient.
+        gradient: (b, d), or with further columns, the gradient v at the chunk's vectors; None = there is no gradient.
         backward: function that back-propagates a scalar.
         encoded: function that is called between the forward and the backward pass, when memory use peaks.
 
@@ -170,8 +172,9 @@ def _back_propagate_chunk(
 def _waits(chunks: Sequence[Chunk]) -> int:
     """Return the index of the waiting chunk: the first chunk of the batch, or the first chunk of the second tower.
 
-    Of two chunks the larger one is chosen. More than two chunks are back-propagated in turn. Then the first chunk of the
-    second tower is chosen if the chunks before it together hold at most ``_FEW`` times its tokens.
+    If the batch has two chunks of different towers, the larger one is chosen. With more than two chunks, the first chunk of
+    the second tower is chosen if the chunks before it together hold at most ``_FEW`` times its tokens. The reason is that
+    chunks are then back-propagated in their order, so the graphs of these earlier chunks exist beside the waiting graph.
     """
     second = next((index for index, chunk in enumerate(chunks) if chunk.tower != chunks[0].tower), 0)
     before = sum(chunk.tokens for chunk in chunks[:second])
@@ -179,7 +182,7 @@ def _waits(chunks: Sequence[Chunk]) -> int:
 
 
 def leaves(root: Tensor) -> Iterator[Tensor]:
-    """Yield each leaf tensor that requires a gradient and from which ``root`` was computed, once."""
+    """Yield, once each, the leaf tensors that require a gradient and from which ``root`` was computed."""
     if root.grad_fn is None:
         yield from [root] if root.requires_grad else []
         return
@@ -194,7 +197,9 @@ def leaves(root: Tensor) -> Iterator[Tensor]:
 
 
 class _FirstPass:
-    """Steps 1 and 2: the vectors of all chunks, their gradients (n, d), and the second encoding of each chunk.
+    """Runs steps 1 and 2 and holds their results: the vectors of all chunks and the gradients at the vectors.
+
+    For step 3, ``again`` encodes a chunk a second time.
 
     The choice of the waiting chunk does not change the result, because the chunks draw their dropout and are
     back-propagated in a fixed order. There is one exception. If the batch has two chunks, the waiting chunk is
@@ -250,8 +255,8 @@ class _FirstPass:
     def _place(self, chunk: Chunk, vectors: Tensor) -> None:
         """Write a chunk's vectors (b, d) into the vectors of the batch (n, d).
 
-        The batch's vectors have the widest dtype of the chunks' vectors. They are on a GPU as soon as one chunk's vectors
-        are.
+        The batch's vectors get the widest dtype among the chunks' vectors. They move to a GPU as soon as the vectors of one
+        chunk are on it.
         """
         rows, width = sum(map(len, self.chunks)), vectors.shape[1]
         if self.vectors is None:
@@ -270,9 +275,9 @@ class _FirstPass:
     def loss(self, contrast: Contrast, backward: Callable[[Tensor], None]) -> Tensor:
         """Return the contrastive loss, detached, and set ``gradient`` to the gradient at the vectors.
 
-        The contrast's own weights get their gradient through ``backward``, which may scale it. To measure the scale, a zero
-        that requires a gradient is added to the loss; its gradient is the scale. The gradient at the vectors is divided by
-        the scale, because it passes through ``backward`` a second time.
+        The contrast's own weights get their gradient through ``backward``, which may scale gradients. To measure the scale,
+        a zero that requires a gradient is added to the loss. The gradient at this zero is the scale. The gradient at the
+        vectors is divided by the scale, because it passes through ``backward`` a second time in step 3.
         """
         assert self.vectors is not None, "a batch has a chunk"
         self.gradient = None
@@ -296,13 +301,13 @@ class _FirstPass:
         return loss.detach()
 
     def gradient_of(self, index: int) -> Tensor | None:
-        """Return the gradient at a chunk's vectors, (b, d) or wider; None if no vector needs a gradient."""
+        """Return the gradient (b, d) at a chunk's vectors, or None. Padded vectors have further columns."""
         return None if self.gradient is None else self.gradient[self.chunks[index].rows]
 
     def again(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the vectors (b, d) and own losses of a chunk, with their graph.
 
-        Those of the waiting chunk were kept. Any other chunk is encoded a second time under the same dropout.
+        The waiting chunk's vectors and losses were kept. Any other chunk is encoded again with the same dropout masks.
         """
         if index == self.waits:
             return self.kept.pop()

@@ -8,19 +8,21 @@ from torch import Tensor
 from condensery.errors import UserError
 
 LOSS = "the loss itself"
-_SMALL = 1e-6  # times the largest entry of all gradients; errors of smaller gradients are measured against this bound
-_NEARLY = 1e-2  # times a gradient's largest entry; a smaller error is taken for rounding
-_LIKE = 1e-4  # times a gradient's largest entry; largest deviation at which it counts as a multiple of the correct one
+# The bounds are relative to the largest entry, of all gradients (_SMALL) or of one gradient (_NEARLY, _LIKE).
+_SMALL = 1e-6  # if a gradient's largest entry is below this bound, its error is measured relative to the bound
+_NEARLY = 1e-2  # a smaller error is attributed to rounding
+_LIKE = 1e-4  # largest deviation at which a gradient counts as a multiple of the correct gradient
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One weight whose gradient is wrong.
+    """A weight whose gradient is wrong, with the error of the gradient.
 
     Attributes:
         weight: the weight's name, or ``LOSS``.
-        error: the largest difference between the gradients, as a share of the correct gradient's largest entry.
-        factor: the gradient divided by the correct gradient; None = the gradient is no multiple of the correct one.
+        error: largest difference between the gradient and the correct gradient, relative to the correct gradient's largest
+            entry.
+        factor: the gradient divided by the correct gradient; None = the gradient is not a multiple of the correct one.
         missing: whether the weight has no gradient, or only zeros.
     """
 
@@ -40,7 +42,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of the check in one setting. It is true if every gradient is correct.
+    """The result of the check in one setting. Its truth value is True if every gradient is correct.
 
     Attributes:
         setting: name of the setting.
@@ -76,7 +78,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class GradientReport:
-    """The report of ``check_gradients``. It is true if every gradient is correct. As a string it names the wrong ones.
+    """The report of ``check_gradients``. Its truth value is True if every gradient is correct.
+
+    Its string names the wrong gradients.
 
     Attributes:
         outcomes: the outcome of each setting that was tried.
@@ -184,7 +188,7 @@ def _besides(outcome: Outcome, left: list[str]) -> list[Difference]:
 
 
 def _factors(outcomes: Iterable[Outcome], left: list[str]) -> set[float | None]:
-    """Return the factors between wrong and correct gradients, to three digits; None = a gradient is no multiple."""
+    """Return the factors by which gradients differ from the correct ones, to three digits; None = no common factor."""
     found = [one for each in outcomes for one in _besides(each, left) if one.weight != LOSS]
     return {None if one.factor is None else float(f"{one.factor:.3g}") for one in found}
 
@@ -203,7 +207,7 @@ def _of_weights_left_out(left: list[str], of_the_loss: set[str]) -> list[str]:
 
 
 def _of_one_process(plain: list[Outcome], wrong: list[Outcome], left: list[str]) -> list[str]:
-    """Return the causes of differences within one process: first those without dropout, then those only with dropout."""
+    """Return the causes of differences within one process. Causes that also occur without dropout come first."""
     steady = [one for one in wrong if not one.random]
     causes = []
     if steady:

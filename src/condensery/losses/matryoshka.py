@@ -22,16 +22,18 @@ from condensery.ranges import Positive
 
 @register("matryoshka")
 class Matryoshka(RetrievalLoss):
-    """The weighted sum of a loss L at several sizes: sum_i w_i L(the first dims_i dimensions of each vector).
+    """The weighted sum of a loss L at several vector sizes (Kusupati et al. 2022).
+
+    The sum is sum_i w_i L(the first dims_i dimensions of each vector).
 
     Truncated vectors are normalised again if the encoder normalises its vectors. If L has trainable weights, each size has
     its own copy of them.
 
     Args:
         dims: the sizes, without repeats and at most d. The whole vector is trained only if d is one of the sizes.
-        loss: L: the name of a loss, a mapping with ``name`` and its options, or a ``RetrievalLoss``.
-        weights: w, one weight per size; None = 1 for each.
-        temperature: the temperature of L, where ``loss`` does not set it.
+        loss: the loss L, given as the name of a loss, a mapping with ``name`` and the loss's options, or a ``RetrievalLoss``.
+        weights: the weights w, one per size; None = every weight is 1.
+        temperature: the temperature of L if ``loss`` does not set it.
 
     Raises:
         UserError: sizes or weights are not valid, or there is no such loss.
@@ -69,7 +71,7 @@ class Matryoshka(RetrievalLoss):
             self._widths = [part.shape[1] for part in self._features(torch.zeros(1, hidden_size), PASSAGE)]
 
     def features(self, vectors: Tensor, tower: int) -> Tensor:
-        """Return the vectors (b, d), or L's own features of all sizes, concatenated along the last dimension."""
+        """Return the vectors (b, d). If L defines its own features, return those of all sizes, concatenated by columns."""
         return torch.cat(self._features(vectors, tower), dim=1) if self._own_features else vectors
 
     def forward(

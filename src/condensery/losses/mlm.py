@@ -9,11 +9,11 @@ from condensery.tokens.batches import Chunk
 
 
 class MaskedPrediction:
-    """A pre-training model as a ``ChunkEncoder`` of the gradient cache.
+    """Wraps a pre-training model so that the gradient cache can use it as a ``ChunkEncoder``.
 
-    It computes CLS vectors, and each chunk's share of every loss. The shares of a loss add up, over the chunks, to the mean
-    over the predicted tokens of the whole batch. So the loss does not depend on how the batch is cut into chunks (Gao and
-    Callan 2021a, eq. 11; 2021b, eq. 7).
+    For each chunk it computes the CLS vectors and the chunk's contribution to every loss. Summed over all chunks, the
+    contributions to a loss equal the loss's mean per predicted token of the whole batch. So the loss does not depend on how
+    the batch is split into chunks (Gao and Callan 2021a, eq. 11; 2021b, eq. 7).
     """
 
     def __init__(
@@ -22,12 +22,12 @@ class MaskedPrediction:
         masked: float | Mapping[str, float],
         weight: float | Mapping[str, float] = 1.0,
     ) -> None:
-        """Wrap a model. ``masked`` and ``weight`` are one number for all losses, or a number for each loss by name.
+        """Wrap a model. ``masked`` and ``weight`` are one number for all losses, or a mapping from loss name to number.
 
         Args:
             model: model that computes the losses.
-            masked: number of predicted tokens in the batch; with several processes, the mean of the processes' numbers.
-            weight: factor of the losses (1 in the papers).
+            masked: number of predicted tokens in the batch; with several processes, the mean number per process.
+            weight: factor by which a loss is multiplied (1 in the papers).
         """
         self.model = model
         self.masked, self.weight = masked, weight
@@ -37,7 +37,7 @@ class MaskedPrediction:
         return self.model.vectors(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the late CLS vectors (b, d), and the chunk's share of each loss by name."""
+        """Return the late CLS vectors (b, d), and the chunk's contribution to each loss, by name."""
         vectors, losses = self.model.encode(chunk)
         return vectors, {name: loss.sum() * self._scale(name) for name, loss in losses.items()}
 

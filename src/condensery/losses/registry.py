@@ -24,7 +24,7 @@ _OURS = {  # name -> the file in this folder
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
-    """Register a loss by ``name`` for recipes and ``BiEncoderModule``. Decorates a loss class, or a function that makes one.
+    """Register a loss by ``name`` for recipes and ``BiEncoderModule``. Decorates a loss class or a function that returns one.
 
     Args:
         name: the name in ``loss: NAME``. Options given with the name become arguments of the class or function.
@@ -43,7 +43,11 @@ def register(name: str) -> Callable[[Maker], Maker]:
 
 
 def check_name(loss: Named) -> str:
-    """Return the name of a loss, given alone or in a mapping with options. Raises ``ValueError`` for an unknown loss."""
+    """Return the name of a loss that is given as a string or as a mapping with ``name`` and options.
+
+    Raises:
+        ValueError: there is no such loss, or the mapping has no name.
+    """
     names = {*_OURS, *_LOSSES}
     if not isinstance(loss, str) and "name" not in loss:
         raise ValueError(f"a loss with options has a name beside them, one of {', '.join(sorted(names))}")
@@ -79,8 +83,8 @@ def check_loss(loss: Named) -> str:
 def teaching(loss: Named) -> tuple[bool, bool]:
     """Return whether a loss takes a teacher's scores, and whether it needs them. Imports no file of the built-in losses.
 
-    A registered function is assumed to make a loss that takes a teacher's scores, since its result is not known yet.
-    ``BiEncoderModule`` checks the loss once it is made.
+    A registered function is assumed to return a loss that takes a teacher's scores, since the function has not been called
+    yet. ``BiEncoderModule`` checks the loss that it returns.
     """
     name, inner = check_name(loss), _options(loss).get("loss")
     if name in _OURS and isinstance(inner, str | Mapping):  # the loss inside of another loss
@@ -92,7 +96,7 @@ def teaching(loss: Named) -> tuple[bool, bool]:
 
 
 def takes_teacher(loss: Any) -> bool:
-    """Return whether the ``forward`` of a loss or loss class takes ``teacher``; True for a function, without ``forward``."""
+    """Return whether ``forward`` of a loss or loss class takes ``teacher``; True for a function, which has no ``forward``."""
     forward = getattr(loss, "forward", None)
     if forward is None:
         return True

@@ -38,14 +38,17 @@ def listwise(scores: Tensor) -> Tensor:
 
 
 class RelevanceOfLists:
-    """A cross-encoder as a ``ChunkEncoder`` of the gradient cache. It has no vectors; the chunks' losses add up to the mean.
+    """Wraps a cross-encoder so that the gradient cache can use it as a ``ChunkEncoder``.
+
+    A cross-encoder computes no vectors, so the only loss is that of the chunks. Summed over all chunks, it equals the mean
+    loss of the batch.
 
     Args:
         model: cross-encoder that scores the pairs.
-        lists: number of lists in the batch; with several processes, the mean of the processes' numbers.
-        size: number of pairs in a list; the pair with the positive comes first. Rows i * size to (i + 1) * size - 1 of the
-            batch are list i. A list is never split between chunks.
-        loss: pointwise = a mean over pairs, listwise = a mean over lists.
+        lists: number of lists in the batch, one list per query; with several processes, the mean number per process.
+        size: number of pairs of query and passage in a list; the pair with the positive comes first. Rows i * size to
+            (i + 1) * size - 1 of the batch are list i. A list is never split between chunks.
+        loss: ``pointwise`` = the mean over all pairs, ``listwise`` = the mean over all lists.
     """
 
     def __init__(self, model: CrossEncoder, lists: float, size: int, loss: Loss) -> None:
@@ -58,6 +61,6 @@ class RelevanceOfLists:
         return torch.zeros(len(chunk), 1, device=chunk.input_ids.device)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return zeros (b, 1), and the chunk's share of the loss."""
+        """Return zeros (b, 1), and the chunk's contribution to the loss of the batch."""
         scores = wide(self.model.scores(chunk)).view(-1, self.size)  # (lists of the chunk, size)
         return self.vectors(chunk), {self.name: self.loss(scores) / self.count}

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class RetrievalLoss(nn.Module):
-    """A loss of a batch of queries and passages in which each query has one positive.
+    """Base class of losses over a batch of queries and passages in which each query has one positive.
 
     The loss is computed once per step from the vectors of the whole batch. It does not depend on the chunks or on the number
     of processes (Gao and Callan 2021b, §3.3). The loss may have trainable weights, such as a learned temperature. Create them
@@ -53,8 +53,8 @@ class RetrievalLoss(nn.Module):
         Args:
             queries: (q, d) features in fp32 or wider.
             passages: (p, d) features of the positives and hard negatives of all queries.
-            positive: (q,) the row in ``passages`` of each query's positive.
-            known: (q, p) True where a passage is known to be relevant to the query, so that it can be excluded as a
+            positive: (q,) the row of each query's positive in ``passages``.
+            known: (q, p) bool, True where a passage is known to be relevant to the query, so that it can be excluded as a
                 negative; None = no passage is excluded.
             teacher: (q, p) fp32, the teacher's score of each pair, NaN where there is no score; None = there is no teacher.
                 The argument is passed only if there is a teacher.

@@ -14,5 +14,10 @@ def cosine_regression(first: Tensor, second: Tensor, scores: Tensor) -> Tensor:
 
 
 def triplet_margin(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float) -> Tensor:
-    """Return the mean of max(0, ||a - p|| - ||a - n|| + margin) with Euclidean distances; a, p and n are (b, d) each."""
+    """Return the mean of max(0, ||a - p|| - ||a - n|| + margin), the triplet loss with Euclidean distances.
+
+    Args:
+        anchor, positive, negative: (b, d) the vectors a, p and n of each triplet.
+        margin: margin between the distances.
+    """
     return nn.functional.triplet_margin_loss(anchor, positive, negative, margin=margin)

@@ -1,4 +1,6 @@
-"""The entropy of CLS attention by layer: how broadly CLS attends (Gao and Callan 2021a, §5, after Clark et al. 2019).
+"""Computes the entropy of CLS attention in each layer (Gao and Callan 2021a, §5, after Clark et al. 2019).
+
+The entropy measures over how many tokens CLS spreads its attention.
 
 Symbols in shapes: b rows of a chunk, t width of the chunk, n packed tokens, d hidden size, h heads, e = d / h.
 """
@@ -15,10 +17,10 @@ from condensery.tokens.batches import Chunk
 
 
 def cls_entropy(encoder: Encoder, chunk: Chunk) -> Tensor:
-    """Return the entropy of each row's CLS attention a, H = -Σ_j a_j ln a_j over the tokens j of the row, in nats.
+    """Return, in nats, the entropy H = -Σ_j a_j ln a_j of the attention weights a_j of each row's CLS token to its tokens j.
 
-    Padding is left out, so attention that is spread evenly over a row of k tokens has entropy ln k. Call the function in
-    evaluation mode.
+    Padding is left out, so attention that is spread evenly over a row of k tokens has entropy ln k. Call this function with
+    the encoder in evaluation mode.
 
     Returns:
         (layers, b) float64, the mean over the heads of each layer.

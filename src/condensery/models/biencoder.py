@@ -13,7 +13,7 @@ PASSAGE, QUERY = 0, 1  # values of Chunk.tower
 
 
 class BiEncoder(nn.Module):
-    """Maps queries and passages to vectors.
+    """A bi-encoder, which maps queries and passages to vectors (Karpukhin et al. 2020).
 
     Attributes:
         query: the encoder of queries.

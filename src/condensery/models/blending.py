@@ -16,8 +16,8 @@ def blended(start: BiEncoder, trained: BiEncoder, share: float) -> BiEncoder:
     interpolated with both.
 
     Args:
-        start, trained: retrievers of the same shape; neither is changed.
-        share: share of the trained weights, 0 to 1.
+        start, trained: the retriever before and after training, of the same shape; neither is changed.
+        share: weight of the trained retriever in the average, 0 to 1.
 
     Raises:
         UserError: the shapes of the retrievers differ, or only ``start`` has two towers.

@@ -45,9 +45,9 @@ def condenser_shape(
 class Condenser(PretrainingModel):
     """A masked language model with a Condenser head (Gao and Callan 2021a, §3, eq. 3-11), or without one.
 
-    The head reads [late CLS ; early token states]. Its output and, with ``late_mlm``, the backbone's output go through the
-    same vocabulary projection (transform and tied decoder). In pre-norm models (ModernBERT) the final normalisation follows
-    the head's last layer as well as the backbone's.
+    The head reads [late CLS ; early token states]. The head's output and, with ``late_mlm``, the backbone's output go through
+    the same vocabulary projection (transform and tied decoder). In pre-norm models (ModernBERT) the final normalisation is
+    applied to the head's output as well as to the backbone's output.
     """
 
     def __init__(self, language_model: PreTrainedModel, shape: CondenserShape) -> None:
@@ -58,9 +58,9 @@ class Condenser(PretrainingModel):
         self.head = self.new_layers(shape.head_layers)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the late CLS vectors (b, d), and by loss the cross-entropy (k,) at the chunk's k masked tokens.
+        """Return the late CLS vectors (b, d), and for each loss the cross-entropy (k,) at the chunk's k masked tokens.
 
-        ``mlm_head`` is the head's loss (Gao and Callan 2021a, eq. 9). ``mlm_late`` is the backbone's loss (eq. 10), and the
+        ``mlm_head`` is the head's loss (Gao and Callan 2021a, eq. 9). ``mlm_late`` is the backbone's loss (eq. 10). It is the
         only loss if there is no head.
 
         Raises:

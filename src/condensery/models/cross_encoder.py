@@ -1,7 +1,7 @@
 """The cross-encoder: reads query and passage together and returns one score (Qu et al. 2021; Gao and Callan 2021b, §4.3).
 
-It is saved as a Hugging Face checkpoint for sequence classification with one label. sentence-transformers' class
-``CrossEncoder`` loads it as well. ``condensery.json`` holds the lengths of the cross-encoder's inputs.
+A cross-encoder is saved as a Hugging Face checkpoint for sequence classification with one label. The class ``CrossEncoder``
+of sentence-transformers loads this checkpoint as well. ``condensery.json`` holds the maximum input lengths.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _PLAIN = {"activation_fn": "torch.nn.modules.linear.Identity"}
 
 
 class CrossEncoder(nn.Module):
-    """A backbone with transformers' classification head on the CLS state: (query, passage) -> one logit.
+    """A backbone with transformers' classification head on the CLS state. Maps a pair of query and passage to one logit.
 
     Attributes:
         classifier: the transformers model, whose modules are used; the backbone runs with ``Encoder``'s forward pass.
@@ -55,11 +55,11 @@ class CrossEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class Reranker:
-    """A saved cross-encoder.
+    """A cross-encoder with the settings that are saved beside its weights.
 
     Attributes:
-        query_length: longest query in training, in tokens.
-        length: longest input in training (query, passage and special tokens), in tokens, see ``PairReader``.
+        query_length: maximum query length in training, in tokens.
+        length: maximum input length in training, in tokens (query, passage and special tokens); see ``PairReader``.
         separators: number of [SEP] tokens between query and passage.
     """
 

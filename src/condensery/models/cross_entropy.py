@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-# number of rows whose logits are in memory together: enough to fill a CPU's cache, or to keep a GPU busy
+# number of rows per block, whose logits are in memory together: enough to fill a CPU's cache, or to keep a GPU busy
 _BLOCK = {"cpu": 128, "cuda": 2048}
 _ROUND = 1 << 20  # elements
 
 
 class _Kept:
-    """One large block of CPU memory per dtype, reused from chunk to chunk, because allocating costs more than filling."""
+    """Keeps one large block of CPU memory per dtype for the next chunk, because allocating costs more than filling."""
 
     def __init__(self) -> None:
         self.free: dict[torch.dtype, Tensor] = {}
@@ -37,7 +37,10 @@ _kept = _Kept()
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Saves softmax(logits) - onehot(targets), (n, V), from which all gradients are computed, in the products' precision."""
+    """The operator. Its forward pass saves softmax(logits) - onehot(targets), (n, V), in the matrix products' precision.
+
+    The backward pass computes all gradients from the saved matrix.
+    """
 
     @staticmethod
     def forward(ctx: FunctionCtx, states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
@@ -75,8 +78,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 def projected_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
     """Compute ``cross_entropy(states @ weight.T + bias, targets)`` per row, with a fraction of the memory traffic.
 
-    The matrix products are in autocast's precision if autocast is on; the rest is in fp32 or wider. The operator is once
-    differentiable.
+    The matrix products are in autocast's precision if autocast is on; the rest is in fp32 or wider. The operator has a first
+    derivative only.
 
     Shape:
         states (n, d); weight (V, d); bias (V,); targets (n,) int64; the result (n,).

@@ -35,11 +35,11 @@ def _drop(values: Tensor, keep: Tensor, scale: float) -> Tensor:
 
 
 def dropout(values: Tensor, p: float, training: bool) -> Tensor:
-    """Zero each element with probability ``p`` and scale the rest by 1 / (1 - p); same shape and dtype.
+    """Zero each element with probability ``p`` and scale the rest by 1 / (1 - p). The result has the same shape and dtype.
 
-    On a CPU the probability is rounded to a multiple of 2^-16, and the draw costs a fifth of ``bernoulli_``. On other
-    devices and in compiled code this is torch's own dropout. Both draw from torch's default generator, so restoring the
-    generator's state replays the mask.
+    On a CPU the probability is rounded to a multiple of 2^-16, and drawing the mask costs a fifth of ``bernoulli_``. On other
+    devices and in compiled code torch's own dropout is called. Both implementations draw from torch's default generator, so
+    restoring the generator's state replays the mask.
     """
     if not training or p == 0.0:
         return values

@@ -1,8 +1,8 @@
-"""The encoder: a Hugging Face BERT, RoBERTa, DistilBERT or ModernBERT with a more economical forward pass.
+"""The encoder: a BERT, RoBERTa, DistilBERT or ModernBERT of the transformers library, with a cheaper forward pass.
 
-Parameters, parameter names and checkpoint format are those of the transformers library; only the forward pass is
-reimplemented. The last layer of a stack is computed only at the positions whose states are used (CLS, masked tokens). The
-states at these positions are the same, for about a third of the layer's cost.
+Parameters, parameter names and checkpoint format are those of transformers; only the forward pass is reimplemented. The last
+layer of a stack is computed only at the positions whose states are used (CLS, masked tokens). This gives the same states at
+these positions, for about a third of the layer's cost.
 
 Symbols in shapes: b rows of a chunk, t width of the chunk, n packed tokens, m read positions of a row, d hidden size,
 h heads, e = d / h.
@@ -27,7 +27,7 @@ from condensery.models.varlen import kernel_of
 from condensery.models.vectors import VectorSettings
 from condensery.tokens.batches import Chunk
 
-_LONG = 1024  # keys per row; with more, the attention weights of plain matrix products take too much memory
+_LONG = 1024  # number of keys per row above which the attention weights of plain matrix products take too much memory
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float) -> Tensor:
@@ -103,10 +103,10 @@ _REST: ContextVar[Rest] = ContextVar("rest of a layer", default=rest_of_layer)
 
 @contextmanager
 def compiled(backend: str = "inductor") -> Iterator[None]:
-    """Open a block in which the part of each layer after attention runs compiled, for any number of tokens.
+    """Context manager. Inside it, the part of each layer that follows attention is compiled, for any number of tokens.
 
-    Attention is not compiled, because it has its own kernels. Results differ only by rounding and by other draws of dropout,
-    which the gradient cache replays as well. Raises ``UserError`` if torch cannot compile.
+    Attention is not compiled, because it has its own kernels. Results differ from those of uncompiled layers only by rounding
+    and by other dropout masks, which the gradient cache replays as well. Raises ``UserError`` if torch cannot compile.
     """
     from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
 
@@ -128,7 +128,7 @@ def compiled(backend: str = "inductor") -> Iterator[None]:
 
 
 class _Memory:
-    """The keys and values of a layer, packed (n, d), and also padded (b, h, t, e) if a query needs padded ones."""
+    """The keys and values of a layer, packed (n, d). They are also padded to (b, h, t, e) if ``attend`` needs them."""
 
     def __init__(self, family: Bert, layer: Any, hidden: Tensor, tokens: Packing) -> None:
         self.heads, self.tokens = family.heads(layer), tokens
@@ -144,8 +144,8 @@ class _Memory:
     def attended(self, query: Tensor, packing: Packing, visible: Tensor | None, p: float) -> Tensor:
         """Return the result of attention (k, d) for queries (k, d).
 
-        If the device has a kernel for packed rows and ``visible`` is None, the kernel computes it. Otherwise ``attend``
-        computes it on padded rows.
+        If the device has a kernel for packed rows and ``visible`` is None, the kernel computes the result. Otherwise
+        ``attend`` computes it on padded rows.
         """
         if visible is None and packing.segments and self.tokens.segments and self._for_kernel(packing):
             heads = -1, self.heads, query.shape[1] // self.heads
@@ -160,7 +160,7 @@ class _Memory:
         return packing.unpad(rows.transpose(1, 2).flatten(2))
 
     def _for_kernel(self, packing: Packing) -> bool:
-        """Return whether kernels can be used. They support a window only if all tokens of a row are queries."""
+        """Return whether kernels can be used. Kernels support a window only if all tokens of a row are queries."""
         return self.window is None or packing is self.tokens
 
     def _near(self, packing: Packing, visible: Tensor | None, window: int) -> Tensor:
@@ -185,7 +185,7 @@ def _queries(hidden: Tensor, visible: Tensor | None, part: LayerStates) -> tuple
 def transformer_layers(
     layers: Sequence[Any] | nn.ModuleList, hidden: Tensor, tokens: Packing, visible: Tensor | None, *read: LayerStates
 ) -> Tensor:
-    """Compute a stack of layers as ``transformer_layer`` does, the last layer only at the k selected tokens: (k, d)."""
+    """Run a stack of layers with ``transformer_layer``. The last layer runs only at the k selected tokens: (k, d)."""
     for index, layer in enumerate(layers):
         last = index + 1 == len(layers)
         hidden = transformer_layer(layer, hidden, tokens, visible, *(read if last else ()))
@@ -198,7 +198,7 @@ class Encoder(nn.Module):
     Attributes:
         settings: how a vector is computed from the states.
         head: the layers between pooling and the truncation and normalisation of vectors; empty in most retrievers.
-        longest: longest row, in tokens, that the backbone can read.
+        longest: maximum row length in tokens that the backbone can read.
     """
 
     model: Any  # its parts are accessed by name
@@ -238,8 +238,8 @@ class Encoder(nn.Module):
             skip: number of early layers (L^e), fewer than all layers, whose output states are returned as well.
 
         Returns:
-            the states of the last layer at the selected tokens (k_1 + k_2 + ..., d), and the packed early states (n, d), or
-            None without ``skip``.
+            the states of the last layer at the selected tokens (k_1 + k_2 + ..., d), and the packed early states (n, d). The
+            early states are None without ``skip``.
 
         Raises:
             UserError: the rows are longer than the backbone has positions.

@@ -1,8 +1,8 @@
 """The encoder families: where the parts of a transformers model are, and the computations around attention.
 
-BERT and RoBERTa are post-norm and embed positions. DistilBERT does the same, but has no token types. ModernBERT (Warner et
-al. 2024) is pre-norm and rotates queries and keys by their positions (RoPE). In two of every three ModernBERT layers a token
-sees only nearby tokens.
+BERT and RoBERTa are post-norm and have position embeddings. DistilBERT is like BERT, but has no token types. ModernBERT
+(Warner et al. 2024) is pre-norm and rotates queries and keys by their positions (RoPE). In two of every three ModernBERT
+layers a token sees only nearby tokens.
 
 Symbols in shapes: n tokens, k queries, d hidden size, h heads, e = d / h.
 """
@@ -36,7 +36,7 @@ class Bert:
         self.counts_from_padding = counts_from_padding
 
     def offset(self, config: Any) -> int:
-        """Return the row of the first position in the table of position embeddings."""
+        """Return the index of the first position's embedding in the table of position embeddings."""
         return config.pad_token_id + 1 if self.counts_from_padding else 0
 
     def layers(self, model: Any) -> nn.ModuleList:
@@ -177,7 +177,7 @@ class ModernBert(Bert):
         return attended + layer.mlp(layer.mlp_norm(attended))
 
     def _projected(self, layer: Any, states: Tensor, first: int, stop: int) -> tuple[Tensor, ...]:
-        """Return a range of queries (0), keys (1) and values (2), from ``first`` up to but without ``stop``: (k, d) each.
+        """Return those of queries (0), keys (1) and values (2) whose number is in [``first``, ``stop``): (k, d) each.
 
         The projections of queries, keys and values are consecutive rows of one weight matrix.
         """

@@ -1,4 +1,4 @@
-"""The number of floating-point operations in the matrix products of a step. Imports no torch.
+"""Counts the floating-point operations in the matrix products of a step. Imports no torch.
 
 Symbols: n tokens of a row, m of these tokens whose output states are used, d hidden size, i size of the feed-forward layer.
 A product of (a, b) and (b, c) takes 2abc operations. A backward pass takes twice the operations of its forward pass.
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-ENOUGH = 512  # smallest number of tokens in a sample whose number of rows was reduced
+ENOUGH = 512  # number of tokens that a sample keeps at least when its number of rows is reduced
 Number = TypeVar("Number", float, "NDArray[np.float64]")
 
 
@@ -33,7 +33,7 @@ class EncoderSize:
         return self.layers * (4 * d * d + 2 * d * self.intermediate) + d * (self.vocabulary + 512 + d)
 
     def layer(self, n: Number, m: Number) -> Number:
-        """Return the operations of one layer for a row: keys and values of n tokens, everything else for m tokens."""
+        """Return the operations of one layer for a row: keys and values for n tokens, everything else for m tokens."""
         d = self.hidden
         return 4 * d * d * n + (4 * d * d + 4 * d * self.intermediate) * m + 4 * d * m * n
 
@@ -54,9 +54,9 @@ class Step:
         rows: number of texts.
         length: mean number of tokens in a text, [CLS] and [SEP] included.
         chunk_tokens: number of tokens that the encoder processes together.
-        head_layers: number of further layers that read all tokens, such as a Condenser head or a decoder.
-        predicted: share of the tokens that are predicted, the same for the encoder and each head; 0 = no MLM.
-        losses: number of losses in which each of these tokens is predicted.
+        head_layers: number of further layers that read all tokens, such as the layers of a Condenser head or a decoder.
+        predicted: fraction of the tokens that are predicted, the same for the encoder and each head; 0 = no MLM.
+        losses: number of losses in which each predicted token is predicted.
         contrast: whether the loss compares all vectors, so that all chunks but one are encoded twice.
         trained: whether gradients are computed.
         precision: precision of the matrix products.
@@ -80,7 +80,7 @@ class Step:
 
     @property
     def flops(self) -> float:
-        """The operations of the step's matrix products, padding not counted."""
+        """The number of operations in the step's matrix products, padding not counted."""
         size, n = self.encoder, self.length
         vectors = (size.layers - 1) * size.layer(n, n) + size.layer(n, 1.0)
         if not self.trained:
@@ -93,11 +93,11 @@ class Step:
         return self.rows * (twice * vectors + 3 * (trained + size.projection(self.losses * read)))
 
     def sample(self, most: float) -> "Step":
-        """Return one chunk of the step. If it has more than about ``most`` operations, it gets fewer layers, then fewer rows.
+        """Return one chunk of the step, for timing. Above about ``most`` operations, layers and then rows are removed.
 
         Enough rows remain to keep the matrix products large. Otherwise costs per chunk, such as the gradient of the
-        vocabulary, would weigh too much. Steps with slightly different lengths, or with and without a contrast, have the
-        same sample.
+        vocabulary projection, would weigh too much. Steps that differ only slightly in length, or only in whether there is a
+        contrast, have the same sample.
         """
         length = max(16.0, 32.0 * round(self.length / 32))
         rows = max(2.0, min(self.chunk_tokens, self.tokens) // length)

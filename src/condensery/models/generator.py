@@ -56,10 +56,10 @@ class Sampling:
         number: number of queries per passage.
         top_k: number of most probable tokens from which each token is drawn; 0 = all tokens.
         top_p: total probability of the most probable tokens from which each token is drawn (nucleus).
-        max_tokens: longest query, in tokens.
-        max_input_tokens: longest input (prefix and passage), in tokens; longer inputs are truncated.
+        max_tokens: maximum query length in tokens.
+        max_input_tokens: maximum input length in tokens (prefix and passage); longer inputs are truncated.
         prefix: string put before the passage, as in the model's training.
-        seed: seed of all draws.
+        seed: seed of all random draws.
     """
 
     number: int
@@ -72,7 +72,9 @@ class Sampling:
 
 
 class OneDraw(LogitsProcessor):
-    """Keeps one token per row, drawn by inverting the cumulative distribution over the tokens in order of token id.
+    """Draws one token per row and excludes all others.
+
+    A uniform number selects the token from the cumulative distribution over the tokens in order of token id.
 
     Args:
         draws: (b, steps) uniform draws in [0, 1), one for each row and position.
@@ -167,7 +169,7 @@ class Generator:
 
 
 def draws(rows: Sequence[int], sampling: Sampling) -> np.ndarray:
-    """Return uniform draws (rows * number, max_tokens), the queries of the first row first."""
+    """Return uniform draws (rows * number, max_tokens), one per query and position. The queries of a row are adjacent."""
     named = np.asarray(rows, dtype=np.int64)[:, None] << 20 | np.arange(sampling.number)  # (rows, number)
     return uniforms(sampling.seed, "query", index=named.reshape(-1, 1), second=np.arange(sampling.max_tokens)[None])
 
@@ -189,13 +191,13 @@ def load_generator(
 
     Args:
         source: folder or hub name.
-        key: name of the config key in messages.
+        key: config key that error messages name.
         revision: commit, tag or branch on the hub.
         precision: a key of ``DTYPES``.
         overrides: entries of the model's config to replace, such as ``dropout_rate``.
 
     Raises:
-        UserError: the model cannot be loaded, is no sequence-to-sequence model, does not define the start token of its
+        UserError: the model cannot be loaded, is not a sequence-to-sequence model, does not define the start token of its
             decoder, or has no matching tokenizer.
     """
     with _said(key, source, "cannot load", _ADVICE):
@@ -245,7 +247,7 @@ _ADVICE = "give a folder with a checkpoint, or a hub name that this machine can 
 
 @contextmanager
 def _said(key: str, source: str | Path, what: str, advice: str) -> Iterator[None]:
-    """Open a block in which any exception becomes a ``UserError``; transformers raises a dozen types for broken files."""
+    """Context manager. Raises any exception as a ``UserError``; transformers raises a dozen types for broken files."""
     try:
         with quiet():
             yield

@@ -26,7 +26,7 @@ Init = Literal["random", "last"]
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """The shape of a decoder. Its first input is the encoder's CLS vector h; the other inputs are the context's tokens.
+    """The shape of a decoder. The first input of a decoder is the encoder's CLS vector h, followed by the context's tokens.
 
     Attributes:
         kind: the inputs and targets of the decoder.
@@ -36,8 +36,9 @@ class DecoderShape:
             of query-as-context trained this with GPT-2 blocks; here the layers have the shape of the backbone's layers.
             ``enhanced``: the attention query of each predicted token is computed from h and the token's position only. It
             attends to h and a random sample of the other tokens (RetroMAE: Xiao et al. 2022, §3.3).
-        layers: number of transformer layers (N); one if the kind is ``enhanced``.
-        mask_rate: share of the other tokens that an enhanced decoder does not see; ignored by the other kinds.
+        layers: number of transformer layers (N); must be 1 if the kind is ``enhanced``.
+        mask_rate: fraction of the other tokens that a position of an enhanced decoder does not see; ignored by the other
+            kinds.
     """
 
     kind: Kind
@@ -61,7 +62,7 @@ def decoder_shape(kind: Kind, layers: int | None = None, mask_rate: float = 0.5)
 
 
 class MaskedAutoEncoder(PretrainingModel):
-    """A masked language model whose late CLS vector helps a decoder to predict the tokens of each row's context.
+    """A masked language model with a decoder that predicts the tokens of each row's context from the context and CLS vector.
 
     The losses are those of Wu et al. 2023, eq. 7-11.
     """
@@ -83,7 +84,7 @@ class MaskedAutoEncoder(PretrainingModel):
         )
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the late CLS vectors (b, d), and by loss the cross-entropy of each predicted token.
+        """Return the late CLS vectors (b, d), and for each loss the cross-entropy of every predicted token.
 
         ``mlm_late`` is the encoder's loss at the chunk's masked tokens (Wu et al. 2023, eq. 4). ``mlm_context`` is the
         decoder's loss at the masked tokens of the context (eq. 10). The first token of a context's row must not be masked.
@@ -119,7 +120,7 @@ class MaskedAutoEncoder(PretrainingModel):
         return self.encoder.finish(states)
 
     def _enhanced(self, layout: PackedLayout, read: LayerStates, cls: Tensor, masked: Tensor) -> LayerStates:
-        """Return RetroMAE's attention queries, CLS vector + position embedding, each with its own random sample of keys.
+        """Return RetroMAE's attention queries, CLS vector plus position embedding. Each query has a random sample of keys.
 
         The sample is drawn from torch's default generator after the encoder's dropout, so the gradient cache replays it.
         """
@@ -133,10 +134,10 @@ class MaskedAutoEncoder(PretrainingModel):
 
 
 def sampled_sets(places: Tensor, width: int, keep: float) -> Tensor:
-    """Draw for each token, at ``places`` (k,) of rows of ``width`` t, the tokens of its row that it sees: (k, t) bool.
+    """Draw the tokens of its row that each predicted token sees: (k, t) bool.
 
-    A token sees each other token independently with probability ``keep``. It never sees itself, and always the first token
-    (Xiao et al. 2022, §3.3).
+    The predicted tokens are at ``places`` (k,) in rows of ``width`` t. A token sees each other token independently with
+    probability ``keep``. It always sees the first token, and never sees itself (Xiao et al. 2022, §3.3).
     """
     visible = torch.rand(len(places), width, device=places.device) < keep
     visible.scatter_(1, places[:, None], False)

@@ -57,7 +57,8 @@ class Packing:
         width: width of the padded matrix.
         places: (n,) distinct, ascending positions in the flattened matrix (b * width); None = all positions.
         padding: (b, 1, 1, width) True at real tokens; None if all tokens are real, or if no mask is needed.
-        segments: the rows of the packed states, each with at least one state; None = not known, as on a CPU.
+        segments: boundaries of the rows in the packed states; every row has at least one state. None = not known, as on a
+            CPU.
         positions: (n,) the position of each packed state in its row of the chunk.
     """
 
@@ -86,9 +87,9 @@ class LayerStates:
 
     Attributes:
         index: (k,) indices of the tokens that are read, among the packed tokens.
-        packing: the positions of these tokens as queries in their rows, at most m per row.
-        visible: (b, 1, m, t) True at the keys that each query attends to; None = as for the layer's other queries.
-        states: (k, d) states from which the queries are computed; None = the tokens' own states.
+        packing: the positions of these tokens in a padded matrix of attention queries, at most m queries per row.
+        visible: (b, 1, m, t) True at the keys that a query attends to; None = the ``visible`` that the layer was given.
+        states: (k, d) states from which the attention queries are computed; None = the states of the tokens themselves.
     """
 
     index: Tensor
@@ -103,7 +104,7 @@ class PackedLayout:
     Attributes:
         input_ids: (n,) ids of the packed tokens.
         positions: (n,) the position of each packed token in its row.
-        types: (n,) token type: the text of the row that each token belongs to, 0 or 1; None if every row is one text.
+        types: (n,) token types: 0 for the first text of a row, 1 for the second; None if every row is a single text.
         tokens: the positions of the packed tokens in the chunk (b, t); without padding if all rows have the same length.
         cls: selection of the first token of each row.
         masked: selection of the masked tokens, in the chunk's order; None if the chunk has no masked positions.

@@ -14,11 +14,11 @@ from condensery.models.vectors import DenseShape, Pooling, VectorSettings
 
 
 def pool(states: Tensor, real: Tensor, lengths: Tensor, pooling: Pooling) -> Tensor:
-    """Pool the states of each row into one vector, (b, d), by a pooling that reads all states.
+    """Pool the states of each row into one vector, (b, d). For poolings that read all states of a row.
 
     Args:
         states: (b, t, d) states after the last layer.
-        real: (b, t) True at tokens, False at padding.
+        real: (b, t) bool, True at tokens, False at padding.
         lengths: (b,) number of tokens in each row.
         pooling: ``max``, ``mean``, ``mean_sqrt_len`` or ``weighted_mean``, as in ``VectorSettings``.
     """

@@ -1,4 +1,4 @@
-"""The base class of pre-training models: a backbone, its LM head, and a few layers that retrieval does not use."""
+"""The base class of pre-training models: a backbone with its LM head, and layers that only pre-training uses."""
 
 import copy
 from typing import Any
@@ -31,7 +31,7 @@ class PretrainingModel(nn.Module):
         self.language_model = language_model
         words: Any = language_model.get_input_embeddings()
         # With tied weights, the projection's gradient is dense. The sparse gradient of the input embeddings is added to it
-        # in place, a few rows only.
+        # in place, at a few rows only.
         words.sparse = language_model.get_output_embeddings().weight is words.weight
 
     def new_layers(self, number: int) -> nn.ModuleList:
@@ -48,7 +48,7 @@ class PretrainingModel(nn.Module):
         return self.encoder.family.transform(self.language_model, states)
 
     def cross_entropy(self, states: dict[str, Tensor], targets: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the cross-entropy (k,) of each loss, by name.
+        """Return, for each loss by name, the cross-entropy (k,) of the k predicted tokens.
 
         Args:
             states: name of a loss -> its states (k, d); k may be 0 and may differ between losses.
@@ -68,10 +68,10 @@ class PretrainingModel(nn.Module):
         return self.encoder.cls(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the same vectors (b, d), with the same dropout, and by loss the cross-entropy of each predicted token."""
+        """Return the vectors of ``vectors`` (b, d), with the same dropout, and per loss the cross-entropy of each token."""
         raise NotImplementedError
 
 
 def with_cls(states: Tensor, layout: PackedLayout, cls: Tensor) -> Tensor:
-    """Return packed ``states`` (n, d) with the first state of each row replaced by ``cls`` (b, d): (n, d)."""
+    """Return packed ``states`` (n, d) in which the first state of each row is replaced by ``cls`` (b, d): (n, d)."""
     return states.index_copy(0, layout.cls.index, cls.to(states.dtype))

@@ -1,8 +1,8 @@
 """The query encoder of a saved retriever in NumPy, for single queries: maps token ids to CLS vectors.
 
-Importing torch takes longer than everything else in answering a query, and encoding one query takes a few small matrix
-products. The computation is that of ``Encoder``; a test compares its results with those of transformers. For checkpoints that
-this module does not support, ``Encoder`` encodes the query with torch.
+NumPy is used because importing torch takes longer than everything else in answering a query. Encoding one query takes only a
+few small matrix products. The computation is that of ``Encoder``; a test compares its results with those of transformers. For
+checkpoints that this module does not support, ``Encoder`` encodes the query with torch.
 
 Symbols in shapes: n tokens of a query, d hidden size, i intermediate size, h heads, e = d / h.
 """
@@ -37,7 +37,7 @@ def load_query_tower(folder: Path) -> tuple[Encode, int]:
     """Load the query encoder of a retriever's folder.
 
     Returns:
-        the function that encodes a query, and the longest query in training, in tokens.
+        the function that encodes a query, and the maximum query length in tokens that was used in training.
 
     Raises:
         UserError: the folder is no checkpoint of a retriever.
@@ -75,7 +75,7 @@ class Tower:
         layers: number of layers.
         heads: number of attention heads.
         eps: epsilon of LayerNorm.
-        offset: row of the first position in the table of position embeddings.
+        offset: index of the first position's embedding in the table of position embeddings.
     """
 
     weights: Mapping[str, Vector]
@@ -153,7 +153,7 @@ def load_tower(folder: Path, length: int) -> Tower | None:
 
 
 def _of_backbone(weights: Mapping[str, Vector], family: str) -> Mapping[str, Vector]:
-    """Return the backbone's weights without prefix if the checkpoint is a language model, or else all weights unchanged."""
+    """Return the backbone's weights. If the checkpoint has an MLM head, the prefix of the backbone's names is removed."""
     prefix, head = FAMILIES[family]
     if all(name.startswith((prefix, head)) for name in weights):
         return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
@@ -186,9 +186,9 @@ def shapes(about: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 def read_weights(path: Path) -> dict[str, Vector]:
     """Return the tensors of a safetensors file in fp32. Tensors stored in fp32 are memory-mapped and read on demand.
 
-    safetensors' own reader for NumPy copies all tensors and does not support bf16. A file holds the length of the header in
-    8 bytes, then the header in JSON, then the tensors, each between two offsets. For any other format NumPy and json raise
-    their own errors.
+    This function exists because safetensors' own reader for NumPy copies all tensors and does not support bf16. A file holds
+    the length of the header in 8 bytes, then the header in JSON, then the tensors. The header gives the offsets at which
+    each tensor begins and ends. For a file in another format, NumPy or json raises its own error.
     """
     raw = np.memmap(path, np.uint8, "r")
     start = 8 + int(raw[:8].view("<u8")[0])

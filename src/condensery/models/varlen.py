@@ -45,9 +45,9 @@ def flash(
     p: float,
     window: int | None = None,
 ) -> Tensor:
-    """Run FlashAttention, in bf16 and fp16 on GPUs since Ampere.
+    """Run FlashAttention. It supports bf16 and fp16 on GPUs of the Ampere generation or later.
 
-    With a ``window``, a query sees this number of tokens on each side of its own position. The operator is the one that
+    With a ``window``, a query sees that many tokens on each side of its own position. The operator is the one that
     torch's attention on nested tensors uses; ``torch.nn.attention.varlen`` calls the same operator without dropout.
     """
     outputs: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
@@ -120,7 +120,7 @@ WINDOWED: dict[str, Callable[..., Tensor]] = {"FlashAttention": flash}
 
 
 def have_kernels(device: torch.device) -> bool:
-    """Return whether a device may have such kernels. If so, only real tokens are packed."""
+    """Return whether a device may have kernels for variable-length attention. If so, only real tokens are packed."""
     return device.type != "cpu"
 
 
@@ -129,8 +129,8 @@ def kernel_of(query: Tensor, window: int | None = None) -> Kernel | None:
 
     Args:
         query: (n, h, e) queries.
-        window: largest distance, in tokens, that a query sees, where all tokens of the rows are queries; None = the whole
-            row.
+        window: maximum distance in tokens between a query and a key that it sees; all tokens of the rows must then be
+            queries. None = a query sees its whole row.
     """
     name = best_kernel(query.device, query.dtype, query.shape[-1], window is not None)
     if name is None:
@@ -152,7 +152,7 @@ def best_kernel(device: torch.device, dtype: torch.dtype, size: int, windowed: b
 
 
 def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int, compared: Kernel) -> bool:
-    """Return whether a kernel and ``compared`` agree in values and gradients on three small rows. Uses no randomness."""
+    """Return whether a kernel and the reference ``compared`` agree in values and gradients on three small fixed rows."""
     keys = torch.tensor([0, 3, 4, 11])
     queries = torch.tensor([0, 1, 2, 7]) if compared is one_row_after_the_other else keys
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):

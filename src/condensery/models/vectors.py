@@ -1,4 +1,4 @@
-"""The settings by which a text becomes a vector: prefix, pooling, truncation and normalisation.
+"""The settings with which the vector of a text is computed: prefix, pooling, truncation and normalisation.
 
 Imports no torch.
 """
@@ -32,17 +32,17 @@ class VectorOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class VectorSettings:
-    """The settings by which a bi-encoder computes vectors. The defaults are those of the papers' retrievers.
+    """The settings with which a bi-encoder computes vectors. The defaults are those of the papers' retrievers.
 
     Attributes:
-        pooling: how a row's token states after the last layer are reduced to one. All tokens count, [CLS], [SEP] and the
-            prefix included, but not padding. ``cls``: the state of [CLS]. ``mean``: the mean of all states. ``max``: the
+        pooling: how a row's token states after the last layer are reduced to one vector. [CLS], [SEP] and the tokens of the
+            prefix count, padding does not. ``cls``: the state of [CLS]. ``mean``: the mean of all states. ``max``: the
             maximum of all states in each dimension. ``last``: the state of the last token. ``weighted_mean``: the mean of
             all states with the weights 1, 2, 3, ... from the first token on (SGPT, Muennighoff 2022). ``mean_sqrt_len``:
             the sum of all states divided by the square root of their number.
         normalise: whether vectors are divided by their L2 norm, so that inner products are cosines.
-        truncate_dim: number of first dimensions that are kept, before the vector is normalised (Matryoshka, Kusupati et
-            al. 2022); None = all dimensions.
+        truncate_dim: number of leading dimensions that are kept (Matryoshka, Kusupati et al. 2022). Vectors are truncated
+            before they are normalised. None = all dimensions.
         query_prefix: string put before a query, such as E5's "query: ".
         passage_prefix: string put before a passage, and before the passage's title if there is one.
     """
@@ -96,7 +96,7 @@ NAMES = tuple(field.name for field in fields(VectorSettings))
 class VectorConfig(BaseModel):
     """The vector settings as keys of a recipe. The default of each key is null, which means the checkpoint's own setting.
 
-    A key that is null does not enter artifact ids, so that ids from before these keys existed stay the same.
+    A key that is null does not enter artifact ids, so that artifact ids created before these keys existed stay valid.
     """
 
     pooling: Pooling | None = None

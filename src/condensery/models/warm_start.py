@@ -1,16 +1,20 @@
-"""A warm start: initial weights that contain statistics of a collection's tokens before the first step of training.
+"""The warm start: initial weights that already contain statistics of a collection's tokens.
 
-A randomly initialised encoder spends millions of tokens on a plateau before its states distinguish words. Co-occurrences of
-tokens can be counted without training. This module writes such statistics into the weights:
+At the beginning of training, the loss of a randomly initialised encoder stays on a plateau for millions of tokens, until its
+states distinguish words. Co-occurrences of tokens can be counted without training. The warm start writes such statistics
+into the weights. Its parts are:
 
-- token embeddings: ``token_vectors``, the truncated SVD of positive pointwise mutual information (Levy and Goldberg 2014);
-- the vocabulary projection's bias: log unigram frequencies, which a model learns first in masked language modelling;
-- attention with value and output projections near the identity (compare Trockman and Kolter 2023). A token's state then
-  passes through the layers, and the CLS vector is about the mean of its text's token states;
-- keys of the first layer that prefer rare tokens, as in smooth inverse frequency (Arora, Liang and Ma 2017): the attention
-  to token w with frequency p(w) is proportional to (a / (a + p(w))) ** strength, as far as p(w) can be predicted from the
-  embedding of w. Later layers take plain means, so CLS vectors of deeper models are closer to plain means;
-- small position embeddings, so that a token's position does not outweigh the token itself.
+- The token embeddings are set to ``token_vectors``, the truncated SVD of positive pointwise mutual information (Levy and
+  Goldberg 2014).
+- The bias of the vocabulary projection is set to log unigram frequencies, which a model learns first in masked language
+  modelling.
+- The value and output projections of attention are set near the identity (compare Trockman and Kolter 2023). A token's state
+  then passes through the layers, and the CLS vector is about the mean of its text's token states.
+- The keys of the first layer are set so that attention prefers rare tokens, as in smooth inverse frequency (Arora, Liang and
+  Ma 2017). The attention to token w with frequency p(w) is proportional to (a / (a + p(w))) ** strength, as far as p(w) can
+  be predicted from the embedding of w. Later layers take plain means, so CLS vectors of deeper models are closer to plain
+  means.
+- The position embeddings are scaled down, so that a token's position does not outweigh the token itself.
 
 Symbols in shapes: V tokens of the vocabulary, d hidden size, h heads, e = d / h.
 """
@@ -38,9 +42,10 @@ class WarmStart:
     Attributes:
         unigram_bias: whether the bias of the vocabulary projection is set to log unigram frequencies.
         near_identity: multiple of the identity matrix that is added to value and output projections; 0 = not added.
-        random_share: factor of the random weights of these projections, if ``near_identity`` is not 0.
+        random_share: factor by which the random weights of these projections are multiplied; used if ``near_identity`` is
+            not 0.
         rare_tokens: strength of the first layer's preference for rare tokens; 0 = no preference.
-        position_scale: factor of position and type embeddings.
+        position_scale: factor by which position and type embeddings are multiplied.
     """
 
     unigram_bias: bool = True
@@ -54,8 +59,8 @@ def token_vectors(left: NDArray[np.float64], values: NDArray[np.float64], seed: 
     """Return token embeddings (V, d) from the truncated SVD of token associations, U √S (Levy and Goldberg 2014).
 
     A random rotation spreads the singular values over the dimensions, so that no dimension dominates in LayerNorm and in the
-    attention heads. Each embedding is scaled to length 1; tokens without any association get zeros. Inner products equal
-    those of the normalised U √S.
+    attention heads. The rotation does not change inner products. Each embedding is scaled to length 1; the embedding of a
+    token without any association is zero.
 
     Args:
         left: (V, d) left singular vectors.
@@ -81,8 +86,8 @@ def warm_up(
 
     Args:
         model: a randomly initialised ``BertForMaskedLM`` or ``RobertaForMaskedLM``.
-        vectors: (V, d) embeddings from ``token_vectors``. Tokens with a row of zeros keep their random embeddings; None =
-            all tokens keep them.
+        vectors: (V, d) embeddings from ``token_vectors``. A token with a row of zeros keeps its random embedding. None =
+            all tokens keep their random embeddings.
         counts: (V,) number of occurrences of each token in the collection.
         vocabulary: vocabulary of the tokens.
         parts: the parts to write.
@@ -148,8 +153,8 @@ def _near_identity(projection: nn.Linear, parts: WarmStart) -> None:
 def _prefer_rare_tokens(backbone: Any, counts: NDArray[np.int64], vocabulary: Vocabulary, strength: float) -> None:
     """Make the first layer prefer rare tokens, through one dimension of each attention head.
 
-    In this dimension every query has the same bias, and a token's key is a linear approximation, from the token's embedding,
-    of its log weight. The linear map is fitted by ridge regression, in which tokens are weighted by frequency.
+    In this dimension every attention query has the same bias. A token's key approximates the log of the token's weight by a
+    linear map of the token's embedding. The map is fitted by ridge regression, in which tokens are weighted by frequency.
     """
     frequency = counts / max(1, counts.sum())  # (V,)
     wanted = -strength * np.log1p(frequency / SMOOTH)  # (V,)

@@ -25,7 +25,7 @@ WAITED = 0.05  # share of the training time; a shorter wait for batches is not r
 
 
 class Throughput(pl.Callback):
-    """Shows completed steps, loss, tokens/s and time left; logs tokens/s and the tokens read since the first step."""
+    """Shows completed steps, loss, tokens/s and remaining time. Logs tokens/s and the tokens read since the first step."""
 
     def __init__(self, label: str, steps: int, every: int) -> None:
         self.label, self.steps, self.every = label, steps, every
@@ -69,7 +69,7 @@ class Throughput(pl.Callback):
 
 
 class Waiting(pl.Callback):
-    """Prints after training how long it waited for batches, if that was more than ``WAITED`` of the training time."""
+    """Prints, after training, how long training waited for batches, if the share of its time exceeds ``WAITED``."""
 
     def __init__(self, label: str, data: StepDataModule) -> None:
         self.label, self.data = label, data
@@ -86,7 +86,7 @@ class Waiting(pl.Callback):
 
 @contextmanager
 def evaluating(trainer: pl.Trainer, module: pl.LightningModule) -> Iterator[None]:
-    """Open a block for evaluation during training, without dropout and gradients, in the precision of the run."""
+    """Context manager for evaluation during training: without dropout and gradients, in the precision of the run."""
     training = module.training
     module.eval()
     with torch.no_grad(), trainer.precision_plugin.forward_context():
@@ -98,7 +98,7 @@ class Validation(pl.Callback):
     """Logs MRR@10 of the current model on a sample of dev queries and passages, every few steps and at the end.
 
     The hooks of the other callbacks are called as in Lightning's own validation. So a callback may swap the weights for
-    validation, save a checkpoint after it, or end training. Raises ``UserError`` where a callback monitors a value that is
+    validation, save a checkpoint after it, or end training. Raises ``UserError`` if a callback monitors a value that is
     not logged.
     """
 
@@ -141,7 +141,7 @@ def _check_monitor(callback: pl.Callback, trainer: pl.Trainer) -> None:
 
 
 class EndTogether(pl.Callback):
-    """Ends training in all processes after a callback of the first process has ended it there after a validation."""
+    """Ends training in all processes if a callback of the first process ended training there after a validation."""
 
     def __init__(self, every: int, last: int) -> None:
         self.every, self.last = every, last
@@ -156,13 +156,13 @@ class EndTogether(pl.Callback):
 class Checkpoints(pl.callbacks.Checkpoint):
     """Writes checkpoints, and keeps only the newest one.
 
-    The old checkpoint is deleted once the new one is complete. No checkpoint is written at a step at which a callback ended
-    training, because a run that resumed from it would continue training.
+    The old checkpoint is deleted once the new one is complete. If a callback ends training at a step, no checkpoint is
+    written at this step, because a run that resumed from it would continue training.
 
     Args:
         folder: folder of the checkpoints.
         every: number of steps between two checkpoints; 0 = never.
-        minutes: a checkpoint is also written after this many minutes without one, for slow steps; 0 = never.
+        minutes: number of minutes without a checkpoint after which one is written as well, for slow steps; 0 = never.
     """
 
     def __init__(self, folder: Path, every: int, minutes: float) -> None:
@@ -191,7 +191,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
 
 
 class LeaveWhenAsked(pl.Callback):
-    """Ends all processes after the step in which one process received a signal to end. First a checkpoint is written.
+    """Ends all processes after the step in which one of them received a signal to end. Before that, writes a checkpoint.
 
     Args:
         checkpoints: callback that writes the checkpoint in the first process; None = this process writes no checkpoint.
@@ -229,7 +229,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Read a checkpoint. Raises ``UserError`` where the file is damaged."""
+        """Read a checkpoint. Raises ``UserError`` if the file is damaged."""
         try:
             if bad := ZipFile(path).testzip():
                 raise BadZipFile(f"{bad} has changed")

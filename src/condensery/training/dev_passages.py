@@ -1,8 +1,9 @@
 """Finds the training queries that share a relevant passage with a dev query.
 
-A retriever learns much about the passages that are relevant to training queries. So dev queries with the same relevant
-passages score higher than queries about other passages. If these training queries are left out of training, the dev queries
-are about passages that were not positives in training. The queries that are left out can serve as further dev queries.
+A retriever learns much about the passages that are relevant to training queries. So a dev query whose relevant passage is
+also relevant to a training query scores higher than a query about another passage. If such training queries are left out of
+training, no relevant passage of a dev query is a positive in training. The queries that are left out can serve as further
+dev queries.
 """
 
 import numpy as np

@@ -23,7 +23,7 @@ def check_precision(precision: Precision, device: torch.device) -> None:
 def equipment(
     module: TrainingModule, precision: Precision, device: torch.device, processes: int = 1, compiled: bool = False
 ) -> str:
-    """Return one line with devices, precision, attention, optimiser, and whether layers are compiled."""
+    """Return one line that names devices, precision, attention kernel and optimiser, and says if layers are compiled."""
     parts = [_devices(device, processes), _precision(precision, device), *_attention(module, precision, device)]
     parts.append("AdamW" if precision == "fp16" else "fused AdamW")
     return ", ".join([*parts, *(["compiled layers"] if compiled else [])])

@@ -30,10 +30,10 @@ def settings_of(thing: object) -> Fingerprint:
 
 
 def described(thing: object, name: str = "") -> Fingerprint:
-    """Describe the constructor arguments of ``thing``, and recursively the constructor arguments of these objects.
+    """Describe the constructor arguments of ``thing``, and recursively those of the objects among these arguments.
 
-    An object is described by those constructor arguments that it keeps as attributes of the same name. An object with a
-    method ``content`` is described by the arrays that the method returns.
+    Only constructor arguments that an object keeps as attributes of the same name are described. An object with a method
+    ``content`` is described by the arrays that the method returns.
 
     Returns:
         plain values by dotted names below ``name``.

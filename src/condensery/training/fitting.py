@@ -1,4 +1,4 @@
-"""Finds the largest chunk that fits into GPU memory, by measuring before training."""
+"""Finds the largest chunk size that fits into GPU memory, by measuring memory use before training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from condensery.training.settings import Precision
 
 ROOM = 0.8  # share of the free memory for a chunk; the rest is for other tensors of a step and for fragmentation
 LARGEST = 1 << 17  # tokens, padding included; larger chunks are no faster
-HELD = 3  # further tensors per weight in training: the weight's gradient and AdamW's two moments
+HELD = 3  # number of values that training keeps for each weight: its gradient and AdamW's two moments
 
 
 def chunk_that_fits(
@@ -48,7 +48,8 @@ def doubled(peak: Callable[[int], tuple[int, bool]], room: float, smallest: int)
     A chunk of twice the size is expected to need twice the memory. Doubling also ends once the size reaches ``LARGEST``.
 
     Args:
-        peak: function from chunk size to the bytes that a chunk takes, and whether it holds the whole batch.
+        peak: function of the chunk size. It returns the number of bytes that a chunk takes, and whether one chunk holds the
+            whole batch.
         room: number of bytes that a chunk may take.
         smallest: first chunk size, in tokens with padding.
 

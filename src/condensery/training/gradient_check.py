@@ -38,10 +38,10 @@ def check_gradients(
     processes: int = 1,
     frozen: bool = True,
 ) -> GradientReport:
-    """Compare the gradient of a cached loss with the gradient of the whole batch, computed without a cache.
+    """Compare the gradient from the gradient cache with the gradient of the whole batch, computed without a cache.
 
-    The gradient cache (Gao and Callan 2021b, §3.3) should be exact. A wrong gradient is hard to notice, because the loss
-    falls all the same. The check computes both gradients in float64 with all graphs in memory, so give it a small model and
+    The gradient cache (Gao and Callan 2021b, §3.3) should be exact. A wrong gradient is hard to notice, because the loss may
+    still decrease. The check computes both gradients in float64 with all graphs in memory, so give it a small model and
     a small batch. It tries one chunk, chunks of one row, uneven chunks and the given chunks, each with and without dropout.
     The dropout masks are the same in both passes of a chunk and in the computation without a cache. The check also freezes
     each part in turn, and runs several processes, whose gradients it averages as DDP does. Weights, their ``.grad``, buffers
@@ -63,8 +63,8 @@ def check_gradients(
         frozen: whether each part is also tried without a gradient.
 
     Returns:
-        a report of the settings tried and the errors found. The report is true if there is no error. ``print`` shows it, and
-        its ``raise_if_wrong`` raises ``UserError``.
+        a report of the settings that were tried and of the errors. Its truth value is True if there is no error. ``print``
+        shows the report. The report's method ``raise_if_wrong`` raises ``UserError`` if there is an error.
 
     Raises:
         UserError: the gradient cannot be computed without a cache, or the processes cannot be started.
@@ -83,7 +83,7 @@ def check_gradients(
 
 @dataclass(frozen=True)
 class _Setting:
-    """One way to compute the gradient: the cut into chunks, dropout, the frozen part and the number of processes."""
+    """A setting of the check: how the batch is split into chunks, dropout, the frozen part and the number of processes."""
 
     cut: Cut
     random: bool = False
@@ -91,7 +91,7 @@ class _Setting:
     processes: int = 1
 
     def name(self, drawn: bool) -> str:
-        """Describe the setting. ``drawn``: the loss has dropout, so the text says whether the setting uses it."""
+        """Describe the setting in words. ``drawn``: whether the loss has dropout, so that its use must be mentioned."""
         words = [CUTS[self.cut]]
         if self.processes > 1:
             words.append(f"{self.processes} processes")

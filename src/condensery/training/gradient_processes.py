@@ -18,7 +18,7 @@ _PATIENCE = timedelta(minutes=10)
 
 
 class ProcessError(Exception):
-    """The failure of a process. The message is the reason in one line."""
+    """Raised when a process fails. The message is the reason in one line."""
 
 
 def in_processes(number: int, work: Callable[[Share], Any]) -> list[Any]:

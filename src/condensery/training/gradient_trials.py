@@ -1,7 +1,7 @@
 """The two kinds of trial of ``check_gradients``: a loss over vectors with its encoders, or a training module.
 
-A trial can cut its batch into chunks of any size. It computes the gradient in two ways: plainly, with all graphs in memory
-together, and as in training, with the gradient cache.
+A trial can split its batch into chunks of any size. It computes the gradient in two ways. The plain way keeps all graphs in
+memory together. The other way is that of training, with the gradient cache.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ WHOLE = 1 << 40  # chunk size in tokens that is large enough for any batch
 
 
 class Replayed:
-    """Calls functions with random numbers that depend only on a key, as long as the caller replays the random state.
+    """Calls functions with random numbers that depend only on a key, if the caller replays torch's random state.
 
     The gradient cache must restore torch's random state before the second pass of a chunk. So a second call with the same
     key must begin in the same random state as the first call. If it does not, the call draws other random numbers, and the
@@ -85,7 +85,7 @@ class TrialOfParts:
 
     @contextmanager
     def frozen(self, part: str | None) -> Iterator[None]:
-        """Freeze a part for the block; None = no part."""
+        """Context manager. Inside it, a part is frozen; None = no part."""
         self._fixed = part
         try:
             yield
@@ -216,7 +216,7 @@ class TrialOfModule:
 
 
 class _Repeated:
-    """A ``ChunkEncoder`` with random numbers that depend on the rows of the chunk."""
+    """Wraps a ``ChunkEncoder`` so that its random numbers depend on the rows of the chunk."""
 
     def __init__(self, encoder: Any, random: Replayed) -> None:
         self.encoder, self.random = encoder, random
@@ -259,7 +259,7 @@ def _slice(piece: Any, first: int, last: int, rows: int) -> Any:
 
 
 def _joined(pieces: Sequence[Any]) -> Any:
-    """Return the chunks joined into one; None where they cannot be joined, such as tensors of different widths."""
+    """Return the chunks joined into one; None if they cannot be joined, such as tensors of different widths."""
     first = pieces[0]
     if isinstance(first, Tensor):
         alike = all(isinstance(piece, Tensor) and piece.shape[1:] == first.shape[1:] for piece in pieces)

@@ -47,22 +47,22 @@ def held_out_sample(
 ) -> ValidationSample | None:
     """Build a validation sample from held-out passages: each query should retrieve the passage that it was built from.
 
-    A query that is a sentence of its passage is cut out of the passage. So the sample has one copy of the passage for each
-    of its queries, without that query's sentence. A query ranks its own copy, but none of the other copies. A query is left
-    out if nothing would remain of its passage. A title is left out as well, because it would retrieve its own passage. The
-    sample is the same in every run and for every seed.
+    A query that is a sentence of its passage is removed from the passage. So the sample has one copy of the passage for each
+    of its queries, and that query's sentence is missing in the copy. A query ranks its own copy, but no other copy of the
+    same passage. A query is left out if nothing would remain of its passage. A title is left out as well, because it would
+    retrieve its own passage. The sample is the same in every run and for every seed.
 
     Args:
         queries: the queries that were built from the passages.
         texts: the passages.
-        lengths: longest query and passage in tokens, [CLS] and [SEP] included.
+        lengths: maximum query length and passage length in tokens, [CLS] and [SEP] included.
         number: largest number of queries.
         others: largest number of further passages.
-        budget: largest number of tokens in a chunk, padding included.
+        budget: maximum number of tokens in a chunk, padding included.
         prefixes: token ids put before queries and passages.
 
     Returns:
-        the sample; None where no held-out passage has a query.
+        the sample; None if no held-out passage has a query.
     """
     random = generator("held out sample")
     owners = np.repeat(np.arange(len(queries.counts)), queries.counts)

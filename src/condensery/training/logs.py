@@ -72,7 +72,7 @@ def _first_step(part: Path) -> int:
 
 
 def _whole_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file, without an unfinished last line; an empty list where there is no file."""
+    """Return the rows of a CSV file, without an unfinished last line; an empty list if there is no file."""
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
@@ -81,9 +81,9 @@ def _whole_rows(path: Path) -> list[dict[str, str]]:
 
 @contextmanager
 def wandb_logger(tracked: Tracked, folder: Path, first_step: int) -> Iterator[list[Logger]]:
-    """Open a block with the W&B logger of one training stage, in a list; the list is empty where W&B is disabled.
+    """Context manager. Yields a list with the W&B logger of a training stage; the list is empty if W&B is disabled.
 
-    A resumed stage continues its run. The run is closed at the end of the block, as failed if the block raised an exception.
+    A resumed stage continues its run. On exit the run is closed. If the block raised an exception, it is closed as failed.
 
     Args:
         tracked: the destination and the names of the run.
@@ -107,7 +107,7 @@ def other_loggers(
     Args:
         tracked: the names of the run.
         folder: folder of the stage, with its logs.
-        first_step: the step at which this part of the run begins; TensorBoard drops the steps that it logged from there on.
+        first_step: the step at which this part of the run begins. TensorBoard drops what it has logged from this step on.
         tensorboard: whether TensorBoard files are written.
         trackio: name of the Trackio project; None = no Trackio.
     """

@@ -1,4 +1,4 @@
-"""The training loop: trains a LightningModule on a LightningDataModule. A run can be resumed from its last checkpoint."""
+"""The training loop: trains a LightningModule on a LightningDataModule, and resumes a run from its last checkpoint."""
 
 import logging
 import shutil
@@ -81,8 +81,8 @@ def fit(
     """Train ``module`` for ``settings.steps`` steps, or until a callback ends training.
 
     Training resumes from the last checkpoint in ``folder``, if there is one. Processes that are joined by
-    ``torch.distributed`` must all call this function. They share each batch, and end with the weights that a single process
-    would reach. Only the first process writes, logs and validates; the other processes return no values.
+    ``torch.distributed`` must all call this function. The processes share each batch, and end with the weights that a single
+    process would reach. Only the first process writes, logs and validates. The other processes return no values.
 
     Args:
         module: the module, trained in place.

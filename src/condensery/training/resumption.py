@@ -1,4 +1,4 @@
-"""Resuming a run from a Lightning checkpoint, and which settings may differ from those of the checkpoint's run.
+"""Resumes a run from a Lightning checkpoint, and defines which settings may differ from those of the checkpoint's run.
 
 New settings of the optimiser and of its schedule apply from the step of the checkpoint on. Settings of the batches and of the
 loss must stay the same, because a run that changed them midway could not be reproduced. docs/howto/resuming.md has the table.
@@ -29,7 +29,7 @@ def check_same(saved: Mapping[str, Plain], here: Mapping[str, Plain], what: str)
 
     Args:
         saved: the entries of the checkpoint.
-        here: the entries of this run. Entries that only one of the two has are not compared.
+        here: the entries of this run. An entry that is missing in ``saved`` or ``here`` is not compared.
         what: word for the entries in the message: data or settings.
     """
     for name, value in here.items():
@@ -50,7 +50,7 @@ class Resumption:
     def __init__(self, module: pl.LightningModule) -> None:
         self.module = module
         self.step: int | None = None  # step of the checkpoint
-        self.ruled: dict[str, Plain] = {}  # settings of the checkpoint's run that may differ here
+        self.ruled: dict[str, Plain] = {}  # settings of the checkpoint's run that may differ in this run
         self.epoch: int | None = None  # number of batches per epoch in the checkpoint's run
 
     def save(self, checkpoint: dict[str, Any], steps: int, epoch: int | None) -> None:
@@ -70,9 +70,9 @@ class Resumption:
         }
 
     def load(self, checkpoint: dict[str, Any]) -> None:
-        """Raise ``UserError`` where training cannot resume from the checkpoint.
+        """Raise ``UserError`` if training cannot resume from the checkpoint.
 
-        This is the case where the checkpoint has other weights, settings or data than the module, or no optimiser state.
+        Training cannot resume if weights, settings or data differ, or if the checkpoint has no optimiser state.
         """
         if self.module.trainer.state.fn == "fit":
             self._check(checkpoint)
@@ -92,7 +92,7 @@ class Resumption:
             self._check_data(saved["data"], checkpoint)
 
     def _check_data(self, name: str | None, checkpoint: dict[str, Any]) -> None:
-        """Raise ``UserError`` where the checkpoint was written with other data.
+        """Raise ``UserError`` if the checkpoint was written with other data.
 
         Lightning passes a data module only the state that a data module of the same class has written. So this method
         passes the state of another class to the data module.
@@ -106,7 +106,7 @@ class Resumption:
         data.load_state_dict(checkpoint[name])
 
     def check_length(self, steps: int, epoch: int | None) -> None:
-        """Raise ``UserError`` where the run would end before the checkpoint's step, or the length of an epoch differs.
+        """Raise ``UserError`` if the run would end before the checkpoint's step, or the length of an epoch differs.
 
         Args:
             steps: number of steps of the whole run.
@@ -165,7 +165,7 @@ def _dropout(model: nn.Module) -> str:
 
 
 def check_weights(module: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Raise ``UserError`` where the names or shapes of the saved weights differ from those of the module's weights."""
+    """Raise ``UserError`` if the names or shapes of the saved weights differ from those of the module's weights."""
     here, strict = module.state_dict(), getattr(module, "strict_loading", True)
     for name in [*here, *(other for other in saved if other not in here)] if strict else here.keys() & saved.keys():
         shapes = [tuple(one[name].shape) if name in one else "not there" for one in (saved, here)]
@@ -174,10 +174,10 @@ def check_weights(module: nn.Module, saved: Mapping[str, Any]) -> None:
 
 
 class Schedule(LambdaLR):
-    """A schedule that keeps its own settings on resuming: the learning rate at step k is that of a new run at step k."""
+    """A learning-rate schedule that keeps its own settings when a run resumes. Only the step comes from the checkpoint."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take only the step from the state of another schedule."""
+        """Read only the step from the saved state, and keep the settings of this schedule."""
         own = self.base_lrs
         super().load_state_dict(state_dict)
         self.base_lrs = own

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step and of the layer."""
+"""Computes the learning rate as a function of the step and of the layer."""
 
 import math
 
@@ -24,9 +24,9 @@ def linear_schedule(step: int, steps: int, warmup_ratio: float) -> float:
 def layer_shares(module: nn.Module, decay: float) -> dict[nn.Parameter, float]:
     """Return layer-wise factors of the learning rate for each backbone's weights (ELECTRA: Clark et al. 2020, appendix B).
 
-    The last of n layers gets the full learning rate, the layer below it ``decay`` times that, and so on. The embeddings get
-    decay^n. Weights outside a backbone's embeddings and layers, such as a head or the weights of a loss, are not in the
-    result.
+    The last of n layers gets the full learning rate, the layer below gets ``decay`` times that rate, and so on. The factor
+    of the embeddings is decay^n. Weights outside a backbone's embeddings and layers, such as a head or the weights of a loss,
+    are not in the result.
 
     Args:
         module: module with any number of ``Encoder`` submodules.

@@ -1,6 +1,6 @@
-"""Weights & Biases (W&B): a run for each training stage and one for the results of a study, all in the study's group.
+"""Logs to Weights & Biases (W&B): one run per training stage and one run for the results, in the group of the study.
 
-On import the module loads no heavy package. It never imports Lightning, because results are logged without Lightning.
+Importing this module loads no heavy package. It never imports Lightning, because results are logged without Lightning.
 """
 
 import os
@@ -20,7 +20,8 @@ class Tracked:
     """The destination and the names of a W&B run.
 
     Attributes:
-        enabled: False = no run; auto = if W&B does not respond, training continues without it; True = that is an error.
+        enabled: False = no run is logged. True = if W&B does not respond, an error is raised. auto = if W&B does not respond,
+            training continues without W&B.
         project: name of the W&B project.
         entity: user or team at W&B; None = W&B's default.
         group: name of the study.
@@ -43,12 +44,12 @@ class Tracked:
 
 
 def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None) -> Any | None:
-    """Begin a W&B run and return it; None where W&B is disabled or does not respond.
+    """Begin a W&B run and return it; None if W&B is disabled or does not respond.
 
     Without an API key, or with ``WANDB_MODE=offline``, the run is written to disk and can be uploaded later with
     ``wandb sync``. An interrupted online run is resumed. Offline, W&B creates a new folder each time. If two folders with
-    the same id are uploaded, the later one replaces the earlier one. So a new offline run is first completed with the rows
-    ``earlier``, and the old folder is deleted.
+    the same id are uploaded, the later one replaces the earlier one. So the rows in the argument ``earlier`` are first
+    written into the new offline run, and the old folder is deleted.
 
     Args:
         tracked: the destination and the names of the run.

@@ -10,7 +10,7 @@ from condensery.training.tracking import Tracked
 
 
 class TrackioLogger(Logger):
-    """Logs metrics to a Trackio run. The run begins at the first metric, and continues if an interrupted stage resumes.
+    """Logs metrics to a Trackio run. The run begins with the first metric. A resumed stage continues the run.
 
     Args:
         project: name of the Trackio project.

@@ -36,8 +36,8 @@ class ValidationSample:
     Attributes:
         queries, passages: chunks of the q queries and of the p passages; the chunks' ``rows`` are indices in the sample.
         relevant: (q, p) bool, True where a passage is relevant to the query.
-        own: (q, p) bool, True where a passage is the query itself (``own_passages``) and is not ranked; None = there is no
-            such passage.
+        own: (q, p) bool, True where a passage is the query itself (``own_passages``) and is therefore not ranked; None = no
+            passage is a query.
     """
 
     queries: list[Chunk]
@@ -67,15 +67,15 @@ def sample_of(
     Args:
         collection: collection with the judgements.
         tokens: tokenised texts of the collection.
-        lengths: longest query and passage in tokens, [CLS] and [SEP] included.
-        queries, passages: largest number of queries and of random passages; the positives are added to the latter.
-        budget: largest number of tokens in a chunk, padding included.
+        lengths: maximum query length and passage length in tokens, [CLS] and [SEP] included.
+        queries, passages: maximum number of queries and of random passages; the positives are added to the passages.
+        budget: maximum number of tokens in a chunk, padding included.
         prefixes: token ids put before queries and passages.
         left_out: True = if there are fewer dev queries than ``queries``, add training queries that share a relevant passage
             with a dev query.
 
     Returns:
-        the sample; None where the collection has no dev split.
+        the sample; None if the collection has no dev split.
     """
     if "dev" not in collection.splits:
         return None
@@ -120,12 +120,12 @@ def pair_sample(
     Args:
         collection: collection with the judgements.
         reader: converts pairs to token ids.
-        queries, passages: largest number of queries and of random passages; the positives are added to the latter.
+        queries, passages: maximum number of queries and of random passages; the positives are added to the passages.
         size: number of pairs per query; less where there are too few passages.
-        budget: largest number of tokens in a chunk, padding included.
+        budget: maximum number of tokens in a chunk, padding included.
 
     Returns:
-        the sample; None where the collection has no dev split.
+        the sample; None if the collection has no dev split.
     """
     if "dev" not in collection.splits:
         return None
@@ -260,7 +260,7 @@ def _texts(parts: list[Chunk], tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 
 def encoded(encode: Callable[[Chunk], Tensor], parts: list[Chunk]) -> Tensor:
-    """Return the vectors (n, d) of chunks, in the order of their rows. Raises ``UserError`` where a vector is not finite."""
+    """Return the vectors (n, d) of chunks, in the order of their rows. Raises ``UserError`` if a vector is not finite."""
     vectors = _in_order(parts, [encode(chunk).float() for chunk in parts])
     what = "query" if parts and parts[0].tower == QUERY else "passage"
     check_finite(vectors.cpu().numpy(), f"val/mrr@10: the vector of validation {what}", remedy=DIVERGING)

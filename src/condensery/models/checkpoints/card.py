@@ -16,7 +16,7 @@ TEMPLATE = Path(__file__).with_name("card.md")
 
 @dataclass(frozen=True)
 class Measured:
-    """The results of a checkpoint on one split of one collection. ``metrics``: metric -> value between 0 and 1."""
+    """The results of a checkpoint on one split of a collection. ``metrics`` maps a metric's name to its value, 0 to 1."""
 
     collection: str
     split: str
@@ -32,8 +32,8 @@ class Card:
         name: name of the model; None = the name of its folder.
         data: names of the collections on which the model was trained.
         base_model: hub name of the initial checkpoint; None = the initial checkpoint is not on the hub, or there is none.
-        recipe: name of a setting -> its value.
-        training: name of a logged value -> its last value.
+        recipe: name of a setting -> value of the setting.
+        training: name of a logged value, such as a loss -> last value that was logged.
         measured: results on test collections.
         licence: the hub's name for the licence of the weights, such as "apache-2.0"; None = not known.
     """
@@ -53,7 +53,7 @@ class Card:
         Args:
             name: name under which a reader would load the model.
             settings: vector settings of the model.
-            lengths: longest query and passage in tokens.
+            lengths: maximum query length and passage length in tokens.
         """
         from jinja2 import Template  # a dry run imports this module and renders no card
 

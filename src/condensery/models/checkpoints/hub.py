@@ -1,4 +1,4 @@
-"""Checkpoints by name: a checkpoint on the Hugging Face hub is downloaded into the hub's cache and used as a folder."""
+"""Finds a checkpoint's folder. A checkpoint on the Hugging Face hub is first downloaded into the hub's local cache."""
 
 from collections.abc import Sequence
 from pathlib import Path

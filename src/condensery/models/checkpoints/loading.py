@@ -31,10 +31,10 @@ class Allowed:
     """The allowed differences between a checkpoint and the model that is loaded from it.
 
     Attributes:
-        new: prefix of a part's tensor names -> the name of the part in messages. A part may be missing as a whole if the
-            parts before it are missing as well. It is then randomly initialised.
-        unused: prefixes of the tensor names of surplus parts that the checkpoint may have, without the prefix of the
-            backbone.
+        new: prefix of a part's tensor names -> name of the part in messages. The checkpoint may lack all tensors of a part
+            if it also lacks the parts listed before. A missing part is randomly initialised.
+        unused: prefixes of the tensor names of parts that the checkpoint may have although the model has none, such as heads
+            of other tasks. The prefixes do not begin with the prefix of the backbone.
     """
 
     new: Mapping[str, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Allowed:
 
 
 class quiet:  # noqa: N801  (a context manager, which reads like a verb phrase)
-    """A block in which transformers shows no progress bars and does not report unused weights."""
+    """Context manager. Inside it, transformers shows no progress bars and does not report unused weights."""
 
     def __enter__(self) -> None:
         self.level = transformers_logging.get_verbosity()
@@ -58,7 +58,7 @@ class quiet:  # noqa: N801  (a context manager, which reads like a verb phrase)
 
 @contextmanager
 def readable(source: str | Path) -> Iterator[None]:
-    """Open a block for loading ``source``: transformers is quiet, and any exception becomes a ``UserError``.
+    """Context manager for loading ``source``. Inside it, transformers is quiet, and any exception becomes a ``UserError``.
 
     No code of ``source`` is run: Python code in it is refused, and torch reads only tensors from pickle files (``.bin``).
     """
@@ -77,7 +77,7 @@ def readable(source: str | Path) -> Iterator[None]:
 
 
 def read_tensors(file: Path, beginning: str = "") -> dict[str, Tensor]:
-    """Return the tensors of a file whose names begin with ``beginning``, by the rest of their names.
+    """Return the tensors of a file whose names begin with ``beginning``. In the result this prefix is removed.
 
     Args:
         file: file in safetensors format, or with tensors pickled by torch (``.bin``, ``.pt``).
@@ -109,7 +109,7 @@ def load_weights(
     Prints a line if a part is new.
 
     Args:
-        family: a model class of transformers, or one of its ``Auto`` classes.
+        family: a model class or an ``Auto`` class of transformers.
         source: folder or hub name.
         config: transformers' config of the model.
         allowed: the parts that may be missing or surplus.

@@ -58,7 +58,7 @@ def read_about(folder: Path, *numbers: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SavedTower:
-    """A saved encoder.
+    """The location of a saved encoder, and the layers that follow its pooling.
 
     Attributes:
         folder: folder of the encoder's weights and tokenizer.
@@ -73,7 +73,7 @@ def saved_towers(folder: Path) -> tuple[SavedTower, SavedTower | None]:
     """Find the encoders in the folder of a checkpoint.
 
     Returns:
-        the encoder of passages, and the encoder of queries, or None if the first encodes both.
+        the encoder of passages, and the encoder of queries. The second is None if one encoder encodes both.
 
     Raises:
         UserError: ``condensery.json`` contradicts the folder, or sentence-transformers would compute vectors in a way that
@@ -117,8 +117,8 @@ def _tower(folder: Path, route: Route, settings: VectorSettings) -> SavedTower:
 def vector_settings(folder: Path) -> VectorSettings:
     """Return the vector settings of the checkpoint in a folder.
 
-    They are read from ``condensery.json``, or else from the files of sentence-transformers. Without such files they are the
-    defaults.
+    The settings are read from ``condensery.json``, or else from the files of sentence-transformers. If the folder has
+    neither, the default settings are returned.
 
     Raises:
         UserError: sentence-transformers would compute vectors in a way that this project does not support.
@@ -137,7 +137,7 @@ def vector_settings(folder: Path) -> VectorSettings:
 
 
 def longest_inputs(folder: Path) -> tuple[int, int] | None:
-    """Return the longest query and passage, in tokens, that a checkpoint's folder names; None if it does not name both."""
+    """Return the maximum lengths in tokens of queries and passages from a checkpoint's folder; None if one is not given."""
     if (folder / ABOUT).exists():
         about = read_about(folder, "query_length", "passage_length")
         return about["query_length"], about["passage_length"]
@@ -149,9 +149,9 @@ def longest_inputs(folder: Path) -> tuple[int, int] | None:
 
 
 def made_for_search(folder: Path) -> str | None:
-    """Describe how a released retriever computes vectors; None if the folder holds no such retriever.
+    """Describe how a released retriever computes vectors; return None if the folder holds no released retriever.
 
-    A retriever trained by this project, which has a ``condensery.json``, counts only if its vectors are not plain CLS
+    A retriever that this project trained, recognised by ``condensery.json``, counts only if its vectors are not plain CLS
     states.
     """
     settings, layers = vector_settings(folder), saved_towers(folder)[0].behind

@@ -2,7 +2,7 @@
 
 ``AutoModel.from_pretrained(folder)`` and ``SentenceTransformer(folder)`` both load the retriever. The folder may also hold:
 
-- ``condenser_head.safetensors``: the Condenser head, so that coCondenser can start from it;
+- ``condenser_head.safetensors``: the Condenser head, so that coCondenser pre-training can start from it;
 - ``context_decoder.safetensors``: the decoder of a masked auto-encoder;
 - ``query_encoder/``: the query encoder of separate towers. The folder itself then holds the passage encoder, and
   ``SentenceTransformer`` uses each encoder for its kind of text.
@@ -58,8 +58,8 @@ from condensery.tokens.vocabulary import Vocabulary
 
 HEAD = "condenser_head.safetensors"
 DECODER = "context_decoder.safetensors"
-# Files in which the papers' released code stores such layers, under the name c_head. Condenser's code writes a file beside
-# the backbone, CoT-MAE's code writes them into the file of the backbone.
+# Files in which the papers' released code stores the layers that only pre-training uses, under the name c_head. Condenser's
+# code writes them into a file beside the backbone, CoT-MAE's code into the file of the backbone.
 RELEASED_HEAD = ("model.pt",)
 RELEASED_DECODER = ("model.safetensors", "pytorch_model.bin")
 _C_HEAD = "c_head."
@@ -67,7 +67,7 @@ _C_HEAD = "c_head."
 
 @dataclass(frozen=True)
 class SavedRetriever:
-    """A retriever as it is saved: the towers, and the longest query and passage in training, in tokens."""
+    """A retriever as it is saved: the towers, and the maximum query length and passage length in tokens in training."""
 
     model: BiEncoder
     query_length: int
@@ -144,7 +144,7 @@ def load_masked_autoencoder(
 
 
 def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | str) -> None:
-    """Save a retriever. Of separate towers, the passage encoder goes to ``folder``, the other to ``query_encoder/`` in it."""
+    """Save a retriever in ``folder``. A separate query encoder is saved in the subfolder ``query_encoder/``."""
     model = retriever.model
     settings = model.settings
     passage, query = model.passage, model.query
@@ -182,8 +182,8 @@ def load_biencoder(
 
     Args:
         source: folder or hub name.
-        separate: whether the retriever has two towers; if the folder has a single encoder, both towers start from it. None =
-            as in the folder.
+        separate: whether the retriever has two towers. If the folder has a single encoder, both towers are initialised from
+            it. None = as in the folder.
         dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         options: vector settings that replace the checkpoint's own.
         revision: commit, tag or branch on the hub.
@@ -213,7 +213,7 @@ def load_biencoder(
 
 
 def _check_tokenizers(passages: Path, queries: Path) -> None:
-    """Raise ``UserError`` if two towers have different tokenizers; the towers' longest inputs may differ."""
+    """Raise ``UserError`` if two towers have different tokenizers. The maximum input lengths may differ."""
 
     def read(folder: Path) -> dict[str, Any]:
         about: dict[str, Any] = json.loads(load_tokenizer(folder).backend_tokenizer.to_str())
@@ -226,13 +226,14 @@ def _check_tokenizers(passages: Path, queries: Path) -> None:
 def load_any_retriever(
     source: Path | str, options: VectorOptions | None = None
 ) -> tuple[BiEncoder, tuple[int | None, int | None]]:
-    """Load a retriever from this project or elsewhere, with the longest query and passage that its folder names.
+    """Load a retriever from this project or elsewhere, with the maximum query length and passage length from its folder.
 
     Args:
         source, options: as in ``load_biencoder``.
 
     Returns:
-        the retriever, and the longest query and passage in tokens, or None, None if the folder does not name them.
+        the retriever, the maximum query length and the maximum passage length in tokens. Both lengths are None if the
+        folder does not give them.
 
     Raises:
         UserError: no checkpoint can be loaded, or sentence-transformers would compute its vectors in a way that this
@@ -320,12 +321,12 @@ def _load_layers(
     Args:
         new: the layers to load into.
         file: the file of the layers in a checkpoint of this project.
-        source: the checkpoint as the user named it.
+        source: folder or hub name that the user gave; used in messages.
         what: name of the layers in messages.
-        advice: advice in the message about a different shape.
-        released: names of files in the folder in which the papers' released code stores such layers.
-        layers: key of the saved shape that holds the number of layers.
-        needed: entries that the saved shape must have.
+        advice: advice that ends the message about a different shape.
+        released: names of the files in which the papers' released code stores such layers.
+        layers: key of the saved shape whose value is the number of layers.
+        needed: key -> value that the saved shape must have.
 
     Raises:
         UserError: the shape of the saved layers differs, or the file of the layers is missing.

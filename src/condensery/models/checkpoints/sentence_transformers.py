@@ -51,7 +51,7 @@ class SavedDense:
 
 @dataclass(frozen=True)
 class SavedModules:
-    """The modules by which sentence-transformers computes the vectors of a checkpoint.
+    """The modules with which sentence-transformers computes the vectors of a checkpoint.
 
     Attributes:
         settings: the equivalent settings in this project.
@@ -74,13 +74,13 @@ def write_modules(
 ) -> list[Path]:
     """Write the config files from which sentence-transformers builds the encoder, the pooling and the layers after it.
 
-    The prefixes become prompts. Vectors are compared by inner product. The exception are vectors that are truncated and then
-    normalised. They are compared by cosine, because sentence-transformers truncates last.
+    The prefixes are written as prompts. The similarity function is the inner product, with one exception. For vectors that
+    are truncated and then normalised it is the cosine, because sentence-transformers truncates after normalising.
 
     Args:
         folder: folder of the checkpoint.
         size: number of dimensions of a state.
-        max_length: longest input in tokens.
+        max_length: maximum input length in tokens.
         settings: the vector settings; None = unchanged CLS states.
         head: the layers after pooling; None in the sequence = a normalisation.
 
@@ -118,7 +118,8 @@ def write_router(folder: Path, query: str) -> None:
     """Write the files with which sentence-transformers encodes queries and passages with different encoders.
 
     Queries go through the modules in the subfolder ``query``, which has its own files. All other texts go through the
-    modules of ``folder``. ``encode_query`` and ``encode_document`` choose between the two, each with its own longest input.
+    modules of ``folder``. ``encode_query`` and ``encode_document`` choose between the two. The two may have different maximum
+    input lengths.
     """
     types: dict[str, str] = {}
     structure: dict[str, list[str]] = {}
@@ -141,7 +142,7 @@ def _described(shape: DenseShape) -> dict[str, Any]:
 def read_modules(folder: Path, route: Route = "document") -> SavedModules:
     """Read how sentence-transformers computes and compares the vectors of a folder, for passages or for queries.
 
-    Vectors that sentence-transformers compares by cosine are normalised here, which gives the same ranking.
+    If sentence-transformers compares the vectors by cosine, this project normalises them, which gives the same ranking.
 
     Raises:
         UserError: sentence-transformers computes or compares vectors in a way that this project does not support.
@@ -179,7 +180,7 @@ def routed(folder: Path) -> bool:
 
 
 def _modules(folder: Path, route: Route) -> list[tuple[str, Path]]:
-    """Return kind and folder of each module that texts go through. The modules of ``route`` replace a ``Router``."""
+    """Return the class name and folder of each module, in order. The modules of ``route`` replace a ``Router``."""
     found = []
     for module in _expected(folder / MODULES, list):
         kind = _kind(module)

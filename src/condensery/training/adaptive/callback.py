@@ -26,9 +26,9 @@ _BLOCK = 4096  # number of texts that are sorted by length and encoded together
 
 
 class AdaptiveBatches(pl.Callback):
-    """Starts the process that makes the batches, and re-encodes queries and positives after each epoch.
+    """Starts the process that makes the batches (Zhao et al. 2023), and re-encodes queries and positives after each epoch.
 
-    With several training processes only the first process does this.
+    With several training processes, the first process does this for all.
     """
 
     def __init__(self, order: AdaptiveOrder, batches: TripleBatches) -> None:
@@ -72,7 +72,7 @@ class AdaptiveBatches(pl.Callback):
         self.teardown(trainer, pl_module, "fit")
 
     def _watch(self) -> None:
-        """Report a failure when the process dies. Otherwise training would wait for batches for ever."""
+        """Report a failure if the batch-making process dies. Otherwise training would wait for batches for ever."""
         process = self.process
         assert process is not None
         process.join()
@@ -82,7 +82,7 @@ class AdaptiveBatches(pl.Callback):
             )
 
     def _encode(self, trainer: pl.Trainer, module: Any, epoch: int) -> None:
-        """Encode the vectors for an epoch with the current weights and write them, if they are needed and not written."""
+        """Encode and write the vectors for an epoch, with the current weights. Skip this if they exist or are not needed."""
         path = self.order.vectors(epoch)
         if path is None or path.exists():
             return

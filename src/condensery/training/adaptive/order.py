@@ -1,14 +1,15 @@
 """Adaptive batches (Zhao et al. 2023, §3.2), made by a separate process while training runs. Imports no torch.
 
-The processes communicate only through files in the stage's folder. A reader of a batch waits until the batch is in its file.
-A run that was killed continues with the existing files:
+This process and the training processes communicate only through files in the stage's folder. To read a batch, a training
+process waits until the file contains it. A run that was killed resumes with the existing files:
 
     00001.vectors.npz   vectors of the queries (t, d) and positives (u, d), encoded before the first step of epoch 1; deleted
                         when all batches of that epoch are made
     00001.batches       the pairs of batch 0, then of batch 1, ... as int32; the file grows as batches are made
-    failed.txt          the reason why no more batches will come
+    failed.txt          the reason why no more batches will be made
 
-The batches of an epoch depend only on seed, epoch and similarities, and not on when or in which process they are made.
+The batches of an epoch depend only on seed, epoch and similarities. They do not depend on the time or the process in which
+they are made.
 
 Symbols in shapes: t training pairs, u passages that are relevant to some query, d dimensions.
 """
@@ -40,10 +41,10 @@ _PAUSE = 0.02  # seconds between two checks of a file
 
 @dataclass(frozen=True)
 class AdaptiveOrder:
-    """An ``Order`` of hard batches. The object is pickled for other processes, so its two functions must be picklable.
+    """An ``Order`` of hard batches. It is pickled for other processes, so ``lexical`` and ``dense`` must be picklable.
 
     Attributes:
-        folder: folder of the files.
+        folder: folder of the files through which the processes communicate.
         positives, starts: see ``TrainingQueries``.
         batch_size, beam, seed: see ``Scheduler``.
         similarity: bm25 or encoder in all epochs; bm25_then_encoder = BM25 in the first epoch, the encoder in later ones.
@@ -90,7 +91,7 @@ class AdaptiveOrder:
         return np.unique(self.positives)
 
     def vectors(self, epoch: int) -> Path | None:
-        """Return the path of the vectors for an epoch; None where the vectors are not needed, or no longer needed."""
+        """Return the path of the file with an epoch's vectors; None if the vectors are not needed, or no longer needed."""
         encoded = self.similarity == "encoder" or (self.similarity == "bm25_then_encoder" and epoch > 0)
         whole = self._scheduled(epoch) == self.items
         return self.folder / f"{epoch:05d}.vectors.npz" if encoded and not whole else None
@@ -115,7 +116,7 @@ class AdaptiveOrder:
             vectors.unlink()
 
     def check(self) -> None:
-        """Raise ``UserError`` where the process that makes the batches has failed."""
+        """Raise ``UserError`` if the process that makes the batches has failed."""
         if self._failed.exists():
             raise UserError(self._failed.read_text(encoding="utf-8"))
 
@@ -137,7 +138,7 @@ class AdaptiveOrder:
         return self.folder / f"{epoch:05d}.batches"
 
     def _scheduled(self, epoch: int) -> int:
-        """Return how many pairs of an epoch are written. A pair that is written only in part does not count."""
+        """Return the number of pairs of an epoch that are in the file. A pair that is written only in part does not count."""
         path = self._batches(epoch)
         return path.stat().st_size // 4 if path.exists() else 0
 
@@ -152,7 +153,7 @@ class AdaptiveOrder:
         return self._negatives(self.dense(stored["queries"], stored["passages"]))
 
     def _negatives(self, similarity: sparse.csr_matrix) -> sparse.csr_matrix:
-        """Set similarities of passages that are excluded as negatives of the query to 0, so that they add no hardness."""
+        """Set to 0 the similarity of a query and a passage that is excluded as its negative, so that it adds no hardness."""
         passages, numbers = self.known or (self.positives, np.diff(self.starts))
         here = np.isin(passages, self.passages)
         place, queries = np.searchsorted(self.passages, passages[here]), np.repeat(np.arange(self.items), numbers)[here]

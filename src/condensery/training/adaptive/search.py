@@ -32,10 +32,11 @@ TAKEN = 1 << 61  # subtracted from the gains of members; larger than all penalti
 
 
 class Scheduler:
-    """Makes the batches of one epoch. A batch begins with random pairs. Pairs are swapped as long as the batch gets harder.
+    """Makes the batches of one epoch (Zhao et al. 2023, §3.2).
 
-    Every pair occurs once per epoch; the last batch may be short. Two pairs with the same passage are not negatives for each
-    other. They do not share a batch as long as a neighbour can replace one of them. Ties go to the first pair.
+    A batch begins with random pairs. Pairs are swapped as long as each swap makes the batch harder. Every pair occurs once
+    per epoch; the last batch may be short. Two pairs with the same passage are not negatives for each other, so they share a
+    batch only if no neighbour can replace either. Of equally good pairs the first is chosen.
 
     Args:
         similarity: (t, u) sparse similarities of queries and passages; entries that are not stored are 0. A passage that is
@@ -43,8 +44,8 @@ class Scheduler:
         passage: (t,) the positive of each pair, as a column of ``similarity``.
         batch_size: number of pairs in a batch.
         beam: number of members that are considered for removal, those with the smallest gains; the best swap is made. 1 is
-            the greedy search. The beam search of Zhao et al. considers the ``beam`` best pairs to enter for each of these
-            members. The best swap is always with the first of these pairs, so only the first is considered.
+            the greedy search. For each of these members, the beam search of Zhao et al. considers the ``beam`` best pairs to
+            add. The best swap always adds the first of them, so this search considers only the first.
         seed, epoch: seed and epoch that determine the random pairs with which each batch begins.
     """
 
@@ -100,7 +101,7 @@ class Scheduler:
         return members
 
     def _best_swap(self) -> tuple[int, int] | None:
-        """Return the member to remove and the pair to add; None where no swap considered makes the batch harder."""
+        """Return the member to remove and the pair to add; None if no swap considered makes the batch harder."""
         members = np.fromiter(self._weights, np.int64)  # (n,)
         gains = self._gains[self._place[members]] + TAKEN  # (n,)
         best, swap = 0, None

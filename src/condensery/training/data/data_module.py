@@ -1,7 +1,7 @@
 """Base classes of the LightningDataModules for pre-training and fine-tuning.
 
-A data module makes each batch from the step number alone and keeps no state. So a resumed run gets the same batches as an
-uninterrupted run, whatever the number of processes and of workers.
+A data module computes each batch from the step number alone and keeps no state. So a resumed run gets the same batches as an
+uninterrupted run, with any number of processes and of workers.
 """
 
 import time
@@ -39,7 +39,7 @@ class StepDataModule(pl.LightningDataModule):
     """Gives the trainer the batch of each step, starting from the trainer's current step.
 
     Args:
-        batches: the object that makes the batches; None where a subclass sets it in ``setup``.
+        batches: the object that makes the batches; None if a subclass sets it in ``setup``.
         workers: number of processes that make batches; 0 = the training process does. See ``condensery.system.spawning``.
 
     Attributes:
@@ -67,8 +67,8 @@ class StepDataModule(pl.LightningDataModule):
     def setup(self, stage: str | None = None) -> None:
         """Set ``val_dataloader`` to None where there is no validation sample.
 
-        Lightning then treats it as not defined. For an empty loader, Lightning would print a warning and show the progress
-        bar of an empty validation.
+        Lightning then treats ``val_dataloader`` as not defined. With an empty loader, Lightning would print a warning and
+        show the progress bar of an empty validation.
         """
         if self.trainer is not None:
             plugin = self.trainer.precision_plugin
@@ -100,7 +100,7 @@ class StepDataModule(pl.LightningDataModule):
         self.waited += seconds
 
     def val_dataloader(self) -> Any:
-        """Return a loader of the validation sample, or an empty list where there is no sample."""
+        """Return a loader of the validation sample, or an empty list if there is no sample."""
         sample = self.validation_sample()
         return [] if sample is None else DataLoader([sample], batch_size=None)  # type: ignore[arg-type]
 
@@ -119,7 +119,7 @@ class StepDataModule(pl.LightningDataModule):
         return {**self._fingerprint, "steps_an_epoch": self.batches.steps_an_epoch()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raise ``UserError`` where the checkpoint was written with other data, or with other settings of the batches."""
+        """Raise ``UserError`` if the checkpoint was written with other data, or with other settings of the batches."""
         check_same(state_dict, self.state_dict(), "data")
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
@@ -130,8 +130,8 @@ class StepDataModule(pl.LightningDataModule):
 def _converted(plugin: Any, batch: Any) -> Any:
     """Convert a batch to one of Lightning's true precisions ("64-true", "bf16-true"). Batches of this package stay as is.
 
-    Lightning casts a dataclass by assigning to its fields, which fails because the batches are frozen dataclasses. Most
-    fields hold integer ids. The other fields are cast where they are used.
+    Lightning casts a dataclass by assigning to its fields, which fails because this package's batches are frozen dataclasses.
+    No cast is needed: most fields hold integer ids, and the other fields are cast where they are used.
     """
     return (
         batch if isinstance(batch, Batch | ValidationSample | PairSample) else type(plugin).convert_input(plugin, batch)
@@ -139,7 +139,7 @@ def _converted(plugin: Any, batch: Any) -> Any:
 
 
 class _Loader(DataLoader[Batch]):
-    """A loader whose worker processes ignore Ctrl-C, and which measures how long training waits for batches.
+    """A loader that measures how long training waits for batches. Its worker processes ignore Ctrl-C.
 
     ``waited`` is called with the seconds of each wait in which no other work was running. The wait for the first batch is
     not counted, because the workers are still starting.
@@ -210,7 +210,7 @@ class TokenDataModule(StepDataModule):
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Longest query and passage in tokens, [CLS] and [SEP] included."""
+        """Maximum query length and passage length in tokens, [CLS] and [SEP] included."""
         raise NotImplementedError
 
     def prepare_data(self) -> None:
@@ -229,14 +229,14 @@ class TokenDataModule(StepDataModule):
         raise NotImplementedError
 
     def validation_sample(self) -> ValidationSample | PairSample | None:
-        """Return a sample with a few dev queries of the collection; None where the collection has no dev queries."""
+        """Return a sample with a few dev queries of the collection; None if the collection has no dev queries."""
         if self._collection is None:
             return None
         return sample_of(self._collection, self.tokens, self.lengths, prefixes=self.prefixes)
 
     @property
     def prefixes(self) -> Prefixes:
-        """The prefixes as token ids. Raises ``UserError`` where the tokenizer merges a prefix with the text after it."""
+        """The prefixes as token ids. Raises ``UserError`` if the tokenizer merges a prefix with the text after it."""
         return Prefixes.of(self.tokenizer_folder, self.query_prefix or "", self.passage_prefix or "", self.lengths)
 
     def _open(self) -> None:

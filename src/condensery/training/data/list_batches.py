@@ -11,7 +11,7 @@ from condensery.training.data.triple_batches import TripleBatches
 
 @dataclass(frozen=True, kw_only=True)
 class ListBatch(Batch):
-    """A batch of lists of pairs, one list per query. A chunk holds whole lists.
+    """A batch of lists. The list of a query holds pairs of the query and a passage. A list is never split between chunks.
 
     Rows i * size to (i + 1) * size - 1 are the pairs of query i; the pair with the positive comes first.
 

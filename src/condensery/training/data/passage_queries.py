@@ -23,22 +23,22 @@ from condensery.training.data.spans import MaskedDataModule, Masking
 
 
 class PassageQueryDataModule(MaskedDataModule):
-    """Pairs of a passage and one of its queries, for query-as-context pre-training (Wu et al. 2023, §3.1).
+    """The data of query-as-context pre-training: pairs of a passage and one of its queries (Wu et al. 2023, §3.1).
 
     Args:
         data: passages with their queries: mappings with ``text`` and ``queries`` (a list of strings); or ``Tokens``, whose
             passages and queries are then given as ``stores``.
         tokenizer: folder or hub name of the tokenizer; not needed where ``data`` is ``Tokens``.
         stores: passages and queries as token ids; None = the passages and queries of ``data``.
-        length: longest passage in tokens, [CLS] and [SEP] included.
-        query_length: longest query in tokens, [CLS] and [SEP] included.
-        candidates: each time a passage is seen, a query is drawn from the first ``candidates`` queries of the passage.
+        length: maximum passage length in tokens, [CLS] and [SEP] included.
+        query_length: maximum query length in tokens, [CLS] and [SEP] included.
+        candidates: number of queries of each passage, counted from its first, among which one is drawn in each epoch.
         mixed_context: probability that a step pairs passages of one document instead (Wu et al. 2023, §5.2).
         batch_size: number of passages per step.
         mask_rate: share of the tokens that are masked and predicted; None = no token is masked (``ContrastiveModule``).
         whole_word: True = whole words are masked; False = single tokens.
         decoder: the input of a masked auto-encoder's decoder; None = there is no decoder.
-        chunk_tokens: largest number of tokens in a chunk, padding included; gradients are accumulated over chunks.
+        chunk_tokens: maximum number of tokens in a chunk, padding included; gradients are accumulated over chunks.
         seed: seed of the order, the drawn queries and the masks.
         workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
             more, the program must be guarded by ``if __name__ == "__main__":``.
@@ -92,7 +92,7 @@ class PassageQueryDataModule(MaskedDataModule):
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Longest query and passage in tokens, [CLS] and [SEP] included."""
+        """Maximum query length and passage length in tokens, [CLS] and [SEP] included."""
         return self.query_length, self.length
 
     def source(self) -> RowSource:
@@ -113,7 +113,7 @@ class PassageQueryDataModule(MaskedDataModule):
 
 
 def _with_queries(data: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the texts, and the queries of each text. Raises ``UserError`` where text or queries are missing or blank."""
+    """Return the texts, and the queries of each text. Raises ``UserError`` if text or queries are missing or blank."""
     texts, queries = [], []
     for number, one in enumerate(data):
         text, own = (one.get("text"), one.get("queries")) if isinstance(one, Mapping) else (None, None)

@@ -18,7 +18,7 @@ from condensery.training.data.steps import ALL, Batch, Ids, PassageVectors, Shar
 
 @dataclass(frozen=True, kw_only=True)
 class RankingBatch(Batch):
-    """A batch of q queries, with the c passages that the teacher ranked for at least one of the queries.
+    """A batch of q queries, with the c passages that the teacher ranked for at least one of them.
 
     Attributes:
         passages: (c, d) frozen vectors of the passages.
@@ -40,8 +40,8 @@ class RankingBatches:
         vectors: function that returns the frozen vectors of passages.
         vocabulary: vocabulary of the tokens.
         batch_size: number of queries per step.
-        query_length: longest query in tokens, [CLS] and [SEP] included.
-        budget: largest number of tokens in a chunk, padding included.
+        query_length: maximum query length in tokens, [CLS] and [SEP] included.
+        budget: maximum number of tokens in a chunk, padding included.
         seed: seed of the order.
         prefix: token ids put before each query.
     """

@@ -19,7 +19,9 @@ from condensery.training.fingerprint import hashed
 
 
 class RankingDataModule(TokenDataModule):
-    """Queries with a teacher's ranking of the passages; passage vectors are frozen (Zhan et al. 2021, §4.2).
+    """The data for training a query tower: queries with a teacher's rankings of passages, whose vectors are frozen.
+
+    Passage vectors are frozen as in ADORE (Zhan et al. 2021, §4.2).
 
     The queries need no relevance judgements: titles, sentences of the passages or the questions of users will do.
     ``QueryTowerModule`` trains on this data module, starting from the checkpoint of the student.
@@ -31,8 +33,8 @@ class RankingDataModule(TokenDataModule):
             same passages. It ranks passages for each query once, in ``setup``.
         depth: number of passages that the teacher ranks per query.
         batch_size: number of queries per step.
-        query_length: longest query in tokens in training, [CLS] and [SEP] included; at most the student's query length.
-        chunk_tokens: largest number of tokens in a chunk, padding included; gradients are accumulated over chunks.
+        query_length: maximum query length in tokens in training, [CLS] and [SEP] included; at most the student's maximum.
+        chunk_tokens: maximum number of tokens in a chunk, padding included; gradients are accumulated over chunks.
         seed: seed of the order.
         workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
             more, the program must be guarded by ``if __name__ == "__main__":``.
@@ -89,7 +91,7 @@ class RankingDataModule(TokenDataModule):
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """The student's longest query and passage in tokens, [CLS] and [SEP] included."""
+        """The student's maximum query length and passage length in tokens, [CLS] and [SEP] included."""
         return self.student.query_length, self.student.passage_length
 
     def make_batches(self) -> RankingBatches:

@@ -31,7 +31,8 @@ class Rows:
     Shape:
         flat: (N,) token ids of all rows.
         starts: (n + 1,) index in ``flat`` at which each row begins; the last entry is N.
-        names: (n,) number that identifies each row's text in the corpus, the same in every batch. It seeds the row's mask.
+        names: (n,) number that identifies each row's text in the corpus, the same in every batch. The masked tokens of the
+            row depend on this number.
     """
 
     flat: Ids
@@ -105,8 +106,8 @@ class SentencePairs:
     Args:
         spans: spans of a token store with sentence boundaries; a span of one sentence is left out.
         vocabulary: vocabulary of the tokens.
-        length: longest sentence in tokens, [CLS] and [SEP] included.
-        keep: probability that the sentence stays in its passage (0 in this project's papers, 0.1 in Lee et al.).
+        length: maximum sentence length in tokens, [CLS] and [SEP] included.
+        keep: probability that the sentence stays in its passage (0.1 in Lee et al., 0 in this project's papers).
         seed: seed of the draws of sentences.
 
     Raises:
@@ -167,8 +168,9 @@ class PassagesAndQueries:
         passages, titles: the passages by row, and their titles; titles None = passages are read without titles.
         queries: the queries of passage 0, then the queries of passage 1, ...
         first: (passages + 1,) index of the first query of each passage.
-        hidden: (queries, 2) the token range that is cut out of the passage when the query is drawn: the position of the
-            range's first token in ``passages``, and its number of tokens. -1 = no range for this query; None = no ranges.
+        hidden: (queries, 2) for each query, the range of tokens that is removed from its passage when the query is drawn.
+            Column 0 is the position of the range's first token in ``passages``, column 1 the number of tokens. -1 = the
+            query has no range; None = no query has a range.
     """
 
     passages: TokenStore
@@ -186,7 +188,7 @@ class PassageQueries:
     Args:
         stores: tokenised passages and queries.
         vocabulary: vocabulary of the tokens.
-        length, query_length: longest passage and longest query in tokens, [CLS] and [SEP] included.
+        length, query_length: maximum passage length and query length in tokens, [CLS] and [SEP] included.
         candidates: a query is drawn from the first ``candidates`` queries of its passage (C of the paper).
         seed: seed of the draws of queries.
     """
@@ -228,12 +230,12 @@ class MixedPairs:
     """Gives pairs with mixed context (Wu et al. 2023, §5.2).
 
     In each step, either all passages are paired with one of their queries, or all are paired with another passage of their
-    document. A passage that is alone in its document keeps its query. No token is cut out of a passage that is paired with a
-    passage.
+    document. A passage that is alone in its document is always paired with a query. No token is removed from a passage that
+    is paired with a passage.
 
     Args:
         pairs: source of pairs of a passage and a query.
-        passages: probability that a step takes passages as context; 0.5 in the paper.
+        passages: probability that a step pairs passages with passages; 0.5 in the paper.
         seed: seed of the choice in each step, and of the draws of passages.
     """
 

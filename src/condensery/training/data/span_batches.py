@@ -27,15 +27,15 @@ class SpanBatch(Batch):
 
 @dataclass(frozen=True)
 class ContextMasking:
-    """The text that the decoder of a masked auto-encoder reads (CoT-MAE: Wu et al. 2023, eq. 8 to 11; RetroMAE).
+    """The settings of the text that the decoder of a masked auto-encoder reads (CoT-MAE: Wu et al. 2023, eq. 8-11; RetroMAE).
 
-    Beside this text the decoder reads the encoder's vector.
+    In addition to this text, the decoder reads the encoder's vector.
 
     Attributes:
         context: partner = the other text of the pair (CoT-MAE); same = the text that the encoder reads (RetroMAE).
         both: True = both texts of a pair are encoded, and each is the other's partner; False = only the first is encoded.
-        rate: share of the tokens that are masked, and that the decoder predicts from the other tokens. None = no token is
-            masked and all tokens are predicted, for causal and enhanced decoders, whose attention masks hide tokens.
+        rate: fraction of the tokens that are masked, and that the decoder predicts from the other tokens. None = no token is
+            masked and all tokens are predicted. This is for causal and enhanced decoders, whose attention masks hide tokens.
     """
 
     context: Literal["partner", "same"]
@@ -52,7 +52,7 @@ class SpanBatches:
         batch_size: number of items of the source per step.
         mask_rate: share of the tokens that are masked and predicted, see ``mask_spans``; None = no token is masked.
         whole_word: True = whole words are masked; False = single tokens.
-        budget: largest number of tokens in a chunk, padding included.
+        budget: maximum number of tokens in a chunk, padding included.
         seed: seed of the order and of the masks.
         context: the text that the decoder reads; None = there is no decoder.
     """

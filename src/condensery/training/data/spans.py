@@ -41,7 +41,7 @@ class MaskedDataModule(TokenDataModule):
     Attributes:
         masking: settings of masking.
         batch_size: number of items of the source per step.
-        chunk_tokens: largest number of tokens in a chunk, padding included.
+        chunk_tokens: maximum number of tokens in a chunk, padding included.
         seed: seed of the order and of the masks.
     """
 
@@ -69,27 +69,29 @@ class MaskedDataModule(TokenDataModule):
 
 
 class SpanPairDataModule(MaskedDataModule):
-    """Spans for Condenser and MLM, pairs of spans for coCondenser and CoT-MAE, pairs of sentence and span for ICT.
+    """The data of pre-training on documents: spans, pairs of spans, or pairs of a span and one of its sentences.
+
+    Condenser and MLM read single spans. coCondenser and CoT-MAE read pairs of spans. ICT reads pairs with sentences.
 
     Args:
         data: a folder (in the BEIR layout, of documents, or of plain text), a list of texts, a ``Collection``, or ``Tokens``.
         tokenizer: folder or hub name of the tokenizer; not needed where ``data`` is ``Tokens``.
-        length: longest span in tokens, [CLS] and [SEP] included.
+        length: maximum span length in tokens, [CLS] and [SEP] included.
         batch_size: number of documents per step; where ``pairs`` is None, number of spans per step.
         pairs: the kind of pairs. ``document`` or ``passage``: two spans of each document or passage (Gao and Callan 2021b,
             §3.2); ``sentence``: a span and a sentence taken out of it (ICT); None: single spans.
         spans: ``sentences``: whole sentences are packed up to the length, as in the papers' scripts; ``windows``: texts are
             cut at any token.
         short_probability: share of the spans that get a shorter target length (for ``spans="sentences"``).
-        min_length: number of tokens in the shortest span; a document needs twice that number. None = 16, or half of a
-            span's largest number of tokens if that is less.
+        min_length: minimum span length in tokens; a document needs twice that number. None = 16, or half of the maximum
+            number of tokens in a span if that is less.
         mask_rate: share of the tokens that are masked and predicted; None = no token is masked (``ContrastiveModule``). For
             ``pairs="sentence"`` (ICT) no token is masked either.
         whole_word: True = whole words are masked; False = single tokens.
         decoder: the input of a masked auto-encoder's decoder; None = there is no decoder.
-        query_length: longest sentence in tokens, [CLS] and [SEP] included (for ``pairs="sentence"``).
+        query_length: maximum sentence length in tokens, [CLS] and [SEP] included (for ``pairs="sentence"``).
         keep_sentence: probability that the sentence stays in its span (for ``pairs="sentence"``).
-        chunk_tokens: largest number of tokens in a chunk, padding included; gradients are accumulated over chunks.
+        chunk_tokens: maximum number of tokens in a chunk, padding included; gradients are accumulated over chunks.
         seed: seed of the order, the spans and the masks.
         workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
             more, the program must be guarded by ``if __name__ == "__main__":``.
@@ -135,7 +137,7 @@ class SpanPairDataModule(MaskedDataModule):
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Longest query (for ``pairs="sentence"`` the sentence) and longest span in tokens, [CLS] and [SEP] included."""
+        """Maximum query length (for ``pairs="sentence"``: of a sentence) and span length in tokens, with [CLS] and [SEP]."""
         return (self.query_length if self.pairs == "sentence" else self.length), self.length
 
     def source(self) -> RowSource:

@@ -1,4 +1,4 @@
-"""Batches as a function of the step. No state is kept, so a resumed run gets the batches of an uninterrupted run."""
+"""Computes batches as a function of the step. No state is kept, so a resumed run gets an uninterrupted run's batches."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -55,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Share:
-    """The part of each batch that is made: the whole batch, or the part of one of several training processes."""
+    """Which part of each batch a process makes: the whole batch, or the part of one of several training processes."""
 
     rank: int = 0
     processes: int = 1
@@ -142,8 +142,8 @@ def begin_worker(parent: Parent, number: int) -> None:
 class StepSampler(DistributedSampler[int]):
     """Yields the steps from the trainer's current step to the end of the current epoch.
 
-    The sampler's length is that of a whole epoch, because a resumed Lightning also counts the batches before the
-    interruption. The sampler is a ``DistributedSampler``, because Lightning replaces any other sampler with its own.
+    The sampler's length is that of a whole epoch, because Lightning, when it resumes, also counts the batches before the
+    interruption. The class derives from ``DistributedSampler``, because Lightning replaces any other sampler with its own.
 
     Args:
         first: function that returns the trainer's current step.

@@ -1,7 +1,7 @@
 """A teacher's scores for the queries of a batch (distillation).
 
-In a batch, several passages with equal text are replaced by the first of them (``NoNegatives``). This passage gets its own
-score if the teacher has scored it, and otherwise the score of a passage with the same text.
+In a batch, passages with equal text are replaced by the first of them (``NoNegatives``). The first passage gets its own score
+if the teacher has scored it. Otherwise it gets the score of another passage with the same text.
 """
 
 import numpy as np
@@ -19,8 +19,8 @@ def taught(training: TrainingQueries, chosen: Ids) -> tuple[Ids, NDArray[np.floa
     """Return the pairs that the teacher has scored for the queries ``chosen`` (b,), and their scores.
 
     Returns:
-        the distinct pairs (s, 2) of the index of a query in ``chosen`` and the row of a passage, and the scores (s,). Where
-        several sources have a pair, the score is that of the first source.
+        the distinct pairs (s, 2) of the index of a query in ``chosen`` and the row of a passage, and the scores (s,). If
+        several sources have scored a pair, the score is that of the first source.
     """
     assert training.teacher is not None
     places, passages, scores = training.teacher.scored(chosen)  # (scored pairs,) each

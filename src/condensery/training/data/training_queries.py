@@ -30,7 +30,7 @@ class TrainingQueries:
         negatives: (q, m) hard negatives. Entries of -1, at any place in a row, are padding; m may be 0. A pool reads the
             negatives from disk on demand.
         weights: (q, m) > 0, sampling weight of each negative among the negatives of its query; None = equal weights.
-        known: further passages that are excluded as negatives of the queries, besides the positives; None = no others.
+        known: passages that are excluded as negatives of the queries in addition to the positives; None = only positives.
         teacher: source of a teacher's scores of the queries' passages; None = there is no teacher.
     """
 
@@ -56,8 +56,8 @@ class TrainingQueries:
         Args:
             positives: query row -> its relevant passages, in ascending order of the rows.
             negatives, weights, teacher: see the attributes.
-            known: kept only where it names passages besides the positives. Then the first of several passages with equal
-                text replaces all of them wherever one is drawn.
+            known: passages excluded as negatives. It is kept only if it has passages besides the positives. In this case,
+                of several passages with equal text the first replaces the others wherever one is drawn.
         """
         counts = [len(passages) for passages in positives.values()]
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -69,7 +69,7 @@ class TrainingQueries:
 
     @property
     def by_text(self) -> int:
-        """The number of pairs of query and passage that are excluded as negatives because of the passage's text alone."""
+        """The number of query-passage pairs that are excluded as negatives only because of the passage's text."""
         return int(self.no_negative_numbers().sum()) - len(self.positives)
 
     def no_negative_numbers(self) -> Ids:
@@ -93,9 +93,9 @@ class TrainingQueries:
 class TextQueries:
     """Queries that were built from passages. The positive of each query is its passage.
 
-    Few passages are judged relevant to a training query. All other passages occur only as negatives, so a retriever that is
-    trained on judged queries alone learns to rank them low. With queries built from passages, every passage can be a
-    positive.
+    Few passages are judged relevant to a training query. All other passages occur only as negatives. So a retriever that is
+    trained on judged queries alone learns to rank these other passages low. With queries built from passages, every passage
+    can be a positive.
 
     Attributes:
         store: the tokenised queries.

@@ -1,6 +1,6 @@
 """Packs all tensors of a batch into one block of memory, to send the batch to another process or to a GPU.
 
-A batch may have hundreds of chunks of five tensors each. If tensors were sent one by one, each tensor would cost a file
+A batch may have hundreds of chunks with five tensors each. If the tensors were sent one by one, each tensor would need a file
 descriptor and a memory mapping, or a separate copy to the GPU.
 """
 
@@ -80,5 +80,5 @@ def _views(block: Tensor, kinds: tuple[tuple[torch.dtype, torch.Size], ...]) -> 
 
 
 def _rooms(kinds: tuple[tuple[torch.dtype, torch.Size], ...]) -> list[int]:
-    """Return the number of bytes that each tensor takes in the block."""
+    """Return the number of bytes that each tensor occupies in the block."""
     return [-(-shape.numel() * dtype.itemsize // _ALIGNED) * _ALIGNED for dtype, shape in kinds]

@@ -24,14 +24,14 @@ from condensery.training.data.training_queries import NOTHING, TextQueries, Trai
 
 @dataclass(frozen=True, kw_only=True)
 class TripleBatch(Batch):
-    """q queries and p passages for fine-tuning. Rows 0 .. q - 1 are the queries, rows q .. q + p - 1 the passages.
+    """A batch of q queries and p passages for fine-tuning. Rows 0 .. q - 1 are queries, rows q .. q + p - 1 passages.
 
     A chunk holds queries (tower QUERY) or passages (tower PASSAGE). With frozen ``vectors`` all chunks hold queries.
 
     Attributes:
         positive: (q,) the index of each query's positive among the p passages.
-        known: (q, p) bool, True where a passage is excluded as a negative of the query. It is relevant to the query, or has
-            the text of a relevant passage (``NoNegatives``).
+        known: (q, p) bool, True where a passage is excluded as a negative of the query, because it is relevant to the query
+            or has the text of a relevant passage (``NoNegatives``).
         passages: (p,) the collection rows of the passages, ascending.
         judged: (j, 2) pairs of a query of the batch and the collection row of a passage excluded as a negative of the query.
         teacher: (q, p) fp32, the teacher's score of each pair, NaN where the teacher has no score; None = no teacher.
@@ -61,10 +61,10 @@ class TripleBatches:
     """Makes batches of queries, one positive for each query, and hard negatives.
 
     The passages of the other queries in a batch are negatives as well. One positive and ``negatives`` hard negatives are
-    drawn for each query, anew in each epoch. Hard negatives are drawn without replacement from the query's pool. Where the
-    pool is too small, the missing ones are drawn from the whole corpus. A passage that is judged relevant to the query is
-    never its hard negative. Neither is a passage with the text of a relevant passage or of the query (``NoNegatives``). A
-    passage that occurs twice in a batch is encoded once.
+    drawn for each query, anew in each epoch. Hard negatives are drawn without replacement from the query's pool of negatives.
+    If the pool is too small, the missing negatives are drawn from the whole corpus. A passage that is judged relevant to the
+    query is never drawn as its hard negative. Neither is a passage with the text of a relevant passage or of the query
+    (``NoNegatives``). A passage that occurs twice in a batch is encoded once.
 
     Args:
         queries, passages: token stores of the collection; ``titles``: token store of the passages' titles, or None.
@@ -72,8 +72,8 @@ class TripleBatches:
         training: the training queries with their positives, their hard negatives and the teacher's scores.
         batch_size: number of queries per step.
         negatives: number of hard negatives per query (0 = in-batch negatives only).
-        query_length, passage_length: longest query and passage in tokens, [CLS] and [SEP] included.
-        budget: largest number of tokens in a chunk, padding included.
+        query_length, passage_length: maximum query length and passage length in tokens, [CLS] and [SEP] included.
+        budget: maximum number of tokens in a chunk, padding included.
         seed: seed of the order, and of the drawn positives and negatives.
         order: function that returns the epoch and the queries of a step; None = all queries, in a new random order each
             epoch.
@@ -218,7 +218,7 @@ class TripleBatches:
     def _hard_negatives(self, epoch: int, chosen: Ids, positive: Ids) -> Ids:
         """Draw passages from each query's pool, or from the corpus where the pool has too few: (b, negatives).
 
-        Where the corpus has too few as well, the query's ``positive`` (b,) fills the gap. It is in the batch already.
+        If the corpus has too few as well, the query's ``positive`` (b,), which is in the batch already, fills the gap.
         """
         if not self.negatives:
             return np.empty((len(chosen), 0), dtype=np.int64)

@@ -47,10 +47,12 @@ Taught = Searcher | type[BM25] | Predicting | Predict | Scored
 
 
 class TripleDataModule(TokenDataModule):
-    """Queries with one positive and hard negatives each, for the bi-encoder and, as pairs, for the cross-encoder.
+    """The data of fine-tuning: queries, each with one positive and hard negatives (Karpukhin et al. 2020).
 
-    The negatives are those of Karpukhin et al. 2020 (§3.2): hard negatives, and the passages of the other queries in the
-    batch.
+    A bi-encoder reads queries and passages separately, a cross-encoder (``pairs``) reads pairs of both.
+
+    As in Karpukhin et al. 2020 (§3.2), the negatives of a query are its hard negatives and the passages of the other
+    queries in the batch.
 
     Args:
         data: a folder (in the BEIR layout, of documents, or of plain text), a list of texts, a ``Collection``, or ``Tokens``.
@@ -70,12 +72,12 @@ class TripleDataModule(TokenDataModule):
         train_queries: number of queries to train on, drawn by the seed; None = all queries.
         leave_out_dev_passages: leave out the queries that share a relevant passage with a dev query.
         batch_size: number of queries per step.
-        query_length: longest query in tokens, [CLS] and [SEP] included.
-        passage_length: longest passage in tokens, [CLS] and [SEP] included.
+        query_length: maximum query length in tokens, [CLS] and [SEP] included.
+        passage_length: maximum passage length in tokens, [CLS] and [SEP] included.
         titles: True = passages are read as title [SEP] text.
         pairs: True = each input is a query and a passage, together at most ``passage_length`` tokens, for
             ``CrossEncoderModule``.
-        chunk_tokens: largest number of tokens in a chunk, padding included; gradients are accumulated over chunks.
+        chunk_tokens: maximum number of tokens in a chunk, padding included; gradients are accumulated over chunks.
         seed: seed of the order, and of the drawn positives and negatives.
         workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
             more, the program must be guarded by ``if __name__ == "__main__":``.
@@ -170,7 +172,7 @@ class TripleDataModule(TokenDataModule):
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Longest query and passage (with ``pairs``: query and pair) in tokens, [CLS] and [SEP] included."""
+        """Maximum query length and passage length (with ``pairs``: pair length) in tokens, [CLS] and [SEP] included."""
         return self.query_length, self.passage_length
 
     def prepare_data(self) -> None:
@@ -212,7 +214,7 @@ class TripleDataModule(TokenDataModule):
         return ListBatches(triples, pair_reader(self.tokens, self.query_length, self.passage_length, separators))
 
     def validation_sample(self) -> ValidationSample | PairSample | None:
-        """Return a sample with a few dev queries, as pairs where ``pairs`` is true; None where there are no dev queries."""
+        """Return a sample with a few dev queries, as pairs where ``pairs`` is true; None if there are no dev queries."""
         if not self.pairs:
             return super().validation_sample()
         assert isinstance(self.batches, ListBatches)
@@ -282,7 +284,7 @@ class TripleDataModule(TokenDataModule):
 
 
 def _checked(text_queries: Sequence[tuple[str, str]] | None, pairs: bool) -> list[tuple[str, str]]:
-    """Return ``text_queries`` as a list. Raises ``UserError`` where a query is blank, or where ``pairs`` is true."""
+    """Return ``text_queries`` as a list. Raises ``UserError`` if a query is blank, or where ``pairs`` is true."""
     made = list(text_queries or [])
     if made and pairs:
         raise UserError("TripleDataModule: leave out `text_queries`: a cross-encoder (pairs) learns from none")

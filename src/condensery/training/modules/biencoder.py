@@ -94,7 +94,7 @@ class BiEncoderModule(TowersModule):
         return Featured(self.model, self.loss), contrast
 
     def _check_teacher(self, there: bool) -> None:
-        """Raise ``UserError`` where the loss needs teacher scores that the batch lacks, or cannot take the batch's scores."""
+        """Raise ``UserError`` if the loss needs teacher scores that the batch lacks, or cannot take the batch's scores."""
         name = type(self.loss).__name__
         if there and not takes_teacher(self.loss):
             raise UserError(
@@ -108,7 +108,7 @@ class BiEncoderModule(TowersModule):
 
 
 class Featured:
-    """A ``ChunkEncoder`` whose vectors are the loss's features (``RetrievalLoss.features``) of a bi-encoder's vectors."""
+    """Wraps a bi-encoder as a ``ChunkEncoder`` that gives the loss's features of the vectors (``RetrievalLoss.features``)."""
 
     def __init__(self, model: BiEncoder, loss: RetrievalLoss) -> None:
         self.model, self.loss = model, loss
@@ -121,5 +121,5 @@ class Featured:
         return self.loss.features(vectors, chunk.tower)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the same features (b, f), and no chunk losses."""
+        """Return the features (b, f) of ``vectors``, and no losses of the chunk."""
         return self.vectors(chunk), {}

@@ -28,8 +28,8 @@ class ContrastiveModule(TowersModule):
     """coCondenser's contrastive loss (Gao and Callan 2021b, eq. 6-7) on a retriever's own vectors, without MLM.
 
     A released retriever has its own pooling, normalisation and prefixes, which also apply when it is used for search. This
-    module trains the vectors computed with them, on pairs of texts from a collection (Contriever: Izacard et al. 2022, §3;
-    query-as-context: Wu et al. 2023, §3.1).
+    module trains the retriever with the same pooling, normalisation and prefixes. It trains on pairs of texts from a
+    collection (Contriever: Izacard et al. 2022, §3; query-as-context: Wu et al. 2023, §3.1).
 
     Args:
         model: see ``TowersModule``; one tower reads both texts of a pair.
@@ -69,7 +69,7 @@ class ContrastiveModule(TowersModule):
 
     @property
     def reached(self) -> float:
-        """The current temperature."""
+        """The current value of the temperature."""
         return (
             math.exp(max(float(self.log_temperature.detach()), math.log(COLDEST)))
             if self.learn_temperature
@@ -77,7 +77,7 @@ class ContrastiveModule(TowersModule):
         )
 
     def on_fit_start(self) -> None:
-        """Check the data as ``TowersModule`` does. Also raise ``UserError`` where the data module masks tokens."""
+        """Check the data as ``TowersModule`` does. Also raise ``UserError`` if the data module masks tokens."""
         super().on_fit_start()
         masking = getattr(self._data, "masking", None)
         if isinstance(masking, Masking) and masking.rate is not None:

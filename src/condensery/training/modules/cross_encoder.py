@@ -26,7 +26,7 @@ from condensery.training.validation import PairSample, mean_reciprocal_rank_of_p
 class CrossEncoderModule(TrainingModule):
     """Trains a cross-encoder to score the relevance of a passage to a query (Qu et al. 2021).
 
-    Train it on ``TripleDataModule(pairs=True)``. The gradients of a batch larger than a chunk are accumulated.
+    Train this module on ``TripleDataModule(pairs=True)``. If a batch has several chunks, their gradients are accumulated.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family, or a ``CrossEncoder``.
@@ -76,7 +76,7 @@ class CrossEncoderModule(TrainingModule):
             folder: folder to write to; it is created if it does not exist.
             tokenizer: folder or hub name of the tokenizer that is saved with the model; None = the tokenizer of the data
                 module that this module was trained on.
-            lengths: longest query and longest pair in tokens; None = the lengths of that data module.
+            lengths: maximum query length and pair length in tokens; None = the lengths of that data module.
 
         Raises:
             UserError: ``tokenizer`` or ``lengths`` is not known, or the query leaves no room for a passage.

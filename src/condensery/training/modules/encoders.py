@@ -37,7 +37,7 @@ class EncoderModule(TrainingModule):
         self.tokenizer = tokenizer
 
     def on_fit_start(self) -> None:
-        """Raise ``UserError`` where data and encoder differ in vocabulary, or inputs exceed the encoder's positions."""
+        """Raise ``UserError`` if data and encoder differ in vocabulary, or inputs exceed the encoder's positions."""
         super().on_fit_start()
         data = self._data
         other = getattr(data, "tokenizer_folder", None)
@@ -51,7 +51,7 @@ class EncoderModule(TrainingModule):
                 raise UserError(f"inputs of {longest} tokens are longer than the encoder's {encoder.longest} positions")
 
     def towers(self) -> BiEncoder:
-        """Return the current retriever. It shares the weights of this module."""
+        """Return the current retriever, which shares its weights with this module."""
         raise NotImplementedError
 
     def save_pretrained(
@@ -69,8 +69,8 @@ class EncoderModule(TrainingModule):
             folder: folder to write to; it is created if it does not exist.
             tokenizer: folder or hub name of the tokenizer that is saved with the model; None = the tokenizer of this module
                 or, if it has none, of the data module that it was trained on.
-            lengths: longest query and passage in tokens, [CLS] and [SEP] included; None = the lengths of the data module
-                or, without one, the encoder's maximum, 512 at most.
+            lengths: maximum query length and passage length in tokens, [CLS] and [SEP] included; None = the lengths of the
+                data module or, without a data module, the encoder's maximum, 512 at most.
             card: content of the model card; None = this module's class and settings, and the values logged last.
 
         Raises:
@@ -104,7 +104,7 @@ class EncoderModule(TrainingModule):
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Longest query and passage in tokens: the data module's lengths, or else the encoder's maximum, 512 at most."""
+        """Maximum query length and passage length in tokens: the data module's, or else the encoder's (at most 512)."""
         longest = min(512, self.towers().query.longest, self.towers().passage.longest)
         return getattr(self._data, "lengths", (longest, longest))
 
@@ -117,7 +117,7 @@ class EncoderModule(TrainingModule):
 
 
 class TowersModule(EncoderModule):
-    """A module whose model is a bi-encoder without any head.
+    """Base class of the modules that train a bi-encoder and no layers besides it.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family, or a ``BiEncoder``.
@@ -152,8 +152,8 @@ class TowersModule(EncoderModule):
     def on_fit_start(self) -> None:
         """Check the data as ``EncoderModule`` does, and also the data module's prefixes and student.
 
-        Raise ``UserError`` where data module and encoder have different prefixes, or where the passage tower and the data
-        module's student would compute different vectors.
+        Raise ``UserError`` if data module and encoder have different prefixes, or if the passage tower and the data module's
+        student would compute different vectors.
         """
         super().on_fit_start()
         data, settings = self._data, self.model.settings
@@ -166,16 +166,16 @@ class TowersModule(EncoderModule):
         self._check_student(getattr(data, "student", None))
 
     def freeze_passages(self) -> None:
-        """Freeze the passage tower. Raises ``UserError`` where queries and passages share one tower."""
+        """Freeze the passage tower. Raises ``UserError`` if queries and passages share one tower."""
         if self.model.shared:
             raise UserError(f"{type(self).__name__}: queries need a tower of their own; give towers='separate'")
         self.model.passage.requires_grad_(False)
 
     def _check_student(self, student: Any) -> None:
-        """Raise ``UserError`` where the passage tower and ``student``, a ``Retriever`` or None, would differ in vectors.
+        """Raise ``UserError`` if the passage tower and ``student``, a ``Retriever`` or None, would differ in vectors.
 
-        The batches hold the student's passage vectors. So the passage tower must encode passages as the student does. It
-        must also be frozen, because training would move its vectors away from the student's vectors.
+        The batches hold the student's passage vectors. So the passage tower must encode passages as the student does. The
+        passage tower must also be frozen, because training would move its vectors away from the student's vectors.
         """
         if student is None:
             return

@@ -34,7 +34,7 @@ class PairChunk(Chunk):
 
 @dataclass(frozen=True, kw_only=True)
 class PairBatch(Batch):
-    """A batch of pairs of a passage and a query; ``tokens`` counts the tokens of passages and queries.
+    """A batch of pairs of a passage and a query. Its ``tokens`` is the number of tokens in passages and queries together.
 
     Attributes:
         targets: number of query tokens in all chunks.
@@ -44,7 +44,7 @@ class PairBatch(Batch):
 
 
 class GeneratorBatches:
-    """Makes batches of judged pairs, every pair once per epoch. Texts are tokenised when their batch is made.
+    """Makes batches of judged pairs of passage and query, every pair once per epoch. Tokenises the texts of each batch.
 
     Args:
         pairs: (n, 2) row of the passage and row of the query of each pair.
@@ -53,7 +53,7 @@ class GeneratorBatches:
         prefix: string put before each passage.
         titles: True = passages are read with their titles.
         batch_size: number of pairs per step.
-        max_input_tokens, max_tokens: longest passage and longest query in tokens; longer texts are cut.
+        max_input_tokens, max_tokens: maximum passage length and query length in tokens; longer texts are truncated.
         budget: largest number of tokens of passages and queries in a chunk, padding included.
         seed: seed of the order.
 
@@ -125,7 +125,7 @@ def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
 
 
 class _Writing:
-    """The generator as a ``ChunkEncoder`` without vectors. The chunks' losses add up to the mean of the batch."""
+    """Wraps the generator as a ``ChunkEncoder`` without vectors. The chunks' losses add up to the batch's mean loss."""
 
     def __init__(self, model: nn.Module, targets: float) -> None:
         self.model, self.targets = model, targets

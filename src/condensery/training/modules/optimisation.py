@@ -49,14 +49,14 @@ class TrainingModule(pl.LightningModule):
         weight_decay: weight decay of AdamW; biases and LayerNorm weights are not decayed.
         max_grad_norm: norm to which a larger gradient is clipped; 0 = no clipping.
         seed: seed of dropout, and of randomly initialised weights.
-        layer_decay: learning rate of a backbone layer divided by that of the layer above it; 1 = all layers have the same
-            learning rate. See ``layer_shares``.
+        layer_decay: learning rate of a backbone layer divided by the learning rate of the layer above; 1 = all layers have
+            the same learning rate. See ``layer_shares``.
 
     Attributes:
         tokens: number of tokens that all processes together read in the last step, padding not counted.
-        trained_on: for each value of a data module's ``pairs`` that fits this module, how to write that data module.
+        trained_on: value of a data module's ``pairs`` that fits this module -> how to write this data module in Python.
         usual_rate: default peak learning rate, as in ``conf/stage/``.
-        asked_to_leave: True = one of the processes received a signal to end, such as SLURM's warning.
+        asked_to_leave: whether one of the processes received a signal to end, such as SLURM's warning.
 
     Raises:
         UserError: a number is out of its range.
@@ -97,7 +97,7 @@ class TrainingModule(pl.LightningModule):
         raise NotImplementedError
 
     def setup(self, stage: str) -> None:
-        """Raise ``UserError`` where the trainer's precision cannot train, or no weight requires a gradient."""
+        """Raise ``UserError`` if the trainer's precision cannot train, or no weight requires a gradient."""
         self._resumption = Resumption(self)
         if stage == "fit":
             check_trainer_precision(str(self.trainer.precision))
@@ -137,7 +137,7 @@ class TrainingModule(pl.LightningModule):
         return min(each, limit) if isinstance(limit, int) else int(each * limit)
 
     def on_fit_start(self) -> None:
-        """Raise ``UserError`` where the data module does not fit this module, or the trainer shards the weights.
+        """Raise ``UserError`` if the data module does not fit this module, or the trainer shards the weights.
 
         The gradient cache does not support sharded weights.
         """
@@ -196,12 +196,12 @@ class TrainingModule(pl.LightningModule):
             self._check_norm(self.global_step)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the entries that ``on_load_checkpoint`` reads. Raise ``UserError`` where the last gradient is not finite."""
+        """Add the entries that ``on_load_checkpoint`` reads. Raise ``UserError`` if the last gradient is not finite."""
         self._check_norm(self.global_step - 1)
         self._resumption.save(checkpoint, self._steps, self._batches_an_epoch())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raise ``UserError`` where the trainer cannot resume from the checkpoint, see ``Resumption``."""
+        """Raise ``UserError`` if the trainer cannot resume from the checkpoint, see ``Resumption``."""
         if self._trainer is not None:
             self._resumption.load(checkpoint)
 
@@ -229,7 +229,7 @@ class TrainingModule(pl.LightningModule):
 
     @property
     def _data(self) -> Any:
-        """The trainer's data module; None where there is no data module, or no trainer yet."""
+        """The trainer's data module; None if there is no data module, or no trainer yet."""
         return getattr(self._trainer, "datamodule", None)
 
     def _record(self, values: dict[str, Any]) -> None:

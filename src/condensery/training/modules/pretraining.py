@@ -46,7 +46,7 @@ RETROMAE_RATE = 1e-4  # default peak learning rate for an enhanced decoder
 
 
 class BackboneModule(EncoderModule):
-    """Base class of pre-training with an MLM head and further layers. Retrieval uses the backbone alone."""
+    """Base class of pre-training modules whose model has an MLM head and further layers. Retrieval uses only the backbone."""
 
     trained_on = MappingProxyType({None: "SpanPairDataModule(pairs=None)", **PAIRS})
     model: Condenser | MaskedAutoEncoder
@@ -151,8 +151,8 @@ class CoCondenserModule(CondenserModule):
 class QueryAsContextModule(CoCondenserModule):
     """Query-as-context pre-training (Wu et al. 2023, §3.1): coCondenser on pairs of a passage and one of its queries.
 
-    The objective is coCondenser's; only the data differ, which come from ``PassageQueryDataModule``. Arguments and errors
-    are those of ``CoCondenserModule``. The paper's temperature is 1.
+    The objective is that of coCondenser. The data differ: they come from ``PassageQueryDataModule``. Arguments and errors are
+    those of ``CoCondenserModule``. The paper's temperature is 1.
 
     Raises:
         UserError: as ``CoCondenserModule``.
@@ -160,7 +160,7 @@ class QueryAsContextModule(CoCondenserModule):
 
 
 class MaskedAutoEncoderModule(BackboneModule):
-    """CoT-MAE (Wu et al. 2023, eq. 11) and RetroMAE: MLM in the encoder, and in a decoder that reads the encoder's vector.
+    """CoT-MAE (Wu et al. 2023, eq. 11) and RetroMAE: MLM in the encoder and in a decoder, which reads the encoder's vector.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder``. With a
@@ -216,7 +216,7 @@ class MaskedAutoEncoderModule(BackboneModule):
         )
 
     def on_fit_start(self) -> None:
-        """Check the data as ``EncoderModule`` does. Also raise ``UserError`` where the data have no input for the decoder."""
+        """Check the data as ``EncoderModule`` does. Also raise ``UserError`` if the data have no input for the decoder."""
         super().on_fit_start()
         masking = getattr(self._data, "masking", None)
         if isinstance(masking, Masking) and masking.decoder is None:

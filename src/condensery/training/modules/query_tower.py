@@ -21,7 +21,7 @@ from condensery.training.modules.optimisation import PathOrName
 class QueryTowerModule(TowersModule):
     """Trains the query tower on the rankings of a teacher, such as a fusion of BM25 and the retriever itself.
 
-    Train it on ``RankingDataModule``, starting from the checkpoint of the data module's student.
+    Train this module on ``RankingDataModule``. The initial checkpoint must be that of the data module's student.
 
     Only queries are encoded, and the passage index does not change (fixed document vectors: ADORE, Zhan et al. 2021, §4.2).
     The loss is the KL divergence between two softmaxes over the passages of the batch, the teacher's and the retriever's

@@ -41,8 +41,8 @@ class SentenceBatches:
         rows: (n, k) the rows in ``sentences`` of each example's sentences.
         scores: (n,) the score of each example.
         batch_size: number of examples per step.
-        length: longest input in tokens, [CLS] and [SEP] included.
-        budget: largest number of tokens in a chunk, padding included.
+        length: maximum input length in tokens, [CLS] and [SEP] included.
+        budget: maximum number of tokens in a chunk, padding included.
         seed: seed of the order.
     """
 
@@ -76,7 +76,7 @@ class SentenceBatches:
 
 
 class SentenceModule(TowersModule):
-    """Trains a bi-encoder on sentence pairs (cosine regression) or on sentence triplets (margin between distances).
+    """Trains a bi-encoder on sentence pairs (cosine regression) or triplets (margin loss; Reimers and Gurevych 2019).
 
     Args:
         model: see ``TowersModule``.
