@@ -19,7 +19,7 @@ from condensery.system.files import load_array
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
-LEFT_OUT, LEFT_OUT_SCORES = "left_out", "left_out_scores"  # arrays (m,): excluded (query << 32) + passage, their scores
+LEFT_OUT, LEFT_OUT_SCORES = "left_out", "left_out_scores"  # arrays (m,): excluded (query << 32) + passage; scores
 POSITIVES, POSITIVE_SCORES = (
     "positive_passages",
     "positive_scores",
