@@ -47,9 +47,9 @@ class CollectionRetriever(Protocol):
 def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
     """Print the recall of an approximate retriever relative to exact search, and return it for a manifest.
 
-    The recall is that of all searches so far.
-    Recall is measured at two depths: at the depth of the search, which matters for fusion and mining, and at ``TOP``, which
-    matters for the first metrics of a table. For an exact retriever, nothing is printed and {} is returned.
+    The recall covers all searches so far. It is measured at two depths: at the depth of the search, which matters for fusion
+    and mining, and at ``TOP``, which matters for the first metrics of a table. For an exact retriever, nothing is printed and
+    {} is returned.
     """
     recall, top, short = (getattr(retriever, name, None) for name in ("recall", "recall_of_top", "short"))
     if recall is None:
