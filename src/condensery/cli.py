@@ -1,4 +1,4 @@
-"""The command line: Hydra composes the config, and this module runs it and reports a failure in one line.
+"""Run the command line: Hydra composes the config, and this module runs it. A failure is reported in one line.
 
 The module imports no large package, so that the command line starts quickly.
 """
@@ -31,10 +31,10 @@ PLAIN = re.compile(r"""[\w.@/+-]+=[^'"()\[\]{}$=]+""")  # key=value without quot
 
 
 def main(cfg: DictConfig) -> None:
-    """Run one composed config: once, or as one job of a sweep.
+    """Run one composed config, either as a single run or as one job of a sweep.
 
     Raises:
-        Stopped: any exception ended the run; that exception is the cause.
+        Stopped: an exception ended the run. That exception is the ``__cause__`` of this one.
     """
     from condensery.pipeline import run
 
@@ -52,16 +52,19 @@ def main(cfg: DictConfig) -> None:
 
 
 def _write_folder(folder: Path | None) -> None:
-    """Write the path of the run's folder into the file that the calling program reads (``condensery.results.run``)."""
+    """Write the path of the run's folder into a file, so that a Python program that started the run can find the folder.
+
+    The program is ``condensery.results.run``.
+    """
     if path := os.environ.get(FOLDER_FILE):
         Path(path).write_text(str(folder or ""), encoding="utf-8")
 
 
 def run_program(program: Callable[[], Any], home: Path) -> int:
-    """Run ``program``, a function under ``hydra.main``, and return the exit code.
+    """Run a program and return its exit code.
 
-    Bad input, errors of Hydra, and a full or read-only disk print one line and return 1. Ctrl-C returns 130, SIGTERM 143. An
-    unexpected exception is raised with its traceback, because it is a bug in this project.
+    For bad input, an error of Hydra, or a full or read-only disk, one line is printed and 1 is returned. Ctrl-C returns 130,
+    and SIGTERM returns 143. An unexpected exception is raised with its traceback, because it is a bug in this project.
 
     Args:
         program: the function wrapped by ``hydra.main``.
@@ -97,22 +100,22 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
         print(line, file=sys.stderr)
         return 1
     finally:
-        recipe_guard.install()  # later compositions in this process are not to be printed
+        recipe_guard.install()  # so that configs that this process composes later are not printed
     return 1 if sweep.failed else 0
 
 
 def prepared(arguments: list[str]) -> list[str]:
     """Return the command line in Hydra's syntax, with options first, so that users may write ``-m`` anywhere.
 
-    - ``stages.round1.steps=9`` may set a key that the recipe does not contain, because it leaves the key at its default. The
-      argument therefore gets Hydra's prefix ``++``. The config check reports a key that does not exist.
+    - ``stages.round1.steps=9`` may set a key that the recipe does not contain, because the recipe leaves it at its default.
+      The argument therefore gets Hydra's prefix ``++``. The config check reports a key that does not exist.
     - In ``output_root=~/x``, ``~`` is replaced by the home folder.
-    - A question (``ask=``) is passed verbatim, with its commas and quotes, and so is a value with letters that are not in
-      Hydra's grammar.
+    - A question (``ask=``) is passed to the config verbatim, with its commas and quotes. So is a value with letters that are
+      not in Hydra's grammar.
 
     Raises:
-        UserError: a key is given twice, because Hydra would silently use the last value; or a path in a sweep contains a
-            comma, because Hydra would split it into two values.
+        UserError: a key is given twice (Hydra would silently use the last value), or a path in a sweep contains a comma
+            (Hydra would split it into two values).
     """
     arguments = _of_data(arguments)
     sweep = not {"-m", "--multirun"}.isdisjoint(arguments)
@@ -149,11 +152,11 @@ def _check_paths(arguments: list[str]) -> None:
 
 
 def _of_data(arguments: list[str]) -> list[str]:
-    """Translate ``data NAME [key=value ...]`` into config keys, with ``fetch=true``.
+    """Translate the command ``data NAME [key=value ...]`` into config keys, with ``fetch=true``.
 
-    The keys select the recipe that the arguments name; without a recipe, they select only the collection. If no ``data=``
-    names a library, ir_datasets is used if it has a data set of this name, and the Hugging Face hub otherwise. Other
-    arguments do not change. Without the word ``data``, no argument changes.
+    If the arguments name no recipe, only the collection is built (``ALONE``). If they name no library by ``data=``, the
+    library is ir_datasets if it has a data set of this name, and the Hugging Face hub otherwise. Other arguments do not
+    change. Without the word ``data``, no argument changes.
 
     Raises:
         UserError: no name follows ``data``.
@@ -179,7 +182,10 @@ def _library_of(name: str) -> str:
 
 
 def _verbatim(text: str) -> str:
-    """Quote a string, so that Hydra does not interpret its commas, brackets and quotes; null and quoted strings stay."""
+    """Quote a string, so that Hydra does not interpret its commas, brackets and quotes.
+
+    An empty string, null and strings in quotes do not change.
+    """
     from hydra.core.override_parser.types import Quote, QuotedString
 
     if text in ("", "null") or re.fullmatch(r"""'[^']*'|"[^"]*\"""", text):

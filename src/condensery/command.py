@@ -1,4 +1,4 @@
-"""Entry point of the command line, for ``python run.py`` and for the installed command ``condensery``."""
+"""Start the command line, for ``python run.py`` and for the installed command ``condensery``."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Data-parallel training: the number of processes that train one model, and the values that they exchange in a step."""
+"""Exchange values between the processes of data-parallel training, which train one model together."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ def rank() -> int:
 
 @contextmanager
 def replicated(whole: bool) -> Iterator[None]:
-    """Open a context in which, if ``whole``, every process computes the whole batch by itself and exchanges nothing."""
+    """Context manager. If ``whole``, every process inside it computes the whole batch by itself and exchanges nothing."""
     _replicated.append(whole)
     try:
         yield
@@ -32,7 +32,7 @@ def replicated(whole: bool) -> Iterator[None]:
 
 
 def from_rank_zero(value: Value) -> Value:
-    """Return the ``value`` of the first process, in every process."""
+    """Send the ``value`` of the first process to all processes, and return it."""
     values = [value]
     if _world() > 1:
         distributed.broadcast_object_list(values)
@@ -49,10 +49,10 @@ def copy_first_weights(model: nn.Module) -> None:
 def average(weights: Iterable[nn.Parameter], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Average the gradients of ``weights`` (in place) and the scalars ``values`` over the processes, in one exchange.
 
-    A weight without a gradient in any process gets no gradient.
+    A weight that has no gradient in any process gets none.
 
     Returns:
-        The mean of each value, by name.
+        The mean of each value over the processes, by name.
     """
     if _world() == 1:
         return dict(values)
@@ -77,20 +77,20 @@ def _world() -> int:
 
 
 def _for_numbers() -> torch.device:
-    """Return the device for exchanging single numbers: the CPU, so that no process waits for its GPU.
+    """Return the device on which single numbers are exchanged.
 
-    It is the GPU if NCCL is the only backend of the process group, as in Lightning's ``ddp`` on GPUs. The process group of a
-    stage has one backend for the CPU and one for the GPU.
+    It is the CPU, so that no process waits for its GPU. If NCCL is the only backend of the process group, as in Lightning's
+    ``ddp`` on GPUs, it must be the GPU. The process group of a stage has one backend for the CPU and one for the GPU.
     """
     gpus_alone = distributed.get_backend() == "nccl"
     return torch.device("cuda", torch.cuda.current_device()) if gpus_alone else torch.device("cpu")
 
 
 def gathered(rows: Tensor) -> Tensor:
-    """Concatenate the rows of all processes by rank: (n, ...) of each process -> (sum of n, ...).
+    """Concatenate the tensors (n, ...) of all processes in the order of ranks into one tensor (sum of n, ...).
 
-    The number of rows may differ between processes. Only the rows of this process have a gradient. The gradient is multiplied
-    by the number of processes, because training averages gradients over the processes.
+    The number of rows n may differ between processes. Gradients flow back only into the rows of this process. They are
+    multiplied by the number of processes, because training averages gradients over the processes.
     """
     if processes() == 1:
         return rows
@@ -126,9 +126,9 @@ def any_of(flag: bool) -> bool:
 
 
 def share_of(count: int) -> float:
-    """Return the mean of a count over the processes.
+    """Return the mean of a count over the processes, as the denominator of a mean over all items.
 
-    If each process divides its sum by this mean count, the average of the quotients over the processes is the mean over all
-    items.
+    If each process divides the sum of its items by this mean count, the average of the quotients over the processes is the
+    mean over the items of all processes.
     """
     return sum_of(count) / processes()

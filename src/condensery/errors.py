@@ -35,10 +35,11 @@ STEERING |= {
 
 
 class UserError(Exception):
-    """Bad input. The message is one line that names the file and line, or the config key, and tells the user what to do.
+    """Exception for bad input.
 
-    The command line prints ``error: <message>`` without a traceback, and exits with code 1. The message may quote any input:
-    control characters and lone surrogates are written as escapes, such as ``\\x1b``.
+    The message is one line that names the file and line, or the config key, and tells the user what to do. The command line
+    prints ``error: <message>`` without a traceback, and exits with code 1. The message may quote any input, because control
+    characters and lone surrogates in it are written as escapes, such as ``\\x1b``.
     """
 
     def __init__(self, message: object = "") -> None:
@@ -46,7 +47,10 @@ class UserError(Exception):
 
 
 class DiskError(UserError):
-    """The disk is full or cannot be written. The run ends at once, because the remaining stages would fail as well."""
+    """Exception for a disk that is full or cannot be written.
+
+    It ends the run at once, because the remaining stages would fail as well.
+    """
 
 
 def of_the_disk(error: BaseException) -> DiskError | None:
@@ -100,10 +104,10 @@ ELSEWHERE = {  # name in other toolkits -> name here
 
 
 def close_to(word: str, known: Iterable[str]) -> str:
-    """Return the hint that an error message adds for an unknown ``word``, with a leading space.
+    """Return a hint for an error message about an unknown ``word``, with a leading space.
 
-    For a renamed word, or a name from another toolkit, the hint is the name here. Otherwise it is a similar known word
-    (`` (did you mean 'x'?)``), or the list of known words.
+    For a former name, or a name from another toolkit, the hint is the current name in this project. Otherwise it is a similar
+    known word (`` (did you mean 'x'?)``), or the list of known words.
     """
     words = sorted(known)
     if RENAMED.get(word) in words:
@@ -117,5 +121,8 @@ def close_to(word: str, known: Iterable[str]) -> str:
 
 
 def shown(text: str, most: int = SHOWN) -> str:
-    """Return a wrong value for a message. A long value is truncated to ``most`` characters, and its length is appended."""
+    """Return a wrong value in a form for error messages.
+
+    A value longer than ``most`` characters is truncated, and its length is appended.
+    """
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"

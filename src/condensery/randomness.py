@@ -1,6 +1,6 @@
-"""Random numbers as pure functions of their keys: the same (seed, epoch, index) gives the same draw in every process.
+"""Draw random numbers as pure functions of keys: the same (seed, epoch, index) gives the same draw in every process.
 
-The functions have no state. A run that is resumed at step k, or that has another number of workers, therefore draws the same
+The functions have no state. A run that is resumed at step k, or that uses another number of workers, therefore draws the same
 numbers as an uninterrupted run.
 """
 
@@ -19,7 +19,7 @@ _MIX2 = np.uint64(0x94D049BB133111EB)
 
 
 def hash64(*keys: Key) -> int:
-    """Return a 64-bit unsigned hash of the keys and their order, which is stable across processes and versions."""
+    """Return a 64-bit unsigned hash of the sequence of keys. It is the same in all processes and versions."""
     digest = hashlib.blake2b(repr(keys).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -34,9 +34,10 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def uniforms(*keys: Key, index: ArrayLike, second: ArrayLike | None = None) -> NDArray[np.float64]:
-    """Return uniform draws in [0, 1), one per entry of ``index`` (any shape, non-negative integers).
+    """Return uniform draws in [0, 1), one for each entry of ``index`` (any shape, non-negative integers).
 
-    ``second``, which is broadcast against ``index``, is a second coordinate, such as the position within span ``index``.
+    ``second``: an optional second coordinate of each draw, broadcast against ``index``. For example, ``index`` is a span, and
+    ``second`` is a position within it.
     """
     values = mix(np.asarray(index).astype(np.uint64) ^ np.uint64(hash64(*keys)))
     if second is not None:
@@ -50,10 +51,15 @@ def generator(*keys: Key) -> np.random.Generator:
 
 
 def nested_subset(seed: int, items: int, number: int | None) -> NDArray[np.int64]:
-    """Choose ``number`` of the items 0 .. ``items`` - 1, ascending; None = all.
+    """Return a random subset of the items 0 .. ``items`` - 1, ascending. *Shape:* (number,).
 
     The subset is a prefix of a permutation that depends only on ``seed`` and ``items``. A larger subset therefore contains
-    every smaller one. *Shape:* (number,).
+    every smaller one.
+
+    Args:
+        seed: seed of the permutation.
+        items: number of items.
+        number: size of the subset; None = all items.
     """
     if number is None:
         return np.arange(items)

@@ -1,7 +1,7 @@
-"""Annotated types for ranges of numbers. Both the config class of a stage and a public class write ``depth: Count``.
+"""Define annotated types for ranges of numbers, such as ``depth: Count``, in the configs of stages and in public classes.
 
-For the keys of a recipe, pydantic checks the ranges. For the arguments of a class, ``check_numbers`` does. This module does
-not import pydantic, because many classes do not need it.
+pydantic checks the ranges of the keys of a recipe. ``check_numbers`` checks the ranges of the arguments of a class. This
+module does not import pydantic, because many classes do not need it.
 """
 
 import math
@@ -30,7 +30,7 @@ BOUNDS = {Gt: (">", operator.gt), Ge: (">=", operator.ge), Lt: ("<", operator.lt
 
 
 def check_numbers(called: Callable[..., Any], given: Mapping[str, Any], name: str = "") -> None:
-    """Raise ``UserError`` for the first number outside the range of its annotation. None is in every range.
+    """Raise ``UserError`` for the first number outside the range of its annotation. None is always allowed.
 
     Args:
         called: the class or function that received the arguments. For a class, the annotations of its bases count as well.

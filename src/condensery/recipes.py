@@ -1,4 +1,4 @@
-"""The folder of the recipes, and the name of the program in messages."""
+"""Define the folder of the recipes, and the name of the program in messages."""
 
 from pathlib import Path
 

@@ -27,7 +27,7 @@ class Results(Sequence[Row]):
     rows: list[Row]
 
     def __getitem__(self, at: Any) -> Any:
-        """Return a row by its index; or, for the name of a system, the system's metrics, from 0 to 1."""
+        """Return a row by its index, or the metrics of a system (from 0 to 1) by the system's name."""
         if isinstance(at, str):
             return dict(next(row.metrics for row in self.rows if row.name == at))
         return self.rows[at]
@@ -39,7 +39,7 @@ class Results(Sequence[Row]):
         return iter(self.rows)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one flat mapping per row: ``pandas.DataFrame(results.records())`` is the table."""
+        """Return one flat mapping per row, so that ``pandas.DataFrame(results.records())`` is the table."""
         named = ("name", "collection", "split", "seed")
         return [{**{key: getattr(row, key) for key in named}, **row.metrics} for row in self.rows]
 
@@ -65,15 +65,15 @@ def run(
     Args:
         experiment: name of the recipe, such as ``quickstart``.
         overrides: config overrides as on the command line, such as ``["seed=2", "output_root=DIR"]``.
-        recipes: folder with your own recipes, which is searched in addition to this package's recipes (``--config-dir``).
+        recipes: folder with your own recipes, in addition to the recipes of this package (``--config-dir``).
         environment: environment variables of the process, in addition to those of this program.
 
     Returns:
         The rows of the recipe's table.
 
     Raises:
-        UserError: the run failed; the message is the error that the run printed. Or an override is an option, such as ``-m``
-            for a sweep.
+        UserError: the run failed, or an override is an option, such as ``-m`` for a sweep. If the run failed, the message is
+            the error that the run printed.
     """
     if wrong := [one for one in overrides if one.startswith("-")]:
         raise UserError(f"run: {wrong[0]}: one run with key=value overrides; a sweep is `condensery -m experiment=...`")

@@ -1,10 +1,10 @@
-"""Work that several processes share, split into shards of consecutive rows. Each shard is one file, named by its number.
+"""Share work between several processes. The work is split into shards of consecutive rows, and each shard is one file.
 
 A shard is written atomically. A shard whose file exists is therefore complete, and a restart reuses it.
 
-Only the first process looks at the disk, and it sends the numbers of the missing shards to the others. All processes thus
-agree, even if one is ahead, or if a shared file system shows a file late. The content of a shard depends neither on the
-process that writes it nor on the number of processes.
+Only the first process reads which shards exist, and it sends the numbers of the missing shards to the other processes. All
+processes therefore agree, even if one is ahead, or if a shared file system shows a file late. The content of a shard depends
+neither on the process that writes it nor on the number of processes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 class NotRankZero(BaseException):
-    """Ends a stage in every process except the first. The first process continues and writes the artifact."""
+    """Exception that ends a stage in every process except the first, which continues and writes the artifact."""
 
 
 def _with_nobody(value: Any) -> list[Any]:
@@ -25,7 +25,7 @@ def _with_nobody(value: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """A group of processes that take the same steps in the same order, as seen by one of them.
+    """A group of processes that execute the same steps in the same order. The object belongs to one of the processes.
 
     Attributes:
         rank: number of this process, from 0.
@@ -39,7 +39,7 @@ class ProcessGroup:
 
     @contextmanager
     def shards(self, left: Callable[[], Sequence[int]]) -> Iterator[Sequence[int]]:
-        """Open a context in which this process writes its share of the shards. It closes when all shards are written.
+        """Context manager. Inside it, this process writes its share of the shards. It ends when all shards are written.
 
         Args:
             left: function that prepares the folder and returns the numbers of the missing shards. Only the first process

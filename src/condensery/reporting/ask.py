@@ -1,4 +1,4 @@
-"""Query a retriever: find the best passages for any text and print them."""
+"""Search the best passages for a query typed by the user, and print them."""
 
 from rich.console import Console
 from rich.panel import Panel
@@ -12,7 +12,7 @@ from condensery.text.collection import Collection
 from condensery.text.words import between_letters
 
 CHARACTERS = 600  # maximum number of characters shown of a passage
-VISIBLE = {  # code point -> replacement that is shown
+VISIBLE = {  # code point of a control character -> visible replacement
     **dict.fromkeys([*DROPPED, *SPACES], "\ufffd"),
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
     0x7F: "␡",
@@ -22,7 +22,7 @@ for mark in "\u061c\u200e\u200f":  # marks that do not reverse the text after th
 
 
 def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[Hit]:
-    """Return the ``k`` best passages for ``text``, best first. Raises ``UserError`` if the text is empty."""
+    """Return the ``k`` best passages for the query ``text``, best first. Raises ``UserError`` if the query is empty."""
     if not text.strip():
         raise UserError("ask: the text is empty")
     scores, rows = search([text], k)
@@ -33,7 +33,10 @@ def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[H
 
 
 def show(text: str, answers: list[Hit], console: Console | None = None) -> None:
-    """Print the answers to a terminal. Long passages are truncated, and terminal control characters are made visible."""
+    """Print the query ``text`` and its results to a terminal.
+
+    Long passages are truncated. Characters that control a terminal are replaced by visible symbols.
+    """
     console = console or Console()
     console.print(Text.assemble(("? ", "bold"), in_line(text)))
     if not answers:

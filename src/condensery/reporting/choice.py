@@ -3,23 +3,23 @@
 from collections.abc import Mapping
 from typing import Any
 
-HELD_OUT = "queries of passages that are held out"  # the basis of the choice if no query is judged
+HELD_OUT = "queries of passages that are held out"  # the kind of queries used for the choice if no query is judged
 Kept = Mapping[str, Any]
 
 
 def choice(kept: Kept) -> str:
-    """Return the content of ``kept.json`` as a sentence.
+    """Describe the content of ``kept.json`` in a sentence.
 
-    The sentence gives the queries of the choice, the MRR@10 of the initial checkpoint and of the best candidate, and the
-    weights that are kept.
+    The sentence names the queries by which the weights were chosen, the MRR@10 of the initial checkpoint and of the best
+    candidate, and the weights that are kept.
 
     Args:
         kept: a mapping with the keys
 
             - ``by``: kind of queries used for the choice; None if there were no queries;
             - ``queries``: number of these queries;
-            - ``share``: share of the trained weights that is kept;
-            - ``p``: p-value;
+            - ``share``: share of the trained weights in the kept weights; 0 = the initial checkpoint is kept;
+            - ``p``: p-value of the best candidate against the initial checkpoint;
             - ``worse_on_dev``: whether the best candidate is worse on the dev queries alone;
             - ``values``: ``of``, ``share`` and ``MRR@10`` (0 to 1) of each candidate. The first candidate is the initial
               checkpoint.

@@ -1,4 +1,7 @@
-"""A table of published rows next to measured rows, in separate blocks, with sources and the best number of each block."""
+"""Build a table of published rows and measured rows, in separate blocks, with sources.
+
+The best number of each block is marked.
+"""
 
 import re
 from collections.abc import Sequence
@@ -31,8 +34,8 @@ def comparison(
     Args:
         layout: the columns, the published rows and the significance test.
         rows: the measured rows.
-        split: split of measured columns whose layout names no split.
-        baseline: name of the line against which measured lines are tested. Nothing is tested if there is no such line.
+        split: split of the measured numbers in columns whose layout names no split.
+        baseline: name of the line against which measured lines are tested. Without such a line, nothing is tested.
         title: the title if the layout has no title.
 
     Raises:
@@ -66,7 +69,7 @@ def _within(layout: TableLayout) -> str:
 
 
 def _add_published(table: Table, layout: TableLayout) -> list[str]:
-    """Add the published blocks, and return the notes: the citations of the papers, and the notes on their tables."""
+    """Add the published blocks to ``table``, and return notes: the papers' citations, and the notes on the papers' tables."""
     papers: dict[str, str] = {}
     notes: dict[str, None] = {}
     blocks: dict[str, list[list[Cell]]] = {}
@@ -103,7 +106,10 @@ def _own_cell(value: Decimal | None) -> Cell:
 
 
 def _cell(rows: Sequence[PublishedRow], key: str | None) -> Cell:
-    """Return the cell for several rows in a column: their common number, or all different numbers with their sources."""
+    """Return the cell for several published rows in the column ``key``.
+
+    The cell shows the rows' common number. If the rows disagree, it shows all different numbers with their sources.
+    """
     by_value: dict[Decimal, list[PublishedRow]] = {}
     for row in rows:
         value = _value(row, key) if key else None
@@ -121,7 +127,10 @@ def _cell(rows: Sequence[PublishedRow], key: str | None) -> Cell:
 
 
 def _value(row: PublishedRow, key: str) -> Decimal | None:
-    """Return a row's number in a column. A number printed without a condition, as for BM25, holds for every condition."""
+    """Return a row's number in the column ``key``, which is ``data set/metric`` or ``data set/metric/condition``.
+
+    A number printed without a condition, as for BM25, counts for every condition.
+    """
     plain = "/".join(key.split("/")[:2])
     return row.values.get(key, row.values.get(plain))
 
@@ -138,7 +147,7 @@ def _add_measured(table: Table, heading: str, measured: Measured, layout: TableL
 
 
 def _measured(layout: TableLayout, rows: Sequence[Row], split: str) -> tuple[list[tuple[str, Measured]], list[str]]:
-    """Return (heading, block) for each collection, and the names of the rows that have no number to show."""
+    """Return (heading, block) for each collection, and the names of the rows without a number for any column."""
     columns = list(layout.columns.values())
     named_by_columns = {column.collection for column in columns}
     rows = [*rows, *(row for row in wholes(rows) if row.collection in named_by_columns), *averages(rows)]
@@ -166,7 +175,7 @@ def _measured(layout: TableLayout, rows: Sequence[Row], split: str) -> tuple[lis
 
 
 def _ending(row: Row, columns: Sequence[ColumnLayout]) -> str:
-    """Return the first column ending that the row's name ends with; empty if there is none."""
+    """Return the ``ending`` of the first column whose ending is a suffix of the row's name; empty if there is none."""
     return next((column.ending for column in columns if column.ending and row.name.endswith(column.ending)), "")
 
 
@@ -182,7 +191,10 @@ def _fits(row: Row, column: ColumnLayout, columns: Sequence[ColumnLayout], colle
 
 
 def _name(row: Row, columns: Sequence[ColumnLayout]) -> str:
-    """Return the name of a row's line: without the column ending, and without sweep settings that columns distinguish."""
+    """Return the name of the line that shows a row.
+
+    It is the row's name without the column's ``ending``, and without the sweep settings by which columns select rows.
+    """
     in_columns = {key.rpartition(".")[2] for column in columns for key in column.where}
     system = row.system or row.name
     label = row.name.removesuffix(system).removesuffix(" · ")

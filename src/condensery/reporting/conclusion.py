@@ -1,4 +1,4 @@
-"""The conclusion of a table of retrievers in words: is the best row significantly better than BM25 or another reference?"""
+"""Write the conclusion of a table of retrievers: is the best row significantly better than BM25 or another reference?"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,14 @@ BM25, NOT_DENSE = "bm25", ("bm25", "fuse", "rerank")  # kinds of stages that bui
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """A line of the table: name, kind of index, mean over queries and seeds (0 to 1), and per-query evaluation."""
+    """Summary of one line of the table.
+
+    Attributes:
+        name: name of the line.
+        kind: kind of the stage that built its index.
+        mean: mean of the metric over queries and seeds, from 0 to 1.
+        evaluation: value of the metric for each query, averaged over the seeds.
+    """
 
     name: str
     kind: str
@@ -33,7 +40,7 @@ class Lines:
         metric: the first metric of the table.
         measured: the rows, grouped by name.
         systems: a summary of each line; empty if the lines cannot be compared.
-        left_out: a sentence on each row that is left out of all comparisons, with a leading space.
+        left_out: one sentence for each row that is excluded from all comparisons, each with a leading space.
     """
 
     metric: str
@@ -50,14 +57,16 @@ def conclusion(
     test: Test = "randomisation",
     level: float = 0.01,
 ) -> str:
-    """Return a sentence on the best row by the first metric, and another sentence on the best dense row if it differs.
+    """Return a sentence on the best row by the first metric.
 
-    The best row is compared with a reference: the best row of BM25, else the table's ``baseline``, else the first row. If
-    the best row is the reference, it is compared with the next best row. A BM25 row is left out of all comparisons if most
-    of its queries share no term with any passage.
+    If this sentence does not mention the best dense row, a second sentence compares that row with BM25.
 
-    If the table made this test, its p-value is used. Otherwise the p-value is Holm-corrected over the tests of all rows
-    against the reference, because the best of many rows may be ahead only by chance.
+    The best row is compared with a reference: the best BM25 row, else the table's ``baseline``, else the first row. If the
+    best row itself is the reference, it is compared with the second best row. A BM25 row is excluded from all comparisons if
+    most of its queries share no term with any passage.
+
+    If the table already contains this test, its p-value is used. Otherwise the p-value is Holm-corrected over the tests of
+    all rows against the reference, because the best of many rows may be ahead only by chance.
 
     Args:
         rows: the rows of the table; failed rows are ignored.
@@ -95,7 +104,7 @@ def conclusion(
 def lines_of(rows: Sequence[Row], kinds: Mapping[str, str]) -> Lines:
     """Return the measured rows that can be compared, arranged as in the table.
 
-    Rows of one name with different seeds form one line. ``kinds`` as in ``conclusion``.
+    Rows with the same name and different seeds form one line. ``kinds`` is explained at ``conclusion``.
     """
     rows = [row for row in rows if not row.failed]
     metric = next((name for row in rows for name in row.metrics), "")
@@ -118,7 +127,10 @@ def lines_of(rows: Sequence[Row], kinds: Mapping[str, str]) -> Lines:
 
 
 def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> bool:
-    """Return whether all rows are retrievers on one collection and split, with the metric of each of the same queries."""
+    """Return whether the rows can be compared.
+
+    All rows must be retrievers evaluated on the same collection, split and queries, with a per-query value of the metric.
+    """
     query_sets = {frozenset(row.query_ids) for row in rows}
     places = {(row.collection, row.split) for row in rows}
     whole = all(row.artifact in kinds and metric in row.metrics and metric in row.per_query for row in rows)
@@ -126,12 +138,15 @@ def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> b
 
 
 def _is_unmatched(row: Row, kinds: Mapping[str, str]) -> bool:
-    """Return whether the row is BM25's and found nothing for most queries. A lead over such a row is meaningless."""
+    """Return whether the row is a BM25 row that found nothing for most queries. A lead over such a row is meaningless."""
     return kinds[row.artifact] == BM25 and any(UNMATCHED in text for text in row.warnings)
 
 
 def _best(systems: Sequence[SummaryRow], among: Sequence[int] | None = None, but: Sequence[int] = ()) -> int:
-    """Return the index of the highest mean; ties go to the later index."""
+    """Return the index of the system with the highest mean, of several equal ones the last.
+
+    ``among``: indices to choose from; None = all. ``but``: indices to exclude.
+    """
     places = [i for i in (range(len(systems)) if among is None else among) if i not in but]
     return max(places, key=lambda i: (systems[i].mean, i))
 
@@ -145,7 +160,7 @@ def _reference(systems: Sequence[SummaryRow], best: int, measured: Measured, bas
 
 
 def p_values(systems: Sequence[SummaryRow], reference: int, metric: str, test: Test) -> dict[int, float]:
-    """Return index of each other system -> p-value against the reference, Holm-corrected over these tests."""
+    """Test all other systems against the reference, and return index -> Holm-corrected p-value."""
     others = [i for i in range(len(systems)) if i != reference]
     against = systems[reference].evaluation
     found = [compare(systems[i].evaluation, against, metric, test)[1] for i in others]

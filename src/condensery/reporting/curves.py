@@ -32,7 +32,7 @@ POINTS = 60  # a line with more points is smoothed, and the raw line is drawn fa
 
 @dataclass(frozen=True)
 class Curve:
-    """A logged value by optimisation step. ``steps`` and ``values``: float64 (points,)."""
+    """A logged value as a function of the optimisation step. ``steps`` and ``values``: float64 (points,)."""
 
     steps: NDArray[np.float64]
     values: NDArray[np.float64]
@@ -133,7 +133,10 @@ def _draw_stage(panel: "Axes", name: str, curves: dict[str, Curve], percent: flo
 
 
 def _draw_validation(panel: "Axes", curve: Curve, highest: float) -> "Line2D":
-    """Draw the validation metric on a second axis, which is equal in all panels, and write the last value at its point."""
+    """Draw the validation metric on a second y axis, and write the last value next to its point.
+
+    ``highest``: highest value in all panels, in percent. It gives the axis the same limits in all panels.
+    """
     side = panel.twinx()
     percent = 100 * curve.values
     look: dict[str, Any] = {"color": VALIDATION_COLOUR, "marker": "o", "markersize": 3.0, "linewidth": 1.0}
@@ -151,7 +154,10 @@ def _draw_validation(panel: "Axes", curve: Curve, highest: float) -> "Line2D":
 
 
 def _limits(lines: list[NDArray[np.float64]]) -> tuple[float, float]:
-    """Return the limits of an axis: from 0, or just below the lowest value, to just above the highest value."""
+    """Return the limits of an axis that fits all values.
+
+    The axis starts at 0, or just below the lowest value if that is at least half of the highest value.
+    """
     low, high = min(float(line.min()) for line in lines), max(float(line.max()) for line in lines)
     low = 0.0 if low >= 0 and low < 0.5 * high else low
     room = 0.06 * (high - low) or 1.0
@@ -159,15 +165,18 @@ def _limits(lines: list[NDArray[np.float64]]) -> tuple[float, float]:
 
 
 def losses_of(curves: Mapping[str, Curve]) -> list[str]:
-    """Return the loss columns of a stage, the total first. A single part, which equals the total, is left out."""
+    """Return the loss columns of a stage, the total loss first.
+
+    If the loss has only one part, this part equals the total and is left out.
+    """
     losses = [column for column in LOSSES if column in curves]
     return losses[:1] if len(losses) == 2 and losses[0] == LOSS else losses
 
 
 def smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a centred running mean over about a fiftieth of the points, with a shorter window at the ends.
+    """Return a centred running mean. Its window is about a fiftieth of the points, and shorter at the ends.
 
-    At most ``POINTS`` points are not smoothed. *Shape:* (points,) -> (points,).
+    A series of at most ``POINTS`` points is returned unchanged. *Shape:* (points,) -> (points,).
     """
     if len(values) <= POINTS:
         return values

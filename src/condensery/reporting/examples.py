@@ -1,7 +1,7 @@
-"""Ten example questions of a table with the results of each row, so that a person sees what the numbers mean.
+"""Show the results of each row of a table for ten example questions, so that a reader sees what the numbers mean.
 
-``choose`` selects questions by the metric of each row for each question. ``examples`` reads the texts and rankings of only
-these questions into memory.
+``choose`` selects the questions by the per-question values of the metric. ``examples`` reads only the texts and rankings of
+the selected questions into memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,14 @@ RELEVANT, ANSWERS = 3, 5  # maximum number of relevant passages and of answers s
 
 @dataclass(frozen=True)
 class EvaluatedRow:
-    """A row of the table: name, folder of its evaluation, depth of its ranking, and whether it is BM25's."""
+    """A row of the table.
+
+    Attributes:
+        name: name of the row.
+        folder: folder of its evaluation.
+        depth: depth of its ranking.
+        bm25: whether it is a BM25 row.
+    """
 
     name: str
     folder: Path
@@ -43,7 +50,13 @@ class EvaluatedRow:
 
 @dataclass(frozen=True)
 class Compared:
-    """The metric and the indices of the two rows by which questions are chosen; ``other`` is None if there is one row."""
+    """The metric and the two rows by which questions are chosen.
+
+    Attributes:
+        metric: name of the metric.
+        best: index of the best row.
+        other: index of the row with which the best row is compared; None if there is only one row.
+    """
 
     metric: str
     best: int
@@ -52,7 +65,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Shown:
-    """A passage for display: id, and the beginnings of title and text."""
+    """A passage for display: its id, and the beginnings of its title and text."""
 
     id: str
     title: str
@@ -61,7 +74,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a row for a question.
+    """The result of one row for one question.
 
     Attributes:
         row: name of the row.
@@ -85,8 +98,8 @@ class Example:
     """An example question.
 
     Attributes:
-        kind: reason why it is shown: won, lost, every, none or close.
-        answers: its first answers, if relevance is decided by answers.
+        kind: reason why it is shown: won, lost, every, none or close (``Examples.headings``).
+        answers: its first answers, if passages are relevant because they contain an answer.
         relevant: the first passages judged relevant, in the order of the collection.
         judged: number of passages judged relevant.
         findings: the result of each row.
@@ -106,9 +119,9 @@ class Examples:
     """The example questions, in the order of their kinds, and the rule by which they were chosen.
 
     Attributes:
-        best, other: names of the compared rows; ``other`` is None if there is one row.
-        by_answers: whether a passage counts as relevant if it contains an answer, instead of by judgement.
-        job: the sweep job to which the rows belong; empty if there is one job.
+        best, other: names of the compared rows; ``other`` is None if there is only one row.
+        by_answers: True if a passage is relevant if it contains an answer, False if it is relevant by judgement.
+        job: the sweep job to which the rows belong; empty if there is only one job.
     """
 
     collection: str
@@ -132,7 +145,7 @@ class Examples:
 
     @property
     def rule(self) -> str:
-        """The rule by which the questions were chosen, in a few sentences."""
+        """Description of the rule by which the questions were chosen, in a few sentences."""
         compared = f"{self.best}, the best row by {self.metric} apart from {self.other}, is compared with {self.other}"
         if self.other is None:
             compared = f"{self.best} is compared with its own mean of {self.metric}"
@@ -151,12 +164,12 @@ class Examples:
 def compared(evaluations: Sequence[Evaluation], bm25: Sequence[bool]) -> Compared:
     """Return the two rows by which the questions are chosen: the best row other than BM25, and BM25.
 
-    If means are equal, the later row counts as the best. Without a BM25 row, the other row is the first row, or the second
-    row if the first is the best. The metric is the first metric.
+    Of several rows with the highest mean, the last is the best. If there is no BM25 row, the best row is compared with the
+    first row, or with the second row if the first is the best. The metric is the first metric of the evaluations.
 
     Args:
         evaluations: evaluation of each row.
-        bm25: for each row, whether it is BM25's.
+        bm25: for each row, whether it is a BM25 row.
     """
     metric = next(iter(evaluations[0].per_query))
     means = [float(one.per_query[metric].mean()) for one in evaluations]
@@ -175,7 +188,7 @@ def choose(
         query_ids: ids of the questions, (queries,).
         values: values of the metric, float64 (rows, queries).
         best: index of the row that wins or loses.
-        other: index of the row with which ``best`` is compared; None = compare with its own mean.
+        other: index of the row with which ``best`` is compared; None = compare ``best`` with its own mean.
 
     Returns:
         (index, kind) of each chosen question.
@@ -198,10 +211,10 @@ def choose(
 
 
 def beginning(text: str, limit: int = PASSAGE) -> str:
-    """Return the beginning of a text in one line: at most ``limit`` characters, up to a word boundary, and an ellipsis.
+    """Truncate a text to at most ``limit`` characters in one line, at a word boundary, with an ellipsis at the end.
 
-    Control characters and direction marks are left out. A text without spaces, as in languages that do not write spaces, is
-    cut between letters, but never between a letter and its combining marks.
+    A shorter text gets no ellipsis. Control characters and direction marks are removed. A text without spaces is cut between
+    letters, but never between a letter and its combining marks.
     """
     line = one_line(text)
     if len(line) <= limit:
@@ -253,7 +266,7 @@ class _Questions:
         Args:
             kind: reason why the question is shown.
             query_id: id of the question.
-            rankings: each system, its value of the metric, and the ids of the passages that it found, best first.
+            rankings: for each system, the system, its value of the metric, and the ids of its ranked passages, best first.
         """
         row = int(self.collection.queries.rows_of([query_id])[0])
         if row < 0:

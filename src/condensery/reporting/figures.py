@@ -1,6 +1,7 @@
-"""The types of figures in the papers: a metric by size or steps, attention entropy by layer, losses of training runs.
+"""Draw the types of figures that the reproduced papers contain.
 
-Each figure is drawn from lines of numbers of any origin, and is written as PNG, as SVG, and as CSV with the numbers.
+They are a metric as a function of training-set size or steps, attention entropy by layer, and losses of training runs. Each
+figure is drawn from lines of numbers of any origin, and is written as PNG, as SVG, and as CSV with the numbers.
 """
 
 import csv
@@ -30,7 +31,7 @@ FEW = 15  # a line of at most 15 points has a marker and an error bar at each po
 MARKS = 7  # markers of a longer line
 EVEN = "even attention"
 BASELINE = "#888888"  # the colour of reference lines
-NAME = 30  # characters after which a name beside an axis is wrapped
+NAME = 30  # maximum number of characters per line of a name beside an axis
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,9 @@ class Line:
 
 
 def line_of_curves(label: str, curves: Sequence[Curve], scale: float = 1.0) -> Line:
-    """Build one line from the training curves of several seeds, at the steps that all seeds logged.
+    """Build one line from the training curves of several seeds, using the steps that all seeds logged.
 
-    ``scale``: factor by which the steps are multiplied.
+    ``scale``: factor by which the steps are multiplied to give the x values.
     """
     common = sorted(set.intersection(*(set(curve.steps.tolist()) for curve in curves)))
     values = [dict(zip(curve.steps.tolist(), curve.values.tolist(), strict=True)) for curve in curves]
@@ -95,7 +96,7 @@ def draw_scores(stem: Path, title: str, caption: str, lines: Sequence[Line], x_l
 
 
 def draw_differences(stem: Path, title: str, caption: str, comparisons: "Sequence[Comparison]") -> Figure:
-    """Draw the difference of each line of a table from its baseline, in points, as a dot with its confidence interval."""
+    """Draw each table line's difference from its baseline, in percentage points, as a dot with its confidence interval."""
     names = [one_line(one.name) for one in comparisons]
     labels = [textwrap.fill(name, NAME) for name in names]
     lines = sum(1 + label.count("\n") for label in labels)
@@ -128,7 +129,9 @@ def draw_differences(stem: Path, title: str, caption: str, comparisons: "Sequenc
 def draw_entropy(
     stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]], even: float | None
 ) -> Figure:
-    """Draw attention entropy by layer, with one panel per model. All panels have the same lines (before, after) and axes.
+    """Draw attention entropy by layer, with one panel per model.
+
+    All panels have the same axes, and the same lines, such as before and after training.
 
     ``even``: entropy of uniform attention over all tokens of a text, in nats; None = not drawn.
     """

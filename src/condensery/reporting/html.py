@@ -1,4 +1,7 @@
-"""HTML from Jinja2 templates. Values inserted into ``templates/`` are escaped, and their control characters removed."""
+"""Generate HTML from the Jinja2 templates in ``templates/``.
+
+Inserted values are escaped, and their control characters are removed.
+"""
 
 import re
 from functools import cache
@@ -14,7 +17,7 @@ TEMPLATES = files("condensery.reporting") / "templates"
 
 
 def template(name: str) -> str:
-    """Return the file ``name`` of ``templates/``, without line breaks and indentation."""
+    """Return the content of the file ``name`` in ``templates/``, without line breaks and indentation."""
     return re.sub(r"\n\s*", "", (TEMPLATES / name).read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""The page of a run or a sweep: one HTML file with tables, figures, curves, configs and commands. It works offline.
+"""Write the page of a run or a sweep: one HTML file with tables, figures, curves, configs and commands. It works offline.
 
 Each number links to its line in the section "Where the numbers come from", which names its seed, artifact, run and curves. A
 click on a column heading sorts the table. Without scripts, the page has the same content, in the order of the recipe.
@@ -68,7 +68,7 @@ class JobSection:
 
 @dataclass(frozen=True)
 class Page:
-    """The data of a run or a sweep.
+    """The data that the page of a run or a sweep shows.
 
     Attributes:
         name: title of the page.
@@ -79,7 +79,7 @@ class Page:
         rows: the measured rows behind the numbers of the tables.
         failed: (name, reason) of jobs that produced no run.
         machine: hardware and library versions, by name.
-        examples: example questions with the results of the rows; None if the table does not compare retrievers.
+        examples: example questions with the results of each row; None if the table does not compare retrievers.
         suspects: stage -> its suspected false negatives, in the format of ``reporting.suspects.shown``.
         words: the result in words, if there is no table with a conclusion.
     """
@@ -203,7 +203,7 @@ def _numbers(figure: Figure) -> tuple[list[str], list[list[str]], str]:
 
 
 def _evenly(number: int) -> list[int]:
-    """Return at most ``SHOWN`` indices out of ``number``, evenly spaced, including the first and the last."""
+    """Return at most ``SHOWN`` evenly spaced indices below ``number``, including the first and the last."""
     return sorted({round(at * (number - 1) / max(1, min(SHOWN, number) - 1)) for at in range(min(SHOWN, number))})
 
 
@@ -234,7 +234,10 @@ def _suspects(page: Page) -> list[tuple[str, str, list[list[Cell]]]]:
 
 
 def _failed(page: Page) -> list[tuple[str, str]]:
-    """Return (stages that failed, reason), each reason once. A stage is listed with the number of later stages not run."""
+    """Return (stages that failed, reason) for each different reason.
+
+    Each failed stage is listed with the number of later stages that could not run because of it.
+    """
     lines: dict[str, list[str]] = {}
     for job in page.jobs:
         for row in (row for row in job.artifacts if row.failed and row.cause == row.stage):
@@ -247,7 +250,7 @@ def _failed(page: Page) -> list[tuple[str, str]]:
 
 
 def _warnings(page: Page) -> list[tuple[str, str]]:
-    """Return (stage, warning about its input), each warning once, with the jobs that have it."""
+    """Return (stage, warning about its input) for each different warning. A sweep's warning ends with the jobs' names."""
     lines: dict[tuple[str, str], dict[str, None]] = {}
     for job in page.jobs:
         for row in job.artifacts:
@@ -271,7 +274,7 @@ def _sources(rows: Sequence[Row], jobs: Sequence[JobSection]) -> list[list[Cell]
     shown = {_place_of_curves(job, stage) for job in jobs for stage in job.curves}
     made: dict[
         str, tuple[int, ArtifactRow]
-    ] = {}  # artifact -> the place of the first job that has it, and its row there
+    ] = {}  # artifact -> the index of the first job that contains it, and the artifact's row in that job
     for at, job in enumerate(jobs):
         for one in job.artifacts:
             made.setdefault(f"{one.kind}/{one.id}", (at, one))
@@ -301,7 +304,7 @@ def _ancestors(artifact: ArtifactRow, artifacts: Sequence[ArtifactRow]) -> list[
 
 
 def _stages(jobs: Sequence[JobSection]) -> list[list[Cell]]:
-    """Return one line per artifact, also if several runs share it."""
+    """Return one line per stage and artifact. An artifact that several runs share is listed once."""
     lines: dict[tuple[str, str], list[Cell]] = {}
     for row in (row for job in jobs for row in job.artifacts):
         took = MISSING if row.seconds is None else clock(row.seconds)

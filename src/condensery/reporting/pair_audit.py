@@ -1,4 +1,4 @@
-"""The tables of a pair audit: the annotators' judgements next to the published numbers, and BM25's ranks."""
+"""Build the tables of a pair audit: the annotators' judgements next to the published numbers, and BM25's ranks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +11,15 @@ from condensery.reporting.table import MISSING, Cell, Table
 from condensery.reporting.table_formats import markdown, show
 from condensery.system.files import atomic, read_json
 
-# the rows with the published numbers, as printed; 200 pairs would give multiples of 0.5 %, but 56.6 is not one
+# References to the published numbers, as printed. A share of 200 pairs is a multiple of 0.5 %, but the printed 56.6 is not.
 PUBLISHED = {PASSAGES: "Q/5/passage-passage", QUERIES: "Q/5/passage-query"}
 
 
 def tables(audit: dict[str, Any]) -> list[Table]:
-    """Return the tables of ``audit.json``.
+    """Build the tables from the content of ``audit.json``.
 
-    The first table has the annotators' judgements, or dashes if there are none yet. If BM25 was run, a second table has its
-    ranks.
+    The first table shows the annotators' judgements, or dashes if there are none yet. If BM25 was run, a second table shows
+    its ranks.
     """
     kinds: dict[str, dict[str, Any]] = audit["kinds"]
     shown = [_by_annotators(kinds, audit["sheets"])]

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from condensery.reporting.curves import LOSSES, SCORE, VALIDATION, Curve, losses_of, smoothed
 from condensery.reporting.html import macros
 
-DASHES = dict(zip(LOSSES, (("", 2.2), ("7 3", 1.6), ("2 2.5", 2.0), ("9 3 2 3", 1.6)), strict=True))  # and width
+DASHES = dict(zip(LOSSES, (("", 2.2), ("7 3", 1.6), ("2 2.5", 2.0), ("9 3 2 3", 1.6)), strict=True))  # dashes, width
 WIDTH, HEIGHT = 340, 190
 LEFT, RIGHT, TOP, BOTTOM = 40, 300, 12, 160  # edges of the plot within the picture
 POINTS = 160  # maximum number of points per line
 
 
 def panel(name: str, curves: Mapping[str, Curve], place: str = "") -> Markup:
-    """Return a ``<figure>`` of the losses and the validation metric that a stage logged.
+    """Return a ``<figure>`` element with the losses and the validation metric that a stage logged.
 
     Args:
         name: name of the stage.
@@ -68,7 +68,7 @@ def nice_ticks(low: float, high: float) -> list[float]:
 
 
 def _points(across: NDArray[np.float64], values: NDArray[np.float64], ticks: Sequence[float]) -> list[tuple[str, str]]:
-    """Return the coordinates (x, y) of a line's points in the picture. ``across``: step / last step, from 0 to 1."""
+    """Return the picture coordinates (x, y) of a line's points. ``across``: step / last step for each point, from 0 to 1."""
     chosen = np.unique(np.linspace(0, len(values) - 1, min(POINTS, len(values))).round().astype(int))
     up = (values[chosen] - ticks[0]) / (ticks[-1] - ticks[0])
     places = [(LEFT + (RIGHT - LEFT) * x, BOTTOM - (BOTTOM - TOP) * y) for x, y in zip(across[chosen], up, strict=True)]

@@ -1,4 +1,7 @@
-"""Recommend a row of a table in words: the gain and cost of training, and the simplest row no worse than the best."""
+"""Recommend a row of a table, and explain in words the gain and the cost of training.
+
+The recommended row is the simplest row that is not significantly worse than the best row.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +18,11 @@ class Made:
     """How a row was produced.
 
     Attributes:
-        parts: the BM25 index or the encoders with which the row searches, as kind/id. If the stage ``keep_best`` kept only
+        parts: the BM25 index and the encoders with which the row searches, as kind/id. If the stage ``keep_best`` kept only
             the initial checkpoint of a training run, the encoder is this checkpoint.
-        trained: whether one of the parts was trained.
-        seconds: time of the row in seconds, beyond the time of all rows without training.
-        kept: content of ``kept.json`` if the encoder was chosen by the stage ``keep_best``.
+        trained: whether any of the parts was trained.
+        seconds: time of the row in seconds. Artifacts that a row without training also uses are not counted.
+        kept: content of ``kept.json`` if the stage ``keep_best`` chose the encoder; None otherwise.
     """
 
     parts: frozenset[str]
@@ -47,14 +50,15 @@ def recommendation(
 ) -> Recommendation | None:
     """Recommend the simplest row that is not significantly different from the row with the highest mean.
 
-    No simpler row may have a higher mean than the recommended row. Simplicity is decided by, in this order: no training;
-    fewer parts; BM25; an encoder chosen by other queries than these (``Made.kept``); less time.
+    No simpler row may have a higher mean than the recommended row. Of two rows, the simpler one is decided by the first of
+    these criteria in which they differ: no training; fewer parts; BM25; an encoder that was chosen by other queries than the
+    evaluated ones (``Made.kept``); less time.
 
-    The text begins with the gain of training: each chosen encoder is compared with its baseline in the table. Intervals are
-    95 % confidence intervals, as in the table (``significance.interval``).
+    The text begins with the gain of training: each encoder that ``keep_best`` chose is compared with its baseline in the
+    table. Intervals are 95 % confidence intervals, as in the table (``significance.interval``).
 
     Args:
-        rows, kinds, baseline, tested, test, level: see ``conclusion``.
+        rows, kinds, baseline, tested, test, level: as in ``conclusion``.
         made: artifact of a row -> how the row was produced.
 
     Returns:
@@ -75,7 +79,7 @@ def recommendation(
 
 
 class _Words:
-    """Writer of the sentences on the lines of a table. A line is given by its index (``at``)."""
+    """Writes the sentences about the lines of a table. The argument ``at`` is the index of a line."""
 
     def __init__(self, lines: Lines, made: Mapping[str, Made], level: float, test: Test) -> None:
         self.lines, self.level, self.test = lines, level, test
@@ -99,9 +103,10 @@ class _Words:
         return p_values(self.lines.systems, reference, self.lines.metric, self.test)
 
     def on_training(self, at: int, baseline: str | None, tested: Sequence[Comparison]) -> str:
-        """Return a sentence on the gain of training.
+        """Return a sentence that compares a line's trained encoder with its baseline.
 
-        It is empty if ``keep_best`` did not choose the line's encoder, or if the encoder is fused with other parts.
+        The sentence is empty if ``keep_best`` did not choose the encoder, if the encoder is fused with other parts, or if
+        there is no baseline.
         """
         made = self.made[at]
         against = None if baseline is None else self.lines.measured.baseline_of(at, baseline)
@@ -120,7 +125,7 @@ class _Words:
         return f"{self.name(at)} {is_ahead} {self.name(against)}: {self._pair(at, against, p)}, {for_what}."
 
     def on_use(self, use: int, simplest: int) -> str:
-        """Return a sentence that recommends a row, compared with the simplest row."""
+        """Return a sentence that recommends the row ``use`` and compares it with the simplest row."""
         metric, mean = self.lines.metric, f"{100 * self.mean(use):.1f}"
         cost = f", after {_duration(self.made[use].seconds)} of training" if self.made[use].trained else ""
         if use == simplest:
@@ -130,7 +135,10 @@ class _Words:
         return f"Use {self.name(use)}: {metric} {mean}{cost}; {other}, {lead}."
 
     def on_highest(self, highest: int, use: int, p_of: Mapping[int, float]) -> str:
-        """Return a sentence on why the row with the highest mean is not recommended; empty if it is."""
+        """Return a sentence that says why the row with the highest mean is not recommended.
+
+        The sentence is empty if this row is recommended.
+        """
         if highest == use:
             return ""
         made = self.made[highest]
@@ -168,10 +176,10 @@ class _Words:
 
 
 def unmeasured(made: Mapping[str, Made]) -> Recommendation:
-    """Recommend a row if no query is judged: the last fused row, or the first row with the same parts.
+    """Recommend a row if no query is judged: the last row that fuses several parts, or the last row if none does.
 
-    Without a fused row, the last row takes its place. The text also names the queries by which the kept weights of each
-    training run were chosen.
+    If an earlier row has the same parts as this row, the first such row is recommended instead. The text also names the
+    queries by which the weights of each training run were chosen.
 
     Args:
         made: row -> how it was produced, in the order of the table.

@@ -1,4 +1,4 @@
-"""``results.json``: the results of a run, with one entry per row of its table, for people and programs."""
+"""Read and write ``results.json``, the results of a run, with one entry per row of its table."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,15 +32,15 @@ class Row:
     Attributes:
         name: name of the system in the table.
         metrics: metric -> mean over the queries, between 0 and 1.
-        per_query: metric -> values of the queries, float64 (queries,), for significance tests; may be empty.
+        per_query: metric -> value for each query, float64 (queries,), for significance tests; may be empty.
         query_ids: ids of these queries, in the same order.
         seed: seed of the run, if it has one.
         artifact: id of the evaluated artifact.
         failed: reason why there is no result, in one line; empty if there is a result.
-        system: the name without the prefix that a sweep added; empty if there is no prefix.
+        system: the name without the prefix that a sweep added; empty if no prefix was added.
         warnings: caveats on the data behind the numbers, such as test queries that also occur in train.
-        recommended: reasons for the recommendation, if the table recommends this row (``table.recommend``); else empty.
-        settings: in a sweep, key -> the values with which its jobs produced this row.
+        recommended: reasons for the recommendation if the table recommends this row (``table.recommend``); empty otherwise.
+        settings: in a sweep, config key -> the values of this key in the jobs that produced this row.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Row:
 
 
 def write_results(path: Path, rows: Sequence[Row]) -> None:
-    """Write the rows without their per-query values, which are stored in the artifacts."""
+    """Write the rows as ``results.json``. Their per-query values are left out, because the artifacts contain them."""
     entries = [
         {
             "row": row.name,
@@ -113,10 +113,10 @@ def _check_within(entry: dict[str, Any], where: str) -> None:
 
 
 def averages(rows: Sequence[Row]) -> list[Row]:
-    """Return for each system and seed the mean of its metrics over the collections.
+    """For each system and seed, return a row with the mean of each metric over the collections.
 
-    A system has a mean only if it was evaluated on the same split of all collections. All collections named ``whole/part``
-    with the same ``whole`` count as one collection, as BEIR counts CQADupStack.
+    Only systems that were evaluated on the same split of all collections get such a row. All collections named
+    ``whole/part`` with the same ``whole`` count as one collection, as BEIR counts CQADupStack.
     """
     if len({row.collection for row in rows}) < 2:
         return []
@@ -125,10 +125,10 @@ def averages(rows: Sequence[Row]) -> list[Row]:
 
 
 def wholes(rows: Sequence[Row]) -> list[Row]:
-    """Return for each system and seed the mean of its metrics over the parts of a collection, as for CQADupStack.
+    """For each system and seed, return a row with the mean of each metric over the parts of a collection.
 
-    Parts are named ``whole/part``. A system has a mean only if it was evaluated on the same split of all parts that occur in
-    ``rows``.
+    Parts are named ``whole/part``, as for CQADupStack. Only systems that were evaluated on the same split of all parts in
+    ``rows`` get such a row.
     """
     in_parts = [row for row in rows if "/" in row.collection]
     parts: dict[str, set[str]] = {}
@@ -142,7 +142,10 @@ def _whole(row: Row) -> str:
 
 
 def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[Row], str]) -> list[Row]:
-    """Return the means over the ``parts`` of each whole, for the metrics that a system has on all parts."""
+    """For each system, seed and whole, return a row with the mean of each metric that the system has on all parts.
+
+    ``parts``: whole -> its parts. ``whole``: function that returns the whole to which a row belongs.
+    """
     measured: dict[tuple[str, str, int | None, str], dict[str, Row]] = {}
     for row in rows:
         measured.setdefault((row.name, row.split, row.seed, whole(row)), {})[row.collection] = row

@@ -21,7 +21,7 @@ SHOWN, PRINTED = 30, 10  # maximum number of suspects on a page, and in a termin
 
 
 def sheet_lines(suspects: Suspects, collection: Collection, rows: int) -> list[list[object]]:
-    """Return the lines of a sheet with ``COLUMNS``: at most ``rows`` suspects, the most suspicious first."""
+    """Return the lines of a sheet with the columns ``COLUMNS``: at most ``rows`` suspects, the most suspicious first."""
     return [
         ["", *map(cell, texts), *numbers, *ids] for ids, texts, numbers in _most_suspicious(suspects, collection, rows)
     ]
@@ -30,7 +30,7 @@ def sheet_lines(suspects: Suspects, collection: Collection, rows: int) -> list[l
 def shown(suspects: Suspects, collection: Collection, left_out: bool) -> dict[str, Any]:
     """Return the content of ``FILE``, from which the page and the terminal show the suspects.
 
-    ``left_out``: whether mining had left the suspects out.
+    ``left_out``: whether mining excluded the suspects; if not, they are among the negatives.
     """
     items = []
     for ids, texts, numbers in _most_suspicious(suspects, collection, SHOWN):
@@ -51,7 +51,10 @@ def about(found: dict[str, Any]) -> str:
 
 
 def lines(found: dict[str, Any]) -> list[list[str | tuple[str, str]]]:
-    """Return the lines of the page's table: numbers, then texts, which are in ``<bdi>`` because they may be right-to-left."""
+    """Return the lines of the page's table: numbers, then texts.
+
+    The texts are in ``<bdi>`` elements, because they may be right-to-left.
+    """
     return [
         [_ratio(item), *item["numbers"][:2], *(("bdi", item[name]) for name in ("query", "passage", "positive"))]
         for item in found["items"]
@@ -73,10 +76,10 @@ def show_suspects(folder: Path) -> None:
 def _most_suspicious(
     suspects: Suspects, collection: Collection, most: int
 ) -> Iterator[tuple[Sequence[str], Sequence[str], list[str]]]:
-    """Yield ids, texts and numbers of at most ``most`` suspects, the most suspicious first.
+    """Yield (ids, texts, numbers) for at most ``most`` suspects, the most suspicious first.
 
-    The texts are the query, the passage and the positive. The numbers are the suspect's score, the positive's score and
-    their ratio, as strings; empty for NaN.
+    The ids are those of query and passage. The texts are the query, the passage and the positive. The numbers are the
+    passage's score, the positive's score and their ratio, as strings; a string is empty for NaN.
     """
     queries, passages = collection.queries.column("text"), collection.passages.column("text")
     for at in range(min(most, len(suspects.queries))):

@@ -1,6 +1,7 @@
-"""The table of a run: systems by metrics, in percent, with the best numbers and significant differences marked.
+"""Build the table of a run: one line per system, one column per metric, numbers in percent.
 
-Rows of one name with different seeds become one line, with mean and standard deviation over the seeds.
+The best numbers and significant differences are marked. Rows with the same name and different seeds become one line, with
+mean and standard deviation over the seeds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from condensery.reporting.results import Row, averages
 WIDE = 10  # a table of more columns is transposed
 IN_BOLD = "In percent; the best of each {} in bold."
 MARK, MISSING = "†", "–"
-COMPARED = ["metric", "difference", "95 %", "p", "p, seeds too"]  # header of the differences
+COMPARED = ["metric", "difference", "95 %", "p", "p, seeds too"]  # header of the table of differences
 TESTS = {"randomisation": "paired randomisation test", "t": "paired t-test"}
 Best = Literal["highest", "lowest", "none"]
 
@@ -27,7 +28,13 @@ Column = tuple[str, str, str]  # collection, split, metric
 
 @dataclass(frozen=True)
 class Significance:
-    """The settings of the significance test: name of the baseline, test, and level of the Holm-corrected p-value."""
+    """Settings of the significance test.
+
+    Attributes:
+        baseline: name of the line against which the other lines are tested.
+        test: the significance test.
+        level: significance level, with which the Holm-corrected p-value is compared.
+    """
 
     baseline: str
     test: Test = "randomisation"
@@ -36,11 +43,11 @@ class Significance:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A line compared with the baseline in one column.
+    """The comparison of a line with the baseline in one column.
 
     Attributes:
         name, column: labels of the line and of the column.
-        difference: difference of the means, as a fraction.
+        difference: mean of the line minus mean of the baseline, as a fraction.
         p: Holm-corrected p-value of the test over queries.
         interval: confidence interval of the difference over queries and seeds.
         baseline: name of the baseline.
@@ -54,7 +61,7 @@ class Comparison:
     baseline: str
 
     def shown(self) -> list[str]:
-        """Return the cells for the columns ``COMPARED`` after the metric, in points."""
+        """Return the cells for the columns ``COMPARED`` that follow the metric. Differences are in percentage points."""
         low, high = (f"{100 * end:+.1f}" for end in (self.interval.low, self.interval.high))
         return [f"{100 * self.difference:+.1f}", f"{low} to {high}", f"{self.p:.4f}", f"{self.interval.p:.4f}"]
 
@@ -82,7 +89,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive lines under a heading: a class of published lines, or measured lines. ``size``: number of lines."""
+    """Consecutive lines of a table under one heading: a class of published lines, or measured lines.
+
+    ``size``: number of lines.
+    """
 
     heading: str
     size: int
@@ -99,8 +109,8 @@ class Table:
         cells: cells of each line.
         sources: source of each line's numbers; empty if all numbers were measured in one run.
         blocks: blocks of lines, in order; empty if all lines form one block without a heading.
-        turned: whether the table is transposed; ``sources`` and ``blocks`` then belong to columns.
-        conclusion: result of the table in a sentence or two; may be empty.
+        turned: whether the table is transposed. ``sources`` and ``blocks`` then belong to columns.
+        conclusion: result of the table in one or two sentences; may be empty.
         notes: sentences below the table.
         comparisons: comparisons of measured lines with the baseline.
     """
@@ -122,7 +132,7 @@ class Table:
         return replace(self, header=self.names, names=self.header, cells=cells, turned=not self.turned)
 
     def by_block(self) -> Iterator[tuple[Block, range]]:
-        """Yield each block with the indices of its lines; in a transposed table, of its columns."""
+        """Yield each block with the indices of its lines. In a transposed table, they are the indices of its columns."""
         size = len(self.header if self.turned else self.names)
         start = 0
         for block in self.blocks or [Block("", size)]:
@@ -133,9 +143,10 @@ class Table:
 def build_table(
     rows: Sequence[Row], metrics: Sequence[str] | None = None, significance: Significance | None = None, title: str = ""
 ) -> Table:
-    """Arrange rows as a table, in the order in which their names first appear. Several collections also get an average.
+    """Arrange rows as a table. Lines are in the order in which the rows' names first appear.
 
-    A failed row becomes a line of dashes, or is left out if other seeds of its line were measured. A note gives the reason.
+    If the rows have several collections, further columns show the mean over the collections. A failed row becomes a line of
+    dashes, or is left out if other seeds of its line were measured. A note gives the reason of the failure.
 
     Args:
         rows: the rows of one or several collections.
@@ -179,13 +190,16 @@ def build_table(
 
 
 def warnings(rows: Sequence[Row]) -> list[str]:
-    """Return notes with the warnings on the data behind the numbers, each warning once."""
+    """Return one note for each different warning about the data behind the numbers."""
     pairs = [(row.collection, str(text).rstrip(".")) for row in rows for text in row.warnings]
     return [f"Warning: {f'{collection}: ' if collection else ''}{text}." for collection, text in dict.fromkeys(pairs)]
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """Return notes on failed rows, with the reason. A row is named with its seed if another seed was measured."""
+    """Return one note for each reason of failure, with the rows concerned.
+
+    A row is named with its seed if another seed of it was measured.
+    """
     measured = {row.name for row in rows if not row.failed}
     by_reason: dict[str, dict[str, None]] = {}
     for row in rows:
@@ -220,9 +234,9 @@ class Measured:
         return any(self.baseline_of(at, baseline) is not None for at in range(len(self.names)))
 
     def baseline_of(self, at: int, baseline: str) -> int | None:
-        """Return the index of the line against which the line ``at`` is tested; None if there is none.
+        """Return the index of the line against which the line with index ``at`` is tested; None if there is none.
 
-        In a sweep, it is the baseline with the same settings. Otherwise, it is the line named ``baseline``.
+        In a sweep, it is the line of the baseline with the same settings. Otherwise, it is the line named ``baseline``.
         """
         name = self.names[at]
         system = next((row.system for rows in self.seeds[at] for row in rows if row.system), name)
@@ -245,12 +259,14 @@ def _cell(seeds: Sequence[Row], metric: str) -> Cell:
 
 
 def mark_best(cells: Sequence[Sequence[Cell]], best: Sequence[Best] = (), within: float = 0.0) -> None:
-    """Mark the best number of each column. Numbers that are equal as shown are all marked; a single number is not marked.
+    """Mark the best number of each column.
+
+    Numbers that are equal after rounding are all marked. If a column has only one number, it is not marked.
 
     Args:
         cells: cells of each line.
         best: for each column, which number is the best; empty = the highest number in all columns.
-        within: maximum distance from the best number at which another number is also marked.
+        within: maximum difference from the best number at which another number is also marked.
     """
     for at, column in enumerate(zip(*cells, strict=True)):
         wanted = best[at] if best else "highest"
@@ -307,7 +323,7 @@ def mark_significant(
 
 
 def over_seeds(seeds: Sequence[Row], metric: str) -> Evaluation | None:
-    """Return the mean over seeds of each query's value; None if a row has no per-query values."""
+    """Average each query's value of the metric over the seeds. Return None if a row has no per-query values."""
     if not seeds or any(metric not in row.per_query for row in seeds):
         return None
     ids = list(seeds[0].query_ids)
@@ -315,7 +331,7 @@ def over_seeds(seeds: Sequence[Row], metric: str) -> Evaluation | None:
 
 
 def of_each_seed(seeds: Sequence[Row], metric: str, ids: Sequence[str]) -> list[NDArray[np.float64]]:
-    """Return for each seed the values of the queries, float64 (queries,), in the order of ``ids``.
+    """Return one array per seed: the value of the metric for each query, float64 (queries,), in the order of ``ids``.
 
     Raises ``UserError`` if the seeds were evaluated on different queries.
     """

@@ -25,7 +25,7 @@ ABOUT_COMPARED = (
     "p is of the test over queries, after Holm's correction. The 95 % interval and the last p, of each test by itself, take "
     "the seeds as drawn at random as well as the queries (Clark 1973); a line with one seed has no spread over seeds."
 )
-SPREAD, SIGNIFICANCE, PRINTED = "±", "significance", "printed"  # further columns of a CSV, next to the number
+SPREAD, SIGNIFICANCE, PRINTED = "±", "significance", "printed"  # further columns of a CSV, after that of the number
 LINE = 240  # characters per line if the output is not a terminal
 # Markup of GitHub-flavoured Markdown. "_" within a word, "<" before a space, and a single bracket are not markup.
 MARKUP = re.compile(r"[\\`*~]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[:])")
@@ -96,14 +96,14 @@ def markdown(table: Table) -> str:
 
 
 def _header(table: Table) -> list[Cell]:
-    """Return the header cells of the columns."""
+    """Return the cells of the header line."""
     if not table.turned:
         return [Cell(text) for text in ("", *table.header, *[SOURCE] * bool(table.sources))]
     return [Cell(""), *(Cell(table.header[i], published=block.published) for block, at in table.by_block() for i in at)]
 
 
 def _place_of_sources(table: Table) -> set[int]:
-    """Return the index of the column of sources; empty if the table has none."""
+    """Return the index of the column of sources as a set; the set is empty if the table has no such column."""
     return {len(table.header) + 1} if table.sources and not table.turned else set()
 
 
@@ -116,7 +116,7 @@ def _above(table: Table) -> list[list[Cell]]:
 
 
 def _by_block(table: Table) -> Iterator[tuple[Block, list[list[Cell]]]]:
-    """Yield each block with its lines: name, numbers and source. The lines of a transposed table are one block."""
+    """Yield each block with its lines of cells: name, numbers and source. A transposed table has a single block."""
     if table.turned:
         lines = [[Cell(name), *cells] for name, cells in zip(table.names, table.cells, strict=True)]
         yield Block("", len(lines)), lines
@@ -219,9 +219,9 @@ def escape(text: str) -> str:
 def records(table: Table) -> tuple[list[str], list[list[str]]]:
     """Return the table as records: the column names, and lines of strings.
 
-    A cell holds only the number. Further columns are added if any line needs them: the standard deviation over seeds, the
-    p-value against the baseline, and the different numbers of papers that disagree. In the last case, the cell itself holds
-    the highest number. A missing value is an empty string.
+    The column of a metric holds only the numbers. After it, further columns are added if any line needs them: the standard
+    deviation over seeds, the p-value against the baseline, and the different numbers of papers that disagree. If papers
+    disagree, the column of the metric holds the highest number. A missing value is an empty string.
     """
     table = one_lined(table.turn() if table.turned else table)
     header = [*(["block"] if table.blocks else []), "row", *([SOURCE] if table.sources else [])]
@@ -241,7 +241,7 @@ def records(table: Table) -> tuple[list[str], list[list[str]]]:
 
 
 def _texts_of(cell: Cell) -> dict[str, str]:
-    """Return the strings of a cell by kind of column; the kind of the number itself is the empty string."""
+    """Return the strings of a cell, by kind of CSV column. The key of the number itself is the empty string."""
     number, _, deviation = cell.text.partition(" ± ")
     several = cell.number is not None and not NUMBER.fullmatch(number)
     if several:

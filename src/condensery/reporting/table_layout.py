@@ -1,4 +1,4 @@
-"""The config of a table's layout: its columns, its published rows, and the significance test of the measured rows."""
+"""Define the config of a table's layout: its columns, published rows, and significance test of the measured rows."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -15,7 +15,7 @@ Value = str | int | float | bool | None
 
 
 def as_typed(value: Value) -> str:
-    """Return a value as the string that a user types on the command line."""
+    """Return a value in the form that a user types on the command line."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -32,9 +32,10 @@ class ColumnLayout(_Closed):
         split: split of the measured rows; None = the split of the table.
         collection: collection of the measured rows; None = one block per collection.
         where: sweep settings of the measured rows, such as ``stage.finetune.train_queries: 1000``.
-        ending: the column shows the measured rows whose names end so, such as `` + hard negatives``. Their numbers are in
-            the line named by the rest of the name. A column without an ending shows the rows that have no column's ending.
-        best: which number is marked.
+        ending: suffix of row names, such as `` + hard negatives``. The column shows the measured rows with this suffix, each
+            in the line named by the rest of the row's name. A column without an ending shows the rows whose names end with no
+            column's ending.
+        best: which number is marked as the best.
     """
 
     published: Text | None = None
@@ -47,7 +48,12 @@ class ColumnLayout(_Closed):
 
 
 class OwnRow(_Closed):
-    """A published row that is in no file of the package: its source, and its numbers for some of the columns."""
+    """A published row that is in no file of the package.
+
+    Attributes:
+        source: source of the numbers.
+        values: label of a column -> the published number.
+    """
 
     source: Text
     values: dict[Text, Decimal | None]
@@ -64,7 +70,7 @@ class TableLayout(_Closed):
         columns: label -> column.
         published: class -> label of the row -> references to rows of papers (``PAPER/TABLE/ROW``), or a row with its own
             values.
-        within: maximum distance from the best number of its class at which a published number is also marked.
+        within: maximum difference from the best number of its class at which a published number is also marked.
         test: significance test of measured rows against the baseline.
         level: significance level of the Holm-corrected p-value.
     """
@@ -109,7 +115,7 @@ class TableLayout(_Closed):
 
 
 def published_rows(published: dict[str, Any]) -> Iterator[tuple[str, str, list[PublishedRow]]]:
-    """Yield (class, label, rows of papers) of each published line; a row with its own values has no rows of papers."""
+    """Yield (class, label, rows of papers) for each published line. The list is empty for a row with its own values."""
     for name, named in published.items():
         for label, given in named.items():
             yield name, label, [] if isinstance(given, OwnRow) else [find(reference) for reference in given]

@@ -32,10 +32,10 @@ Score = Callable[[Rows, Rows, ProgressTask], Scores]
 
 @dataclass(frozen=True)
 class PairScorer:
-    """A cross-encoder with its tokenized input.
+    """A cross-encoder together with the reader that builds its tokenised input.
 
     Attributes:
-        reader: builds the input rows of (query, passage) pairs.
+        reader: builds the encoder inputs of (query, passage) pairs.
         score: maps a chunk of b pairs to their logits (b,).
     """
 
@@ -51,9 +51,10 @@ def search_candidates(
     label: str,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Rows:
-    """Return the best passages (n, k) by a retriever, k <= ``depth``, and store them in the file ``path``.
+    """Search the ``k`` best passages of each query, and return their row numbers (n, k), best first.
 
-    If the file exists, it is read and nothing is searched.
+    k is ``depth``, or the number of passages if that is smaller. The row numbers are stored in the file ``path``. If this
+    file exists, it is read and nothing is searched.
     """
     label, k = f"{label}: search", min(depth, len(retriever))
 
@@ -77,10 +78,10 @@ def score_in_shards(
     group: ProcessGroup = SINGLE_PROCESS,
     each: int = 1,
 ) -> Scores:
-    """Return the scores (n, k) of candidates (n, k), memory-mapped from the file ``path``.
+    """Score the candidates of all queries, and return the scores (n, k), memory-mapped from the file ``path``.
 
-    Complete shards of an interrupted call are reused. With several processes, only the first process returns the scores; the
-    other processes leave the stage here.
+    Complete shards of an interrupted call are reused. With several processes, only the first process returns the scores. In
+    the other processes, the function ends the stage (``NotRankZero``).
 
     Args:
         score: function that scores the candidates of a slice of the queries.
@@ -90,7 +91,7 @@ def score_in_shards(
         shard_size: queries per shard.
         label: label of the progress bar.
         group: the processes that share the shards.
-        each: number of times that ``score`` reads each pair, for the progress bar.
+        each: number of times that ``score`` processes each pair, for the total of the progress bar.
     """
 
     def scored(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
@@ -107,14 +108,14 @@ def score_in_shards(
 def logits(
     scorers: Sequence[PairScorer], budget: int, label: str
 ) -> Callable[[Rows, Rows, ProgressTask | None], Scores]:
-    """Return a ``Score`` function that averages the logits of cross-encoders: (n, k), -inf for padding.
+    """Return a ``Score`` function that computes the mean logit of several cross-encoders for each pair.
 
-    The function raises ``UserError`` if a score is not finite.
+    The returned function gives scores (n, k), with -inf for padding. It raises ``UserError`` if a score is not finite.
 
     Args:
         scorers: the cross-encoders.
         budget: tokens per chunk, padding included.
-        label: beginning of the error message.
+        label: beginning of error messages.
     """
 
     def score(query_rows: Rows, candidates: Rows, task: ProgressTask | None) -> Scores:

@@ -17,19 +17,19 @@ Names = Sequence[object] | NDArray[np.integer]
 
 
 def check_finite(values: NDArray[np.floating], what: str, names: Names | None = None, remedy: str = DIVERGED) -> None:
-    """Raise ``UserError`` if a row of ``values`` (n, ...) contains NaN or an infinity.
+    """Raise ``UserError`` if ``values`` contains NaN or an infinity. The message names the first such row.
 
     Args:
-        values: (n, ...).
-        what: beginning of the message, such as "round1: the vector of text"; the row number follows.
-        names: (n,), names of the rows, which replace the row number in the message.
+        values: float array (n, ...), with one row per text or query.
+        what: beginning of the message, such as "round1: the vector of text". The row number follows it.
+        names: (n,), names of the rows. The message then gives the name instead of the row number.
         remedy: end of the message.
     """
     with np.errstate(all="ignore"):
         if np.isfinite(values.sum()):  # one pass over the values, without a copy
             return
     wrong = np.argwhere(~np.isfinite(values))
-    if len(wrong):  # none where only the sum overflowed
+    if len(wrong):  # empty if all values are finite and only their sum overflowed
         row = int(wrong[0, 0])
         name = row if names is None else names[row]
         raise UserError(f"{what} {repr(shown(name)) if isinstance(name, str) else name} is not finite; {remedy}")
@@ -38,6 +38,6 @@ def check_finite(values: NDArray[np.floating], what: str, names: Names | None = 
 def check_scores(
     scores: NDArray[np.floating], rows: NDArray[np.integer], what: str, names: Names | None = None
 ) -> None:
-    """Raise ``UserError`` if a score (n, k) of a ranking is not finite. Scores of padding, row -1, are not checked."""
+    """Raise ``UserError`` if a ranking has a score (n, k) that is not finite. Padding (row -1) is not checked."""
     remedy = "the retriever is broken; make it anew"
     check_finite(np.where(rows >= 0, scores, 0), what, names, remedy)

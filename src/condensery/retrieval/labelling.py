@@ -1,4 +1,4 @@
-"""Apply cross-encoder scores: denoise hard negatives, and pseudo-label queries that have no relevance judgements.
+"""Use cross-encoder scores to denoise hard negatives, and to pseudo-label queries without relevance judgements.
 
 Shapes: n queries, k candidates per query.
 """
@@ -32,16 +32,16 @@ def probabilities(scores: Scores) -> Scores:
 def write_denoised(
     path: Path, collection: Collection, scored: PassageLists, below: float, kept: Rows = NONE
 ) -> dict[str, Any]:
-    """Write the negatives whose probability of relevance is below ``below`` (RocketQA, Qu et al. 2021, §4.3).
+    """Write the negatives whose probability of relevance is less than the threshold (RocketQA, Qu et al. 2021, §4.3).
 
-    Their order does not change. The file has the format that ``mine`` writes; its scores are the probabilities.
+    The order of the negatives does not change. The file has the format of mined negatives, with the probabilities as scores.
 
     Args:
         path: the file to write.
         collection: the collection of the queries and passages.
         scored: negatives of n queries, with the cross-encoder's logits as scores.
-        below: upper limit of the probability, exclusive.
-        kept: int64 (m,), known negatives as (query << 32) + passage. They are written whatever their probability.
+        below: the threshold. A negative with this probability or a higher one is left out.
+        kept: int64 (m,), confirmed negatives as (query << 32) + passage. They are written whatever their probability.
 
     Returns:
         Counts for the manifest.
@@ -70,10 +70,10 @@ def write_denoised(
 def write_labels(
     path: Path, collection: Collection, scored: PassageLists, above: float, below: float
 ) -> dict[str, Any]:
-    """Pseudo-label the candidates of unlabelled queries (RocketQA §4.4) by two thresholds of the probability.
+    """Pseudo-label the candidates of unlabelled queries by two thresholds of the probability (RocketQA, §4.4).
 
-    One line per query: {"query_id": ..., "positive_ids": [...], "negative_ids": [...]}, with the ids in the order of the
-    candidates. Queries without a positive are left out.
+    The file has one line per query: {"query_id": ..., "positive_ids": [...], "negative_ids": [...]}. The ids are in the order
+    of the candidates. Queries without a pseudo-labelled positive are left out.
 
     Args:
         path: the file to write.

@@ -26,10 +26,16 @@ def known_rows(
     ids: Sequence[str] | pa.Array,
     place: Callable[[int], str],
 ) -> NDArray[np.int64]:
-    """Return the row number of each query id or passage id (n,).
+    """Return the row numbers (n,) of ids of queries, or of passages.
+
+    Args:
+        collection: the collection of the queries and passages.
+        kind: whether the ids are query ids or passage ids.
+        ids: the ids (n,).
+        place: maps the index of an id to its place in the file, for the error message.
 
     Raises:
-        UserError: an id is unknown. The message begins with ``place(i)``, where i is the index of the first unknown id.
+        UserError: an id is unknown. The message begins with the place of the first unknown id.
     """
     table = collection.queries if kind == "query" else collection.passages
     rows = rows_of(table, ids)
@@ -49,10 +55,12 @@ def first_repeated(values: NDArray[np.int64]) -> int | None:
 
 
 def query_and_ids(record: dict[str, Any], name: str, place: str) -> tuple[str, list[str]]:
-    """Return the ``query_id`` of a JSON object, and the ids in its field ``name``.
+    """Return the ``query_id`` of a JSON object, and the list of ids in its field ``name``.
+
+    ``place``: file and line of the object, for error messages.
 
     Raises:
-        UserError: an id is not a string.
+        UserError: a field is missing, or an id is not a string.
     """
     query, ids = field(record, "query_id", place, str), field(record, name, place, object)
     if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):

@@ -27,9 +27,9 @@ RULE = "without texts that are known"  # names the selection rule in the cache k
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
-Rankings = list[tuple[Scores, Ids]]  # scores and passages of each query
-# Maximum search depth of a query whose positive scores low: FURTHER times the wanted number of negatives, but at least LEAST
-# passages. Passages at deeper ranks are no harder than random passages.
+Rankings = list[tuple[Scores, Ids]]  # for each query, the scores and row numbers of its ranked passages
+# If a query's positive scores low, few candidates score below it, and the search goes deeper. Its depth is at most FURTHER
+# times the wanted number of negatives, or LEAST passages if that is more. Deeper passages are no harder than random ones.
 FURTHER, LEAST = 4, 1_024
 
 
@@ -48,17 +48,17 @@ def mine(
     scorer: Scorer | None = None,
     relabelled: Relabelled = NOTHING,
 ) -> dict[str, Any]:
-    """Write the ``depth`` best negatives of every query of ``split`` that has a positive, in row order.
+    """Mine hard negatives: for each query with a positive in ``split``, write its ``depth`` highest-ranked negatives.
 
-    Passages are excluded as negatives in this order:
+    Queries are written in the order of their rows in the collection. Passages are excluded as negatives in this order:
 
     1. judged positives, and passages that have the text of a positive or of the query (``NoNegatives``);
-    2. passages whose score is not within the limits ``below`` (``positive_aware``);
+    2. passages whose score is not below the limits in the argument ``below`` (``positive_aware``);
     3. with ``without_answers``, passages that contain an answer to the query, among the best 2 * ``depth``;
-    4. the ``skip_top`` best of the remaining passages, which may be unjudged positives.
+    4. the ``skip_top`` best of the remaining passages, because they may be unjudged positives.
 
-    A query gets fewer than ``depth`` negatives only if no more are found. After an interruption, mining continues after the
-    last complete shard and writes the same bytes.
+    A query gets fewer than ``depth`` negatives only if the search finds no more. After an interruption, mining continues
+    after the last complete shard. The result has the same bytes as without the interruption.
 
     Args:
         retriever: ranks the passages.
@@ -66,13 +66,13 @@ def mine(
         split: split whose queries and judgements are used.
         depth: number of negatives per query.
         folder: folder of the artifact.
-        skip_top: number of best candidates that are skipped.
-        without_answers: leave out passages that contain an answer.
-        made_by: description of the retriever in the artifact.
+        skip_top: number of highest-ranked candidates that are skipped.
+        without_answers: exclude passages that contain an answer.
+        made_by: name of the retriever, which is written into the artifact.
         size: queries per shard.
         group: the processes that share the shards.
-        below: upper limits of a negative's score. The passages that they exclude are stored in the arrays ``ARRAYS``.
-        scorer: computes the scores that ``below`` limits; None = the retriever.
+        below: upper limits of a negative's score. Passages excluded by these limits are stored in the arrays ``ARRAYS``.
+        scorer: computes the scores that are compared with these limits; None = the retriever.
         relabelled: people's later judgements. Passages judged relevant count as positives. Passages that people or the split
             judge not relevant are never excluded by ``below``.
 
@@ -124,10 +124,10 @@ def mined(
     below: Below = Below(),  # noqa: B008
     relabelled: Relabelled = NOTHING,
 ) -> Negatives:
-    """Return the ``depth`` best negatives of each judged query of ``split``, mined with a searcher.
+    """Mine hard negatives with a searcher: return the ``depth`` highest-ranked negatives of each query with a positive.
 
-    A negative is not judged relevant, does not have the text of a relevant passage or of the query, and scores within the
-    limits ``below``. The negatives are stored by ``condensery.system.cache``.
+    Passages are excluded as negatives if they are judged relevant, or have the text of a relevant passage or of the query, or
+    do not score below the limits in the argument ``below``. ``condensery.system.cache`` stores the result for later calls.
 
     Raises:
         UserError: the collection has no such split, or no query has a positive.
@@ -148,9 +148,13 @@ def mined(
 
 
 class _Found(NamedTuple):
-    """The negatives of one query, and the passages that the judge left out at ranks above the last negative.
+    """The negatives of one query, and the higher-ranked passages that the judge excluded.
 
-    ``scores`` are the retriever's scores of the negatives, ``left_out_scores`` the judge's scores of the passages left out.
+    Attributes:
+        scores: the retriever's scores of the negatives.
+        passages: row numbers of the negatives, best first.
+        left_out: row numbers of the excluded passages that the retriever ranks above the last negative.
+        left_out_scores: the judge's scores of these excluded passages.
     """
 
     scores: Scores
@@ -166,7 +170,10 @@ class _Miner:
     judge: Judge | None
 
     def mined(self, rows: Ids, wanted: int, task: ProgressTask) -> tuple[list[_Found], tuple[NDArray[Any], ...]]:
-        """Return the ``wanted`` best negatives of each query; with a judge also the positives that set its limits."""
+        """Return at least the ``wanted`` best negatives of each query, if the search finds so many.
+
+        With a judge, also return the positive that set each query's limits, and its score, as two arrays (n,).
+        """
         k = min(wanted + int(self.known.lists(rows)[1].max()), len(self.retriever))
         if self.judge is None:
             return self._found(rows, None, wanted, k, len(self.retriever), task), ()
@@ -177,10 +184,10 @@ class _Miner:
     def _found(
         self, rows: Ids, limits: Scores | None, wanted: int, k: int, deepest: int, task: ProgressTask | None
     ) -> list[_Found]:
-        """Return the negatives among the ``k`` best passages of each query.
+        """Search the ``k`` best passages of each query, and return the negatives among them.
 
-        If these are fewer than ``wanted``, the search goes deeper, to at most ``deepest`` passages. One cause is a relevant
-        passage that occurs many times in the collection.
+        If a query has fewer than ``wanted`` negatives there, its search goes deeper, to at most ``deepest`` passages. This
+        happens, for example, if a relevant passage occurs many times in the collection.
         """
         scores, passages = self.retriever.search(rows, k, task)
         free = (passages >= 0) & ~self.known.among(rows, passages)
@@ -203,9 +210,10 @@ class _Miner:
 
 
 def _left_out(rows: Ids, found: Sequence[_Found]) -> tuple[Ids, Scores]:
-    """Return the passages that the judge left out for queries ``rows`` (n,).
+    """Join the passages that the judge excluded for the queries ``rows`` (n,) into two arrays.
 
-    They are two arrays: (query << 32) + passage, int64 (m,), and the judge's scores, float32 (m,).
+    Returns:
+        The pairs as (query << 32) + passage, int64 (m,), and the judge's scores, float32 (m,).
     """
     queries = np.repeat(rows, [len(one.left_out) for one in found])
     pairs = packed(queries, np.concatenate([one.left_out for one in found]))

@@ -11,13 +11,13 @@ from condensery.retrieval.ranking import without_repeats
 
 
 class NegativePool:
-    """The negatives of the training queries from several sources, looked up batch by batch.
+    """Looks up the negatives of training queries in several sources, batch by batch.
 
-    ``pool[chosen]`` (b, m) holds the negatives of the queries ``chosen`` (b,). Each passage occurs once per query; -1 is
-    padding, at any position.
+    ``pool[chosen]`` (b, m) holds the negatives of the queries ``chosen`` (b,), which are indices into ``query_rows``. Each
+    passage occurs once per query. The value -1 is padding, at any position.
 
     Args:
-        sources: negatives of queries in any order. Queries that are not training queries are ignored.
+        sources: negatives of each source, with queries in any order. Queries that are not training queries are ignored.
         query_rows: int64 (q,), row numbers of the training queries in the collection, ascending.
         depths: for each source, the number of negatives used per query, best first; None = all of them.
     """
@@ -49,7 +49,10 @@ class NegativePool:
         }
 
     def parts(self, chosen: NDArray[np.integer]) -> list[NDArray[np.int32]]:
-        """Return the negatives of each source, (b, depth), for the queries ``chosen`` (b,). Sources may share passages."""
+        """Return one array (b, depth) per source: the negatives of the queries ``chosen`` (b,), padded with -1.
+
+        A passage may occur in several sources.
+        """
         parts = []
         for source, places, depth in zip(self.sources, self.places, self.depths, strict=True):
             at = places[chosen]
@@ -58,10 +61,14 @@ class NegativePool:
 
 
 class NegativeWeights:
-    """The sampling weight of each negative of a pool: ``weights[chosen]`` (b, m) > 0, aligned with ``pool[chosen]``.
+    """Sampling weights of the negatives in a pool: ``weights[chosen]`` (b, m), positive and aligned with ``pool[chosen]``.
 
-    The weight of a source is divided equally among its negatives of the query. A passage from several sources gets the sum
-    of its shares.
+    For each query, the weight of a source is divided equally among the negatives from this source. A passage from several
+    sources gets the sum of its shares.
+
+    Args:
+        pool: the pool of negatives.
+        weights: weight of each source.
     """
 
     def __init__(self, pool: NegativePool, weights: Sequence[float]) -> None:
@@ -77,7 +84,7 @@ class NegativeWeights:
 
 
 def _added_up(pool: NDArray[np.int32], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each passage the sum of its weights within its row, (b, m), at every position of the passage."""
+    """Add up the weights (b, m) of repeated passages: every occurrence of a passage in a row gets the sum of its weights."""
     total = np.empty(pool.shape)
     for row, (passages, own) in enumerate(zip(pool, weights, strict=True)):
         _, place = np.unique(passages, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Hard negatives: memory-mapped arrays of row numbers for training, and JSONL for exchange.
+"""Store hard negatives: as memory-mapped arrays of row numbers for training, and as JSONL for exchange.
 
 JSONL has one query per line, best negative first: {"query_id": ..., "negative_ids": [...], "scores": [...]}. ``scores`` is
 optional. Every line is checked, because users also supply files from other programs.
@@ -27,7 +27,7 @@ DIGITS = 6  # significant digits of the scores in JSONL
 
 @dataclass(frozen=True)
 class Negatives(PassageLists):
-    """Hard negatives: queries in the order of the file, the negatives of each query best first."""
+    """Hard negatives of queries. The queries are in the order of the file, the negatives of each query are best first."""
 
     scores: NDArray[np.float32] | None = None
 
@@ -38,9 +38,10 @@ class Negatives(PassageLists):
 
 
 def save_negatives(folder: Path, negatives: Negatives, collection: Collection, about: dict[str, Any]) -> None:
-    """Write an artifact of negatives: arrays (``queries.npy``, ``passages.npy``, ``scores.npy``), JSONL and ``about``.
+    """Write an artifact of negatives: arrays (``queries.npy``, ``passages.npy``, ``scores.npy``), JSONL and a description.
 
-    Arrays that are memory-mapped from files of ``folder`` are not written again.
+    The description ``about`` becomes ``negatives.json``. Arrays that are memory-mapped are in ``folder`` already, and are not
+    written again.
     """
     negatives.save_arrays(folder)
     write_lists(folder / "negatives.jsonl", negatives.blocks(WRITTEN), collection, "negative_ids", DIGITS)

@@ -4,8 +4,8 @@ The matrix has an entry for a pair if the passage is among the k nearest of the 
 the passage (Zhao 2022, §3.2). All other pairs get a default similarity, which is stored as 0:
 
 - For BM25 the default is 0, the score of a pair that shares no term.
-- For inner products the default is their mean over all pairs, which is subtracted from the entries. The subtraction changes
-  the hardness of all batches of one size by the same number.
+- For inner products the default is their mean over all pairs, which is subtracted from the entries. The subtraction shifts
+  the hardness of all batches of the same size by the same number.
 
 Similarities below the default are set to 0, so the matrix has no negative values.
 
@@ -32,7 +32,7 @@ Vectors = NDArray[np.float32]
 def lexical_neighbours(
     queries: Sequence[str], passages: Sequence[str], k: int, folder: Path, threads: int = 1
 ) -> sparse.csr_matrix:
-    """Return the sparse matrix (t, u) of BM25 scores. The index is written into ``folder``.
+    """Return the sparse matrix (t, u) of BM25 scores. The BM25 index of the passages is written into ``folder``.
 
     Raises:
         UserError: no passage has a word.
@@ -45,9 +45,9 @@ def lexical_neighbours(
 def dense_neighbours(
     queries: Vectors, passages: Vectors, k: int, threads: int = 1, device: str | None = None
 ) -> sparse.csr_matrix:
-    """Return the sparse matrix (t, u) of inner products of query vectors (t, d) and passage vectors (u, d).
+    """Return the sparse matrix (t, u) of inner products between query embeddings (t, d) and passage embeddings (u, d).
 
-    The mean over all pairs is subtracted. The search is exact and runs on ``device_of_search(device)``.
+    The mean inner product over all pairs is subtracted. The search is exact and runs on ``device_of_search(device)``.
     """
     mean = queries.mean(axis=0, dtype=np.float64) @ passages.mean(axis=0, dtype=np.float64)
     device = device_of_search(device)
@@ -57,7 +57,10 @@ def dense_neighbours(
 
 
 def _joined(passages: Ranking, queries: Ranking, usual: float) -> sparse.csr_matrix:
-    """Join the neighbours of the queries (t, k) and of the passages (u, k) into one matrix (t, u), and subtract ``usual``."""
+    """Merge the neighbours of the queries (t, k) and of the passages (u, k) into one matrix (t, u).
+
+    ``usual``: default similarity, which is subtracted.
+    """
     shape = len(passages[0]), len(queries[0])
     one, other = _listed(*passages, shape[1], usual), _listed(*queries, shape[0], usual)
     return one.maximum(other.T.tocsr())  # a pair in both lists has one similarity, up to rounding

@@ -28,12 +28,13 @@ ROW = 0xFFFFFFFF  # the bits of a pair that hold the passage
 
 @dataclass(frozen=True)
 class NoNegatives:
-    """The passages that are excluded as negatives, for some queries of a collection.
+    """The passages that are excluded as negatives of some queries of a collection.
 
     Attributes:
-        queries, passages: the groups of queries and of passages that have the same text.
-        pairs: int64 (n,), the excluded pairs as (query << 32) + passage, ascending. Query and passage are the first of their
-            groups.
+        queries: groups of queries with the same text.
+        passages: groups of passages with the same text.
+        pairs: int64 (n,), the excluded pairs as (query << 32) + passage, ascending. The first query of a group represents the
+            group, and so does the first passage.
     """
 
     queries: SameTexts
@@ -47,7 +48,7 @@ class NoNegatives:
         positives: Mapping[int, NDArray[np.integer]],
         query_rows: NDArray[np.integer] | None = None,
     ) -> "NoNegatives":
-        """Collect the excluded pairs by comparing the texts of queries and passages.
+        """Build the object: find the excluded pairs by comparing the texts of queries and passages.
 
         Args:
             collection: the collection of the queries and passages.
@@ -87,18 +88,21 @@ class NoNegatives:
         return self.pairs[ranges(begins, ends - begins)] & ROW, ends - begins
 
     def numbers(self, query_rows: NDArray[np.integer]) -> Ids:
-        """Return the number of passages excluded as negatives of each query (n,). All passages with the same text count."""
+        """Return the number of passages (n,) that are excluded as negatives of each query. Duplicates count individually."""
         flat, lengths = self.lists(query_rows)
         ends = np.cumsum(np.concatenate([[0], self.passages.numbers(flat)]))[np.cumsum(np.concatenate([[0], lengths]))]
         return np.diff(ends)
 
     def by_text(self, positives: Mapping[int, NDArray[np.integer]]) -> int:
-        """Return the number of passages that are excluded only for their text, summed over the queries of ``positives``."""
+        """Return the number of passages excluded for their text, without being positives, summed over all queries.
+
+        ``positives``: query row -> its relevant passages.
+        """
         return int(self.numbers(np.fromiter(positives, np.int64)).sum()) - sum(map(len, positives.values()))
 
 
 def left_out_by_text(number: int, label: str) -> dict[str, int]:
-    """Print how many passages are excluded only for their text, and return the count for a manifest; {} for 0."""
+    """Print how many passages are excluded for their text alone, and return the count for a manifest; {} for 0."""
     if not number:
         return {}
     print(

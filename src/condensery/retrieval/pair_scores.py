@@ -1,7 +1,7 @@
-"""A teacher's scores of (query, passage) pairs: memory-mapped arrays for training, and JSONL for exchange.
+"""Store a teacher's scores of (query, passage) pairs: as memory-mapped arrays for training, and as JSONL for exchange.
 
-JSONL has one query per line: {"query_id": ..., "passage_ids": [...], "scores": [...]}. Scores from other programs may be a
-file in this format or a TREC run file (``retrieval.runs``); both are checked line by line.
+JSONL has one query per line: {"query_id": ..., "passage_ids": [...], "scores": [...]}. Scores from other programs are read
+from a file in this format or from a TREC run file (``retrieval.runs``). Both are checked line by line.
 """
 
 import json
@@ -27,24 +27,26 @@ FILE = "pair_scores.jsonl"
 
 @dataclass(frozen=True)
 class PairScores(PassageLists):
-    """A teacher's scores for distillation (Hofstätter et al. 2020): at most k passages for each of q queries.
+    """A teacher's scores for distillation (Hofstätter et al. 2020), for q queries with at most k passages each.
 
-    ``of`` builds the object from query and passage ids, and raises ``UserError`` for unknown ids.
+    ``PairScores.of`` builds the object from query ids and passage ids, and raises ``UserError`` for unknown ids.
 
     Attributes:
-        query_rows: int64 (q,), row numbers of the queries in the collection, without repeats.
-        passage_rows: (q, k), row numbers of the passages, without repeats per query; -1 is padding, at any position.
-        scores: float32 (q, k), NaN if the pair has no score.
+        query_rows: int64 (q,), row numbers of the queries in the collection, all distinct.
+        passage_rows: int (q, k), row numbers of the passages, distinct within a query; -1 is padding, at any position.
+        scores: float32 (q, k), the teacher's scores; NaN if the pair has no score.
     """
 
     scores: NDArray[np.float32]
 
     @classmethod
     def of(cls, scores: Mapping[str, Mapping[str, float]], collection: Collection) -> "PairScores":
-        """Build the object from query id -> passage id -> score, the format of runs in Python's evaluation libraries.
+        """Build the object from a mapping query id -> passage id -> score.
+
+        Python's evaluation libraries use this format for runs.
 
         Raises:
-            UserError: an id is unknown, a score is not a finite 32-bit number, or there is no score.
+            UserError: an id is unknown, a score is not a finite 32-bit number, or the mapping contains no score.
         """
         found = [
             (f"query {shown(str(query))!r}", str(query), list(map(str, own)), list(own.values()))
@@ -58,19 +60,22 @@ class PairScores(PassageLists):
         return super().filled & ~np.isnan(self.scores)
 
     def of_queries(self, query_rows: Ids) -> "PairScores":
-        """Return the scores of the queries ``query_rows`` (n,), in this order. Queries without scores are left out."""
+        """Return the scores of the queries ``query_rows`` (n,), in the order of ``query_rows``.
+
+        Queries without scores are left out.
+        """
         places = places_of(self.query_rows, query_rows)
         places = places[places >= 0]
         return PairScores(self.query_rows[places], self.passage_rows[places], self.scores[places])
 
 
 class Teacher(Protocol):
-    """The interface of a teacher: it scores passages for training queries, which are numbered from 0."""
+    """Interface of a teacher, which scores passages for training queries. The training queries are numbered from 0."""
 
     def scored(self, chosen: Ids) -> tuple[Ids, Ids, NDArray[np.float32]]:
         """Return the s scored pairs of the queries ``chosen`` (b,), as three arrays (s,).
 
-        The arrays are the position of each pair's query in ``chosen``, the row number of its passage, and its score.
+        The arrays hold, for each pair, the position of its query in ``chosen``, the row number of its passage, and its score.
         """
 
 
@@ -78,7 +83,7 @@ class TeacherScores:
     """A ``Teacher`` that looks up the scores of several sources, batch by batch.
 
     Args:
-        sources: scores of (query, passage) pairs. If several sources have scored a pair, the first source is used.
+        sources: scores of (query, passage) pairs. If several sources contain a pair, the score of the first one is used.
         query_rows: int64 (q,), row numbers of the training queries in the collection.
     """
 
@@ -99,7 +104,7 @@ class TeacherScores:
         return places_, rows, values
 
     def content(self) -> dict[str, Any]:
-        """Return the arrays that determine the batches, for ``training.fingerprint``."""
+        """Return the arrays on which the batches depend, as input of ``training.fingerprint``."""
         parts = ((source.passage_rows, source.scores) for source in self.sources)
         return {"places": self.places, "pairs": [part for both in parts for part in both]}
 
@@ -109,16 +114,16 @@ def _nothing() -> tuple[Ids, Ids, NDArray[np.float32]]:
 
 
 def save_pair_scores(folder: Path, pairs: PairScores, collection: Collection) -> None:
-    """Write an artifact: arrays (``queries.npy``, ``passages.npy``, ``scores.npy``) and JSONL of the scored pairs.
+    """Write the scored pairs as an artifact: arrays (``queries.npy``, ``passages.npy``, ``scores.npy``) and JSONL.
 
-    Scores are written exactly. Arrays that are memory-mapped from ``folder`` are not written again.
+    Scores are written exactly. Arrays that are memory-mapped are in ``folder`` already, and are not written again.
     """
     pairs.save_arrays(folder)
     write_lists(folder / FILE, pairs.blocks(WRITTEN), collection, "passage_ids")
 
 
 def read_pair_scores(path: Path, collection: Collection) -> PairScores:
-    """Read a file of scored pairs, plain or .gz: JSONL if its name ends so, otherwise a TREC run file.
+    """Read a file of scored pairs, plain or .gz: JSONL if its name ends in .jsonl, otherwise a TREC run file.
 
     Raises:
         UserError: a line is malformed, an id is unknown, a pair or a query is repeated, or a score is missing or not a

@@ -1,4 +1,4 @@
-"""Lists of passages per query: arrays of row numbers of a collection, and JSON lines with ids."""
+"""Store a list of passages for each query: as arrays of row numbers in a collection, and as JSON lines with ids."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from condensery.system.files import atomic, load_array
 from condensery.text.collection import Collection
 
-WRITTEN = 256  # lines written at a time
+WRITTEN = 256  # queries per block when JSON lines are written
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,17 @@ class PassageLists:
     scores: NDArray[np.float32] | None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle memory-mapped arrays as their folder, so that another process maps the files instead of copying them."""
+        """Pickle memory-mapped arrays as the path of their folder, so that another process maps the files without a copy."""
         if isinstance(self.passage_rows, np.memmap) and self.passage_rows.filename:
             return type(self).mapped, (Path(self.passage_rows.filename).parent,)
         return type(self), (self.query_rows, self.passage_rows, self.scores)
 
     @classmethod
     def mapped(cls, folder: Path) -> Self:
-        """Open ``queries.npy``, ``passages.npy`` and, if it exists, ``scores.npy`` in a folder. The last two are mapped."""
+        """Open ``queries.npy``, ``passages.npy`` and, if it exists, ``scores.npy`` in a folder.
+
+        Passages and scores are memory-mapped. The queries are read into memory.
+        """
         scores = folder / "scores.npy"
         return cls(
             load_array(folder / "queries.npy"),
@@ -56,7 +59,7 @@ class PassageLists:
 
     @property
     def filled(self) -> NDArray[np.bool_]:
-        """Mask (q, k), False for padding."""
+        """Mask (q, k): True for a passage, False for padding."""
         return np.asarray(self.passage_rows) >= 0
 
     def blocks(self, size: int) -> Iterator[Self]:
@@ -80,7 +83,7 @@ def write_lists(
     Args:
         path: the file to write.
         blocks: the lists, in blocks of queries.
-        collection: the collection, which has the ids.
+        collection: the collection, which supplies the ids.
         key: name of the field of passage ids.
         digits: significant digits of the scores; None = as many as float32 needs.
     """

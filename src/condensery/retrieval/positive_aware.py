@@ -19,24 +19,24 @@ from condensery.system.files import load_array
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
-LEFT_OUT, LEFT_OUT_SCORES = "left_out", "left_out_scores"  # arrays of an artifact: (m,) (query << 32) + passage; (m,)
+LEFT_OUT, LEFT_OUT_SCORES = "left_out", "left_out_scores"  # arrays (m,): excluded (query << 32) + passage; scores
 POSITIVES, POSITIVE_SCORES = (
     "positive_passages",
     "positive_scores",
-)  # (n,) the positive that set the limits and its score; -1 and NaN: none
+)  # arrays (n,): the positive that set each query's limits, and its score; -1 and NaN if no positive has a score
 ARRAYS = (LEFT_OUT, LEFT_OUT_SCORES, POSITIVES, POSITIVE_SCORES)
 
 
 @dataclass(frozen=True)
 class Below:
-    """The upper limits of a candidate's score. A candidate is kept if its score is below all limits that are set.
+    """Upper limits of a candidate's score. A candidate is kept if its score is below all limits that are set.
 
-    If a query has several positives, the positive with the lowest score sets the limits. In NV-Retriever, an example is a
-    query with one positive. Here, all positives of a query share its negatives, so the negatives must satisfy the limits of
-    every positive.
+    If a query has several positives, the positive with the lowest score determines the limits. The reason is that all
+    positives of a query share its negatives, so a negative must be below the limits of every positive. In NV-Retriever, a
+    training example is a query with one positive.
 
     Attributes:
-        share: the limit is ``share`` times the positive's score, 0 < share <= 1. For a score s below 0 the limit is
+        share: the limit is ``share`` times the positive's score, 0 < share <= 1. For a negative score s the limit is
             s - (1 - share) |s|, so that the limit never exceeds the positive's score.
         margin: the limit is the positive's score minus ``margin``, ``margin`` >= 0.
         score: the limit is ``score``, whatever the positive's score.
@@ -50,7 +50,7 @@ class Below:
         return any(value is not None for value in (self.share, self.margin, self.score))
 
     def __str__(self) -> str:
-        """Return the limits in words that can follow "a score"."""
+        """Describe the limits in words that can follow "a score", such as "below 95 % of the positive's"."""
         words = [
             "" if self.share is None else f"{100 * self.share:g} % of the positive's",
             "" if self.margin is None else f"the positive's less {self.margin:g}",
@@ -73,7 +73,7 @@ class Below:
 
 
 class Scorer(Protocol):
-    """The interface of a model that scores passages: a retriever, or cross-encoders."""
+    """Interface of a model that scores passages: a retriever, or one or several cross-encoders."""
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> Scores:
         """Return the scores (n, k) of passages (n, k) for queries (n,) of the collection; NaN if there is no score."""
@@ -81,13 +81,13 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True)
 class Judge:
-    """The rule that decides by score which candidates are kept as negatives.
+    """Decides by score which candidates of a query are kept as negatives.
 
     Attributes:
         scorer: scores the candidates and the positives.
         below: upper limits of a candidate's score.
-        positives: query row -> its relevant passages, for every query that is mined.
-        exempt: int64 (e,), pairs that are kept whatever their score, as (query << 32) + passage.
+        positives: query row -> its relevant passages, for every query whose negatives are mined.
+        exempt: int64 (e,), confirmed negatives as (query << 32) + passage. They are kept whatever their score.
     """
 
     scorer: Scorer
@@ -96,11 +96,19 @@ class Judge:
     exempt: Ids
 
     def lowest(self, query_rows: Ids) -> tuple[Scores, NDArray[np.int32]]:
-        """Return the lowest score of each query's positives (n,), and the positive that has it (n,), as ``lowest`` does."""
+        """Return the lowest score (n,) among each query's positives, and the positive (n,) with this score.
+
+        They are NaN and -1 if no positive of the query has a score.
+        """
         return lowest(self.scorer, query_rows, [self.positives[row] for row in query_rows.tolist()])
 
     def keeps(self, query_rows: Ids, candidates: Ids, limits: Scores) -> tuple[NDArray[np.bool_], Scores]:
-        """Select the candidates (n, k), -1 = none, whose scores are below the limits (n,).
+        """Select the candidates whose scores are below the limits of their queries.
+
+        Args:
+            query_rows: int64 (n,), row numbers of the queries.
+            candidates: int64 (n, k), row numbers of the passages; -1 is padding.
+            limits: float32 (n,), upper limit of the scores for each query.
 
         Returns:
             A mask (n, k), True for a kept candidate, and the scores of all candidates (n, k).
@@ -111,9 +119,14 @@ class Judge:
 
 
 def lowest(scorer: Scorer, query_rows: Ids, positives: list[NDArray[np.integer]]) -> tuple[Scores, NDArray[np.int32]]:
-    """Return the lowest score of each query's positives (n,), and the positive that has it (n,).
+    """Return the lowest score (n,) among each query's positives, and the positive (n,) with this score.
 
-    They are NaN and -1 if no positive of the query has a score. ``positives``: n lists of relevant passages.
+    They are NaN and -1 if no positive of the query has a score.
+
+    Args:
+        scorer: scores the positives.
+        query_rows: int64 (n,), row numbers of the queries.
+        positives: for each of the n queries, the row numbers of its relevant passages.
     """
     rows = np.full((len(positives), max(map(len, positives), default=1)), -1, np.int64)
     for at, own in enumerate(positives):
@@ -126,10 +139,16 @@ def lowest(scorer: Scorer, query_rows: Ids, positives: list[NDArray[np.integer]]
 
 
 def counted(folder: Path, below: Below, without: int, label: str) -> dict[str, Any]:
-    """Print how many candidates mining into ``folder`` left out by ``below``, and return the counts for a manifest.
+    """Print how many candidates were excluded for their scores in mining, and return the counts for a manifest.
 
-    It warns of positives without a score. With ``below.share``, it also warns of positives that score below 0, for which a
-    share of the score says little. ``without``: number of queries that have no negative left.
+    A warning is printed if positives have no score. With ``below.share``, another warning is printed if positives have
+    negative scores, because a share of a negative score means little.
+
+    Args:
+        folder: artifact of the mined negatives.
+        below: the upper limits by which candidates were excluded.
+        without: number of queries that have no negative left.
+        label: beginning of the printed lines.
     """
     number, scores = len(load_array(folder / f"{LEFT_OUT}.npy")), load_array(folder / f"{POSITIVE_SCORES}.npy")
     print(

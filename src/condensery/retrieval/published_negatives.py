@@ -27,7 +27,7 @@ from condensery.system.progress import progress
 from condensery.text.collection import Collection
 from condensery.text.lines import check_whole, field, fields_of, read_lines, read_objects
 
-COMPARED = 16_000_000  # maximum number of stored passages that new triples are compared with at a time: 64 MB
+COMPARED = 16_000_000  # maximum number of stored passages that are compared with new triples at a time: 64 MB
 
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]  # queries (n,) and passages (n,)
 Line = tuple[str, str, list[str], list[str]]  # "file:line", query, positives, negatives
@@ -36,16 +36,17 @@ Line = tuple[str, str, list[str], list[str]]  # "file:line", query, positives, n
 def from_triples(
     path: Path, collection: Collection, depth: int, split: str = "train", relabelled: Relabelled = NOTHING
 ) -> tuple[Negatives, dict[str, Any]]:
-    """Read the negatives of MS MARCO's id triples (query, positive, negative), tab-separated, plain or .gz.
+    """Read the negatives from a file of id triples (query, positive, negative) such as MS MARCO's.
 
-    Each query keeps its first ``depth`` distinct negatives. ``_screened`` excludes passages by the judgements of ``split``
-    and by ``relabelled``. Queries that are not in the collection are counted but not kept.
+    The file is tab-separated, plain or .gz. Each query keeps its first ``depth`` distinct negatives. Passages that are
+    relevant by the judgements of ``split`` or by ``relabelled`` are excluded, as are their duplicates (``_screened``).
+    Queries that are not in the collection are counted and skipped.
 
     Returns:
         The negatives, and counts for the manifest.
 
     Raises:
-        UserError: a line does not have three columns, a passage is unknown, or nothing is left.
+        UserError: a line does not have three columns, a passage is unknown, or no negative is left.
     """
     counts = {"triples": 0, "unknown_queries": 0}
 
@@ -79,7 +80,7 @@ def from_systems(
     """Read a file of JSON lines with lists of negatives, and merge the lists of each line round-robin.
 
     A query gets the first negative of every system, then the second of every system, and so on. Two kinds of passages are
-    excluded: the positives of the line, and passages that ``_screened`` excludes by ``split`` or ``relabelled``.
+    excluded: the positives of the line, and the passages that ``_screened`` excludes because of the judgements.
 
     Args:
         path: the file, plain or .gz.
@@ -94,8 +95,9 @@ def from_systems(
         The negatives, and counts for the manifest.
 
     Raises:
-        UserError: a line is malformed JSON, a field is missing or has the wrong type, or a passage is unknown; the message
-            names the line. Also if one of the ``systems`` occurs in no line, or if no line has a query of the collection.
+        UserError: a line is malformed JSON, a field is missing or has the wrong type, or a passage is unknown. The message
+            names the line. The error is also raised if one of the ``systems`` occurs in no line, or if no line has a query
+            of the collection.
     """
     counts, seen = {"lines": 0, "unknown_queries": 0}, dict[str, None]()
 
@@ -172,15 +174,15 @@ def _blocks(lines: Iterator[Line]) -> Iterator[list[Line]]:
 def from_collection(
     collection: Collection, depth: int, split: str = "train", relabelled: Relabelled = NOTHING
 ) -> tuple[Negatives, dict[str, Any]]:
-    """Return the first ``depth`` negatives of each query of ``split`` from the collection's own files.
+    """Return the negatives that the collection's own files list: the first ``depth`` for each query of ``split``.
 
-    ``_screened`` excludes relevant passages and their duplicates.
+    Relevant passages and their duplicates are excluded (``_screened``).
 
     Returns:
         The negatives, and counts for the manifest.
 
     Raises:
-        UserError: there are no negatives.
+        UserError: the collection lists no negatives, or none for the queries of ``split``.
     """
     given = collection.given_negatives
     if given is None:
@@ -195,8 +197,8 @@ def from_collection(
 def check_unlike(collection: Collection, query: str, place: str) -> None:
     """Raise ``UserError`` if the id of an unknown query looks the same as the id of a known query.
 
-    Any other unknown query usually belongs to another split. A check reads all query ids, so only the first unknown query of
-    a file is checked.
+    Any other unknown query usually belongs to another split and is no error. A check reads all query ids, so callers check
+    only the first unknown query of a file.
     """
     if hint := collection.queries.unlike(query):
         raise UserError(f"{place}: query {shown(query)!r} is unknown (in '{collection.name}'){hint}")
@@ -207,11 +209,11 @@ def _screened(
 ) -> tuple[Negatives, dict[str, int]]:
     """Return the first ``depth`` negatives of each query from a stream of (query, passage) pairs.
 
-    Two kinds of passages are excluded: passages that ``split`` or people's later judgements (``relabelled``) call relevant,
-    and passages that have the same text as a relevant passage or as the query (``NoNegatives``).
+    Two kinds of passages are excluded: passages judged relevant, in ``split`` or by people later (``relabelled``), and
+    passages with the same text as a relevant passage or as the query (``NoNegatives``).
 
     Returns:
-        The negatives, and counts for the manifest. ``left_out_by_text`` counts passages excluded only for their text.
+        The negatives, and counts for the manifest. ``left_out_by_text`` counts the passages excluded for their text alone.
 
     Raises:
         UserError: no negatives are left; the message is ``none``.
@@ -234,7 +236,7 @@ def _screened(
 
 
 def _rows_of_triples(path: Path, batch: pa.RecordBatch, before: int, collection: Collection) -> Pairs:
-    """Return the queries (n,), -1 if unknown, and the negatives (n,) of a batch of triples.
+    """Return the row numbers of the queries (n,), -1 if unknown, and of the negatives (n,) in a batch of triples.
 
     ``before``: number of triples that precede the batch in the file.
     """
@@ -272,9 +274,13 @@ def _place(path: Path, row: int) -> str:
 
 
 class Distinct:
-    """The first ``depth`` distinct passages of each query in a stream of (query << 32) + passage.
+    """Collects the first ``depth`` distinct passages of each query from a stream of (query << 32) + passage.
 
     Only these passages are held in memory.
+
+    Args:
+        queries: number of queries in the collection.
+        depth: maximum number of passages per query.
     """
 
     def __init__(self, queries: int, depth: int) -> None:

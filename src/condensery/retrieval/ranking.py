@@ -1,7 +1,7 @@
-"""The order of a ranking: score descending, ties by row number of the passage, ascending.
+"""Sort rankings in one fixed order: by score, descending, and for equal scores by row number of the passage, ascending.
 
-Score and row number are packed into one 64-bit key, with the score in the upper half. A ranking is the k largest keys.
-Because all keys are distinct, every selection algorithm gives the same ranking.
+Score and row number are packed into one 64-bit key, with the score in the upper half. A ranking consists of the k largest
+keys. Because all keys are distinct, every selection algorithm gives the same ranking.
 
 Shapes: n queries, m candidates, k results.
 """
@@ -23,12 +23,15 @@ Row = TypeVar("Row", bound=np.integer)
 
 
 def pack(scores: NDArray[np.float32], rows: NDArray[np.integer]) -> Keys:
-    """Return one sortable key per (score, row); shapes broadcast. Rows must be below 2**31, and scores must not be NaN."""
+    """Pack each score and row number into one sortable key. The shapes broadcast.
+
+    Row numbers must be below 2**31, and scores must not be NaN.
+    """
     return (_ordered(scores) << 32) + (LAST_ROW - rows.astype(np.int64))
 
 
 def _ordered(scores: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Map scores to integers in the same order. Adjacent float32 map to adjacent integers, except that -1 is never used."""
+    """Map scores to integers in the same order. Adjacent float32 values map to adjacent integers, but -1 is never used."""
     positive_zero = scores.astype(np.float32, copy=False) + np.float32(0)  # -0.0 and 0.0 must tie
     bits = positive_zero.view(np.int32)
     # The bits of a float32 sort like an integer once the magnitude bits of the negative ones are flipped.
@@ -57,7 +60,13 @@ def top(keys: Keys, k: int) -> Keys:
 
 
 def ordered(scores: NDArray[np.float32], rows: NDArray[np.integer], k: int) -> Ranking:
-    """Return the k best passages of candidates (n, m), row -1 = none, by their scores (n, m); padded with -inf and -1."""
+    """Return the k best of each query's candidates by their scores: scores (n, k) and rows (n, k), best first.
+
+    Args:
+        scores: float32 (n, m), scores of the candidates.
+        rows: int (n, m), row numbers of the candidates; -1 is padding.
+        k: number of results per query. Missing results are padded with score -inf and row -1.
+    """
     return unpack(top(np.where(rows >= 0, pack(scores, rows), EMPTY), k))
 
 
@@ -65,8 +74,8 @@ def strictly_falling(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     """Make scores (..., k), sorted best first, strictly decreasing, so that sorting by score alone keeps the order.
 
     Each score becomes the minimum of itself and the next float32 below its predecessor, so a score without ties does not
-    change. At the lower end of float32 no smaller number exists, so there the preceding scores are raised instead. Padding at
-    the end, -inf, also becomes finite.
+    change. Below the lowest float32 there is no further number, so near it the preceding scores are raised instead. Padding
+    at the end (-inf) also becomes finite.
     """
     places = np.arange(scores.shape[-1])
     ordered = _ordered(scores)
@@ -77,10 +86,10 @@ def strictly_falling(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def scores_in(ranking: Ranking, passages: NDArray[np.integer], otherwise: float) -> NDArray[np.float32]:
-    """Look up the scores of passages (n, k) in a ranking (n, c), which may be in any order.
+    """Look up the scores of passages (n, k) in a ranking (n, c), whose results may be in any order.
 
     Returns:
-        scores, float32 (n, k): ``otherwise`` for passages that are not in the ranking, NaN for row -1.
+        The scores, float32 (n, k): ``otherwise`` for a passage that is not in the ranking of its query, NaN for padding (-1).
     """
     scores, rows = ranking
     query, place = np.nonzero(rows >= 0)
@@ -95,7 +104,7 @@ def scores_in(ranking: Ranking, passages: NDArray[np.integer], otherwise: float)
 
 
 def without_repeats(rows: NDArray[Row]) -> NDArray[Row]:
-    """Return the passages (n, m) with repeats in each row replaced by -1; the first occurrence stays."""
+    """Replace repeats of a passage within a row of ``rows`` (n, m) by -1. The first occurrence stays."""
     order = np.argsort(rows, axis=1, kind="stable")
     ascending = np.take_along_axis(rows, order, axis=1)
     repeated = np.zeros(rows.shape, dtype=bool)

@@ -29,11 +29,11 @@ FILE = "relabelled.jsonl"  # file in an artifact of negatives, in the format of 
 
 @dataclass(frozen=True)
 class Relabelled:
-    """Judged (query, passage) pairs, as (query << 32) + passage, ascending.
+    """People's judgements of (query, passage) pairs. A pair is stored as (query << 32) + passage.
 
     Attributes:
-        yes: int64 (y,), pairs judged relevant.
-        no: int64 (n,), pairs judged not relevant.
+        yes: int64 (y,), the pairs judged relevant, ascending.
+        no: int64 (n,), the pairs judged not relevant, ascending.
     """
 
     yes: Ids
@@ -52,14 +52,14 @@ class Relabelled:
         return more
 
     def all_no(self, qrels: Qrels) -> Ids:
-        """Return the pairs of ``no`` and the pairs that a split judges not relevant (grade 0 or less)."""
+        """Return all confirmed negatives: the pairs of ``no``, and the pairs with grade 0 or less in ``qrels``."""
         never = qrels.grades <= 0
         return np.union1d(self.no, packed(qrels.query_rows[never], qrels.passage_rows[never]))
 
     def saved(self, folder: Path, collection: Collection, label: str) -> dict[str, int]:
-        """Write the pairs into an artifact of negatives, print how many there are, and return the counts for a manifest.
+        """Write the pairs into an artifact of negatives, print their number, and return the counts for a manifest.
 
-        Without pairs nothing is written or printed, and {} is returned.
+        If there are no pairs, nothing is written or printed, and {} is returned.
         """
         if not len(self.yes) + len(self.no):
             return {}
@@ -78,14 +78,15 @@ NOTHING = Relabelled(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def read_relabelled(paths: Sequence[Path], collection: Collection, split: str) -> Relabelled:
-    """Read filled sheets with the columns ``query id``, ``passage id`` and ``relevant``.
+    """Read people's judgements from sheets with the columns ``query id``, ``passage id`` and ``relevant``.
 
-    ``relevant`` is yes, no, or empty for a pair that nobody judged. Without sheets, ``NOTHING`` is returned.
+    The cell in ``relevant`` is yes, no, or empty for a pair that nobody judged. Without sheets, ``NOTHING`` is returned.
 
     Raises:
-        UserError: ``relevant`` is another word, an id is not in the collection, a query belongs to another split, a text
-            differs from the text of its id, or a pair has two different judgements, in the sheets or in the collection. The
-            message names file, line and column. Also if no pair is judged.
+        UserError: a cell in ``relevant`` has another word, an id is not in the collection, a query has no positive in
+            ``split``, a text differs from the text of its id, or a pair has contradicting judgements, within the sheets or
+            between the sheets and ``split``. The message names file, line and column. The error is also raised if no pair is
+            judged.
     """
     if not paths:
         return NOTHING
@@ -124,7 +125,18 @@ def read_relabelled(paths: Sequence[Path], collection: Collection, split: str) -
 
 
 def _row(table: TextTable, name: str, text: str, where: str, collection: str) -> int:
-    """Return the row number of an id. An apostrophe that a spreadsheet put before the id is ignored."""
+    """Return the row number of an id. An apostrophe before the id, which a spreadsheet may add, is ignored.
+
+    Args:
+        table: the queries or the passages of the collection.
+        name: the id.
+        text: the text next to the id in the sheet; empty = not checked.
+        where: beginning of error messages.
+        collection: name of the collection, for error messages.
+
+    Raises:
+        UserError: the id is unknown, or its text in the collection differs from ``text``.
+    """
     name = name.strip()
     row = int(table.rows_of([name])[0])
     if row < 0 and name.startswith("'"):

@@ -1,6 +1,7 @@
-"""TREC run files, the exchange format of rankings: ``query_id Q0 passage_id rank score tag``, plain or .gz.
+"""Read and write TREC run files, the exchange format of rankings: ``query_id Q0 passage_id rank score tag``.
 
-An evaluator such as trec_eval ignores the rank column. It sorts by score, and breaks ties by passage id, descending.
+A file is plain or .gz. An evaluator such as trec_eval ignores the rank column: it sorts by score, and breaks ties by passage
+id, descending.
 """
 
 import gzip
@@ -28,12 +29,12 @@ from condensery.text.lines import decimal, integer, read_lines
 
 QUERIES = 256  # queries per written block
 HIGHEST = float(np.finfo(np.float32).max)
-BLOCK = 1 << 20  # bytes per searched block
+BLOCK = 1 << 20  # bytes that ``rankings_of`` decompresses and searches at a time
 
 
 @dataclass(frozen=True)
 class Run(PassageLists):
-    """The k best passages of queries, best first. Padding at the end has row number -1 and score -inf."""
+    """Rankings: the k best passages of each query, best first. Padding at the end has row number -1 and score -inf."""
 
     scores: NDArray[np.float32]
 
@@ -80,14 +81,15 @@ def _writer(path: Path, compress: bool) -> Iterator[TextIO]:
 
 
 def read_run(path: Path, collection: Collection) -> Run:
-    """Read a run of this project or of another tool. Queries are in row order, passages by score, ties by rank.
+    """Read a run file of this project or of another tool.
 
-    For a run of this project, this is the order in which it was written. For a run of another tool, ties follow the rank
-    column. trec_eval ignores this column and breaks ties by passage id.
+    Queries are sorted by row number. Passages are sorted by score, and passages with equal scores by the rank column. For a
+    run of this project, this is the order in which it was written. trec_eval ignores the rank column and breaks ties by
+    passage id, so it may order the ties of another tool's run differently.
 
     Raises:
-        UserError: the file is empty. Also, with the line number: a line does not have 6 columns, a score or a rank is not a
-            number, an id is unknown, or a passage is repeated for a query.
+        UserError: the file is empty, a line does not have 6 columns, a score or a rank is not a number, an id is unknown, or
+            a passage is repeated for a query. Unless the file is empty, the message names the line.
     """
     queries, passages, ranks, scores = _columns(path)
     if not queries:
@@ -114,7 +116,8 @@ def read_run(path: Path, collection: Collection) -> Run:
 def rankings_of(path: Path, query_ids: Sequence[str]) -> dict[str, list[str]]:
     """Return the passage ids of a few queries, best first, from a compressed run that ``write_run`` wrote.
 
-    The file is searched in blocks, which is faster than line by line. A query that is not in the run gets an empty list.
+    The file is searched in large blocks, because this is faster than line by line. A query that is not in the run gets an
+    empty list.
 
     Raises:
         UserError: the file is missing or damaged.

@@ -1,6 +1,6 @@
-"""Compute arrays with any number of rows on disk, shard by shard, with one shard in memory.
+"""Compute large arrays shard by shard and write them to disk. Only one shard is in memory at a time.
 
-A restart reuses the complete shards. Several processes may share the shards (``condensery.sharing``).
+After an interruption, the complete shards are reused. Several processes may share the shards (``condensery.sharing``).
 """
 
 import shutil
@@ -17,7 +17,7 @@ from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, load_array, new_array, read_json, write_json
 from condensery.system.progress import ProgressTask, progress
 
-SHARD = 16_384  # queries per shard; changes the last bits of scores (a matrix product rounds by its shape)
+SHARD = 16_384  # queries per shard; changes the last bits of scores, because rounding depends on the shapes of matrices
 
 # rows of a shard -> arrays by name; the function advances the progress bar
 Work = Callable[[slice, ProgressTask], dict[str, NDArray[Any]]]
@@ -36,19 +36,20 @@ def compute_in_shards(
     unit: str = "queries",
     amount: Callable[[slice], int] | None = None,
 ) -> None:
-    """Compute arrays of ``number`` rows, and write each array as a file beside ``path``.
+    """Compute arrays of ``number`` rows in shards, and write each array as a file into the folder of ``path``.
 
-    An interrupted attempt is continued. If ``path`` exists, nothing is left to do. Shards of another size are recomputed.
+    An interrupted attempt is continued. If ``path`` exists, the arrays are complete and nothing is computed. Shards that an
+    earlier attempt wrote with another ``size`` are recomputed.
 
     Args:
-        work: computes the arrays of a shard, by name. One of the names is the stem of ``path``.
-        number: number of rows of all shards.
-        path: the file that is written last.
+        work: computes the arrays of one shard and returns them by name. One of the names is the stem of ``path``.
+        number: total number of rows.
+        path: the file of one array, which is written last.
         label: label of the progress bar.
         size: rows per shard.
         group: the processes that share the shards.
         unit: unit of the progress bar.
-        amount: number of units of a shard; None = its number of rows.
+        amount: returns the number of units in a shard, for the progress bar; None = its number of rows.
     """
     parts = path.with_suffix(".parts")
     layout = {"rows": number, "size": size}
@@ -83,7 +84,7 @@ def compute_in_shards(
 
 
 def _join(parts: Sequence[Path], path: Path) -> None:
-    """Concatenate the arrays of several files, with one array at a time in memory."""
+    """Concatenate the arrays in the files ``parts`` into the file ``path``, with one array at a time in memory."""
     first, rows = load_array(parts[0], mapped=True), [len(load_array(part, mapped=True)) for part in parts]
     with atomic(path) as temporary:
         joined = new_array(temporary, first.dtype, (sum(rows), *first.shape[1:]))
@@ -102,10 +103,10 @@ def rank_in_shards(
     group: ProcessGroup = SINGLE_PROCESS,
     further: Sequence[str] = (),
 ) -> None:
-    """Rank passages for all queries (n,) and write the rankings into ``folder``, or continue an interrupted attempt.
+    """Rank passages for all queries (n,) and write the rankings into ``folder``. An interrupted attempt is continued.
 
-    The files are ``queries.npy`` (n,), ``passages.npy`` int32 (n, depth) and ``scores.npy`` float32 (n, depth), which
-    ``Run.mapped`` opens, and one file per further array.
+    The files are ``queries.npy`` int64 (n,), ``passages.npy`` int32 (n, depth) and ``scores.npy`` float32 (n, depth).
+    ``Run.mapped`` opens them. Each further array has its own file.
 
     Args:
         rank: ranks passages for the queries of a shard.
@@ -131,7 +132,10 @@ def rank_in_shards(
 
 
 def padded(rankings: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]], depth: int) -> Ranking:
-    """Join n rankings into arrays (n, depth): the first ``depth`` results of each, padded with -inf and -1."""
+    """Stack the first ``depth`` results of n rankings into arrays: scores (n, depth) and row numbers (n, depth).
+
+    Shorter rankings are padded with score -inf and row -1.
+    """
     scores = np.full((len(rankings), depth), -np.inf, np.float32)
     rows = np.full((len(rankings), depth), -1, np.int64)
     for i, (own, passages) in enumerate(rankings):

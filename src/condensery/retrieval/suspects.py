@@ -22,12 +22,14 @@ BLOCK = 1024  # queries per scored block
 
 @dataclass(frozen=True)
 class Suspects:
-    """Pairs of a query and a suspected false negative, the most suspicious first.
+    """Suspected false negatives, as m pairs of a query and a passage, the most suspicious pair first.
 
     Attributes:
-        queries, passages: int64 (m,), row numbers of query and passage.
+        queries: int64 (m,), row number of the query.
+        passages: int64 (m,), row number of the suspected passage.
         positives: int64 (m,), row number of the query's positive with the lowest score; -1 if no positive has a score.
-        scores, positive_scores: float32 (m,), scores of the passage and of this positive; NaN if there is none.
+        scores: float32 (m,), score of the suspected passage; NaN if it has no score.
+        positive_scores: float32 (m,), score of the positive in ``positives``; NaN if no positive has a score.
     """
 
     queries: Ids
@@ -38,13 +40,16 @@ class Suspects:
 
     @property
     def ratios(self) -> NDArray[np.float64]:
-        """Ratio of the passage's score to the positive's score, float64 (m,); NaN unless the positive's score is above 0."""
+        """Ratio of the passage's score to the positive's score, float64 (m,); NaN unless the positive's score is positive."""
         own = self.positive_scores.astype(np.float64)
         return np.divide(self.scores, own, out=np.full(len(own), np.nan), where=own > 0)
 
 
 def were_left_out(folder: Path, depth: int) -> Suspects:
-    """Return the ``depth`` best passages of each query that mining into ``folder`` left out for their high scores."""
+    """Return the passages that mining excluded for their high scores, at most the ``depth`` best of each query.
+
+    ``folder``: artifact of the mined negatives.
+    """
     pairs, scores = (load_array(folder / f"{name}.npy") for name in (LEFT_OUT, LEFT_OUT_SCORES))
     queries = load_array(folder / "queries.npy")
     positives, own = (load_array(folder / f"{name}.npy") for name in (POSITIVES, POSITIVE_SCORES))
@@ -54,13 +59,15 @@ def were_left_out(folder: Path, depth: int) -> Suspects:
 def are_negatives(
     negatives: Negatives, scorer: Scorer, relevant: Mapping[int, NDArray[np.integer]], judged: Ids, depth: int
 ) -> Suspects:
-    """Score the first ``depth`` negatives of each query, which the retriever ranked highest, and return them as suspects.
+    """Return the first ``depth`` mined negatives of each query as suspects, with the scores of ``scorer``.
+
+    These are the negatives that the retriever ranked highest.
 
     Args:
         negatives: the mined negatives of the queries.
         scorer: scores the negatives and the positives.
-        relevant: query row -> its positives; queries without positives are skipped.
-        judged: int64 (j,), pairs that people have judged already, as (query << 32) + passage; they are left out.
+        relevant: query row -> its positives. Queries without positives are skipped.
+        judged: int64 (j,), pairs that people have judged already, as (query << 32) + passage. They are left out.
         depth: number of negatives per query.
     """
     places = np.flatnonzero(np.isin(negatives.query_rows, np.fromiter(relevant, np.int64)))
@@ -85,7 +92,10 @@ def are_negatives(
 def _best(
     queries: Ids, pairs: Ids, scores: Scores, positives: NDArray[np.integer], own: Scores, depth: int
 ) -> Suspects:
-    """Return the ``depth`` best pairs of each query, sorted by the relative difference between score and positive's score."""
+    """Select the ``depth`` pairs with the highest scores for each query, and sort them, the most suspicious first.
+
+    The sort key is the relative difference between the passage's score and the positive's score.
+    """
     order = np.lexsort((pairs, -scores, pairs >> 32))  # by query, best first; NaN last
     pairs, scores = pairs[order], scores[order]
     rank = np.arange(len(pairs)) - np.searchsorted(pairs >> 32, pairs >> 32)

@@ -1,4 +1,6 @@
-"""Teachers that score pairs for distillation: a retriever, a cross-encoder, a function of texts, or several together.
+"""Score (query, passage) pairs for distillation with a teacher.
+
+A teacher is a retriever, a cross-encoder, a function of texts, or several of these together.
 
 Shapes: n queries, k passages per query.
 """
@@ -34,10 +36,10 @@ Scaling = Literal["none", "min_max"]
 def pool_to_score(
     positives: Mapping[int, Rows], negatives: Sequence[Negatives], depth: int | None = None
 ) -> tuple[Ids, NDArray[np.int32]]:
-    """Return the queries (n,) of ``positives``, ascending, and the passages (n, k) that training may draw for them.
+    """Return the queries (n,) of ``positives``, ascending, and the passages (n, k) that training may draw for each query.
 
     For each query, the positives come first, then the ``depth`` best negatives of each source (None = all). Each passage
-    occurs once, and rows are padded with -1 at the end.
+    occurs once per query. Padding at the end is -1.
     """
     queries = np.array(sorted(positives), np.int64)
     own = np.full((len(queries), max(map(len, positives.values()), default=0)), -1, np.int32)
@@ -51,7 +53,7 @@ def pool_to_score(
 
 
 def by_retriever(retriever: CollectionRetriever) -> Score:
-    """Return the function that scores passages with a retriever."""
+    """Return a function that scores passages with a retriever."""
 
     def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
         task.advance(int((candidates >= 0).sum()))
@@ -61,14 +63,14 @@ def by_retriever(retriever: CollectionRetriever) -> Score:
 
 
 def together(scorers: Sequence[Score], weights: Sequence[float] | None = None, scaling: Scaling = "none") -> Score:
-    """Return the function that computes the weighted mean of several scorers.
+    """Return a function that scores pairs by the weighted mean of several scorers' scores.
 
-    The mean is NaN for padding, and for a pair that a scorer does not score.
+    The mean is NaN for padding, and for a pair to which any of the scorers gives no score.
 
     Args:
         scorers: functions that score (query, passage) pairs.
         weights: one weight per scorer, not all 0; None = equal weights.
-        scaling: "min_max" first scales each scorer's scores to [0, 1] per query, as fusion does.
+        scaling: "min_max" first scales each scorer's scores to [0, 1] per query, as fusion does; "none" does not scale.
     """
     shares = np.ones(len(scorers)) if weights is None else np.asarray(weights, np.float64)
     shares = shares / shares.sum()
@@ -94,9 +96,10 @@ def taught_by(
     """Return a teacher's scores of the passages that training may draw (``pool_to_score``).
 
     Args:
-        teacher: existing scores, as ``PairScores``, as query id -> passage id -> score, or as the path of a file or folder.
-            Or a model: a ``Searcher`` or its class, an object with ``predict``, or a function. The last two map (query,
-            passage) pairs to scores. The scores of a searcher are stored by ``condensery.system.cache``.
+        teacher: existing scores or a model. Existing scores are ``PairScores``, a mapping query id -> passage id -> score,
+            or the path of a file or folder. A model is a ``Searcher`` or its class, an object with ``predict``, or a
+            function. ``predict`` and the function map (query, passage) pairs of texts to scores. ``condensery.system.cache``
+            stores the scores of a searcher for later calls.
         collection: the collection of the queries and passages.
         positives: query row -> its relevant passages.
         negatives: sources of negatives.
@@ -142,8 +145,8 @@ def _by_searcher(searcher: Searcher, collection: Collection, queries: Ids, candi
 def counts(pairs: PairScores, positives: Mapping[int, Rows]) -> dict[str, int]:
     """Return counts for a manifest.
 
-    They are the numbers of queries, of scored pairs, of queries with fewer than two scores, and of queries without a scored
-    positive.
+    They are the number of queries, the number of scored pairs, the number of queries with fewer than two scored passages, and
+    the number of queries without a scored positive.
     """
     filled = pairs.filled
     with_positive = sum(

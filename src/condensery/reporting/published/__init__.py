@@ -1,7 +1,7 @@
-"""The numbers printed in papers, as data with their source. Tables show them next to measured numbers, never as measured.
+"""Read the numbers printed in papers, with their sources. Tables show them next to measured numbers, never as measured.
 
-Each file in this folder is one paper: C condenser, E its early version, CO cocondenser, Q query_as_context, A
-adaptive_batch_scheduling. It has the paper's tables with their columns and rows, and every number with the printed digits.
+Each file in this folder describes one paper: C is condenser, E its early version, CO cocondenser, Q query_as_context, and A
+adaptive_batch_scheduling. It contains the paper's tables, with their columns and rows, and every number as printed.
 ``CO/1/BM25`` names a row by paper, table and row. ``msmarco dev/MRR@10/1K`` names a column by data set, metric and, if there
 is one, condition.
 """
@@ -30,10 +30,10 @@ class PublishedColumn(_Closed):
     """A column of a table.
 
     Attributes:
-        metric: the metric.
-        of: data set and split; empty = that of the table.
-        condition: a condition, such as the number of training queries; empty = none.
-        unit: unit of the printed numbers; empty = that of the table.
+        metric: name of the metric.
+        of: data set and split; empty = those of the table.
+        condition: condition of the numbers, such as the number of training queries; empty = none.
+        unit: unit of the printed numbers; empty = the unit of the table.
     """
 
     metric: str
@@ -48,7 +48,10 @@ class PublishedColumn(_Closed):
 
 
 class PublishedTable(_Closed):
-    """A table of a paper. ``rows``: class -> row -> the printed number of each column, ``None`` if there is none."""
+    """A table of a paper.
+
+    ``rows``: class -> row -> the printed number in each column, or ``None`` if nothing is printed.
+    """
 
     caption: str
     of: str
@@ -69,11 +72,14 @@ class PublishedTable(_Closed):
         return self
 
     def by_row(self) -> dict[str, list[Decimal | None]]:
-        """Return row -> printed numbers, over all classes."""
+        """Return the rows of all classes in one mapping, row -> printed numbers."""
         return {name: values for named in self.rows.values() for name, values in named.items()}
 
     def shown(self, row: str) -> dict[str, Decimal]:
-        """Return column key -> number of a row as shown. Shares are in percent, with the printed digits."""
+        """Return the numbers of a row in the form that tables show, by column key.
+
+        Shares are in percent, with the printed digits.
+        """
         numbers = {}
         for column, value in zip(self.columns, self.by_row()[row], strict=True):
             if value is not None:
@@ -108,7 +114,10 @@ class Paper(_Closed):
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A row of a paper's table. ``number``: number of the table. ``values``: column key -> number as shown."""
+    """A row of a paper's table.
+
+    ``number``: number of the table. ``values``: column key -> number, in the form that tables show.
+    """
 
     paper: Paper
     number: str

@@ -1,1 +1,1 @@
-"""Indexes on disk, each of one collection, whose queries they are asked: what the stages search."""
+"""Indexes on disk, which the stages search. Each index belongs to one collection, and is searched with its queries."""

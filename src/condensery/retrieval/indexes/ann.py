@@ -1,7 +1,8 @@
-"""Approximate nearest-neighbour search over the vectors of an ``encode`` artifact, with a FAISS index trained on a sample.
+"""Approximate nearest-neighbour search over the vectors of an ``encode`` artifact, with FAISS.
 
-The index may be of any kind that ranks by inner product (``faiss_descriptions``). Its recall is not known in advance.
-Therefore, each time the index is used, some queries are also searched exactly.
+The FAISS index is trained on a sample of the vectors. It may be of any kind that ranks by inner product
+(``faiss_descriptions``). Its recall is not known in advance. Therefore, each time the index is used, some
+queries are also searched exactly.
 
 Shapes: n queries, k results, d dimensions.
 """
@@ -52,12 +53,12 @@ def build_approximate(
         gpu: build the index on a GPU, if FAISS finds one, supports this kind of index there, and has enough memory.
 
     Returns:
-        A transform within the index that changes the ranking, such as dividing vectors by their norms; None = no such
-        transform.
+        Description of a transform within the index that changes the ranking, such as dividing vectors by their norms; None =
+        no such transform.
 
     Raises:
-        UserError: FAISS does not know the description, needs more or longer vectors to train, or cannot search the index
-            that it built; or the index ranks by another measure than the inner product.
+        UserError: FAISS does not know the description, needs more or longer vectors for training, or cannot search the index
+            that it built. The error is also raised if the index ranks by another measure than the inner product.
     """
     faiss.omp_set_num_threads(threads)
     check_numbers(factory)
@@ -89,7 +90,7 @@ def build_approximate(
 
 
 def _made_on_gpu(index: Any, exact: DenseIndex, learned: Vectors | None) -> Any | None:
-    """Return the index, trained and filled on the first GPU; None if this fails."""
+    """Train the index and add all vectors to it on the first GPU. Return None if this fails."""
     try:
         theirs = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
         if learned is not None:
@@ -116,9 +117,9 @@ def write_approximate(folder: Path, exact: DenseIndex, vectors: str, effort: dic
 
 
 def stand_ins(query: NDArray[np.float32], missed: NDArray[np.float32], others: NDArray[np.float32]) -> int:
-    """Count the missed passages that can be replaced by another passage found, with an equal score up to rounding.
+    """Count the missed passages for which the search found another passage with an equal score, up to rounding.
 
-    At the last rank, any passage with an equal score is a correct result. Which scores are equal depends on the machine: a
+    At the last rank, any passage with the same score is a correct result. Which scores are equal depends on the machine: a
     float32 inner product of d numbers has an error of about ``sqrt(d) u`` times the product of the norms, where u is half of
     float32's epsilon (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019). Two scores count as
     equal if their difference is less than the sum of their errors.
@@ -138,13 +139,15 @@ def stand_ins(query: NDArray[np.float32], missed: NDArray[np.float32], others: N
 
 
 class ApproximateIndex:
-    """A FAISS index as a retriever. It may miss passages. The scores are FAISS's: exact unless vectors are quantised.
+    """Wraps a FAISS index as a retriever, which may miss passages.
+
+    The scores are those of FAISS. They are exact unless the vectors are quantised.
 
     Attributes:
         exact: exact index over the same vectors.
-        recalled: (2,), number of exact results that were found, among the ``TOP`` best results and among all results. It is
-            counted over the queries that are also searched exactly. Ties count as found (``stand_ins``).
-        wanted: (2,), number of exact results, among the ``TOP`` best and among all.
+        recalled: (2,), number of exact results that the index found, among the ``TOP`` best results and among all results. It
+            is counted over the queries that are also searched exactly. Ties count as found (``stand_ins``).
+        wanted: (2,), number of exact results, among the ``TOP`` best results and among all results.
         short: number of queries for which fewer than k passages were found.
     """
 
@@ -176,12 +179,12 @@ class ApproximateIndex:
 
     @property
     def recall(self) -> float | None:
-        """Share of the exact results that were found, over the queries compared so far; None before the first query."""
+        """Share of the exact results that the index found, over all queries compared so far; None before the first query."""
         return self.recalled[1] / self.wanted[1] if self.wanted[1] else None
 
     @property
     def recall_of_top(self) -> float | None:
-        """``recall`` among the ``TOP`` best results only, which the first metrics of a table use."""
+        """Recall within the ``TOP`` best results, on which the first metrics of a table depend."""
         return self.recalled[0] / self.wanted[0] if self.wanted[0] else None
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
@@ -208,7 +211,7 @@ class ApproximateIndex:
         return ranking
 
     def _compare(self, vectors: Vectors, rows: NDArray[np.int64]) -> None:
-        """Count the exact results of queries (n, d), and how many of them are among ``rows`` (n, k)."""
+        """Search the queries ``vectors`` (n, d) exactly, and count how many of the exact results are in ``rows`` (n, k)."""
         exact = self.exact.search_vectors(vectors, rows.shape[1])[1]
         for which, depth in enumerate((TOP, rows.shape[1])):
             for query, ours, theirs in zip(vectors, rows[:, :depth], exact[:, :depth], strict=True):

@@ -1,7 +1,7 @@
-"""BM25 over the titles and texts of a collection.
+"""Index the titles and texts of a collection for BM25, and search them.
 
-bm25s builds the postings, and a sparse matrix product of SciPy searches them. A single text is searched without importing
-bm25s or SciPy, because the import would take longer than the search.
+bm25s builds the postings. A search is a sparse matrix product in SciPy. A search with a single query imports neither bm25s
+nor SciPy, because the import would take longer than the search.
 
 The scores are Lucene's: idf(t) * tf / (tf + k1 * (1 - b + b * |p| / average |p|)), idf(t) = ln(1 + (N - n + 0.5) /
 (n + 0.5)) (Kamphuis et al. 2020, "Which BM25 do you mean?", the variant "Lucene (accurate)"). The usual parameters in
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import scipy.sparse as sparse
 
 SHOWN = 4096  # passages between two updates of the progress bar
-POSTINGS = 8_000_000  # maximum number of postings read for a block of queries: 64 MB of results
+POSTINGS = 8_000_000  # maximum number of postings that a block of queries reads: 64 MB of results
 
 Take = Callable[[int, NDArray[np.float32], NDArray[np.int32]], None]
 
@@ -106,8 +106,8 @@ def index_texts(
 ) -> dict[str, Any]:
     """Index ``total`` texts from any source, as ``build_bm25`` does.
 
-    The texts are read only once, so the language cannot be guessed, and ``auto`` means ``any``. ``what`` names the texts in
-    error messages.
+    The texts are read only once, so their language cannot be guessed, and ``auto`` means ``any``. ``what`` is a noun for the
+    texts in error messages.
     """
     import bm25s
 
@@ -153,7 +153,10 @@ class BM25Index:
     """A memory-mapped BM25 index. It returns only passages that share a term with the query."""
 
     def __init__(self, folder: Path, collection: Collection | None = None, threads: int = 1) -> None:
-        """Open the index in ``folder``. Methods that take query rows need ``collection``; methods that take texts do not."""
+        """Open the index in ``folder``.
+
+        ``collection`` is required by the methods that take query rows, and not by the methods that take strings.
+        """
         about = read_json(folder / "index.json")
         language = about.get("language", WORDS)  # default for old indexes, which do not store a language
         self.analyser = Analyser(about["stopwords"], about["stemmer"], language)
@@ -183,7 +186,7 @@ class BM25Index:
         return self.search_texts(self._texts(query_rows), k, progress)
 
     def search_texts(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """Return the k best passages for any texts: scores and rows (n, k), as ``CollectionRetriever.search``."""
+        """Return the k best passages for n query strings: scores and rows (n, k), as ``CollectionRetriever.search``."""
         best: Keys = np.full((len(texts), k), EMPTY, np.int64)
 
         def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
@@ -199,16 +202,16 @@ class BM25Index:
         without: NDArray[np.integer],
         progress: ProgressTask | None = None,
     ) -> NDArray[np.int64]:
-        """Return the rank (from 1) of one given passage per text, in the order of ``search_texts`` at unlimited depth.
+        """For each query string, return the rank (from 1) of one given passage in the complete ranking of ``search_texts``.
 
         Args:
-            texts: n texts to search.
-            rows: int (n,), the passage whose rank is computed, for each text.
-            without: int (n,), a passage that is left out of the ranking, for each text; -1 = none.
-            progress: progress bar, which advances by texts.
+            texts: n query strings.
+            rows: int (n,), for each query, the passage whose rank is computed.
+            without: int (n,), for each query, a passage that is left out of the ranking; -1 = none.
+            progress: progress bar, which advances by queries.
 
         Returns:
-            ranks, int64 (n,); -1 if the text and the passage share no term, so that no search returns the passage.
+            Ranks, int64 (n,); -1 if the query and the passage share no term, because no search returns the passage then.
         """
         ranks = np.full(len(texts), -1, np.int64)
 
@@ -226,7 +229,7 @@ class BM25Index:
         return self.score_texts(self._texts(query_rows), passage_rows)
 
     def score_texts(self, texts: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Return the scores (n, k) of passages (n, k) for any texts (n,): 0 if no term is shared, NaN for row -1."""
+        """Return the scores (n, k) of passages (n, k) for n query strings: 0 if no term is shared, NaN for row -1."""
         values = np.zeros(passage_rows.shape, np.float32)
 
         def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
@@ -257,11 +260,11 @@ class BM25Index:
         return unpack(best), unpack(best_texts.keys())
 
     def without_terms(self, query_rows: NDArray[np.integer]) -> int:
-        """Return the number of queries (n,) that share no term with any passage. BM25 finds nothing for them."""
+        """Count the queries (n,) that share no term with any passage. BM25 finds nothing for them."""
         return self.texts_without_terms(self._texts(query_rows))
 
     def texts_without_terms(self, texts: Sequence[str]) -> int:
-        """Return the number of texts that share no term with any passage."""
+        """Count the query strings that share no term with any passage."""
         return sum(not self._counts(text) for text in texts)
 
     def _texts(self, query_rows: NDArray[np.integer]) -> list[str]:
@@ -305,10 +308,10 @@ class BM25Index:
         return Counter(self.vocabulary[term] for term in self.terms(text) if term in self.vocabulary)
 
     def terms(self, text: str) -> list[str]:
-        """Return the terms that a text is searched by, including terms that are not in the index.
+        """Return the terms with which a query string is searched, including terms that are not in the index.
 
-        Some scripts are indexed as character bigrams. A text of a single such character is searched by all bigrams that
-        contain the character.
+        Some scripts are indexed as character bigrams. A query of a single character of such a script is searched with all
+        bigrams that contain the character.
         """
         terms = self.analyser.terms(text)
         if len(terms) == 1 and self.analyser.language.is_half_a_pair(terms[0]):
@@ -329,7 +332,7 @@ class BM25Index:
         return sparse.csr_matrix(arrays, shape=(len(texts), len(self.vocabulary)))
 
     def _blocks(self, queries: "sparse.csr_matrix") -> Iterator[tuple[int, int]]:
-        """Split the queries into blocks (first, stop) that read at most ``POSTINGS`` postings, or that hold one query."""
+        """Split the queries into blocks (first, stop). A block reads at most ``POSTINGS`` postings, or has only one query."""
         touched = np.concatenate([[0], np.cumsum(np.diff(self.postings.indptr).astype(np.int64)[queries.indices])])
         reach = touched[queries.indptr]  # (queries + 1,)
         first, total = 0, queries.shape[0]
@@ -341,7 +344,7 @@ class BM25Index:
 
 
 class _BestTexts:
-    """The k best texts of every passage, from a stream of texts. Memory holds a few times k keys per passage."""
+    """Collects the k best texts of every passage from a stream of texts. Memory holds a few times k keys per passage."""
 
     def __init__(self, passages: int, k: int) -> None:
         self.k = k
@@ -350,7 +353,7 @@ class _BestTexts:
         self.waiting, self.room = 0, max(passages * k, POSTINGS // 4)
 
     def add(self, text: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
-        """Add one text, with its scores of the passages ``rows``."""
+        """Add one text, with the scores that it gives the passages ``rows``."""
         keys = pack(scores, np.full(1, text))
         good = keys > self.least[rows]
         self.row_blocks.append(rows[good])

@@ -1,8 +1,8 @@
 """Exact inner-product search over the vectors of an ``encode`` artifact, which may be larger than memory.
 
 Vectors are read shard by shard, in blocks. On a CPU, a block is searched with FAISS. On a GPU, it is searched with a matrix
-product and a top-k selection in torch. For a single query on a CPU, NumPy searches, so that neither FAISS nor torch is
-imported. All three give the same ranking up to rounding: score descending, ties by row ascending.
+product and a top-k selection in torch. A single query on a CPU is searched with NumPy, so that neither FAISS nor torch is
+imported. All three methods give the same ranking up to rounding: score descending, ties by row ascending.
 
 Shapes: n queries, m passages per block, k results, d dimensions.
 """
@@ -38,7 +38,10 @@ QUERY_ROWS = "query_rows.npy"  # rows of the encoded queries, if only some queri
 
 
 def device_of_search(device: str | None) -> str:
-    """Return ``device``; for None the GPU where there is one. "cpu" means FAISS, and NumPy for a single query."""
+    """Return the device of a search: ``device``, or if it is None, the GPU if there is one and the CPU otherwise.
+
+    On "cpu", FAISS searches, or NumPy for a single query.
+    """
     if device:
         return device
     import torch
@@ -47,7 +50,7 @@ def device_of_search(device: str | None) -> str:
 
 
 class DenseIndex:
-    """The vectors of all passages and queries of a collection, on disk."""
+    """Searches the vectors of a collection's passages exactly. The vectors of passages and queries are on disk."""
 
     def __init__(self, folder: Path, threads: int = 1, memory: int = MEMORY, device: str | None = None) -> None:
         """Open the index in ``folder``.
@@ -56,7 +59,7 @@ class DenseIndex:
             folder: folder of the index.
             threads: CPU threads of FAISS.
             memory: maximum memory of a search in bytes, besides its result.
-            device: "cpu", "cuda", ...; None = the GPU where there is one.
+            device: "cpu", "cuda", ...; None = the GPU if there is one.
         """
         about: dict[str, Any] = read_json(folder / "index.json")
         self.folder, self.dim, self.passages = folder, int(about["dim"]), int(about["passages"])
@@ -157,7 +160,7 @@ class DenseIndex:
         return Decoded(stored, self.quantiser)
 
     def blocks(self, size: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield all passages in order, in blocks: the first row of the block and its vectors (at most ``size``, d)."""
+        """Yield all passages in order, in blocks: the first row of the block, and its vectors (at most ``size``, d)."""
         for number, (first, stop) in enumerate(self.shards):
             path = shard_path(self.folder, number)
             shard = self.shard(number)
@@ -200,7 +203,7 @@ def multiply(
 def search_array(
     queries: NDArray[np.float32], passages: NDArray[np.float32], k: int, device: str, threads: int = 1
 ) -> Ranking:
-    """Return the k best of passages (m, d) in memory for queries (n, d), as ``DenseIndex.search_vectors`` does."""
+    """Search passage vectors (m, d) in memory with query vectors (n, d), as ``DenseIndex.search_vectors`` does."""
     blocks = ((first, passages[first : first + BLOCK]) for first in range(0, len(passages), BLOCK))
     if device == "cpu":
         return unpack(faiss_search(np.ascontiguousarray(queries), blocks, k, threads))
@@ -269,7 +272,7 @@ def torch_search(
 
 
 def pack_tensor(scores: "Tensor", rows: "Tensor") -> "Tensor":
-    """Pack scores, float32 (n, m), and rows (m,) into keys, int64 (n, m). It is ``ranking.pack`` in torch."""
+    """Pack scores, float32 (n, m), and rows (m,) into keys, int64 (n, m), as ``ranking.pack`` does, but in torch."""
     import torch
 
     bits = (scores + 0.0).view(torch.int32)

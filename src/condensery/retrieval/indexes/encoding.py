@@ -1,4 +1,4 @@
-"""Encode texts as vectors on disk, in shards of consecutive rows. Several processes may share the shards (``sharing``).
+"""Encode texts, and write their vectors to disk in shards of consecutive rows. Several processes may share the shards.
 
 Within a shard, texts are sorted by length and split into batches, called chunks, of a fixed token budget. Sorting keeps
 padding low.
@@ -40,18 +40,18 @@ Encode = Callable[[Chunk], Tensor]  # token ids of b texts -> their vectors (b, 
 
 @dataclass(frozen=True)
 class EncoderInput:
-    """The token ids of the texts to encode: [CLS] text [SEP], or with titles [CLS] title [SEP] text [SEP].
+    """Builds the encoder inputs of texts: [CLS] text [SEP], or with titles [CLS] title [SEP] text [SEP].
 
-    ``len`` gives the number of rows to encode.
+    ``len`` gives the number of encoder inputs.
 
     Attributes:
         texts: token ids of the texts.
-        vocabulary: vocabulary, which has the ids of the special tokens.
-        max_length: maximum length of a row in tokens, special tokens included.
+        vocabulary: supplies the ids of the special tokens.
+        max_length: maximum length of an encoder input in tokens, special tokens included.
         titles: token ids of the titles.
         prefix: (p,), token ids inserted after each [CLS].
-        windows: maximum number of windows encoded per text. Each window is one row, and begins with the title.
-        rows: (n,), rows of the texts to encode (texts, not windows); None = all texts.
+        windows: maximum number of windows encoded per text. Each window is one encoder input, and begins with the title.
+        rows: (n,), indices of the texts to encode; None = all texts.
     """
 
     texts: TokenStore
@@ -77,14 +77,17 @@ class EncoderInput:
         return cut(self.texts.lengths, room, self.windows)
 
     def chunks(self, first: int, stop: int, budget: int) -> list[Chunk]:
-        """Return the rows ``first`` to ``stop`` - 1 in chunks of ``budget`` tokens, padding included.
+        """Return the encoder inputs ``first`` to ``stop`` - 1 in chunks of at most ``budget`` tokens, padding included.
 
         ``Chunk.rows`` is relative to ``first``.
         """
         return self.chunks_of(np.arange(first, stop), budget)
 
     def chunks_of(self, rows: NDArray[np.int64], budget: int) -> list[Chunk]:
-        """Return ``rows`` (n,) in chunks of ``budget`` tokens, padding included. ``Chunk.rows`` are indices into ``rows``."""
+        """Return the encoder inputs ``rows`` (n,) in chunks of at most ``budget`` tokens, padding included.
+
+        ``Chunk.rows`` are indices into ``rows``.
+        """
         hidden = None
         if self.rows is not None:
             rows = self.rows[rows]
@@ -118,7 +121,7 @@ def encode_store(
     Complete shards are reused. Shards of another layout (shard size, number of texts, dtype) are removed first.
 
     Args:
-        encode: computes the vectors of a chunk, which is on the CPU.
+        encode: computes the vectors of a chunk. The tensors of the chunk are on the CPU.
         source: the texts.
         folder: folder of the shards. For int8 and binary it must already hold the encoded queries, because they are used to
             measure the quantisation loss.

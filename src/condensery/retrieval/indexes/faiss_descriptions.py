@@ -26,7 +26,10 @@ OTHER_MEASURES = {  # FAISS's transforms that change the order of inner products
 
 
 def check_factory(factory: str) -> None:
-    """Raise ``UserError`` if FAISS can build no such index for any vectors, or none that ranks by inner product."""
+    """Raise ``UserError`` if FAISS cannot build the described index for any dimension of the vectors.
+
+    The error is also raised if the index does not rank by inner product.
+    """
     check_numbers(factory)
     try:
         index = faiss.index_factory(DIM, factory, faiss.METRIC_INNER_PRODUCT)
@@ -52,7 +55,7 @@ def check_numbers(factory: str) -> None:
 
 
 def measure(factory: str, index: Any, unit_length: bool = False) -> str | None:
-    """Describe the transform within an index that changes the order of inner products; None = no such transform.
+    """Describe the transform within an index that changes the order of inner products. Return None if there is none.
 
     Args:
         factory: the description, for error messages.

@@ -1,4 +1,4 @@
-"""Fusion: combine the rankings of several retrievers into one, by their scores or by their ranks.
+"""Fuse the rankings of several retrievers into one ranking, by their scores or by their ranks.
 
 Each retriever assigns a value to the passages that it returns, which are its candidates. The fused score of a passage is the
 weighted sum of its values. A retriever that does not return a passage adds 0. There are two methods:
@@ -8,8 +8,8 @@ weighted sum of its values. A retriever that does not return a passage adds 0. T
 - reciprocal_rank: the value is 1 / (constant + rank), rank from 1 (Cormack et al. 2009, "Reciprocal Rank Fusion outperforms
   Condorcet and individual Rank Learning Methods").
 
-The fused scores depend only on the rankings, for queries of the collection and for any other text. Scores of passages that a
-retriever did not return are not computed.
+The fused scores depend only on the rankings, both for queries of the collection and for other queries. Scores of passages
+that a retriever did not return are not computed.
 
 Shapes: n queries, k results, m retrievers, c candidates per query (of all retrievers), g grid points.
 """
@@ -32,8 +32,8 @@ from condensery.system.files import RECOMPUTE, inside, read_json, write_json
 from condensery.system.progress import ProgressTask
 
 WEIGHTED, RECIPROCAL_RANK = "weighted", "reciprocal_rank"
-QUERIES = 4_096  # queries per search: 50 MB of results from each retriever at a depth of 1,000
-VALUES = 2_000_000  # maximum number of values per block of fused queries: 16 MB, and a few copies
+QUERIES = 4_096  # queries per search; the results of one retriever take 50 MB at a depth of 1,000
+VALUES = 2_000_000  # maximum number of values per block of fused queries; they take 16 MB, and there are a few copies
 
 Rows = NDArray[np.integer]
 Weights = NDArray[np.float64]
@@ -42,7 +42,7 @@ Measure = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 
 
 def min_max(ranking: Ranking) -> NDArray[np.float64]:
-    """Return the scores (n, k), scaled to [0, 1] per query: 1 if all scores of the query are equal, 0 for padding."""
+    """Scale the scores (n, k) of each query to [0, 1]. They become 1 if all are equal; padding becomes 0."""
     scores, retrieved = ranking[0].astype(np.float64), ranking[1] >= 0
     highest = np.where(retrieved, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
     lowest = np.where(retrieved, scores, np.inf).min(axis=1, keepdims=True, initial=np.inf)
@@ -73,7 +73,7 @@ class Candidates:
 
 
 def join(rankings: Sequence[Ranking], values: Sequence[NDArray[np.float64]]) -> Candidates:
-    """Join m rankings of n queries into candidates. ``values``: one array per ranking, of the same shape."""
+    """Merge m rankings of n queries into candidates. ``values``: for each ranking, the values of its passages."""
     rows = np.concatenate([passages for _, passages in rankings], axis=1)  # (n, c)
     retriever = np.repeat(np.arange(len(rankings)), [passages.shape[1] for _, passages in rankings])
     order = np.argsort(rows, axis=1, kind="stable")  # (n, c)
@@ -93,9 +93,9 @@ def join(rankings: Sequence[Ranking], values: Sequence[NDArray[np.float64]]) -> 
 
 
 def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
-    """Return the k passages with the highest weighted sums of values, in the form of ``CollectionRetriever.search``.
+    """Return the k passages with the highest weighted sums of values, in the format of ``CollectionRetriever.search``.
 
-    A retriever of weight 0 adds no candidates.
+    A retriever with weight 0 adds no candidates.
     """
     retrieved = candidates.retrieved[weights > 0].any(axis=0)
     return ordered(weighted(candidates, weights), np.where(retrieved, candidates.rows, -1), k)
@@ -110,7 +110,7 @@ def weighted(candidates: Candidates, weights: Weights) -> NDArray[np.float32]:
 
 
 class FusedIndex:
-    """Several retrievers whose rankings are fused.
+    """Retriever that fuses the rankings of several retrievers, its members.
 
     Args:
         members: retrievers of the same passages; a member may be a ``FusedIndex`` itself.
@@ -172,7 +172,10 @@ class FusedIndex:
         return scores, rows
 
     def score(self, query_rows: Rows, passage_rows: Rows) -> NDArray[np.float32]:
-        """Return the scores (n, k) of passages (n, k), as in ``search``: 0 if no member returns it, NaN for row -1."""
+        """Return the fused scores (n, k) of passages (n, k), as in ``search``.
+
+        The score is 0 for a passage that no member returns, and NaN for row -1.
+        """
         scores = np.empty(passage_rows.shape, np.float32)
         for block in _blocks(len(query_rows), QUERIES):
             for part, found in self.candidates(self.rankings(query_rows[block])):
@@ -221,7 +224,7 @@ def _blocks(number: int, size: int) -> Iterator[slice]:
 
 
 def weight_grid(members: int, steps: int) -> Weights:
-    """Return all weights (g, m) that are multiples of 1/steps and sum to 1, in ascending order of the first weight."""
+    """Return all weight vectors (g, m) of multiples of 1/steps that sum to 1, in ascending order of the first weight."""
     places = range(steps + members - 1)  # stars and bars: steps in a row, with bars between the members' shares
     bars = np.array([*combinations(places, members - 1)], np.int64)
     return (np.diff(bars, axis=1, prepend=-1, append=len(places)) - 1) / steps
@@ -230,7 +233,9 @@ def weight_grid(members: int, steps: int) -> Weights:
 def measure_grid(
     index: FusedIndex, query_rows: NDArray[np.int64], grid: Weights, measure: Measure, k: int, task: ProgressTask
 ) -> NDArray[np.float64]:
-    """Return the mean of a metric over queries for every weight vector of a grid: (g,). Every member is searched once.
+    """Measure the mean of a metric over the queries for every weight vector of a grid, and return the means (g,).
+
+    Every member is searched only once.
 
     Args:
         index: the fused index; its own weights are not used.
@@ -252,7 +257,10 @@ def measure_grid(
 
 
 def best_point(grid: Weights, values: NDArray[np.float64]) -> int:
-    """Return the index of the point with the highest value; ties go to the point nearest to equal weights, then the first."""
+    """Return the index of the grid point with the highest value.
+
+    Of several such points, the one nearest to equal weights is chosen, and of several equally near points the first.
+    """
     return int(np.lexsort(((grid**2).sum(axis=1), -values))[0])
 
 

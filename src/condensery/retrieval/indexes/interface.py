@@ -1,4 +1,4 @@
-"""The interface of every retriever of a collection, and the statistics that a retriever reports about its searches."""
+"""Define the interface of a collection's retrievers, and report statistics of their searches."""
 
 from typing import Any, Protocol
 
@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from condensery.retrieval.ranking import Ranking
 from condensery.system.progress import ProgressTask
 
-TOP = 10  # an approximate search reports its recall at this depth, and at the depth of the search
+TOP = 10  # depth at which the recall of an approximate search is reported, in addition to the depth of the search
 MEMORY = 2 * 2**30  # maximum memory of a dense search in bytes, besides its result
 UNMATCHED = "share no term with any passage"  # part of every warning about queries for which BM25 finds nothing
 
 
 class CollectionRetriever(Protocol):
-    """The interface of a retriever: it ranks the passages of one collection for the collection's queries."""
+    """Interface of a retriever, which ranks the passages of one collection for the queries of this collection."""
 
     def __len__(self) -> int:
         """Return the number of passages."""
@@ -45,10 +45,11 @@ class CollectionRetriever(Protocol):
 
 
 def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
-    """Print the recall of an approximate retriever so far, relative to exact search, and return it for a manifest.
+    """Print the recall of an approximate retriever relative to exact search, and return it for a manifest.
 
-    Recall is measured at two depths: at the depth of the search, which matters for fusion and mining, and at ``TOP``, which
-    matters for the first metrics of a table. For an exact retriever, nothing is printed and {} is returned.
+    The recall covers all searches so far. It is measured at two depths: at the depth of the search, which matters for fusion
+    and mining, and at ``TOP``, which matters for the first metrics of a table. For an exact retriever, nothing is printed and
+    {} is returned.
     """
     recall, top, short = (getattr(retriever, name, None) for name in ("recall", "recall_of_top", "short"))
     if recall is None:
@@ -62,7 +63,7 @@ def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
 
 
 def without_terms(retriever: object, queries: Any) -> int:
-    """Return the number of queries that share no term with any passage; 0 for a retriever without BM25.
+    """Count the queries that share no term with any passage. The count is 0 for a retriever without BM25.
 
     ``queries``: row numbers or strings, whichever the retriever takes.
     """

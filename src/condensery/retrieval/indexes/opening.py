@@ -1,8 +1,8 @@
 """Open the folder of an index as a retriever. The file ``index.json`` in the folder names the kind of the index.
 
 The kinds are BM25 postings, dense vectors, an approximate index of dense vectors, the reranked candidates of some queries,
-and several fused indexes. An open index can be searched with queries of its collection. Except for reranked candidates, it
-can also be searched with any other text.
+and several fused indexes. An open index can be searched with queries of its collection. Unless it holds reranked candidates,
+it can also be searched with any other query string.
 """
 
 from collections.abc import Callable, Sequence
@@ -88,16 +88,16 @@ def _single(
 
 
 def search_of_texts(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Search:
-    """Return the function that searches a retriever with any texts.
+    """Return a function that searches a retriever with any query strings.
 
     - A fused retriever (with ``members``, ``depth`` and ``combine``) searches each member at depth ``depth``.
-    - BM25 (``search_texts``) searches with the texts.
-    - A dense retriever (``search_vectors``) searches with the vectors of the texts.
+    - BM25 (``search_texts``) searches with the strings.
+    - A dense retriever (``search_vectors``) searches with the encoded strings.
 
     Args:
         retriever: any retriever from ``open_index``, except reranked candidates.
-        encoder_of: returns the query encoder that belongs to a folder of passage vectors. It is called at once, not at the
-            first search.
+        encoder_of: returns the query encoder that belongs to a folder of passage vectors. It is called immediately, not at
+            the first search.
 
     Raises:
         UserError: the retriever can be searched only with queries of the collection.
@@ -120,7 +120,10 @@ def search_of_texts(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Sea
 
 
 def ranked(search: Search, texts: Sequence[str], depth: int, label: str) -> Ranking:
-    """Return the ``depth`` best passages for n > 0 texts: scores and rows (n, depth). ``label``: of the progress bar."""
+    """Return the ``depth`` best passages for n > 0 query strings: scores and rows (n, depth).
+
+    ``label``: label of the progress bar.
+    """
     found = []
     with progress(label, len(texts), "queries") as task:
         for first in range(0, len(texts), ASKED):

@@ -1,9 +1,9 @@
 """Leave out the own passages of queries that are passages themselves, as in ArguAna, Quora and CQADupStack.
 
-A query's own passage does not answer it. A passage is the query's own if both hold: it has the query's id, and its text, its
-title, or title and text together equal the query's text (``text/same_texts.py``). An equal id alone is not enough, because
-query 1 and passage 1 of MS MARCO are unrelated. A passage that a split judges relevant to the query is not left out, because
-the judgements expect it.
+A query's own passage does not answer the query. A passage is the query's own passage if it meets two conditions: it has the
+query's id, and its text, its title, or title and text together equal the query's text (``text/same_texts.py``). An equal id
+alone is not enough, because query 1 and passage 1 of MS MARCO are unrelated. A passage that a split judges relevant to the
+query is not left out, because the judgements expect it in the ranking.
 """
 
 from typing import Any
@@ -53,9 +53,10 @@ def _judged(collection: Collection, query_rows: NDArray[np.integer], passages: N
 
 
 class WithoutOwn:
-    """A ``CollectionRetriever`` whose ``search`` leaves out each query's own passage (``own_passages``).
+    """Wraps a ``CollectionRetriever`` so that ``search`` leaves out each query's own passage (``own_passages``).
 
-    It searches one passage deeper, so that no ranking gets shorter. All other methods are those of the wrapped retriever.
+    The wrapped retriever is searched one passage deeper, so that rankings keep their length. All other methods are those of
+    the wrapped retriever.
     """
 
     def __init__(self, retriever: CollectionRetriever, collection: Collection, by_id: bool = False) -> None:
@@ -70,7 +71,7 @@ class WithoutOwn:
         return getattr(self.retriever, name)
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """Return the k best passages of queries of the collection without their own, as ``CollectionRetriever.search``."""
+        """Return the k best passages of each query, without its own passage, as ``CollectionRetriever.search``."""
         own = own_passages(self.collection, query_rows, self.by_id)
         if (own < 0).all():
             return self.retriever.search(query_rows, k, progress)

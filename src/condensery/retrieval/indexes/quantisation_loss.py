@@ -1,9 +1,9 @@
-"""Scalar quantisation of vectors: 8 bits (int8, 256 levels) or 1 bit (binary, 2 levels) per dimension.
+"""Quantise vectors to 8 bits (int8, 256 levels) or 1 bit (binary, 2 levels) per dimension, and measure the loss.
 
-The levels are fitted for each dimension to a sample of the collection's own passages, because the scale of some dimensions is
-ten times that of others. A search decodes the codes to their levels and does not quantise queries, so rankings, windows and
-fusion work as in ``DenseIndex``. With one bit, this differs from the Hamming distance, which also quantises queries
-(asymmetric distance: Jégou et al. 2011, "Product quantization for nearest neighbor search", section III).
+The levels of each dimension are fitted to a sample of the collection's own passages, because the scale of some dimensions is
+ten times that of others. A search decodes the codes to their levels and does not quantise queries. Rankings, windows and
+fusion therefore work as in ``DenseIndex``. This is an asymmetric distance (Jégou et al. 2011, "Product quantization for
+nearest neighbor search", section III). With one bit, it differs from the Hamming distance, which also quantises queries.
 
 The quantisation loss is measured: some queries are searched in the original vectors, shard by shard, and again in the
 quantised vectors.
@@ -40,7 +40,7 @@ def sample_of(number: int, most: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Quantising:
-    """The quantiser of a collection's vectors, and the queries that measure its loss.
+    """Quantises the vectors of a collection, and measures the loss with some queries.
 
     Attributes:
         quantiser: encodes vectors as codes.
@@ -74,7 +74,9 @@ class Quantising:
         return cls(Quantiser.load(folder), queries, own)
 
     def stored(self, folder: Path, number: int, first: int, vectors: NDArray[np.float32]) -> NDArray[Any]:
-        """Return the codes of a shard of vectors (m, d), and write the queries' exact results in the shard into ``folder``.
+        """Quantise a shard of vectors (m, d) and return the codes.
+
+        The results of an exact search in the shard, before quantisation, are written into ``folder``.
 
         ``number``: number of the shard. ``first``: its first row.
         """
@@ -85,9 +87,9 @@ class Quantising:
         return self.quantiser.codes(vectors)
 
     def write_recall(self, folder: Path, shards: int) -> dict[str, Any]:
-        """Return the share of the results before quantisation that the quantised index in ``folder`` finds.
+        """Measure the recall of the quantised index in ``folder`` relative to the results before quantisation.
 
-        The shares are written to a file. After an interruption, this file is read.
+        The recall is written to a file. After an interruption, this file is read.
 
         Returns:
             ``recall_10`` and ``recall_100``, and ``compared``, the number of queries.

@@ -1,4 +1,6 @@
-"""Scalar quantiser with 8 bits or 1 bit per dimension. In each dimension, a code c decodes to ``offset + step c``.
+"""Quantise vectors by a scalar quantiser with 8 bits or 1 bit per dimension.
+
+In each dimension, a code c decodes to ``offset + step c``.
 
 Shapes: m vectors, d dimensions.
 """
@@ -38,8 +40,8 @@ class Quantiser:
         """Fit the levels to a sample of vectors (m, d).
 
         With 8 bits, the levels are equally spaced from the minimum to the maximum of a dimension. With 1 bit, the threshold
-        is the mean of the dimension. The two levels are the means of the values up to the threshold and above it. They lose
-        least (Lloyd 1982).
+        is the mean of the dimension. The two levels are the means of the values up to the threshold and above it, because
+        these means give the smallest loss (Lloyd 1982).
         """
         wide = sample.astype(np.float64)
         threshold = wide.mean(axis=0)
@@ -97,14 +99,17 @@ class Quantiser:
 def _means(
     numbers: NDArray[np.float64], part: NDArray[np.bool_], otherwise: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the mean per dimension (d,) of the values in the mask ``part`` (m, d); ``otherwise`` (d,) if there are none."""
+    """Return the mean (d,) of each dimension over the values in the mask ``part`` (m, d).
+
+    A dimension without such values gets the value of ``otherwise`` (d,).
+    """
     count = part.sum(axis=0)
     return np.where(count, np.where(part, numbers, 0).sum(axis=0) / np.maximum(count, 1), otherwise)
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """Codes on disk that are decoded to vectors on access."""
+    """Wraps codes on disk, and decodes them to vectors on access."""
 
     codes: NDArray[Any]
     quantiser: Quantiser

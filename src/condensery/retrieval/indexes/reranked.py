@@ -1,4 +1,4 @@
-"""An index of the reranked candidates of some queries."""
+"""Store and search an index of the reranked candidates of some queries."""
 
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class RerankedIndex:
 
 
 def write_reranked(folder: Path, collection: Collection, query_rows: Rows, depth: int, split: str) -> dict[str, Any]:
-    """Write the files that turn candidates.npy and scores.npy in ``folder`` into an index.
+    """Write the files that make ``folder``, which holds candidates.npy and scores.npy, an index.
 
     Returns the content of ``index.json``.
     """

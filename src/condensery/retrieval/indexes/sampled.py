@@ -1,7 +1,7 @@
-"""The development protocol of Zhao et al. (§4.1): rank one positive among passages drawn from a retriever's best 1,000.
+"""Evaluate by the development protocol of Zhao et al. (§4.1).
 
-The protocol is far cheaper than ranking all passages, and its metric values are far higher. It only shows which of two models
-is better.
+The protocol ranks one positive among passages drawn from a retriever's best 1,000. It is far cheaper than ranking all
+passages, and its metric values are far higher. It only shows which of two models is better.
 
 Shapes: n queries, k results, c candidates per query.
 """

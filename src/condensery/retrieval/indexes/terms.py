@@ -1,4 +1,4 @@
-"""The terms of a text for BM25. The module imports only the standard library, so that a dry run stays fast."""
+"""Split a text into terms for BM25. The module imports only the standard library, so that a dry run stays fast."""
 
 from collections.abc import Callable, Sequence
 
@@ -57,7 +57,7 @@ def chosen_language(language: str, texts: Sequence[str], say: tuple[str, str] | 
 
 
 class Analyser:
-    """Analyser that splits a text into terms: lower-case words (``text.words``), without stop words, optionally stemmed.
+    """Splits a text into terms: lower-case words (``text.words``), without stop words, optionally stemmed.
 
     Args:
         stopwords: none or english.

@@ -1,7 +1,7 @@
 """Split texts that are longer than an encoder's input into windows. The score of a text is that of its best window (MaxP).
 
 MaxP: Dai and Callan 2019, "Deeper Text Understanding for IR with Contextual Neural Language Modeling". The windows of a text
-have consecutive rows, in the order of the texts, so that ties are broken by text.
+have consecutive rows, and the rows follow the order of the texts. Ties between windows are therefore broken by text.
 
 Shapes: P texts, W windows, n queries, k results.
 """
@@ -53,9 +53,9 @@ def cut(lengths: Ids, room: Ids, most: int) -> Windows:
 
 
 def best_of_windows(search: Callable[[int], Keys], starts: Ids, k: int) -> Keys:
-    """Return the keys of the k best texts (n, k), each with the score of its best window.
+    """Return the keys (n, k) of the k best texts of each query. The score of a text is that of its best window.
 
-    The result is exact, because the search deepens until its windows belong to k texts.
+    The result is exact, because the search goes deeper until the windows found belong to k texts.
 
     Args:
         search: returns the m best windows for a number m, as keys (n, m) of their rows, best first.

@@ -1,1 +1,1 @@
-"""Searchers of a program of your own: texts in, passages out. They are public under the package's name."""
+"""Search passages from your own Python program. The classes are public under the package's name."""

@@ -1,4 +1,4 @@
-"""``Searcher``, the base class of ``BM25``, ``Retriever``, ``Fused`` and ``Reranked``, which search passages from Python.
+"""Define ``Searcher``, the base class of ``BM25``, ``Retriever``, ``Fused`` and ``Reranked``, which search from Python.
 
 Shapes: n queries, m passages, k results.
 """
@@ -41,7 +41,7 @@ class Hit:
 
 
 class Searcher(ABC):
-    """Base class of the searchers: it ranks the passages given to ``index`` for queries."""
+    """Base class of the searchers, which rank passages for queries. The method ``index`` receives the passages."""
 
     def __init__(self) -> None:
         self._ids, self._titles, self._texts = list[str](), list[str](), list[str]()
@@ -119,7 +119,7 @@ class Searcher(ABC):
     def rank(self, queries: Sequence[str], k: int) -> Ranking:
         """Return the ``k`` best passages as two arrays: scores, float32 (n, k), and row numbers of passages, int64 (n, k).
 
-        Where fewer than ``k`` passages are found, the remaining scores are -inf and the remaining row numbers -1.
+        If fewer than ``k`` passages are found, the remaining scores are -inf and the remaining row numbers -1.
 
         Raises:
             UserError: nothing is indexed.
@@ -154,9 +154,9 @@ class Searcher(ABC):
             check_whole(query, "text", f"search: query {number}")
 
     def identity(self) -> str:
-        """Return a string that names everything, besides the passages, that determines the results.
+        """Return a string that identifies everything on which the results depend, except the passages.
 
-        It is part of the cache key of mined negatives.
+        The string is part of the cache key of mined negatives.
         """
         raise NotImplementedError
 
@@ -171,14 +171,14 @@ class Searcher(ABC):
 
 
 class SearcherIndex:
-    """Adapter that makes a searcher a ``CollectionRetriever``: queries are row numbers of the strings ``queries``."""
+    """Wraps a searcher as a ``CollectionRetriever``, whose queries are row numbers of the strings ``queries``."""
 
     def __init__(self, searcher: Searcher, queries: Sequence[str]) -> None:
         self.searcher, self.queries = searcher, queries
 
     @classmethod
     def of(cls, searcher: Searcher, collection: Collection) -> Self:
-        """Copy a searcher, index the collection's passages with the copy, and search it with the collection's queries."""
+        """Build the object for a collection: copy the searcher, and index the collection's passages with the copy."""
         columns = (collection.passages.column(name) for name in ("id", "title", "text"))
         passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
         return cls(copy(searcher).index(passages), collection.queries.column("text"))
@@ -191,11 +191,11 @@ class SearcherIndex:
         return self.searcher.rank(self._texts(query_rows), k)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Return the scores (n, k) that queries (n,) give passages (n, k), found by ``search`` or not."""
+        """Return the scores (n, k) of passages (n, k) for queries (n,), whether or not ``search`` would return them."""
         return self.searcher.score(self._texts(query_rows), passage_rows)
 
     def without_terms(self, query_rows: NDArray[np.integer]) -> int:
-        """Return the number of queries (n,) that share no term with any passage; 0 for a searcher without BM25."""
+        """Count the queries (n,) that share no term with any passage. The count is 0 for a searcher without BM25."""
         return without_terms(self.searcher, self._texts(query_rows))
 
     def warn(self, query_rows: NDArray[np.integer]) -> None:
@@ -208,7 +208,7 @@ class SearcherIndex:
 
 
 def numbered(titles: Sequence[str], texts: Sequence[str]) -> Passages:
-    """Return passages for a searcher inside another searcher. Their ids are their row numbers."""
+    """Return passages as a mapping for a searcher inside another searcher. Their ids are their row numbers."""
     both = enumerate(zip(titles, texts, strict=True))
     return {str(number): {"title": title, "text": text} for number, (title, text) in both}
 

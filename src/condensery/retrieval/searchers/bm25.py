@@ -1,4 +1,4 @@
-"""``BM25``: BM25 search from Python, with the rankings of the stage ``bm25``. It does not import torch."""
+"""Define ``BM25``, for BM25 search from Python. Its rankings equal those of the stage ``bm25``. It does not import torch."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ class BM25(Searcher):
     The formula is Lucene's, written out in ``condensery.retrieval.indexes.bm25``.
 
     Args:
-        k1: term frequency saturation; the default is that of Anserini, whose BM25 is the usual baseline of dense retrievers.
+        k1: term frequency saturation; the default is Anserini's, because its BM25 is the usual baseline of dense retrievers.
         b: length normalisation; the default is Anserini's.
         stopwords: "english" (Lucene's list) or "none".
         stemmer: a Snowball algorithm ("porter" is Lucene's), or "none".
@@ -32,7 +32,7 @@ class BM25(Searcher):
 
     Raises:
         UserError: a number is out of its range. ``index`` raises it if the stemmer, the stop word list or the language does
-            not exist, or if there is no word to index.
+            not exist, or if no passage has a word.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class BM25(Searcher):
         self._average: float | None = None  # mean number of terms of the indexed passages, computed on first use
 
     def identity(self) -> str:
-        """Return the settings, which determine the results together with the passages."""
+        """Return the settings as a string. The results depend only on them and on the passages."""
         return f"bm25 {(*self._settings, self._language)}"
 
     def encode_queries(self, texts: Sequence[str]) -> list[SparseVector]:
@@ -105,5 +105,5 @@ class BM25(Searcher):
         return self._index.score_texts(queries, passage_rows)
 
     def without_terms(self, queries: Sequence[str]) -> int:
-        """Return the number of queries that share no term with any passage. BM25 finds nothing for them."""
+        """Count the queries that share no term with any passage. BM25 finds nothing for them."""
         return self._index.texts_without_terms(queries)

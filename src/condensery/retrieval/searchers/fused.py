@@ -1,4 +1,4 @@
-"""``Fused``: several searchers whose scores are combined into one ranking, from Python."""
+"""Define ``Fused``, which combines the scores of several searchers into one ranking, from Python."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -50,11 +50,11 @@ class Fused(Searcher):
             self._ids, self._titles, self._texts = first._ids, first._titles, first._texts
 
     def identity(self) -> str:
-        """Return the depth, and the weight and identity of each searcher: all that the results depend on."""
+        """Return a string with the depth, and the weight and identity of each searcher. The results depend only on these."""
         return f"fused {self.depth} {list(zip(self.weights, (one.identity() for one in self.searchers), strict=True))}"
 
     def without_terms(self, queries: Sequence[str]) -> int:
-        """Return the number of queries that share no term with any passage: the maximum over the searchers."""
+        """Return the largest number, over the searchers, of queries that share no term with any passage."""
         return max(without_terms(one, queries) for one in self.searchers)
 
     def _check(self, queries: Sequence[str]) -> None:

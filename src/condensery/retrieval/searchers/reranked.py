@@ -1,4 +1,4 @@
-"""``Reranked``: a searcher whose best passages are reranked by a cross-encoder, from Python."""
+"""Define ``Reranked``, which reranks the best passages of a searcher with a cross-encoder, from Python."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -17,7 +17,7 @@ from condensery.retrieval.searchers.base import Searcher, numbered
 from condensery.system.progress import ProgressTask, progress
 
 Predict = Callable[[list[tuple[str, str]]], Any]  # (query, passage) pairs -> one score per pair
-PAIRS = 65_536  # (query, passage) pairs per call of such a function
+PAIRS = 65_536  # (query, passage) pairs per call of a ``Predict`` function
 
 
 class Predicting(Protocol):
@@ -55,7 +55,7 @@ class Reranked(Searcher):
         self._reads = _weights(cross_encoder)
 
     def identity(self) -> str:
-        """Return the depth and the identities of cross-encoder and searcher: all that the results depend on.
+        """Return a string with the depth and the identities of cross-encoder and searcher. The results depend only on these.
 
         A cross-encoder without weights, such as a function, gets a new identity for each ``Reranked`` object.
         """
@@ -90,7 +90,7 @@ def _weights(cross_encoder: object) -> str:
 def by_texts(
     predict: Predict, queries: Callable[[Rows], Sequence[str]], passages: Callable[[Rows], Sequence[str]], label: str
 ) -> Score:
-    """Return the function that scores passages with ``predict``. ``queries`` and ``passages`` map rows (n,) to texts."""
+    """Return a function that scores passages with ``predict``. ``queries`` and ``passages`` map rows (n,) to texts."""
 
     def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
         place, at = np.nonzero(candidates >= 0)
@@ -113,7 +113,10 @@ def predicting(given: Any) -> Predict | None:
 
 
 def _numbers(given: Any, pairs: int, label: str) -> Scores:
-    """Return a function's result as scores (pairs,). Raises ``UserError`` unless there is one finite number per pair."""
+    """Convert the result of a ``Predict`` function to scores (pairs,).
+
+    Raises ``UserError`` unless there is one finite number for each pair.
+    """
     given = given.detach().float().cpu().numpy() if hasattr(given, "detach") else given
     try:
         found = np.asarray(given, np.float32)

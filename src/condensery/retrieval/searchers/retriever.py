@@ -1,4 +1,4 @@
-"""``Retriever``: dense search with a bi-encoder from Python, without a recipe or an output folder.
+"""Define ``Retriever``, for dense search with a bi-encoder from Python, without a recipe or an output folder.
 
 The passages must fit into memory. The results equal those of the stages ``encode`` and ``evaluate``.
 
@@ -33,7 +33,7 @@ from condensery.tokens.prefixes import check_prefix
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary, with_special
 
-CHUNK_TOKENS = 16_384  # tokens of an encoder batch, padding included
+CHUNK_TOKENS = 16_384  # maximum number of tokens per encoder batch, padding included
 
 
 class TrainedModule(Protocol):
@@ -52,20 +52,20 @@ class TrainedModule(Protocol):
 
 
 class Retriever(Searcher):
-    """Dense retriever: a bi-encoder whose passage vectors are searched exactly, by inner product.
+    """Dense retriever: encodes passages and queries with a bi-encoder, and searches exactly, by inner product.
 
     Args:
         source: folder or hub name of a model saved by this project or by sentence-transformers, or of any encoder of the
             BERT family. It may also be a ``BiEncoder``, or a module that trains one; the retriever then shares its weights.
         query_length: maximum query length in tokens, [CLS] and [SEP] included; None = the length stored in the folder. If
             the folder stores none, it is the encoder's maximum input length, at most 512.
-        passage_length: maximum passage length in tokens; None as for ``query_length``.
+        passage_length: maximum passage length in tokens; None = the same rule as for ``query_length``.
         tokenizer: folder or hub name; None = the tokenizer of ``source``.
         device: "cpu", "cuda", ...; None = the GPU if there is one.
         vectors: values of ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix`` and ``passage_prefix`` that
-            replace those of ``source``, if ``source`` is a folder or a name. ``VectorSettings`` explains them.
-        windows: maximum number of windows that are indexed per passage. Each window has ``passage_length`` tokens, which
-            begin with the title. A passage is ranked by its best window. 1 = truncate longer passages.
+            replace the values stored with ``source``, if ``source`` is a folder or a name. ``VectorSettings`` explains them.
+        windows: maximum number of windows that are indexed per passage. Each window has ``passage_length`` tokens, and begins
+            with the title. A passage is ranked by its best window. 1 = longer passages are truncated.
 
     Raises:
         UserError: the model or tokenizer cannot be loaded, or its sentence-transformers modules are not supported here.
@@ -111,7 +111,9 @@ class Retriever(Searcher):
 
     @property
     def passage_vectors(self) -> NDArray[np.float32]:
-        """Vectors of the indexed passages, float32 (m, d). With ``windows`` above 1: one row per window, passage by passage.
+        """Vectors of the indexed passages, float32 (m, d). If ``windows`` is above 1, each window has a row.
+
+        The windows of a passage have consecutive rows.
 
         Raises:
             UserError: nothing is indexed.
@@ -136,7 +138,10 @@ class Retriever(Searcher):
         return self._encode(rows, PASSAGE, texts)
 
     def identity(self) -> str:
-        """Return a hash of weights and tokenizer, with the lengths and settings: all that the results depend on."""
+        """Return a string with a hash of weights and tokenizer, the lengths and the settings.
+
+        The results depend only on these and on the passages.
+        """
         digest = hashlib.blake2b(self._tokenizer.backend_tokenizer.to_str().encode(), digest_size=16)
         if len(self.model.passage.head):  # activations and normalisations have no weights
             digest.update(repr(self.model.passage.head).encode())
@@ -200,7 +205,10 @@ class Retriever(Searcher):
         return ids
 
     def _encode(self, rows: list[NDArray[np.int64]], tower: int, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Encode n rows of token ids into vectors (n, d). Raises ``UserError`` if a vector is not finite, with its text."""
+        """Encode n rows of token ids into vectors (n, d).
+
+        Raises ``UserError`` if a vector is not finite. The message quotes its text.
+        """
         encoder = self.model.to(self.device)
         training = encoder.training
         encoder.eval()

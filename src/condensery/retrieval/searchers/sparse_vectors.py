@@ -1,15 +1,15 @@
-"""BM25 as sparse vectors, for a vector store that computes the idf of its terms, such as Qdrant.
+"""Represent texts as sparse vectors for BM25 in a vector store that computes the idf of its terms, such as Qdrant.
 
 A BM25 score (``indexes.bm25``) is a sum over terms. Each summand is the product of three factors:
 
-- the frequency of the term in the query, which the query vector holds;
-- the idf of the term, which the store multiplies in;
-- tf / (tf + k1 * (1 - b + b * |p| / average |p|)), which the passage vector holds.
+- the frequency of the term in the query, which is stored in the query vector;
+- the idf of the term, by which the store multiplies;
+- tf / (tf + k1 * (1 - b + b * |p| / average |p|)), which is stored in the passage vector.
 
-A new passage changes the idf, but no stored vector.
+A new passage changes the idf, but does not change stored vectors.
 
 The number of a term is the CRC-32 of its characters, so that no vocabulary has to be stored. Among 100,000 terms, about two
-share a number.
+terms share a number.
 """
 
 from collections import Counter
