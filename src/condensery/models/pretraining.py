@@ -73,5 +73,5 @@ class PretrainingModel(nn.Module):
 
 
 def with_cls(states: Tensor, layout: PackedLayout, cls: Tensor) -> Tensor:
-    """Return packed ``states`` (n, d) in which the first state of each row is replaced by ``cls`` (b, d): (n, d)."""
+    """Return the packed ``states`` (n, d) of b texts, the first state of each replaced by its vector in ``cls`` (b, d)."""
     return states.index_copy(0, layout.cls.index, cls.to(states.dtype))

@@ -273,7 +273,9 @@ def identity(callbacks: Mapping[str, Callback], validations: tuple[int, ...] | N
 
 
 def idle_callback(configs: Iterable[Any]) -> str | None:
-    """Return the label of a callback that never acts, or None: it acts at validations, and no stage with it is validated.
+    """Return the label of a callback that would never act, or None if there is none.
+
+    Such a callback acts only at validations, and none of the stages that have it is validated.
 
     Args:
         configs: configs of all stages of a recipe, with or without training.

@@ -135,7 +135,7 @@ def opened(path: Path) -> Iterator["tuple[io.BufferedReader[Any], IO[bytes]]"]:
 def _check_head(head: bytes, path: Path) -> None:
     """Raise ``UserError`` where the first bytes are those of gzip, or contain a NUL.
 
-    A NUL occurs in UTF-16, and decoding as UTF-8 would accept it.
+    A NUL suggests that the file is UTF-16. The check is needed because a decoder of UTF-8 accepts NUL bytes.
     """
     if head.startswith(GZIP):
         twice = path.suffix == ".gz"

@@ -68,10 +68,10 @@ def doubled(peak: Callable[[int], tuple[int, bool]], room: float, smallest: int)
 def _peak(
     module: TrainingModule, batches: Any, budget: int, precision: Precision, device: torch.device
 ) -> tuple[int, bool]:
-    """Measure the peak memory of the first batch's largest chunk in a forward and a backward pass.
+    """Run the largest chunk of the first batch forward and backward, and measure the peak memory.
 
     Returns:
-        the number of bytes, and whether each tower has one chunk, so that no larger chunk is possible.
+        the peak memory in bytes, and whether each tower has only one chunk. A larger chunk size then changes nothing.
     """
     batches.budget = budget
     batch = batches.batch(0).to(device)

@@ -107,8 +107,8 @@ def write_approximate(folder: Path, exact: DenseIndex, vectors: str, effort: dic
 
     Args:
         folder: folder of the index.
-        exact: the vectors of the index.
-        vectors: ``kind/id`` of the artifact that holds the vectors.
+        exact: the index of the original vectors, which is searched exactly.
+        vectors: name, ``kind/id``, of the artifact with the original vectors.
         effort: value of each search setting in ``EFFORT``.
         compared: number of queries that are also searched exactly.
     """

@@ -106,7 +106,8 @@ class MarcoSource(_Marco):
         collection: the file of passages.
         titles: a file with the columns pid and title, or ``None``.
         documents: ``msmarco-docs.tsv`` as the text for pre-training, or ``None``.
-        triples: the official file of id triples, which must exist, or ``None``. A stage ``read_negatives`` reads it.
+        triples: the official file of id triples, or ``None`` if it is not used. The file must exist. A stage
+            ``read_negatives`` reads it.
     """
 
     format: Literal["msmarco"] = "msmarco"
