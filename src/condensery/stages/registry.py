@@ -33,6 +33,7 @@ from condensery.stages.base import Context, StageConfig
 
 PLUGINS = "CONDENSERY_STAGES"  # environment variable: comma-separated modules with further stages, losses and formats
 FAMILIES = ("corpus", "pretraining", "finetuning", "retrieval", "evaluation")  # packages beside this file
+BASELINES = "condensery.baselines"  # package with a package for each baseline
 
 Function = Callable[[Any, Context], Mapping[str, Any] | None]
 Decorated = TypeVar("Decorated", bound=type[StageConfig] | Function)
@@ -135,6 +136,8 @@ def _import_all(plugins: str) -> None:
                 importlib.import_module(submodule.name)
     for family in FAMILIES:
         importlib.import_module(f"condensery.stages.{family}.config")
+    for baseline in pkgutil.iter_modules(importlib.import_module(BASELINES).__path__, f"{BASELINES}."):
+        importlib.import_module(f"{baseline.name}.config")
 
 
 def registry() -> dict[str, Stage]:
