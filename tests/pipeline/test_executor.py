@@ -14,7 +14,7 @@ from toy_commands import Command, Compose, Launch
 from condensery.errors import DiskError, UserError
 from condensery.pipeline.executor import causes, chain_lengths
 from condensery.pipeline.graph import build
-from condensery.pipeline.launch.threads import threads_of_a_stage
+from condensery.pipeline.launch.hardware import threads_of_a_stage
 from condensery.pipeline.run import run
 from condensery.pipeline.workers import StageError
 
@@ -38,12 +38,12 @@ def test_two_jobs_give_what_one_gives_and_share_the_threads(bare: Compose, tmp_p
 
 
 def test_threads_are_divided_among_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("condensery.pipeline.launch.threads._ASKED", "")
+    monkeypatch.setattr("condensery.pipeline.launch.hardware._ASKED", "")
     cores = len(os.sched_getaffinity(0))
     assert threads_of_a_stage("auto", 1) == cores
     assert threads_of_a_stage("auto", 2 * cores) == 1
     assert threads_of_a_stage(5, 2) == 5
-    monkeypatch.setattr("condensery.pipeline.launch.threads._ASKED", "1")
+    monkeypatch.setattr("condensery.pipeline.launch.hardware._ASKED", "1")
     assert threads_of_a_stage("auto", 1) == 1
 
 

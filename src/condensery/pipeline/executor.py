@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 from condensery.errors import DiskError
 from condensery.pipeline.graph import Graph, Node
-from condensery.pipeline.launch.threads import THREADS, limit_threads
+from condensery.pipeline.launch.hardware import THREADS, limit_threads
 from condensery.pipeline.store import Store
 from condensery.pipeline.workers import Failure, Worker, attempt
 from condensery.reporting.plain import one_line

@@ -16,8 +16,7 @@ from condensery.pipeline import pushing
 from condensery.pipeline.complaints import in_one_line
 from condensery.pipeline.executor import execute, warn
 from condensery.pipeline.graph import Graph, can_answer
-from condensery.pipeline.launch.hardware import check_devices
-from condensery.pipeline.launch.threads import threads_of_a_stage
+from condensery.pipeline.launch.hardware import check_devices, threads_of_a_stage
 from condensery.pipeline.projection.show import Costs, announce, project
 from condensery.pipeline.reports import study
 from condensery.pipeline.starts import read

@@ -1,4 +1,4 @@
-"""The hardware of this machine and its capabilities, detected without importing torch."""
+"""The hardware of this machine and its capabilities, detected without importing torch, and the threads of a stage on it."""
 
 import os
 import platform
@@ -13,6 +13,8 @@ from condensery.errors import UserError
 from condensery.system.children import cores
 
 PROCESSES = 8  # maximum processes per core of a stage on a CPU
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")  # of numeric libraries
+_ASKED = os.environ.get("OMP_NUM_THREADS", "")
 _AMPERE, _VOLTA = (8, 0), (7, 0)  # compute capabilities
 
 
@@ -47,6 +49,22 @@ def check_devices(accelerator: str, devices: int | str) -> None:
     if not there and wanted > PROCESSES * number:
         most = f"at most {PROCESSES * number} are started on {number} {'core' if number == 1 else 'cores'}"
         raise UserError(f"trainer.devices: {wanted} processes are asked for, but {most}")
+
+
+def threads_of_a_stage(threads: int | str, jobs: int) -> int:
+    """Return the threads of each stage: as set, or the cores divided by ``jobs`` (at most ``OMP_NUM_THREADS``)."""
+    if isinstance(threads, int):
+        return threads
+    share = max(1, cores() // jobs)
+    return min(share, int(_ASKED)) if _ASKED.isdigit() and int(_ASKED) else share
+
+
+def limit_threads(threads: int) -> None:
+    """Limit the numeric libraries of this process to ``threads`` threads, whether or not they are imported yet."""
+    for variable in THREADS:
+        os.environ[variable] = str(threads)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
 
 
 def _gpus_of_torch() -> int:
@@ -88,6 +106,11 @@ def _quick_at_bf16(flags: set[str]) -> bool:
     return "avx512_bf16" in flags and "avx512_fp16" not in flags
 
 
+def about_machine(threads: int) -> dict[str, str]:
+    """Return a description of the machine, the threads and the GPUs of a stage, for its manifest."""
+    return {**machine(), "threads": str(threads), "gpu": _gpus()}
+
+
 @cache
 def machine() -> dict[str, str]:
     """Return a readable description of this machine, without names of users or hosts."""
@@ -101,7 +124,7 @@ def machine() -> dict[str, str]:
     return description
 
 
-def gpus() -> str:
+def _gpus() -> str:
     """Return the names of the GPUs of this process; empty if torch is not imported or sees none."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():

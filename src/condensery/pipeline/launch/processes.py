@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import DiskError, UserError
+from condensery.pipeline.launch.hardware import about_machine
 from condensery.pipeline.launch.launchers import Commands, Job, start
-from condensery.pipeline.launch.stage_call import DONE, FAILED, PATIENCE, STOP, StageCall, about_machine
+from condensery.pipeline.launch.stage_call import DONE, FAILED, PATIENCE, STOP, StageCall
 from condensery.stages.base import Context, Runtime, StageConfig
 from condensery.stages.launcher import SlurmLauncher
 from condensery.stages.registry import Stage
@@ -61,7 +62,7 @@ def compute(stage: Stage, config: StageConfig, context: Context) -> tuple[Mappin
     number = processes_a_node(runtime) if stage.together else 1
     several = stage.together and (number > 1 or runtime.launcher.kind != "local")
     if not several or not stage.by_several(config, context):
-        return stage.function(config, context) or {}, about_machine(runtime)
+        return stage.function(config, context) or {}, about_machine(runtime.threads)
     if isinstance(runtime.launcher, SlurmLauncher):
         threads = runtime.launcher.cpus_per_process
     else:

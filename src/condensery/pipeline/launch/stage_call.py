@@ -6,8 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from condensery.pipeline.launch.hardware import gpus, machine
-from condensery.stages.base import Context, Runtime, StageConfig
+from condensery.stages.base import Context, StageConfig
 from condensery.stages.registry import registry
 from condensery.system.children import Parent
 from condensery.system.files import read_json, write_json
@@ -47,8 +46,3 @@ class StageCall:
     def read(cls, folder: Path) -> "StageCall":
         """Read the task that ``write`` wrote into ``folder``."""
         return TypeAdapter(cls).validate_python(read_json(folder / CALL))
-
-
-def about_machine(runtime: Runtime) -> dict[str, str]:
-    """Return a description of the machine, the threads and the GPUs of a stage, for its manifest."""
-    return {**machine(), "threads": str(runtime.threads), "gpu": gpus()}

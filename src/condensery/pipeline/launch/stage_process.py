@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from condensery.errors import DiskError, UserError, of_the_disk
-from condensery.pipeline.launch.stage_call import DONE, FAILED, OUTPUT, PATIENCE, STOP, StageCall, about_machine
-from condensery.pipeline.launch.threads import limit_threads
+from condensery.pipeline.launch.hardware import about_machine, limit_threads
+from condensery.pipeline.launch.stage_call import DONE, FAILED, OUTPUT, PATIENCE, STOP, StageCall
 from condensery.sharing import NotRankZero
 from condensery.stages.base import DistributedProcess
 from condensery.stages.registry import registry
@@ -68,7 +68,7 @@ def _compute(folder: Path, task: StageCall, member: DistributedProcess) -> None:
     summary = registry()[task.kind].function(task.config, replace(task.context, runtime=runtime))
     if member.rank:
         raise NotRankZero
-    done = {"summary": dict(summary or {}), "machine": about_machine(runtime), "processes": member.processes}
+    done = {"summary": dict(summary or {}), "machine": about_machine(runtime.threads), "processes": member.processes}
     write_json(folder / DONE, done)
 
 

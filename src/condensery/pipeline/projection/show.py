@@ -9,8 +9,7 @@ from rich.table import Table
 
 from condensery.pipeline.gpus import seconds_on_gpu
 from condensery.pipeline.graph import Graph
-from condensery.pipeline.launch.hardware import machine
-from condensery.pipeline.launch.threads import threads_of_a_stage
+from condensery.pipeline.launch.hardware import machine, threads_of_a_stage
 from condensery.pipeline.projection.plan import Planned, plan
 from condensery.pipeline.store import Store
 from condensery.system.files import existing
