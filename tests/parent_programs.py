@@ -146,7 +146,7 @@ class Tokenising:
 
 def stage_process(folder: Path) -> None:
     """The process of a stage (``jobs=2``), which tokenises in processes of its own; and one that has nothing to do."""
-    from condensery.pipeline.workers import Worker
+    from condensery.pipeline.executor import Worker
 
     workers = [Worker(folder, None, {}) for _ in range(2)]  # type: ignore[arg-type]
     workers[0].begin(Tokenising(folder), False)  # type: ignore[arg-type]

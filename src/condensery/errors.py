@@ -1,4 +1,4 @@
-"""Errors with a one-line message for the user: bad input, or a disk that cannot be written."""
+"""Errors with a message for the user: bad input, a disk that cannot be written, or a stage that failed."""
 
 import difflib
 import errno
@@ -44,6 +44,10 @@ class UserError(Exception):
 
     def __init__(self, message: object = "") -> None:
         super().__init__(str(message).translate(STEERING).encode(errors="backslashreplace").decode())
+
+
+class StageError(Exception):
+    """An error whose text is printed unchanged: the traceback of an unexpected exception, or lines about several stages."""
 
 
 class DiskError(UserError):

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from toy_commands import Command, Compose, Launch
 
-from condensery.errors import DiskError, UserError
+from condensery.errors import DiskError, StageError, UserError
 from condensery.pipeline.executor import causes, chain_lengths
 from condensery.pipeline.graph import build
 from condensery.pipeline.launch.hardware import threads_of_a_stage
 from condensery.pipeline.run import run
-from condensery.pipeline.workers import StageError
 
 Contents = Callable[[Path], dict[str, bytes]]
 

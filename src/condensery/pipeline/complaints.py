@@ -8,7 +8,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from condensery.errors import SHOWN, UserError, of_the_disk, said_within
+from condensery.errors import SHOWN, StageError, UserError, of_the_disk, said_within
 
 
 class Stopped(BaseException):
@@ -17,8 +17,6 @@ class Stopped(BaseException):
 
 def in_one_line(error: BaseException) -> str | None:
     """Return the error message for a foreseeable fault or for failed stages; ``None`` for any other exception."""
-    from condensery.pipeline.workers import StageError
-
     error = of_the_disk(error) or error
     if isinstance(error, UserError):
         return "error: " + shortened(" ".join(str(error).split()))

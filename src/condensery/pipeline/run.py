@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from condensery.errors import UserError
+from condensery.errors import StageError, UserError
 from condensery.pipeline import pushing
 from condensery.pipeline.complaints import in_one_line
-from condensery.pipeline.executor import execute, warn
+from condensery.pipeline.executor import Failure, execute, warn
 from condensery.pipeline.graph import Graph, can_answer
 from condensery.pipeline.launch.hardware import check_devices, threads_of_a_stage
 from condensery.pipeline.projection.show import Costs, announce, project
@@ -22,7 +22,6 @@ from condensery.pipeline.reports import study
 from condensery.pipeline.starts import read
 from condensery.pipeline.store import Store
 from condensery.pipeline.sweep import FOLDER
-from condensery.pipeline.workers import Failure, StageError
 from condensery.stages.base import Runtime
 from condensery.system.files import atomic, write_json
 from condensery.system.signals import leave_if_asked

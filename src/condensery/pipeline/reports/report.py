@@ -10,14 +10,13 @@ from typing import Any
 from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
 from condensery.pipeline.config import TableConfig
-from condensery.pipeline.executor import causes
+from condensery.pipeline.executor import Failure, causes
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.reports.figure_data import FigureJob, draw_figures
 from condensery.pipeline.reports.page_content import kinds_of_indexes, page_of_run
 from condensery.pipeline.reports.row_origins import made_of, unmeasured
 from condensery.pipeline.reports.wandb_results import log_results
 from condensery.pipeline.store import Store
-from condensery.pipeline.workers import Failure
 from condensery.reporting.comparison import comparison
 from condensery.reporting.conclusion import conclusion
 from condensery.reporting.curves import draw_curves
