@@ -1,7 +1,9 @@
-"""Define the folder of the recipes, and the name of the program in messages."""
+"""Define the folder of the recipes, the stages that are added to them, and the name of the program in messages."""
 
 from pathlib import Path
 
 RECIPES = Path(__file__).parent / "conf"
 PROGRAM = "CONDENSERY_PROGRAM"  # environment variable: the program's name, unless it is ``python run.py``
 INSTALLED = "condensery"
+ADDED_FIRST = ("corpus", "tokenizer", "tokens")  # names (and kinds) of stages that are added if another reads them
+ADDED_BETWEEN = ("encode", "evaluate", "token_vectors")  # kinds of stages that are added between two stages

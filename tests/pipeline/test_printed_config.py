@@ -7,7 +7,7 @@ import pytest
 import yaml
 from small_runs import Done, run_command
 
-from condensery.pipeline.printed_config import BETWEEN, BY_THEMSELVES
+from condensery.recipes import ADDED_BETWEEN, ADDED_FIRST
 from condensery.stages.registry import registry
 
 
@@ -62,7 +62,7 @@ def test_a_key_of_an_added_stage_is_set_without_naming_its_kind(tmp_path: Path) 
 
 def test_the_printed_config_has_the_kinds_that_are_used(tmp_path: Path) -> None:
     printed = yaml.safe_load(own("{bm25: {stage: bm25}, x: null}", tmp_path, "--cfg", "job").sound().out)
-    assert set(printed["stage"]) == {"bm25", *BY_THEMSELVES, *BETWEEN}
+    assert set(printed["stage"]) == {"bm25", *ADDED_FIRST, *ADDED_BETWEEN}
     whole = yaml.safe_load(run_command("--cfg", "job").sound().out)
     assert len(whole["stage"]) > 30, "without a recipe all are shown"
 
@@ -74,5 +74,5 @@ def test_a_kind_that_another_refers_to_is_printed(tmp_path: Path) -> None:
 
 
 def test_the_kinds_that_are_added_are_those_of_the_registry() -> None:
-    assert {name for name, stage in registry().items() if stage.adapts and "toy" not in name} == set(BETWEEN)
-    assert set(BY_THEMSELVES) <= set(registry())
+    assert {name for name, stage in registry().items() if stage.adapts and "toy" not in name} == set(ADDED_BETWEEN)
+    assert set(ADDED_FIRST) <= set(registry())

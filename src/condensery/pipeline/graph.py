@@ -17,7 +17,7 @@ from condensery.pipeline.config import RootConfig
 from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
 from condensery.pipeline.launch.hardware import quick_precision
-from condensery.pipeline.printed_config import BY_THEMSELVES
+from condensery.recipes import ADDED_FIRST
 from condensery.stages.base import StageConfig, operational, references
 from condensery.stages.checks import missing_split
 from condensery.stages.registry import Stage, registry
@@ -113,7 +113,7 @@ class _Builder:
         root = checked(RootConfig, resolved, lambda place: follow(self.raw, (), place))
         self._check_defaults(root)
         self.overrides = {
-            name: {"stage": name, **settings} if name in BY_THEMSELVES else dict(settings)
+            name: {"stage": name, **settings} if name in ADDED_FIRST else dict(settings)
             for name, settings in root.stages.items()
         }
         for name in list(self.overrides):
@@ -200,9 +200,9 @@ class _Builder:
             self.nodes[name] = Node(name, kind, config, inputs, {}, "")
 
     def _begin_with_added(self, root: RootConfig) -> None:
-        """Put the automatically added stages of ``BY_THEMSELVES`` first, where recipes that name these stages have them."""
+        """Put the automatically added stages of ``ADDED_FIRST`` first, where recipes that name these stages have them."""
         first: dict[str, Node] = {}
-        for name in BY_THEMSELVES:
+        for name in ADDED_FIRST:
             if name in self.nodes and name not in root.stages and first.keys() >= set(self.nodes[name].parents):
                 first[name] = self.nodes[name]
         self.nodes = first | self.nodes
@@ -306,7 +306,7 @@ class _Builder:
         Raises:
             UserError: there is no such stage, or no kind of stage makes ``wanted`` from its product.
         """
-        if name in BY_THEMSELVES and name not in self.raw["stages"]:
+        if name in ADDED_FIRST and name not in self.raw["stages"]:
             self.overrides.setdefault(name, {"stage": name})
         if name not in self.overrides:
             own = [n for n, settings in self.overrides.items() if "stage" in settings]

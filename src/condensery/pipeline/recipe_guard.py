@@ -1,5 +1,8 @@
 """Composes a recipe, and limits what its files may set, because they may come from an untrusted source.
 
+Hydra merges files and the command key by key. One of ``steps``, ``epochs`` and ``token_budget`` sets the length of training.
+So ``epochs`` of one file and ``steps`` of another could both be set. Here, setting one unsets the others.
+
 A recipe must not run commands, nor write anywhere unless the user requested it. The limits hold for every YAML file: recipes,
 options of groups, a folder of ``--config-dir``. Two exceptions belong to the user: ``conf/config.yaml``, and
 ``conf/launcher/``, which describes the machine. The command line also belongs to the user, and only ``may_be_called`` checks
@@ -8,7 +11,7 @@ it. SECURITY.md explains the limits for users.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +20,19 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.default_element import GroupDefault, InputDefault
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
-from omegaconf import Container, DictConfig, Node, OmegaConf
+from omegaconf import Container, DictConfig, Node, OmegaConf, open_dict
 
 from condensery.errors import UserError
-from condensery.pipeline.printed_config import leave_used_kinds
 from condensery.pipeline.recipe_files import check_file, environment
 from condensery.pipeline.sweep import JoinedTable
-from condensery.pipeline.training_length import items, lengths, release, typed
-from condensery.recipes import RECIPES
+from condensery.recipes import ADDED_BETWEEN, ADDED_FIRST, RECIPES
+from condensery.training.settings import RUN_LENGTHS
 
 ROOT = "config"  # the name of the root config
 GROUPS = ("data", "backbone", "trainer", "launcher", "logger", "stage", "stages", "table", "figures")  # all mappings
@@ -48,6 +51,7 @@ _follow = Container.resolve_parse_tree
 NAME = 255  # maximum characters of a file's name in `defaults`
 REFERENCES = 2_000  # maximum number of ${...} resolved for one composed config; the project's largest recipe has 160
 TEXT = 1 << 20  # maximum characters of the value of one reference
+USED = re.compile(r"\$\{stage\.(\w+)")  # a reference to the defaults of a kind of stage
 _followed = [0]  # number of references that were resolved since the config was composed
 
 
@@ -140,6 +144,59 @@ class RecipeLoader(ConfigLoaderImpl):
                 if kinds.setdefault(key, is_list) != is_list:
                     kind, other = ("a list", "a mapping") if is_list else ("a mapping", "a list")
                     raise UserError(f"{default.config_path}.yaml: {key}: is {kind} where {other} is needed") from None
+
+
+def lengths(config: Any) -> dict[str, set[str]]:
+    """Return which of ``RUN_LENGTHS`` a file or a command sets, for each ``stage.KIND`` and ``stages.NAME``."""
+    found = {}
+    for group in ("stage", "stages"):
+        for name, settings in items(OmegaConf.select(config, group)):
+            if given := {key for key, value in items(settings) if key in RUN_LENGTHS and value is not None}:
+                found[f"{group}.{name}"] = given
+    return found
+
+
+def release(config: DictConfig, given: Mapping[str, set[str]]) -> None:
+    """Set the other lengths of each stage in ``given`` to null, if the length that was given last is still in effect."""
+    for place, kept in given.items():
+        settings = OmegaConf.select(config, place)
+        set_now = {key for key, value in items(settings) if key in RUN_LENGTHS and value is not None}
+        for key in set_now - kept if set_now & kept else ():
+            settings[key] = None
+
+
+def typed(overrides: Sequence[str]) -> DictConfig:
+    """Return a config with the keys of ``RUN_LENGTHS`` that a command sets."""
+    typed = OmegaConf.create()
+    lines = [line for line in overrides if any(key in line for key in RUN_LENGTHS)]
+    for override in OverridesParser.create().parse_overrides(lines):
+        if not (override.is_delete() or override.is_sweep_override()):
+            OmegaConf.update(typed, override.key_or_group, override.value(), force_add=True)
+    return typed
+
+
+def items(config: Any) -> list[tuple[str, Any]]:
+    """Return the keys of a mapping with their values as written; an empty list for anything else."""
+    if not isinstance(config, DictConfig) or config._is_none() or config._is_missing() or config._is_interpolation():
+        return []
+    return [(str(key), value) for key, value in config.items_ex(resolve=False)]
+
+
+def leave_used_kinds(config: DictConfig) -> None:
+    """Remove each kind that no stage has, that is not added automatically, and that no reference names.
+
+    Without a recipe all kinds stay.
+    """
+    stages = items(config.get("stages"))
+    used = {str(dict(items(settings)).get("stage")) for _, settings in stages} | {*ADDED_FIRST, *ADDED_BETWEEN}
+    looked_at: set[str] = set()
+    while new := used - looked_at:
+        looked_at |= new
+        read = [config.stages, *(config.stage[kind] for kind in new if kind in config.stage)]
+        used.update(kind for node in read for kind in USED.findall(OmegaConf.to_yaml(node)))
+    with open_dict(config):
+        for kind in set(config.stage) - used if stages else ():
+            del config.stage[kind]
 
 
 class _Files(ConfigRepository):
