@@ -6,8 +6,8 @@ A small recipe (BM25, one table) is run and traced until the table is printed. A
 once, when a function that was read before first calls it (or Hydra, which calls back), and then is in its file. A *stay* is
 a stretch of the way in one file, a *room* is a file, and a *return* is a stay in a file that was visited before.
 
-So imports do not count, nor what pydantic, a stage or another library calls. A second figure goes on to the end of the run:
-results, page, Weights & Biases.
+So imports do not count, nor what pydantic, a stage or another library calls, nor helpers that import no other file of the
+package. A second figure goes on to the end of the run: results, page, Weights & Biases.
 """
 
 import functools
@@ -15,6 +15,7 @@ import inspect
 import io
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from condensery.system.memory import PROCESS
 
 PROJECT = Path(__file__).resolve().parents[1]
 PACKAGE = "condensery"
-# leaf helpers (errors, system), what stages compute, and the libraries of text, models and metrics are not of the way
+# not of the way: what stages compute, the libraries of text, models and metrics, and helpers (errors, system, any leaf below)
 FILES = ("command", "cli", "recipes", "results", "pipeline.", "reporting.", "stages.registry", "stages.base")
 TABLE = ("reporting/table_formats.py", "show")  # the function that prints the table
 WRAPPERS = ("contextlib", "functools")  # of the standard library: what they call is called by the line around them
@@ -93,9 +94,15 @@ def _is_written(code: CodeType) -> bool:
 
 @functools.cache
 def _file(module: str) -> str:
-    """The file of a module of the way, below src/condensery; empty for any other module."""
+    """The file of a module of the way, below src/condensery; empty for any other module.
+
+    A leaf, which imports no other file of the package, is no such module.
+    """
     package, _, name = module.partition(".")
-    return f"{name.replace('.', '/')}.py" if package == PACKAGE and name.startswith(FILES) else ""
+    if package != PACKAGE or not name.startswith(FILES):
+        return ""
+    source = inspect.getsource(sys.modules[module])
+    return f"{name.replace('.', '/')}.py" if re.search(rf"^\s*from {PACKAGE}\b", source, re.MULTILINE) else ""
 
 
 def walk() -> Walk:
