@@ -12,7 +12,7 @@ from toy_commands import Compose
 
 from condensery.pipeline.graph import build, can_answer
 from condensery.pipeline.reports import study
-from condensery.pipeline.reports.page_content import kinds_of_indexes
+from condensery.pipeline.reports.report import kinds_of_indexes
 from condensery.pipeline.run import run, run_all
 from condensery.reporting.results import Row
 from condensery.system.files import write_json

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import NamedTuple
 
 from condensery.errors import DiskError, StageError, UserError, of_the_disk
 from condensery.pipeline.graph import Graph, Node
@@ -38,11 +39,22 @@ class Failure:
     reason: str  # the error in one line
 
 
-def execute(graph: Graph, store: Store, runtime: Runtime) -> dict[str, Failure]:
-    """Make every artifact of the graph that can be made.
+class Lost(NamedTuple):
+    """Why a stage has no artifact: the stage that failed, which is this stage or one that it depends on, and the reason."""
 
-    Returns:
-        the failures, by the name of the stage.
+    stage: str
+    reason: str
+
+
+class Outcome(NamedTuple):
+    """The failures of stages, and the stages without an artifact because of them, by name."""
+
+    failures: Mapping[str, Failure]
+    lost: Mapping[str, Lost]
+
+
+def execute(graph: Graph, store: Store, runtime: Runtime) -> Outcome:
+    """Make every artifact of the graph that can be made.
 
     Raises:
         DiskError: immediately, because a full disk would also make the next stages fail.
@@ -55,7 +67,7 @@ def execute(graph: Graph, store: Store, runtime: Runtime) -> dict[str, Failure]:
         run.in_this_process()
     elif run.left():
         run.in_workers()
-    return run.failures
+    return Outcome(run.failures, run.lost() if run.failures else {})
 
 
 def warn(graph: Graph, store: Store, names: Iterable[str] | None = None) -> None:
@@ -97,6 +109,14 @@ class _Run:
     def left(self) -> set[str]:
         """Return the stages that are not finished and can still be made."""
         return self.graph.nodes.keys() - self.done - causes(self.graph, self.failures).keys()
+
+    def lost(self) -> dict[str, Lost]:
+        """Return the stages that failed or could not be started, unless they have an artifact of an earlier run."""
+        return {
+            name: Lost(cause, self.failures[cause].reason)
+            for name, cause in causes(self.graph, self.failures).items()
+            if not self.store.sound(self.graph.nodes[name])
+        }
 
     def ready(self) -> list[Node]:
         """Return the stages that can be started, in the order of the graph."""

@@ -121,7 +121,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     root.logger.check_installed()
     if to_choose:
         announce(graph, store)
-        if failures := execute(starts.before(), store, _runtime(graph, root.name, {})):
+        if failures := execute(starts.before(), store, _runtime(graph, root.name, {})).failures:
             return Finished(None, [], failures)
         starts = starts.once_made()
         graph = starts.graph(store)
@@ -138,7 +138,6 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     if root.ask is not None and not job:
         print("ask: this run is not there as a whole; what is missing is computed first", flush=True)
     from condensery.pipeline.reports import report  # not at the head, because a search needs no table
-    from condensery.pipeline.reports.page_content import write_study
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / asking.FINISHED).unlink(missing_ok=True)
@@ -146,10 +145,8 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     if not to_choose:
         announce(graph, store)
     labels = study.labels(graph, job.overrides) if job else {}
-    failures = execute(graph, store, _runtime(graph, job.study if job else folder.name, labels))
-    command = study.command(job.overrides if job else None)
-    write_study(folder, command, study.about(), report.lost(graph, store, failures))
-    rows, faults = report.write(graph, store, folder, failures, swept=job is not None)
+    failures, lost = execute(graph, store, _runtime(graph, job.study if job else folder.name, labels))
+    rows, faults = report.write(graph, store, folder, lost, job.overrides if job else None)
     if not job and not failures and not faults:
         asking.finish(graph, folder)
     measured = [row for row in rows if not row.failed]

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from condensery.reporting.published import PublishedRow, find
-from condensery.reporting.results import AVERAGE, Row, averages, wholes
+from condensery.reporting.results import Row
 from condensery.reporting.table import (
+    AVERAGE,
     MARK,
     MISSING,
     WIDE,
@@ -18,10 +19,12 @@ from condensery.reporting.table import (
     Measured,
     Significance,
     Table,
+    averages,
     failures,
     mark_best,
     mark_significant,
     warnings,
+    wholes,
 )
 from condensery.reporting.table_layout import ColumnLayout, OwnRow, TableLayout, as_typed, published_rows
 

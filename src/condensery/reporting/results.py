@@ -1,6 +1,6 @@
 """Read and write ``results.json``, the results of a run, with one entry per row of its table."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from condensery.errors import UserError, shown
 from condensery.system.files import inside, read_json, write_json
 
 MOST = 1e6  # largest absolute value of a metric; ranking metrics are in [0, 1], correlations in [-1, 1]
-AVERAGE = "average"  # name of the collection of a mean over collections
 _FIELDS: dict[str, tuple[type, ...]] = {
     "row": (str,),
     "collection": (str,),
@@ -110,51 +109,3 @@ def _check_within(entry: dict[str, Any], where: str) -> None:
     for name, texts in {"warnings": entry.get("warnings", []), **settings}.items():
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise UserError(f"{where}: {shown(name)!r} must be a list of texts")
-
-
-def averages(rows: Sequence[Row]) -> list[Row]:
-    """For each system and seed, return a row with the mean of each metric over the collections.
-
-    Only systems that were evaluated on the same split of all collections get such a row. All collections named
-    ``whole/part`` with the same ``whole`` count as one collection, as BEIR counts CQADupStack.
-    """
-    if len({row.collection for row in rows}) < 2:
-        return []
-    counted = [row for row in rows if "/" not in row.collection]
-    return _means([*counted, *wholes(rows)], {AVERAGE: {_whole(row) for row in rows}}, lambda row: AVERAGE)
-
-
-def wholes(rows: Sequence[Row]) -> list[Row]:
-    """For each system and seed, return a row with the mean of each metric over the parts of a collection.
-
-    Parts are named ``whole/part``, as for CQADupStack. Only systems that were evaluated on the same split of all parts in
-    ``rows`` get such a row.
-    """
-    in_parts = [row for row in rows if "/" in row.collection]
-    parts: dict[str, set[str]] = {}
-    for row in in_parts:
-        parts.setdefault(_whole(row), set()).add(row.collection)
-    return _means(in_parts, parts, _whole)
-
-
-def _whole(row: Row) -> str:
-    return row.collection.partition("/")[0]
-
-
-def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[Row], str]) -> list[Row]:
-    """For each system, seed and whole, return a row with the mean of each metric that the system has on all parts.
-
-    ``parts``: whole -> its parts. ``whole``: function that returns the whole to which a row belongs.
-    """
-    measured: dict[tuple[str, str, int | None, str], dict[str, Row]] = {}
-    for row in rows:
-        measured.setdefault((row.name, row.split, row.seed, whole(row)), {})[row.collection] = row
-    mean_rows = []
-    for (name, split, seed, of), own in measured.items():
-        if own.keys() == parts[of]:
-            shared = set.intersection(*(set(row.metrics) for row in own.values()))
-            means = {metric: float(np.mean([row.metrics[metric] for row in own.values()])) for metric in sorted(shared)}
-            if means:
-                system, settings = next((row.system, row.settings) for row in own.values())
-                mean_rows.append(Row(name, of, split, means, seed=seed, system=system, settings=settings))
-    return mean_rows

@@ -4,7 +4,7 @@ The best numbers and significant differences are marked. Rows with the same name
 mean and standard deviation over the seeds.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import PERMUTATIONS, Interval, Test, compare, holm, interval
-from condensery.reporting.results import Row, averages
+from condensery.reporting.results import Row
 
 WIDE = 10  # a table of more columns is transposed
 IN_BOLD = "In percent; the best of each {} in bold."
 MARK, MISSING = "†", "–"
+AVERAGE = "average"  # name of the collection of a mean over collections
 COMPARED = ["metric", "difference", "95 %", "p", "p, seeds too"]  # header of the table of differences
 TESTS = {"randomisation": "paired randomisation test", "t": "paired t-test"}
 Best = Literal["highest", "lowest", "none"]
@@ -187,6 +188,54 @@ def build_table(
             raise UserError(f"table.baseline: no row is called {significance.baseline!r}; rows: {', '.join(names)}")
         mark_significant(table, [(table.cells, measured)], significance)
     return table.turn() if wide else table
+
+
+def averages(rows: Sequence[Row]) -> list[Row]:
+    """For each system and seed, return a row with the mean of each metric over the collections.
+
+    Only systems that were evaluated on the same split of all collections get such a row. All collections named
+    ``whole/part`` with the same ``whole`` count as one collection, as BEIR counts CQADupStack.
+    """
+    if len({row.collection for row in rows}) < 2:
+        return []
+    counted = [row for row in rows if "/" not in row.collection]
+    return _means([*counted, *wholes(rows)], {AVERAGE: {_whole(row) for row in rows}}, lambda row: AVERAGE)
+
+
+def wholes(rows: Sequence[Row]) -> list[Row]:
+    """For each system and seed, return a row with the mean of each metric over the parts of a collection.
+
+    Parts are named ``whole/part``, as for CQADupStack. Only systems that were evaluated on the same split of all parts in
+    ``rows`` get such a row.
+    """
+    in_parts = [row for row in rows if "/" in row.collection]
+    parts: dict[str, set[str]] = {}
+    for row in in_parts:
+        parts.setdefault(_whole(row), set()).add(row.collection)
+    return _means(in_parts, parts, _whole)
+
+
+def _whole(row: Row) -> str:
+    return row.collection.partition("/")[0]
+
+
+def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[Row], str]) -> list[Row]:
+    """For each system, seed and whole, return a row with the mean of each metric that the system has on all parts.
+
+    ``parts``: whole -> its parts. ``whole``: function that returns the whole to which a row belongs.
+    """
+    measured: dict[tuple[str, str, int | None, str], dict[str, Row]] = {}
+    for row in rows:
+        measured.setdefault((row.name, row.split, row.seed, whole(row)), {})[row.collection] = row
+    mean_rows = []
+    for (name, split, seed, of), own in measured.items():
+        if own.keys() == parts[of]:
+            shared = set.intersection(*(set(row.metrics) for row in own.values()))
+            means = {metric: float(np.mean([row.metrics[metric] for row in own.values()])) for metric in sorted(shared)}
+            if means:
+                system, settings = next((row.system, row.settings) for row in own.values())
+                mean_rows.append(Row(name, of, split, means, seed=seed, system=system, settings=settings))
+    return mean_rows
 
 
 def warnings(rows: Sequence[Row]) -> list[str]:

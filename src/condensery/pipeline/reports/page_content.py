@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
+from condensery.pipeline.executor import Lost
 from condensery.pipeline.reports.study import tidied
 from condensery.reporting.conclusion import BM25
 from condensery.reporting.curves import Curve, read_curves
@@ -26,7 +27,7 @@ STUDY = "study.json"  # in a run's folder: the command, the recipe's question, a
 PAGE, EXAMPLES = "index.html", "examples.json"
 
 
-def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[str, Mapping[str, str]]) -> None:
+def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[str, Lost]) -> None:
     """Write the facts about a run that its artifacts do not record into ``study.json``.
 
     The entry ``turn`` counts the runs of a study, so that the last run is known independently of the clock.
@@ -35,12 +36,13 @@ def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[
         folder: folder of the run.
         command: command that repeats the run.
         about: question of the recipe, as paragraphs.
-        lost: stage -> the stage that failed, and the reason.
+        lost: stages without an artifact, by name.
     """
     study = glob.escape(folder.name.rpartition("-")[0])
     others = max((run_number(other) for other in folder.parent.glob(f"{study}-*") if other != folder), default=0)
     turn = max(run_number(folder), others + 1)
-    write_json(folder / STUDY, {"command": command, "about": list(about), "lost": lost, "turn": turn})
+    reasons = {name: {"stage": one.stage, "reason": one.reason} for name, one in lost.items()}
+    write_json(folder / STUDY, {"command": command, "about": list(about), "lost": reasons, "turn": turn})
 
 
 def run_number(folder: Path) -> int:
@@ -143,23 +145,6 @@ def _write(page: Page, folder: Path, root: Path, runs: Sequence[tuple[str, Path]
 
 def _is_made(artifact: Artifact) -> bool:
     return (artifact.path / "manifest.json").is_file()
-
-
-def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
-    """Return the kind of each row's index, by the artifact of the row.
-
-    Rows without retrieval, such as those of sentence tasks, and rows with a missing artifact are left out.
-
-    Args:
-        rows: the rows of a table.
-        root: the output root.
-    """
-    kinds = {}
-    for row in (row for row in rows if not row.failed):
-        evaluation = Artifact(root / "artifacts" / row.artifact)
-        if _is_made(evaluation) and evaluation.inputs("index"):
-            kinds[row.artifact] = evaluation.input("index").kind
-    return kinds
 
 
 def _examples(label: str, run: Path, root: Path) -> Examples | None:

@@ -10,11 +10,12 @@ from typing import Any
 from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
 from condensery.pipeline.config import TableConfig
-from condensery.pipeline.executor import Failure, causes
+from condensery.pipeline.executor import Lost
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.reports.figure_data import FigureJob, draw_figures
-from condensery.pipeline.reports.page_content import kinds_of_indexes, page_of_run
+from condensery.pipeline.reports.page_content import page_of_run, write_study
 from condensery.pipeline.reports.row_origins import made_of, unmeasured
+from condensery.pipeline.reports.study import about, command
 from condensery.pipeline.reports.wandb_results import log_results
 from condensery.pipeline.store import Store
 from condensery.reporting.comparison import comparison
@@ -32,9 +33,9 @@ from condensery.system.files import content_hash, read_json, write_json
 
 
 def write(
-    graph: Graph, store: Store, folder: Path, failures: Mapping[str, Failure], swept: bool = False
+    graph: Graph, store: Store, folder: Path, lost: Mapping[str, Lost], job: Sequence[str] | None = None
 ) -> tuple[list[Row], list[str]]:
-    """Write ``results.json``, the table, curves, figures and the page into ``folder``; print the table and the audits.
+    """Write results, study, table, curves, figures and page into ``folder``; print the table and the audits.
 
     There is no table if the recipe has no rows or no row could be measured. ``table.recommend`` recommends a row even then.
     A recipe without training has no curves.
@@ -43,30 +44,31 @@ def write(
         graph: graph of the run.
         store: store of the artifacts.
         folder: folder of the run.
-        failures: failures by stage.
-        swept: whether the run is a job of a sweep. The sweep then produces the figures, the results in W&B and the text about
-            the table.
+        lost: stages without an artifact, by name.
+        job: overrides of the job of a sweep; None = a single run. For a job, the sweep produces the figures, the results in
+            W&B and the text about the table.
 
     Returns:
         the rows, and the reasons why figures were not drawn.
     """
-    rows, tables, words = rows_of(graph, store, failures), [], ""
+    rows, tables, words = rows_of(graph, store, lost), [], ""
     if any(not row.failed for row in rows):
         table = table_of(graph.root.table, rows, graph.root.name)
         table, rows = concluded(table, rows, graph.root.table, graph.root.output_root, graph.choice)
-        tables.append(show_table(table, folder, in_words=not swept))
+        tables.append(show_table(table, folder, in_words=job is None))
     else:
         remove_tables(folder)
         words = _in_words(graph, store)
+    write_study(folder, command(job), about(), lost)
     write_results(folder / "results.json", rows)
     _show_audits(graph, store)
     logs = {name: store.path(node) / "logs" / "metrics.csv" for name, node in graph.nodes.items()}
     logs = {name: path for name, path in logs.items() if path.exists()}
     draw_logs(logs, folder)
-    figures = {} if swept else graph.root.figures
+    figures = {} if job is not None else graph.root.figures
     drawn, faults = draw_figures(figures, [FigureJob(folder)], tables, folder, swept=False)
     page_of_run(folder, graph.root.output_root, tables, drawn, words)
-    if not swept:
+    if job is None:
         log_results(graph.root.logger.wandb.settings(), graph.root.output_root, folder, tables, drawn, rows)
     return rows, faults
 
@@ -78,15 +80,6 @@ def _in_words(graph: Graph, store: Store) -> str:
     if words:
         print(f"\n{words}", flush=True)
     return words
-
-
-def lost(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> dict[str, dict[str, str]]:
-    """Return the stages without an artifact, each with the failed stage that is the cause, and the reason."""
-    return {
-        name: {"stage": cause, "reason": failures[cause].reason}
-        for name, cause in causes(graph, failures).items()
-        if not store.sound(graph.nodes[name])
-    }
 
 
 def draw_logs(logs: Mapping[str, Path], folder: Path) -> None:
@@ -101,13 +94,13 @@ def draw_logs(logs: Mapping[str, Path], folder: Path) -> None:
         write_json(drawn, wanted)
 
 
-def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> list[Row]:
-    """Return the rows of the table; a row without an evaluation, because of ``failures``, contains the reason."""
-    cause, rows = causes(graph, failures), []
+def rows_of(graph: Graph, store: Store, lost: Mapping[str, Lost]) -> list[Row]:
+    """Return the rows of the table; a row whose evaluation is ``lost`` contains the reason."""
+    rows = []
     for label, name in graph.rows.items():
         node = graph.nodes[name]
-        if name in cause and not store.sound(node):
-            why = f"the stage {cause[name]} failed: {failures[cause[name]].reason}"
+        if name in lost:
+            why = f"the stage {lost[name].stage} failed: {lost[name].reason}"
             corpus = next(
                 (n for n in graph.nodes.values() if registry()[n.kind].makes == "corpus" and store.sound(n)), None
             )
@@ -137,13 +130,14 @@ def _show_audits(graph: Graph, store: Store) -> None:
 
 def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:
     """Return a row of the table from an evaluation, which may name its collection."""
+    split = measured_split(evaluation, graph.root.table.split)
     content, corpus = read_json(evaluation.path / "metrics.json"), evaluation.ancestor("corpus")
     searched = read_json(corpus.path / "collection.json")["name"] if corpus else ""
     return with_queries(
         Row(
             name=label,
             collection=content.get("collection", searched),
-            split=measured_split(evaluation, graph.root.table.split),
+            split=split,
             metrics=content["metrics"],
             seed=graph.root.seed,
             artifact=f"{evaluation.kind}/{evaluation.id}",
@@ -228,6 +222,24 @@ def concluded(
     words = " ".join(filter(None, (first, text)))
     marked = [replace(row, recommended=text if told and row.name == told.row else "") for row in rows]
     return replace(table, conclusion=words), marked
+
+
+def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
+    """Return the kind of each row's index, by the artifact of the row.
+
+    Rows without retrieval, such as those of sentence tasks, and rows with a missing artifact are left out.
+
+    Args:
+        rows: the rows of a table.
+        root: the output root.
+    """
+    kinds = {}
+    for row in (row for row in rows if not row.failed):
+        evaluation = Artifact(root / "artifacts" / row.artifact)
+        if (evaluation.path / "manifest.json").is_file():
+            for index in evaluation.inputs("index"):
+                kinds[row.artifact] = index.kind
+    return kinds
 
 
 def remove_tables(folder: Path) -> None:
