@@ -8,7 +8,7 @@ import io
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from condensery.errors import UserError
 from condensery.models.checkpoints.metadata import vector_settings
 from condensery.models.query_tower import load_query_tower
 from condensery.pipeline.graph import Graph
-from condensery.pipeline.store import Store
+from condensery.pipeline.store import State, Store
 from condensery.reporting.ask import ask, show
 from condensery.reporting.results import Row, read_results
 from condensery.retrieval.indexes.opening import Encode, Search, open_index, search_of_texts
@@ -182,7 +182,7 @@ def finish(graph: Graph, folder: Path) -> None:
     write_json(folder / FINISHED, about)
 
 
-def unchanged(graph: Graph, store: Store, folder: Path) -> list[Row] | None:
+def unchanged(graph: Graph, states: Mapping[str, State], folder: Path) -> list[Row] | None:
     """Return the rows of a finished run of the same config; None if anything is left to do.
 
     Nothing is left to do if every artifact exists, no stage is forced, all files of the run still exist, and the results
@@ -196,7 +196,7 @@ def unchanged(graph: Graph, store: Store, folder: Path) -> list[Row] | None:
             return None
     except (UserError, OSError, KeyError, TypeError):
         return None
-    if any(state != "hit" for state in store.states(graph).values()):
+    if any(state != "hit" for state in states.values()):
         return None
     return read_results(folder / "results.json")
 

@@ -10,8 +10,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from condensery.errors import UserError, close_to
 from condensery.pipeline.figure_config import Figures
 from condensery.pipeline.gpus import GPUS
+from condensery.pipeline.launch.hardware import check_devices, threads_of_a_stage
 from condensery.reporting.table_layout import AS_TEXT, TableLayout, Text
-from condensery.stages.base import LeaveOut, Name, Wandb, no_bool_as_number
+from condensery.stages.base import LeaveOut, Name, Runtime, Wandb, no_bool_as_number
 from condensery.stages.checks import Split
 from condensery.stages.launcher import Launcher
 from condensery.stages.trainer_options import Callbacks, TrainerFlags
@@ -118,10 +119,6 @@ class TableConfig(TableLayout):
             raise ValueError(f"{value!r} is not a row of the table{close_to(value, rows)}")
         return value
 
-    def identity(self) -> dict[str, Any]:
-        """Return the keys that distinguish runs, without keys that only change how rows are shown."""
-        return self.model_dump(include={"rows", "baseline", "metrics", "split"})
-
 
 class ChooseConfig(_Closed):
     """The choice among several checkpoints (``pipeline.starts``).
@@ -184,6 +181,31 @@ class RootConfig(_Closed):
     stages: Annotated[dict[Name, dict[str, Any]], LeaveOut]
     table: TableConfig
     figures: Figures
+
+    def runtime(self) -> Runtime:
+        """Return the settings of this machine for the stages, with the run's name as the group and without labels.
+
+        Raises:
+            UserError: a library is not installed, or this machine lacks the devices.
+        """
+        self.logger.check_installed()
+        wandb, trainer = self.logger.wandb.settings(), self.trainer
+        if self.launcher.kind == "local":
+            check_devices(trainer.accelerator, trainer.devices)
+        return Runtime(
+            accelerator=trainer.accelerator,
+            devices=trainer.devices,
+            threads=threads_of_a_stage(trainer.threads, self.jobs),
+            workers=trainer.workers,
+            wandb=wandb,
+            tensorboard=self.logger.tensorboard,
+            trackio=self.logger.trackio,
+            group=self.name,
+            output_root=self.output_root,
+            launcher=self.launcher,
+            compile=trainer.compile,
+            flags=trainer.flags.given(),
+        )
 
     @field_validator("dry_run_gpu")
     @classmethod

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from condensery.errors import DiskError, StageError, UserError, of_the_disk
 from condensery.pipeline.graph import Graph, Node
-from condensery.pipeline.launch.hardware import THREADS, limit_threads
-from condensery.pipeline.store import Store
+from condensery.pipeline.launch.hardware import THREADS
+from condensery.pipeline.store import State, Store
 from condensery.reporting.plain import one_line
 from condensery.stages.base import Runtime
 from condensery.system.children import Parent, manner_of_death
@@ -53,13 +53,13 @@ class Outcome(NamedTuple):
     lost: Mapping[str, Lost]
 
 
-def execute(graph: Graph, store: Store, runtime: Runtime) -> Outcome:
+def execute(graph: Graph, store: Store, states: Mapping[str, State], runtime: Runtime) -> Outcome:
     """Make every artifact of the graph that can be made.
 
     Raises:
         DiskError: immediately, because a full disk would also make the next stages fail.
     """
-    reused = [name for name, state in store.states(graph).items() if state == "hit"]
+    reused = [name for name, state in states.items() if state == "hit"]
     print(f"{len(graph.nodes)} stages, {len(reused)} of them reused from {store.folder}", flush=True)
     warn(graph, store, reused)
     run = _Run(graph, store, runtime, reused)
@@ -159,7 +159,6 @@ class _Run:
 
     def in_this_process(self) -> None:
         """Compute one stage after the other in this process."""
-        limit_threads(self.runtime.threads)
         while ready := self.ready():
             leave_if_asked()
             self.start(ready[0])

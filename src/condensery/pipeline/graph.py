@@ -24,6 +24,7 @@ from condensery.stages.registry import Stage, registry
 from condensery.stages.trainer_options import idle_callback
 from condensery.training.settings import RUN_LENGTHS
 
+MEASURED = {"rows", "baseline", "metrics", "split"}  # keys of a table that do not only change how rows are shown
 OWN_STAGES = "; for one of your own set CONDENSERY_STAGES to the module that defines it"
 
 
@@ -83,7 +84,8 @@ class Graph:
     @property
     def id(self) -> str:
         """The id of the run, 8 hexadecimal digits: the same for every run with the same artifacts and table."""
-        return _digest([[n.name, n.reference] for n in self.nodes.values()] + [self.root.table.identity()], 4)
+        table = self.root.table.model_dump(include=MEASURED)
+        return _digest([[n.name, n.reference] for n in self.nodes.values()] + [table], 4)
 
 
 def build(cfg: DictConfig) -> Graph:

@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,12 @@ from condensery.pipeline import pushing
 from condensery.pipeline.complaints import in_one_line
 from condensery.pipeline.executor import Failure, execute, warn
 from condensery.pipeline.graph import Graph, can_answer
-from condensery.pipeline.launch.hardware import check_devices, threads_of_a_stage
+from condensery.pipeline.launch.hardware import limit_threads
 from condensery.pipeline.projection.show import Costs, announce, project
 from condensery.pipeline.reports import study
 from condensery.pipeline.starts import read
 from condensery.pipeline.store import Store
 from condensery.pipeline.sweep import FOLDER
-from condensery.stages.base import Runtime
 from condensery.system.files import atomic, write_json
 from condensery.system.signals import leave_if_asked
 
@@ -72,12 +71,19 @@ def run(cfg: DictConfig) -> Finished:
         UserError: bad input, or a fault that made stages or figures fail, raised after all other stages are done.
         StageError: an unexpected exception in a stage, or several faults, raised after all other stages are done.
     """
-    if keys := study.meant_to_sweep():
+    if keys := _meant_to_sweep():
         print(f"this recipe is a sweep over {' and '.join(keys)}: -m runs all jobs, this is one of them", flush=True)
     finished = run_all(cfg)
     if finished.error:
         raise finished.error
     return finished
+
+
+def _meant_to_sweep() -> list[str]:
+    """Return the keys over which the composed recipe sweeps when it is run with ``-m``."""
+    if not HydraConfig.initialized():
+        return []
+    return [str(key).lstrip("+") for key in HydraConfig.get().sweeper.get("params") or {}]
 
 
 def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
@@ -91,8 +97,11 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         UserError: bad input.
     """
     starts = read(cfg)
-    store = Store(starts.graphs[0].root.output_root)
-    graph, to_choose = starts.graph(store), starts.chosen(store) is None
+    graph, config, to_choose = starts.graphs[0], starts.configs[0], False
+    store = Store(graph.root.output_root)
+    if len(starts.graphs) > 1:
+        graph, to_choose = starts.graph(store), starts.chosen(store) is None
+        config = starts.config_of(graph)
     root = graph.root
     if not graph.nodes and (root.table.columns or root.table.studies):
         from condensery.pipeline.reports import (
@@ -105,32 +114,37 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         raise UserError(
             "experiment: which recipe? Give experiment=NAME, for example experiment=quickstart (see --help)"
         )
-    pushing.check(graph)
+    if root.push_to_hub:
+        pushing.check(graph)
     if root.fetch:
         from condensery.pipeline.fetching import fetch_data  # reads the formats, after plugins have registered theirs
 
         fetch_data(graph, bool(root.dry_run))
+    states = store.states(graph)
     if root.dry_run or root.fetch:
-        costs = project(graph, store)
+        costs = project(graph, store, states)
         if to_choose:
             names = " or ".join(starts.labels)
             print(f"backbone.name: {names} is chosen on the way; shown as if the first were", flush=True)
         return Finished(None, [], faults=[graph.missing] if graph.missing else [], costs=costs)
-    if root.launcher.kind == "local":
-        check_devices(root.trainer.accelerator, root.trainer.devices)
-    root.logger.check_installed()
+    runtime = root.runtime()
+    if root.jobs == 1:  # this process computes the stages
+        limit_threads(runtime.threads)
     if to_choose:
-        announce(graph, store)
-        if failures := execute(starts.before(), store, _runtime(graph, root.name, {})).failures:
+        if root.estimate:
+            announce(graph, store, states)
+        before = starts.before()
+        if failures := execute(before, store, store.states(before), runtime).failures:
             return Finished(None, [], failures)
         starts = starts.once_made()
         graph = starts.graph(store)
+        config, states = starts.config_of(graph), store.states(graph)
     if graph.choice:
         print(graph.choice, flush=True)
     folder = root.output_root / "runs" / f"{root.name}-{graph.id}"
     from condensery.pipeline import asking  # not at the head, because a dry run does not search
 
-    if root.ask is not None and not job and (known := asking.unchanged(graph, store, folder)) is not None:
+    if root.ask is not None and not job and (known := asking.unchanged(graph, states, folder)) is not None:
         print(f"{len(graph.nodes)} stages, all reused; {folder} is as this command would write it", flush=True)
         warn(graph, store)
         asking.answer(graph, store, known, root.ask)
@@ -141,11 +155,13 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / asking.FINISHED).unlink(missing_ok=True)
-    _write_recipe(starts.config_of(graph), graph, store, folder)
-    if not to_choose:
-        announce(graph, store)
-    labels = study.labels(graph, job.overrides) if job else {}
-    failures, lost = execute(graph, store, _runtime(graph, job.study if job else folder.name, labels))
+    _write_recipe(config, graph, store, folder)
+    if root.estimate and not to_choose:
+        announce(graph, store, states)
+    runtime = replace(runtime, group=job.study if job else folder.name)
+    if job:
+        runtime = replace(runtime, labels=study.labels(graph, job.overrides))
+    failures, lost = execute(graph, store, states, runtime)
     rows, faults = report.write(graph, store, folder, lost, job.overrides if job else None)
     if not job and not failures and not faults:
         asking.finish(graph, folder)
@@ -166,25 +182,6 @@ def _say_how_to_go_on(graph: Graph) -> None:
     given = graph.root.next or [NEXT] * can_answer(graph)
     if lines := study.going_on(given):
         print("\n" + "\n".join(lines), flush=True)
-
-
-def _runtime(graph: Graph, group: str, labels: Mapping[str, str]) -> Runtime:
-    trainer = graph.root.trainer
-    return Runtime(
-        accelerator=trainer.accelerator,
-        devices=trainer.devices,
-        threads=threads_of_a_stage(trainer.threads, graph.root.jobs),
-        workers=trainer.workers,
-        wandb=graph.root.logger.wandb.settings(),
-        tensorboard=graph.root.logger.tensorboard,
-        trackio=graph.root.logger.trackio,
-        group=group,
-        output_root=graph.root.output_root,
-        labels=labels,
-        launcher=graph.root.launcher,
-        compile=trainer.compile,
-        flags=trainer.flags.given(),
-    )
 
 
 def _write_recipe(cfg: DictConfig, graph: Graph, store: Store, folder: Path) -> None:

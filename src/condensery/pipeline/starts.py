@@ -24,7 +24,7 @@ KEY = "backbone.name"
 
 @dataclass(frozen=True)
 class Starts:
-    """The checkpoints of a run.
+    """The checkpoints of a run. The methods are for several; the graph of a single checkpoint is ``graphs[0]``.
 
     Attributes:
         labels: name of each checkpoint in rows of the table.
@@ -41,8 +41,6 @@ class Starts:
 
         The result is None until all checkpoints are measured.
         """
-        if len(self.graphs) == 1:
-            return 0
         if any(state != "hit" for state in store.states(self.before()).values()):
             return None
         values = [found["MRR@10"] for found in self._found(store)]
@@ -83,8 +81,6 @@ class Starts:
         chosen = self.chosen(store)
         at = chosen or 0
         first = self.graphs[at]
-        if len(self.graphs) == 1:
-            return first
         nodes, rows, stages = dict(first.nodes), dict[str, str](), dict[str, str]()
         named: list[dict[str, str]] = [{} for _ in self.graphs]
         for other in range(len(self.graphs)):

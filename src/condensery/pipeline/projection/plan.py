@@ -1,6 +1,6 @@
 """The work of each stage of a recipe, estimated from the sizes of artifacts, which are passed along the graph."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from condensery.pipeline.graph import Graph, Node
@@ -25,9 +25,8 @@ class Planned:
     waits: Sequence[str]
 
 
-def plan(graph: Graph, store: Store) -> list[Planned]:
+def plan(graph: Graph, store: Store, states: Mapping[str, State]) -> list[Planned]:
     """Return all stages in the order in which they are computed."""
-    states = store.states(graph)
     sizes: dict[str, Sizes] = {}
     above: dict[str, set[str]] = {}  # all stages that a stage depends on, directly or not
     planned = []

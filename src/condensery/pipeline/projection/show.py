@@ -11,7 +11,7 @@ from condensery.pipeline.gpus import seconds_on_gpu
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.launch.hardware import machine, threads_of_a_stage
 from condensery.pipeline.projection.plan import Planned, plan
-from condensery.pipeline.store import Store
+from condensery.pipeline.store import State, Store
 from condensery.system.files import existing
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3
 Costs = Mapping[str, Mapping[str, float | None]]
 
 
-def project(graph: Graph, store: Store) -> Costs:
+def project(graph: Graph, store: Store, states: Mapping[str, State]) -> Costs:
     """Print the stages in the order of computation, with the state of each artifact and the costs of missing artifacts.
 
     With ``dry_run=plan`` this machine's speed is not measured.
     """
-    planned = plan(graph, store)
+    planned = plan(graph, store, states)
     console = _console()
     console.print(_states(graph, store, planned))
     left = [one for one in planned if one.state != "hit"]
@@ -46,9 +46,9 @@ def project(graph: Graph, store: Store) -> Costs:
     return costs
 
 
-def announce(graph: Graph, store: Store) -> None:
-    """Print how long the missing artifacts will take on this machine, if ``estimate`` is set."""
-    left = {_key(graph, one): one for one in plan(graph, store) if one.state != "hit"} if graph.root.estimate else {}
+def announce(graph: Graph, store: Store, states: Mapping[str, State]) -> None:
+    """Print how long the missing artifacts will take on this machine."""
+    left = {_key(graph, one): one for one in plan(graph, store, states) if one.state != "hit"}
     if not left:
         return
     here = _here(graph)

@@ -117,13 +117,6 @@ def paragraphs(text: str) -> list[str]:
     return [text for text in blocks if text.strip()]
 
 
-def meant_to_sweep() -> list[str]:
-    """Return the keys over which the composed recipe sweeps when it is run with ``-m``."""
-    if not HydraConfig.initialized():
-        return []
-    return [str(key).lstrip("+") for key in HydraConfig.get().sweeper.get("params") or {}]
-
-
 def swept_keys(overrides: Iterable[str]) -> list[str]:
     """Return the keys of the overrides that Hydra would sweep over."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
