@@ -6,6 +6,7 @@ The module imports no large package, so that the command line starts quickly.
 import gc
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from omegaconf import DictConfig
 from condensery.errors import UserError
 from condensery.pipeline import recipe_guard, sweep
 from condensery.pipeline.complaints import Stopped, in_one_line, quoted
-from condensery.pipeline.reports.study import typed
+from condensery.pipeline.reports import study
 from condensery.system import signals
 from condensery.system.terminal import check_arguments, print_anything
 
@@ -77,15 +78,17 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
         print(in_one_line(refused), file=sys.stderr)
         return 1
     os.environ["CONDENSERY_HOME"] = str(home)
-    typed(sys.argv[1:])
-    recipe_guard.install(shows="--cfg" in sys.argv and "--package" not in sys.argv)
+    os.environ[study.COMMAND] = shlex.join(sys.argv[1:])
+    shows = "--cfg" in sys.argv and "--package" not in sys.argv
     if os.environ.get("HYDRA_FULL_ERROR") == "1":  # a developer wants to see the whole traceback
+        recipe_guard.install(shows)
         program()
         return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and this function prints the message in one line
     signals.leave_upon((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), lambda number: KeyboardInterrupt())
     try:
         sys.argv[1:] = prepared(sys.argv[1:])
+        recipe_guard.install(shows)
         program()
     except (Exception, Stopped, KeyboardInterrupt, SystemExit) as stop:
         if signals.came:

@@ -38,7 +38,7 @@ def test_a_second_run_computes_nothing(small: Compose, computed: Computed) -> No
 def test_the_manifest_tells_where_an_artifact_comes_from(small: Compose, tmp_path: Path) -> None:
     run(small())
     graph = build(small())
-    index = Store(tmp_path / "out").artifact(graph.nodes["plain.index"])
+    index = Artifact(Store(tmp_path / "out").path(graph.nodes["plain.index"]))
     manifest = index.manifest
     assert (manifest["kind"], manifest["makes"], manifest["name"]) == ("toy_encode", "index", "plain.index")
     assert manifest["inputs"]["model"] == [graph.nodes["plain"].reference]

@@ -17,6 +17,7 @@ from condensery.pipeline.graph import build
 from condensery.pipeline.run import run
 from condensery.pipeline.store import Store
 from condensery.reporting.results import Row
+from condensery.stages.base import Artifact
 
 NO_ROWS = ["~table.rows.BM25", "~table.rows.plain", "~table.rows.better", "~table.rows.round2", "table.baseline=null"]
 
@@ -49,7 +50,7 @@ def test_of_equal_rows_the_later_is_the_best() -> None:
 def test_the_folders_behind_a_row_are_found_through_the_manifests(composed: Compose, tmp_path: Path) -> None:
     run(composed())
     graph, store = build(composed()), Store(tmp_path / "out")
-    index, corpus = asking.searched(store.artifact(graph.nodes[graph.rows["round2"]]), "round2")
+    index, corpus = asking.searched(Artifact(store.path(graph.nodes[graph.rows["round2"]])), "round2")
     assert index.path == store.path(graph.nodes["round2.index"])
     assert corpus.path == store.path(graph.nodes["corpus"])
     with pytest.raises(UserError, match="no index behind 'corpus'"):
@@ -60,7 +61,7 @@ def test_ask_searches_with_the_best_row(composed: Compose, tmp_path: Path, asked
     finished = run(composed("ask=read a json file"))
     graph, store = build(composed()), Store(tmp_path / "out")
     best = asking.best_row(finished.rows)
-    index, corpus = asking.searched(store.artifact(graph.nodes[graph.rows[best]]), best)
+    index, corpus = asking.searched(Artifact(store.path(graph.nodes[graph.rows[best]])), best)
     assert asked == [("read a json file", index.path, corpus.path)]
 
 

@@ -1,5 +1,6 @@
 """What a run knows of how it was asked for, and the page that tells it."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,8 @@ def test_commands_are_as_typed_but_for_what_was_asked_once(monkeypatch: pytest.M
     monkeypatch.delenv(study.COMMAND, raising=False)
     assert study.command() == ""
     monkeypatch.setenv(study.COMMAND, "")
-    study.typed(
-        ["-m", "--config-dir", "a b", "experiment=x", "seed=1,2", "ask=what is it", "force=[a]", "~table.rows.y"]
-    )
+    words = ["-m", "--config-dir", "a b", "experiment=x", "seed=1,2", "ask=what is it", "force=[a]", "~table.rows.y"]
+    monkeypatch.setenv(study.COMMAND, shlex.join(words))
     assert study.command() == "python run.py -m --config-dir 'a b' experiment=x seed=1,2 '~table.rows.y'"
     assert study.command(["experiment=x", "seed=2"]) == "python run.py --config-dir 'a b' experiment=x seed=2"
 

@@ -79,15 +79,15 @@ def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifa
     """Return the name of the retriever to search, and the artifact (evaluation or index) through which its index is found."""
     if graph.rows:
         best = best_row(rows)
-        return best, store.artifact(graph.nodes[graph.rows[best]])
+        return best, Artifact(store.path(graph.nodes[graph.rows[best]]))
     # not at the head of the file: it imports the metrics, which a search does not always need
     from condensery.pipeline.reports.row_origins import unmeasured
 
     if told := unmeasured(graph, store):
-        return told.row, store.artifact(graph.nodes[graph.unmeasured[told.row]])
+        return told.row, Artifact(store.path(graph.nodes[graph.unmeasured[told.row]]))
     assert graph.answers is not None  # ensured by `graph.build`
     print(f"\nno table tells which retriever is the best: the stage {graph.answers} answers", flush=True)
-    return graph.answers, store.artifact(graph.nodes[graph.answers])
+    return graph.answers, Artifact(store.path(graph.nodes[graph.answers]))
 
 
 def best_row(rows: Sequence[Row]) -> str:

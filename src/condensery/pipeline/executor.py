@@ -22,7 +22,7 @@ from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.launch.hardware import THREADS
 from condensery.pipeline.store import State, Store
 from condensery.reporting.plain import one_line
-from condensery.stages.base import Runtime
+from condensery.stages.base import Artifact, Runtime
 from condensery.system.children import Parent, manner_of_death
 from condensery.system.progress import clock
 from condensery.system.signals import deaf_to_ctrl_c, leave_if_asked, leave_upon
@@ -73,7 +73,7 @@ def execute(graph: Graph, store: Store, states: Mapping[str, State], runtime: Ru
 def warn(graph: Graph, store: Store, names: Iterable[str] | None = None) -> None:
     """Print the warnings of these stages' artifacts, by default of all stages, whether computed now or reused."""
     for name in graph.nodes if names is None else names:
-        for text in store.artifact(graph.nodes[name]).warnings:
+        for text in Artifact(store.path(graph.nodes[name])).warnings:
             print(f"[{name}] warning: {one_line(text)}", flush=True)
 
 

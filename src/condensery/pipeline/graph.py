@@ -2,15 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel
 
 from condensery.errors import UserError, close_to, said_within
 from condensery.pipeline.config import RootConfig
@@ -18,7 +17,7 @@ from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
 from condensery.pipeline.launch.hardware import quick_precision
 from condensery.recipes import ADDED_FIRST
-from condensery.stages.base import StageConfig, operational, references
+from condensery.stages.base import StageConfig, references
 from condensery.stages.checks import missing_split
 from condensery.stages.registry import Stage, registry
 from condensery.stages.trainer_options import idle_callback
@@ -142,7 +141,7 @@ class _Builder:
         """Return, for each row of the table, the node that makes ``product`` from the row's retriever."""
         rows = {}
         for label, retriever in root.table.rows.items():
-            rows[label] = self._adapted(retriever, product, f"table.rows.{label}")
+            rows[label] = self._adapted(retriever, product, lambda label=label: f"table.rows.{label}")
             self._add(rows[label], ())
         return rows
 
@@ -166,7 +165,7 @@ class _Builder:
         encoders = [name for name in products if products[name] == "encoder"]
         if not (indexes or encoders):
             raise UserError("ask: this recipe makes neither a table nor an index nor an encoder that could answer")
-        name = self._adapted((joined or indexes or encoders)[-1], "index", "ask")
+        name = self._adapted((joined or indexes or encoders)[-1], "index", lambda: "ask")
         self._add(name, ())
         return name
 
@@ -293,17 +292,17 @@ class _Builder:
                     raise UserError(
                         f"stages.{word}: this name has a meaning of its own in {self._written(name, (reads,))}"
                     )
-            key = self._written(name, (reads,))
+            key = partial(self._written, name, (reads,))
             inputs[reads] = tuple(self._adapted(w, wanted.product, key) for w in words if w not in wanted.literal)
         return inputs
 
-    def _adapted(self, name: str, wanted: str, key: str) -> str:
+    def _adapted(self, name: str, wanted: str, key: Callable[[], str]) -> str:
         """Return the node that makes ``wanted`` from ``name``: the stage itself, or a stage that is added after it.
 
         Args:
             name: stage that a recipe names.
             wanted: product that is needed.
-            key: key that names the stage, for error messages.
+            key: function that returns the key that names the stage, for error messages.
 
         Raises:
             UserError: there is no such stage, or no kind of stage makes ``wanted`` from its product.
@@ -312,13 +311,13 @@ class _Builder:
             self.overrides.setdefault(name, {"stage": name})
         if name not in self.overrides:
             own = [n for n, settings in self.overrides.items() if "stage" in settings]
-            raise UserError(f"{key}: no stage is named {name!r}{close_to(name, own)}")
+            raise UserError(f"{key()}: no stage is named {name!r}{close_to(name, own)}")
         product = self.stages[self._kind(name)].makes
         if product == wanted:
             return name
         adapter = self._adapter(product, wanted)
         if adapter is None:
-            raise UserError(f"{key}: the stage {name!r} makes {product}, but {wanted} is needed here")
+            raise UserError(f"{key()}: the stage {name!r} makes {product}, but {wanted} is needed here")
         added = f"{name}.{wanted}"
         self.overrides[added] = {"stage": adapter.kind, str(adapter.adapts): name, **self._shared_inputs(name, adapter)}
         return added
@@ -362,42 +361,15 @@ class _Builder:
 def artifact_id(node: Node, version: int) -> str:
     """Return the id of a node's artifact: 16 hexadecimal digits.
 
-    The id is a digest of the kind and its version, the parts of the config that can change the result, and the inputs' ids.
+    The id is a digest of the kind and its version, the parts of the config that can change the result, and the inputs' ids
+    (``StageConfig.identified_by``).
     """
-    config, by_content = node.config, node.config.by_content()
-    apart = {*node.inputs, *by_content}
-    own = {field: value for field, value in _identity(config).items() if field not in apart}
-    literal = {
-        field: [word for word in _words(getattr(config, field)) if word in references(type(config))[field].literal]
-        for field in node.inputs
-        if field not in by_content
-    }
-    extra = list(config.identity()) if hasattr(config, "identity") else []
-    made_from = {field: list(references) for field, references in node.made_from.items() if field not in by_content}
-    return _digest([node.kind, version, own, literal, extra, made_from], 8)
+    return _digest([node.kind, version, *node.config.identified_by(node.made_from)], 8)
 
 
 def _needs_merging(value: Any, default: Any) -> bool:
     """Whether a value must be merged with the default instead of replacing it."""
     return value == "???" or isinstance(value, dict | list) or isinstance(default, dict | list)
-
-
-def _words(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else [value]
-
-
-def _identity(value: Any) -> Any:
-    """Return a config value as JSON, without operational fields; a model with a fingerprint is replaced by it."""
-    if isinstance(value, BaseModel):
-        if hasattr(value, "fingerprint"):
-            return {"fingerprint": value.fingerprint()}
-        skipped = operational(type(value))
-        return {name: _identity(getattr(value, name)) for name in type(value).model_fields if name not in skipped}
-    if isinstance(value, dict):
-        return {str(key): _identity(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_identity(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def _digest(value: Any, size: int) -> str:

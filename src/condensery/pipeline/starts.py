@@ -17,6 +17,7 @@ from condensery.pipeline.config import ChooseConfig
 from condensery.pipeline.graph import Graph, Node, build
 from condensery.pipeline.store import Store
 from condensery.reporting.plain import one_line
+from condensery.stages.base import Artifact
 from condensery.system.files import expanded
 
 KEY = "backbone.name"
@@ -132,7 +133,7 @@ class Starts:
 
     def _found(self, store: Store) -> list[dict[str, Any]]:
         """Return each checkpoint's result on the queries by which one checkpoint is chosen."""
-        return [store.artifact(graph.nodes[_choose(graph).by]).manifest["metrics"] for graph in self.graphs]
+        return [Artifact(store.path(graph.nodes[_choose(graph).by])).manifest["metrics"] for graph in self.graphs]
 
     def _said(self, at: int, store: Store) -> str:
         """Return a line with the results by which the checkpoint was chosen."""

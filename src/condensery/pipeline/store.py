@@ -75,10 +75,6 @@ class Store:
         """Return the folder of unfinished work on the artifact of ``node``."""
         return self.folder / node.kind / f"{node.id}.partial"
 
-    def artifact(self, node: Node) -> Artifact:
-        """Return the finished artifact of ``node``."""
-        return Artifact(self.path(node))
-
     def has(self, node: Node) -> bool:
         """Return whether the artifact exists. Raises ``UserError`` if it exists but is damaged."""
         path = self.path(node)

@@ -103,6 +103,23 @@ class StageConfig(BaseModel):
         fields = type(self).model_fields
         return {name for name in marks(type(self), Later) if getattr(self, name) == fields[name].default}
 
+    def identified_by(self, made_from: Mapping[str, Sequence[str]]) -> list[Any]:
+        """Return what enters the artifact id, as JSON: fields, reserved words in place of inputs, ``identity``, and inputs.
+
+        Args:
+            made_from: references ``kind/id`` of the input artifacts, by field.
+        """
+        by_content = self.by_content()
+        inputs = {name: mark for name, mark in references(type(self)).items() if name not in by_content}
+        own = {name: value for name, value in _plain(self).items() if name not in (made_from.keys() | by_content)}
+        literal = {}
+        for name in (name for name in made_from if name not in by_content):
+            value = getattr(self, name)
+            words = value if isinstance(value, list | tuple) else [value]
+            literal[name] = [word for word in words if word in inputs[name].literal]
+        extra = list(self.identity()) if hasattr(self, "identity") else []
+        return [own, literal, extra, {name: list(made_from[name]) for name in literal}]
+
     def input_error(self, inputs: Mapping[str, Sequence["StageConfig"]]) -> tuple[str, str] | None:
         """Check the config against the configs of the stages that it reads.
 
@@ -137,6 +154,20 @@ def no_bool_as_number(model: type[BaseModel], value: Any, info: ValidationInfo) 
         if bool not in allowed and Any not in allowed and allowed & {int, float}:
             raise ValueError(f"must be a number, got {str(value).lower()}")
     return value
+
+
+def _plain(value: Any) -> Any:
+    """Return a config value as JSON, without operational fields; a model with a fingerprint is replaced by it."""
+    if isinstance(value, BaseModel):
+        if hasattr(value, "fingerprint"):
+            return {"fingerprint": value.fingerprint()}
+        skipped = operational(type(value))
+        return {name: _plain(getattr(value, name)) for name in type(value).model_fields if name not in skipped}
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _leaves(annotation: Any) -> list[Any]:

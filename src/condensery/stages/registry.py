@@ -47,6 +47,7 @@ class Stage:
         kind: name of the kind.
         place: the function that runs the stage, as ``module:function``.
         version, makes, adapts, together: the arguments of ``stage``.
+        config: the config class; for a decorated function, the annotation of its argument ``config``.
         decorated: the config class or function that ``stage`` decorates.
     """
 
@@ -56,19 +57,13 @@ class Stage:
     makes: str
     adapts: str | None
     together: bool | str
+    config: type[StageConfig]
     decorated: type[StageConfig] | Function
 
     @cached_property
     def function(self) -> Function:
         """The function that runs the stage; its module is imported on first access."""
         return self._beside(self.place.partition(":")[2]) if isinstance(self.decorated, type) else self.decorated
-
-    @cached_property
-    def config(self) -> type[StageConfig]:
-        """The config class; for a decorated function, the annotation of its argument ``config``."""
-        if isinstance(self.decorated, type):
-            return self.decorated
-        return typing.cast(type[StageConfig], typing.get_type_hints(self.decorated)["config"])
 
     def by_several(self, config: StageConfig, context: Context) -> bool:
         """Return whether several processes compute the stage if ``trainer.devices`` > 1."""
@@ -115,7 +110,8 @@ def stage(
         place = f"{package}.{function}" if function else f"{decorated.__module__}:{decorated.__qualname__}"
         if kind in _STAGES and _STAGES[kind].place != place:
             raise ValueError(f"two stages are called {kind!r}: {_STAGES[kind].place} and {place}")
-        _STAGES[kind] = Stage(kind, place, version, makes, adapts, together, decorated)
+        config = decorated if isinstance(decorated, type) else typing.get_type_hints(decorated)["config"]
+        _STAGES[kind] = Stage(kind, place, version, makes, adapts, together, config, decorated)
         return decorated
 
     return register

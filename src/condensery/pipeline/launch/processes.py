@@ -59,9 +59,10 @@ def compute(stage: Stage, config: StageConfig, context: Context) -> tuple[Mappin
     """
     runtime = context.runtime
     _clear(context.folder)  # files of a killed attempt, whose processes end by themselves
-    number = processes_a_node(runtime) if stage.together else 1
-    several = stage.together and (number > 1 or runtime.launcher.kind != "local")
-    if not several or not stage.by_several(config, context):
+    here, number = runtime.launcher.kind == "local", 1
+    if stage.together and not (here and runtime.devices == 1):
+        number = processes_a_node(runtime)
+    if not stage.together or (here and number == 1) or not stage.by_several(config, context):
         return stage.function(config, context) or {}, about_machine(runtime.threads)
     if isinstance(runtime.launcher, SlurmLauncher):
         threads = runtime.launcher.cpus_per_process

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.store import State, Store
+from condensery.stages.base import Artifact
 from condensery.stages.workload import Sizes, Work
 
 
@@ -43,6 +44,6 @@ def plan(graph: Graph, store: Store, states: Mapping[str, State]) -> list[Planne
 def _actual_sizes(store: Store, node: Node, work: Work) -> Sizes:
     """Return the sizes of a finished artifact, or the expected sizes where an older manifest lacks them."""
     try:
-        return node.config.actual_sizes(work.makes, store.artifact(node).manifest["metrics"])
+        return node.config.actual_sizes(work.makes, Artifact(store.path(node)).manifest["metrics"])
     except (KeyError, TypeError):
         return work.makes

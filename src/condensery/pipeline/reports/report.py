@@ -53,8 +53,7 @@ def write(
     """
     rows, tables, words = rows_of(graph, store, lost), [], ""
     if any(not row.failed for row in rows):
-        table = table_of(graph.root.table, rows, graph.root.name)
-        table, rows = concluded(table, rows, graph.root.table, graph.root.output_root, graph.choice)
+        table, rows = concluded(rows, graph.root.table, graph.root.name, graph.root.output_root, graph.choice)
         tables.append(show_table(table, folder, in_words=job is None))
     else:
         remove_tables(folder)
@@ -110,7 +109,7 @@ def rows_of(graph: Graph, store: Store, lost: Mapping[str, Lost]) -> list[Row]:
             )
             rows.append(row)
         else:
-            rows.append(row_of(graph, label, store.artifact(node)))
+            rows.append(row_of(graph, label, Artifact(store.path(node))))
     return rows
 
 
@@ -199,20 +198,21 @@ def table_of(config: TableConfig, rows: Sequence[Row], title: str) -> Table:
 
 
 def concluded(
-    table: Table, rows: Sequence[Row], config: TableConfig, root: Path, first: str = ""
+    rows: Sequence[Row], config: TableConfig, title: str, root: Path, first: str = ""
 ) -> tuple[Table, list[Row]]:
-    """Return the table with its conclusion in words, and the rows with the recommended row marked.
+    """Return the table of measured rows with its conclusion in words, and the rows with the recommended row marked.
 
     There is a conclusion only where the rows are retrievers.
 
     Args:
-        table: table without a conclusion.
         rows: rows of the table.
         config: config of the table.
+        title: title of the table, where the config has none.
         root: output root.
         first: text before the conclusion.
     """
     kinds = kinds_of_indexes(rows, root)
+    table = table_of(config, rows, title)
     how: Any = (config.baseline, table.comparisons, config.test, config.level)
     told = None
     if config.recommend:
@@ -267,6 +267,6 @@ def joined(rows: Sequence[Row], folder: Path, title: str, config: TableConfig, r
         config: config of the table.
         root: output root.
     """
-    table, rows = concluded(table_of(config, rows, title), rows, config, root)
+    table, rows = concluded(rows, config, title, root)
     write_results(folder / "results.json", rows)
     return show_table(table, folder)

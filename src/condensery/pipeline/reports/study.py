@@ -41,11 +41,6 @@ class Job:
     overrides: Sequence[str]
 
 
-def typed(arguments: Sequence[str]) -> None:
-    """Store the arguments that the user typed, in the environment."""
-    os.environ[COMMAND] = shlex.join(arguments)
-
-
 def command(overrides: Sequence[str] | None = None) -> str:
     """Return the command of this process, or of one job of the sweep by its overrides; empty where none was typed."""
     given = shlex.split(os.environ.get(COMMAND, ""))
