@@ -141,7 +141,7 @@ class _Builder:
         """Return, for each row of the table, the node that makes ``product`` from the row's retriever."""
         rows = {}
         for label, retriever in root.table.rows.items():
-            rows[label] = self._adapted(retriever, product, lambda label=label: f"table.rows.{label}")
+            rows[label] = self._adapted(retriever, product, partial("table.rows.{}".format, label))
             self._add(rows[label], ())
         return rows
 
