@@ -27,8 +27,8 @@ LIMITS = {
     "stays on a recipe's way from command to table": 43,
     "rooms (files) on this way": 19,
     "returns on this way": 24,
-    "stays on the way to the end of the run": 67,
-    "rooms on the way to the end": 29,
+    "stays on the way to the end of the run": 66,
+    "rooms on the way to the end": 28,
     "returns on the way to the end": 38,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

@@ -173,7 +173,8 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         print(f"\n{folder}", flush=True)
         if root.ask is not None:
             asking.answer(graph, store, measured, root.ask)
-    pushing.push(graph, store, rows)
+    if root.push_to_hub:
+        pushing.push(graph, store, rows)
     return Finished(folder, rows, failures, faults)
 
 

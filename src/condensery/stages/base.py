@@ -109,16 +109,15 @@ class StageConfig(BaseModel):
         Args:
             made_from: references ``kind/id`` of the input artifacts, by field.
         """
-        by_content = self.by_content()
-        inputs = {name: mark for name, mark in references(type(self)).items() if name not in by_content}
-        own = {name: value for name, value in _plain(self).items() if name not in (made_from.keys() | by_content)}
+        by_content, inputs = self.by_content(), references(type(self))
+        own = {name: value for name, value in _plain(self).items() if name not in {*made_from, *by_content}}
+        read = {name: list(known) for name, known in made_from.items() if name not in by_content}
         literal = {}
-        for name in (name for name in made_from if name not in by_content):
+        for name in read:
             value = getattr(self, name)
             words = value if isinstance(value, list | tuple) else [value]
             literal[name] = [word for word in words if word in inputs[name].literal]
-        extra = list(self.identity()) if hasattr(self, "identity") else []
-        return [own, literal, extra, {name: list(made_from[name]) for name in literal}]
+        return [own, literal, list(self.identity()) if hasattr(self, "identity") else [], read]
 
     def input_error(self, inputs: Mapping[str, Sequence["StageConfig"]]) -> tuple[str, str] | None:
         """Check the config against the configs of the stages that it reads.
