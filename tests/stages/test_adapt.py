@@ -230,9 +230,12 @@ def test_judged_queries_train_a_tower_of_their_own_and_passages_stay(
         assert {path.name: path.read_bytes() for path in index.iterdir()} == shards
     assert "positives and hard negatives have a teacher's score" in done.out
     both = ["stages.tuned.passages=null", "stages.tuned.shared_negatives=0", "stages.tuned_index.passages=null"]
-    lengths = ["stages.tuned.passage_length=40", "stages.tuned.query_length=40"]
-    whole = run_command(*command, *both, *lengths, "stages.best.trained=[hard,taught]").sound()
-    assert load_retriever(artifact(whole, "tuned")).model.shared
+    whole = run_command(*command, *both, "stages.best_index.passages=null").sound()
+    tuned = load_retriever(artifact(whole, "tuned"))
+    assert tuned.model.shared
+    assert (tuned.query_length, tuned.passage_length) == (start.query_length, start.passage_length)
+    candidates = read_json(artifact(whole, "best") / "kept.json")["values"]
+    assert {row["of"] for row in candidates} == {"start", "tuned", "hard", "taught"}
     left_out = ["stage.finetune.leave_out_dev_passages=true", "stages.best.add_left_out_queries=true"]
     assert "dev queries and training queries that were left out" in run_command(*command, *left_out).sound().out
     trained_on = run_command(*command, *left_out, "stages.hard.leave_out_dev_passages=false")

@@ -109,6 +109,14 @@ def test_a_checkpoint_in_a_folder_with_and_without_titles(family: str, small: li
     assert 0 < abs(found - start[word]).max() < 0.1, "training went on from the checkpoint's weights"
 
 
+def test_a_length_of_null_needs_a_checkpoint_that_records_its_own(small: list[str], tmp_path: Path) -> None:
+    folder = bert_folder(tmp_path / "checkpoint")
+    named = [f"backbone.name={folder}", f"backbone.tokenizer={folder}", "stages.round1.init=backbone"]
+    done = run_command(*small, *named, "stages.round1.passage_length=null")
+    assert done.code == 1
+    names(done.err, "stages.round1.passage_length", "does not record it", "give a number")
+
+
 def test_the_same_checkpoint_elsewhere_is_the_same(small: list[str], tmp_path: Path) -> None:
     import shutil
 

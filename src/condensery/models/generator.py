@@ -39,11 +39,11 @@ from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import config_content, config_name
 from condensery.models.checkpoints.config_file import check_config, shown
 from condensery.models.checkpoints.loading import Allowed, load_weights, quiet, reason
+from condensery.models.precision import DTYPES
 from condensery.randomness import uniforms
 from condensery.tokens.prefixes import check_prefix
 from condensery.tokens.tokenizer import check_tokenizer, load_tokenizer, number_of_words
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _FEWEST_WORDS = 26
 _TOKENS = ("pad_token_id", "eos_token_id")
 
@@ -193,7 +193,7 @@ def load_generator(
         source: folder or hub name.
         key: config key that error messages name.
         revision: commit, tag or branch on the hub.
-        precision: a key of ``DTYPES``.
+        precision: a key of ``precision.DTYPES``.
         overrides: entries of the model's config to replace, such as ``dropout_rate``.
 
     Raises:

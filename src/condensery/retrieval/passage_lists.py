@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.system.files import atomic, load_array
+from condensery.system.files import atomic, load_array, save_array
 from condensery.text.collection import Collection
 
 WRITTEN = 256  # queries per block when JSON lines are written
@@ -54,8 +54,7 @@ class PassageLists:
         arrays = {"queries": self.query_rows, "passages": self.passage_rows, "scores": self.scores}
         for name, array in arrays.items():
             if array is not None and not isinstance(array, np.memmap):
-                with atomic(folder / f"{name}.npy") as temporary, open(temporary, "wb") as stream:
-                    np.save(stream, array)
+                save_array(folder / f"{name}.npy", array)
 
     @property
     def filled(self) -> NDArray[np.bool_]:

@@ -1,6 +1,5 @@
 """The device that a stage computes on."""
 
-from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 
 import torch
@@ -39,10 +38,3 @@ def init_process_group(runtime: Runtime) -> None:
         torch.cuda.set_device(0 if bound else member.local_rank)
     # Other processes wait while the first validates or does other slow work; the launcher notices a process that dies.
     distributed.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=timedelta(days=7))
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Return the autocast context of mixed precision for inference; for fp32 it has no effect."""
-    if precision == "fp32":
-        return nullcontext()
-    return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)

@@ -8,9 +8,10 @@ import torch
 
 from condensery.errors import UserError
 from condensery.models.cross_encoder import CrossEncoder, load_reranker
+from condensery.models.precision import autocast
 from condensery.retrieval.cross_encoders import PairScorer
 from condensery.stages.base import Artifact, Context
-from condensery.stages.devices import autocast, torch_device
+from condensery.stages.devices import torch_device
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens, pair_reader
 from condensery.tokens.batches import Chunk

@@ -56,6 +56,14 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: not valid JSON ({error})") from None
 
 
+def save_array(path: Path, array: "NDArray[Any]") -> None:
+    """Write an .npy file, atomically."""
+    import numpy as np
+
+    with atomic(path) as temporary, open(temporary, "wb") as stream:
+        np.save(stream, array)
+
+
 def load_array(path: Path, mapped: bool = False) -> "NDArray[Any]":
     """Read an .npy file, or memory-map it if ``mapped``. Pickled objects are never loaded.
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from condensery.errors import UserError
-from condensery.system.files import atomic, read_json, write_json
+from condensery.system.files import read_json, save_array, write_json
 from condensery.text.words import unspaced
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ class Vocabulary:
 
     def save(self, folder: Path) -> None:
         """Write ``vocabulary.json`` and ``vocabulary.npy`` (the flags ``continues``) into ``folder``."""
-        with atomic(folder / "vocabulary.npy") as temporary, open(temporary, "wb") as stream:
-            np.save(stream, self.continues)
+        save_array(folder / "vocabulary.npy", self.continues)
         ids = {name: getattr(self, name) for name in NEEDED}
         write_json(folder / "vocabulary.json", {"size": self.size, **ids, "special": self.special.tolist()})
 

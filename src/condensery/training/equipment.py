@@ -4,11 +4,10 @@ import torch
 
 from condensery.errors import UserError
 from condensery.models.encoder import Encoder
+from condensery.models.precision import DTYPES
 from condensery.models.varlen import best_kernel
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Precision
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from condensery.distributed import from_rank_zero, rank, replicated
-from condensery.training.equipment import DTYPES
+from condensery.models.precision import autocast
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Precision
 
@@ -79,7 +79,7 @@ def _peak(
     largest = max(batch.chunks, key=lambda chunk: chunk.tokens)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    with torch.autocast(device.type, DTYPES[precision], enabled=precision != "fp32"):
+    with autocast(device, precision):
         vectors, own = encoder.encode(largest)
         total = sum(own.values(), vectors.float().sum() * 0.0)
         if total.requires_grad:  # false where the chunk's tower is frozen

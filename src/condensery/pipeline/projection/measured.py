@@ -11,8 +11,8 @@ from torch.utils.benchmark import Timer, timer
 from transformers import BertConfig, BertForMaskedLM
 
 from condensery.models.flops import Step
+from condensery.models.precision import autocast
 from condensery.stages.workload import Work
-from condensery.training.equipment import DTYPES
 
 REACHED = 0.87  # share of a plain BERT's throughput that training and encoding reach: 0.79 to 0.98 on a CPU
 ENOUGH = 0.3  # seconds of measurement; shorter work is repeated
@@ -68,8 +68,7 @@ def step_rate(step: Step, device: str) -> float:
 
     def read() -> None:
         model.zero_grad()
-        precision = torch.autocast(device, DTYPES[step.precision], enabled=step.precision != "fp32")
-        with torch.set_grad_enabled(step.trained), precision:
+        with torch.set_grad_enabled(step.trained), autocast(device, step.precision):
             states = model.bert(ids).last_hidden_state  # (rows, length, hidden)
             scores = model.cls(states[:, :predicted])  # (rows, predicted, vocabulary)
             loss = states[:, 0].float().sum() + scores.float().logsumexp(-1).sum()

@@ -27,7 +27,7 @@ from condensery.retrieval.indexes.windows import FILE as WINDOWS
 from condensery.retrieval.indexes.windows import Windows, cut
 from condensery.retrieval.shards import compute_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
-from condensery.system.files import atomic, load_array, read_json, write_json
+from condensery.system.files import load_array, read_json, save_array, write_json
 from condensery.system.progress import ProgressTask, progress
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.prefixes import NONE
@@ -158,8 +158,7 @@ def encode_store(
                 vectors: NDArray[Any] = encoded(np.arange(*rows[number]), task)
                 if quantising is not None:
                     vectors = quantising.stored(folder, number, rows[number][0], vectors)
-                with atomic(shard_path(folder, number)) as temporary, open(temporary, "wb") as stream:
-                    np.save(stream, vectors)
+                save_array(shard_path(folder, number), vectors)
     return quantising
 
 
@@ -278,7 +277,6 @@ def write_dense_index(
     about |= {"dtype": layout["dtype"], "shards": plan}
     if windows is not None:
         about |= {"passages": len(windows.starts) - 1, "windows": layout["texts"]}
-        with atomic(folder / WINDOWS) as temporary, open(temporary, "wb") as stream:
-            np.save(stream, windows.starts)
+        save_array(folder / WINDOWS, windows.starts)
     write_json(folder / "index.json", about)
     return about if quantising is None else {**about, **quantising.write_recall(folder, len(plan))}

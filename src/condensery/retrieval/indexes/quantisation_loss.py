@@ -24,7 +24,7 @@ from condensery.retrieval.indexes.dense import BLOCK, DenseIndex, torch_search
 from condensery.retrieval.indexes.quantiser import FILE as LEVELS
 from condensery.retrieval.indexes.quantiser import QUANTISED, Quantiser
 from condensery.retrieval.ranking import top, unpack
-from condensery.system.files import atomic, load_array, read_json, write_json
+from condensery.system.files import load_array, read_json, save_array, write_json
 
 Dtype = Literal["float32", "float16", "int8", "binary"]
 SAMPLE = 1_024  # maximum number of passages to which the levels are fitted
@@ -82,8 +82,7 @@ class Quantising:
         """
         keys = torch_search(self.queries, iter([(first, vectors)]), DEPTHS[-1] + 1, "cpu")
         (folder / EXACT).mkdir(exist_ok=True)
-        with atomic(folder / EXACT / f"{number:05d}.npy") as temporary, open(temporary, "wb") as stream:
-            np.save(stream, keys)
+        save_array(folder / EXACT / f"{number:05d}.npy", keys)
         return self.quantiser.codes(vectors)
 
     def write_recall(self, folder: Path, shards: int) -> dict[str, Any]:

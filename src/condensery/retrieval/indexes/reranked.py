@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.retrieval.ranking import Ranking, ordered, scores_in
-from condensery.system.files import atomic, load_array, read_json, write_json
+from condensery.system.files import load_array, read_json, save_array, write_json
 from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection
 
@@ -65,8 +65,7 @@ def write_reranked(folder: Path, collection: Collection, query_rows: Rows, depth
 
     Returns the content of ``index.json``.
     """
-    with atomic(folder / "queries.npy") as temporary, open(temporary, "wb") as stream:
-        np.save(stream, query_rows)
+    save_array(folder / "queries.npy", query_rows)
     about = {"method": "rerank", "passages": len(collection.passages), "split": split}
     about |= {"queries": len(query_rows), "depth": depth}
     write_json(folder / "index.json", about)

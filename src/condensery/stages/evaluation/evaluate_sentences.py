@@ -9,9 +9,10 @@ import torch
 from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.sentence_tasks import nearer, spearman
 from condensery.models.checkpoints.saving import load_retriever
+from condensery.models.precision import autocast
 from condensery.retrieval.finite import check_finite
 from condensery.stages.base import Context
-from condensery.stages.devices import autocast, torch_device
+from condensery.stages.devices import torch_device
 from condensery.stages.evaluation.config import EvaluateSentencesConfig
 from condensery.system.files import write_json
 from condensery.system.progress import progress

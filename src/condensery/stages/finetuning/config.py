@@ -109,10 +109,11 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """with ``passages``: random passages of the collection, sampled anew each step, that are negatives of all queries"""
     towers: Literal["shared", "separate"] = "shared"
     """shared: one encoder for queries and passages; separate: one encoder for each"""
-    query_length: TextLength = 32
-    """maximum tokens of a query, including [CLS] and [SEP]"""
-    passage_length: TextLength = 128
-    """maximum tokens of a passage; with ``passages``, the length of that index is used instead"""
+    query_length: TextLength | None = 32
+    """maximum tokens of a query, including [CLS] and [SEP]; null: as many as the retriever in ``init`` reads"""
+    passage_length: TextLength | None = 128
+    """maximum tokens of a passage; null: as many as the retriever in ``init`` reads; with ``passages``, the length of that
+    index is used instead"""
     mask_known_positives: bool = True
     """exclude other relevant passages of the batch, by judgement or by identical text, as negatives; false: keep them,
     as in the papers' code"""
@@ -133,17 +134,20 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """peak learning rate of AdamW"""
 
     def lengths(self) -> dict[str, int]:
-        """Return no lengths where the passages are frozen, since the retriever's own lengths are then used."""
-        return super().lengths() if self.passages is None else {}
+        """Return the lengths that are given; none where the passages are frozen, since the retriever's own are then used."""
+        given = {key: tokens for key, tokens in super().lengths().items() if tokens is not None}
+        return given if self.passages is None else {}
 
     def work(self, read: Read) -> Work:
         """Estimate the work of steps of queries, their positives and their hard negatives."""
-        sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.passage_length)
+        sizes = known(read, "tokens", "tokenizer", "init")
+        longest = self.passage_length or sizes.passage_length or self.backbone.max_positions
+        sizes = with_encoder(sizes, self.backbone, longest)
         each = 1 + (self.negatives_per_query if self.negatives or self.labels else 0)
         if self.passages is not None:
             sizes, each = replace(sizes, same_passages=True), 0
         texts = self.text_batch_size if self.text_queries else 0
-        return training_work(self, sizes, each, self.passage_length, contrast=True, texts=texts)
+        return training_work(self, sizes, each, longest, contrast=True, texts=texts)
 
     def by_content(self) -> set[str]:
         """Also return ``text_batch_size`` where ``text_queries`` is not set."""
@@ -469,7 +473,7 @@ def training_work(
     if config.train_queries is not None:
         queries = float(config.train_queries)
     if sizes.encoder is not None and text is not None:
-        question = min(QUESTION, config.query_length)
+        question = min(QUESTION, config.query_length or QUESTION)
         each = min(text + 2, longest) if contrast else min(text + 1 + question, longest)
         rows = config.batch_size * (passages + contrast) + texts * (1 + min(passages, 1))
         length = (passages * each + contrast * question) / (passages + contrast)

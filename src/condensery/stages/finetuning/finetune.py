@@ -17,7 +17,7 @@ from condensery.stages.finetuning.batching import adaptive_order
 from condensery.stages.finetuning.config import FinetuneConfig
 from condensery.stages.finetuning.training_queries import training_queries, with_teacher
 from condensery.stages.frozen_passages import check_encoded_by, vectors_of
-from condensery.stages.training import initial_towers, loop_settings, run_training, validation_sample
+from condensery.stages.training import initial_towers, lengths_of_start, loop_settings, run_training, validation_sample
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries, Tokens
 from condensery.training.adaptive.callback import AdaptiveBatches
@@ -39,15 +39,16 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     by_text = left_out_by_text(training.by_text, context.stage_name)
     separate = config.towers == "separate" or config.passages is not None
     towers = initial_towers(config, context, tokens.vocabulary, separate)
-    index, lengths = _frozen(config, context, towers)
+    index, frozen = _frozen(config, context, towers)
+    query_length, passage_length = _lengths(config, context, frozen)
     data = TripleDataModule(
         tokens,
         context.input("tokenizer"),
         training=training,
         negatives_per_query=config.negatives_per_query if config.negatives or config.labels else 0,
         batch_size=config.batch_size,
-        query_length=config.query_length if lengths is None else min(config.query_length, lengths[0]),
-        passage_length=config.passage_length if lengths is None else lengths[1],
+        query_length=query_length,
+        passage_length=passage_length,
         chunk_tokens=config.budget,
         seed=config.seed,
         workers=context.runtime.workers,
@@ -76,8 +77,32 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     values = run_training(module, data, settings, config, context, sample, callbacks)
     shutil.rmtree(context.folder / SCHEDULE, ignore_errors=True)
     card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
-    module.save_pretrained(context.folder, context.input("tokenizer"), lengths or data.lengths, card)
+    module.save_pretrained(context.folder, context.input("tokenizer"), frozen or data.lengths, card)
     return {"queries": len(training.rows), **by_text, **values}
+
+
+def _lengths(config: FinetuneConfig, context: Context, frozen: tuple[int, int] | None) -> tuple[int, int]:
+    """Return the maximum tokens of a query and of a passage in training.
+
+    Args:
+        config: config of the stage; a length of null is that of the initial retriever.
+        context: context of the stage.
+        frozen: the lengths of the retriever whose passage vectors are frozen; None where passages are encoded.
+
+    Raises:
+        UserError: a length is null, and the initial checkpoint does not record its lengths.
+    """
+    if frozen is not None:
+        return min(config.query_length or frozen[0], frozen[0]), frozen[1]
+    own = lengths_of_start(config, context) or (None, None)
+    query, passage = config.query_length or own[0], config.passage_length or own[1]
+    if query is None or passage is None:
+        key = "query_length" if query is None else "passage_length"
+        raise UserError(
+            f"stages.{context.stage_name}.{key}: null means the length of the retriever in init, which does not record it;"
+            " give a number"
+        )
+    return query, passage
 
 
 def _frozen(

@@ -11,9 +11,10 @@ from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.blending import same_weights
 from condensery.models.checkpoints.saving import SavedRetriever
+from condensery.models.precision import autocast
 from condensery.reporting.choice import HELD_OUT
 from condensery.stages.base import Context
-from condensery.stages.devices import autocast, torch_device
+from condensery.stages.devices import torch_device
 from condensery.stages.finetuning.config import SampleConfig
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Passages, Queries, Tokens

@@ -19,7 +19,7 @@ from condensery.stages.frozen_passages import vectors_of
 from condensery.stages.pair_scorers import cross_encoder
 from condensery.stages.pretraining.config import DistilRankingConfig
 from condensery.stages.training import loop_settings, run_training
-from condensery.system.files import atomic, load_array
+from condensery.system.files import load_array, save_array
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries, Tokens
 from condensery.tokens.prefixes import Prefixes
@@ -86,8 +86,7 @@ def _ranked(
         depth, label = min(config.depth, len(teacher)), f"{context.stage_name}: teacher"
         found: list[np.ndarray] = [*ranked(ask, queries.texts_at(rows), depth, label)]
         for file, part in zip(files, found, strict=True):
-            with atomic(file) as temporary, open(temporary, "wb") as stream:
-                np.save(stream, part)
+            save_array(file, part)
     scores, passages = (load_array(file) for file in files)
     if not config.cross_encoders:
         return scores, passages

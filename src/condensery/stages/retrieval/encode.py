@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.models.biencoder import QUERY
 from condensery.models.checkpoints.saving import load_retriever
+from condensery.models.precision import autocast
 from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
 from condensery.stages.base import Context
-from condensery.stages.devices import autocast, torch_device
+from condensery.stages.devices import torch_device
 from condensery.stages.frozen_passages import check_encoded_by
 from condensery.stages.retrieval.config import BYTES, EncodeConfig
 from condensery.stages.sharing import process_group
