@@ -75,8 +75,8 @@ class TripleBatches:
     Attributes:
         in_batch_teacher: function that scores each query with every passage of the batch (Lin et al. 2020); None = no such
             teacher.
-        pairs: function that draws positives and hard negatives in place of ``draw``, with the same arguments and result;
-            None = they are drawn as described above.
+        pairs: function that draws positives and hard negatives, with the arguments and result of ``draw``; None =
+            ``draw_evenly``.
 
     Args:
         queries, passages: token stores of the collection; ``titles``: token store of the passages' titles, or None.
@@ -237,8 +237,10 @@ class TripleBatches:
 
     def draw(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
         """Draw positives (b,) and hard negatives (b, negatives) for the queries ``chosen`` (b,) in an epoch."""
-        if self.pairs is not None:
-            return self.pairs(epoch, chosen)
+        return (self.pairs or self.draw_evenly)(epoch, chosen)
+
+    def draw_evenly(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
+        """Draw as ``draw``; all positives of a query are equally likely, and its negatives by their weights."""
         positive = self._positives(epoch, chosen)
         return positive, self._hard_negatives(epoch, chosen, positive)
 
@@ -253,13 +255,7 @@ class TripleBatches:
         """
         if not self.negatives:
             return np.empty((len(chosen), 0), dtype=np.int64)
-        training, pool = self.training, self.training.negatives[chosen].astype(np.int64)  # (b, m)
-        if training.known is not None:
-            pool = without_repeats(training.known.passages.first(pool))
-        flat, numbers = training.no_negatives(chosen)
-        known = np.split(flat, np.cumsum(numbers)[:-1])
-        for row, passages in enumerate(known):
-            pool[row, np.isin(pool[row], passages)] = -1
+        training, (pool, known) = self.training, self.pools(chosen)
         places = np.arange(pool.shape[1])[None, :]  # (1, m)
         draws = uniforms(self.seed, "negative", epoch, index=chosen[:, None], second=places)  # (b, m)
         if training.weights is not None:
@@ -276,6 +272,25 @@ class TripleBatches:
                 taken = training.known.passages.copies(taken)
             drawn[row, gaps] = _others(draws[row, gaps], taken, len(self.passages), positive[row])
         return drawn if training.known is None else training.known.passages.first(drawn)
+
+    def pools(self, chosen: Ids) -> tuple[Ids, list[Ids]]:
+        """Return the passages from which hard negatives of queries are drawn, and those that are excluded.
+
+        Args:
+            chosen: (b,) the queries.
+
+        Returns:
+            the hard negatives (b, m), -1 for padding and for excluded passages; and for each query the passages of the
+            collection that are no negatives of it, ascending.
+        """
+        training, pool = self.training, self.training.negatives[chosen].astype(np.int64)  # (b, m)
+        if training.known is not None:
+            pool = without_repeats(training.known.passages.first(pool))
+        flat, numbers = training.no_negatives(chosen)
+        known = np.split(flat, np.cumsum(numbers)[:-1])
+        for row, passages in enumerate(known):
+            pool[row, np.isin(pool[row], passages)] = -1
+        return pool, known
 
     def _judged(self, chosen: Ids) -> Ids:
         """Return the pairs of a query of the batch and a passage that is excluded as its negative: (j, 2)."""
