@@ -29,8 +29,9 @@ class BiEncoderModule(TowersModule):
 
     Args:
         model: see ``TowersModule``.
-        loss: name of a loss (info_nce, learning_to_rank, margin_mse, kl, matryoshka, or a registered loss); a mapping with
-            ``name`` and the loss's options; or a ``RetrievalLoss``. margin_mse and kl need a ``teacher`` in the data module.
+        loss: name of a loss (info_nce, passage_centric, learning_to_rank, margin_mse, kl, rank_consistent, matryoshka, or a
+            registered loss); a mapping with ``name`` and the loss's options; or a ``RetrievalLoss``. margin_mse, kl and
+            rank_consistent need a ``teacher`` in the data module.
         mask_known_positives: exclude as negatives the passages of the batch that are relevant to the query, by judgement or
             by their text, but are not the drawn positive. The papers' code counts them as negatives.
         temperature: temperature of the loss; ignored where ``loss`` is a ``RetrievalLoss``.
