@@ -53,7 +53,7 @@ class MarginMSE(RetrievalLoss):
         """
         teacher = _given(teacher, "margin_mse")
         taught = teacher.to(queries.dtype) / self.teacher_temperature  # (q, p)
-        errors = _margins(queries @ passages.T / self.temperature, positive) - _margins(taught, positive)  # (q, p)
+        errors = margins(queries @ passages.T / self.temperature, positive) - margins(taught, positive)  # (q, p)
         counted = ~taught.isnan() & ~taught.gather(1, positive[:, None]).isnan()  # (q, p)
         if known is not None:
             counted = counted & ~known  # (q, p)
@@ -68,8 +68,13 @@ def _given(teacher: Tensor | None, loss: str) -> Tensor:
     return teacher
 
 
-def _margins(scores: Tensor, positive: Tensor) -> Tensor:
-    """Return the score of each query's positive minus the score of each passage, (q, p)."""
+def margins(scores: Tensor, positive: Tensor) -> Tensor:
+    """Return the score of each query's positive minus the score of each passage, (q, p).
+
+    Args:
+        scores: (q, p) the score of each pair.
+        positive: (q,) the column of each query's positive.
+    """
     return scores.gather(1, positive[:, None]) - scores
 
 

@@ -15,12 +15,17 @@ Maker = TypeVar("Maker", bound="Callable[..., RetrievalLoss]")
 Named = str | Mapping[str, Any]
 _LOSSES: "dict[str, Callable[..., RetrievalLoss]]" = {}
 _OURS = {  # name -> the file in this folder
+    "dual_supervision": "dual_supervision",
     "info_nce": "info_nce",
     "kl": "distillation",
     "learning_to_rank": "learning_to_rank",
     "margin_mse": "distillation",
     "matryoshka": "matryoshka",
+    "passage_centric": "passage_centric",
+    "rank_consistent": "rank_consistent",
 }
+_TAUGHT = {"dual_supervision", "kl", "margin_mse", "rank_consistent"}  # need a teacher's scores
+_TWICE_TAUGHT = {"dual_supervision"}  # of these, the losses that need an in-batch teacher besides
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
@@ -90,18 +95,31 @@ def teaching(loss: Named) -> tuple[bool, bool]:
     if name in _OURS and isinstance(inner, str | Mapping):  # the loss inside of another loss
         return teaching(inner)
     if name in _OURS:
-        return (_OURS[name] == "distillation",) * 2
+        return (name in _TAUGHT,) * 2
     made = _LOSSES[name]
     return takes_teacher(made), bool(getattr(made, "needs_teacher", False))
 
 
-def takes_teacher(loss: Any) -> bool:
-    """Return whether ``forward`` of a loss or loss class takes ``teacher``; True for a function, which has no ``forward``."""
+def twice_taught(loss: Named) -> tuple[bool, bool]:
+    """Return whether a loss takes an in-batch teacher's scores beside a teacher's, and whether it needs them."""
+    name = check_name(loss)
+    if name in _OURS:
+        return (name in _TWICE_TAUGHT,) * 2
+    return takes_teacher(_LOSSES[name], "in_batch"), False
+
+
+def takes_teacher(loss: Any, argument: str = "teacher") -> bool:
+    """Return whether ``forward`` of a loss or loss class takes an argument; True for a function, which has no ``forward``.
+
+    Args:
+        loss: the loss, or its class or function.
+        argument: ``teacher``, or ``in_batch`` for the scores of an in-batch teacher beside it.
+    """
     forward = getattr(loss, "forward", None)
     if forward is None:
         return True
     known = inspect.signature(forward).parameters
-    return "teacher" in known or any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+    return argument in known or any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
 
 
 def _options(loss: Named) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Ge, Lt
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from condensery.losses.registry import check_loss, check_name, teaching
+from condensery.losses.registry import check_loss, check_name, teaching, twice_taught
 from condensery.models.flops import T5_BASE, EncoderSize, Step
 from condensery.ranges import Count, CountOrZero, Positive, PositiveShare, Share, Weight, no_room
 from condensery.stages.base import Input, Later, Operational, Precision, RowLength, Seed, StageConfig, TextLength
@@ -97,6 +97,9 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     teacher: Annotated[list[str], Input("pair_scores"), Later()] = []
     """stages with teacher scores (score_pairs), for distillation losses; if several score a pair, the first one's score
     is used"""
+    in_batch_teacher: Annotated[str | None, Input("index"), Later()] = None
+    """a stage with an index or an encoder, which scores each query with every passage of its batch (TCT-ColBERT); beside a
+    ``teacher`` only for dual_supervision"""
     passages: Annotated[str | None, Input("index"), Later()] = None
     """a stage with an index or an encoder, whose passage vectors stay frozen: only the query tower is trained (ADORE);
     null: passages are encoded too"""
@@ -120,8 +123,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     temperature: Positive = 1.0
     """temperature of the loss, which divides the inner products"""
     loss: str | dict[str, Any] = "info_nce"
-    """info_nce; margin_mse or kl, with a teacher; learning_to_rank (Zhao et al.), not for retrieval; matryoshka. With
-    options: {name: kl, teacher_temperature: 2.0, contrast_weight: 0.5}"""
+    """info_nce; with a teacher: margin_mse, kl, rank_consistent, dual_supervision; passage_centric (PAIR); learning_to_rank
+    (Zhao et al.); matryoshka. With options: {name: kl, teacher_temperature: 2.0}"""
     batching: Literal["random", "sequential", "adaptive"] = "random"
     """which queries form a batch: random, sequential (in file order) or adaptive (hard to tell apart, Zhao et al.)"""
     adaptive: AdaptiveConfig = AdaptiveConfig()
@@ -163,15 +166,18 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
                 "shared_negatives",
                 "so many passages would be encoded in each step; set passages to an index, or it to 0",
             )
-        takes, needs = teaching(self.loss)
-        if needs and not self.teacher:
+        (takes, needs), name = teaching(self.loss), check_name(self.loss)
+        given = [key for key in ("teacher", "in_batch_teacher") if getattr(self, key)]
+        if needs and not given:
             advice = "set teacher to the stages that made them (score_pairs)"
-            return "loss", f"{check_name(self.loss)} learns from a teacher's scores, and there are none; {advice}"
-        if self.teacher and not takes:
-            return (
-                "teacher",
-                f"the loss {check_name(self.loss)} takes no teacher's scores; set loss to margin_mse or kl",
-            )
+            return "loss", f"{name} learns from a teacher's scores, and there are none; {advice}"
+        if given and not takes:
+            return given[0], f"the loss {name} takes no teacher's scores; set loss to margin_mse or kl"
+        takes_both, needs_both = twice_taught(self.loss)
+        if needs_both and len(given) < 2:
+            return "loss", f"{name} learns from two teachers; set teacher and in_batch_teacher"
+        if len(given) > 1 and not takes_both:
+            return "in_batch_teacher", f"the loss {name} learns from one teacher; set teacher or in_batch_teacher"
         return super().input_error(inputs)
 
     @field_validator("loss")

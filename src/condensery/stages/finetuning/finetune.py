@@ -1,6 +1,7 @@
 """Stage ``finetune``: trains a bi-encoder on judged queries (Karpukhin et al. 2020), with hard negatives from any sources."""
 
 import shutil
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.saving import load_retriever
 from condensery.retrieval.indexes.dense import DenseIndex
+from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
 from condensery.stages.card import card_of, name_of_data
@@ -24,7 +26,7 @@ from condensery.training.adaptive.callback import AdaptiveBatches
 from condensery.training.adaptive.order import AdaptiveOrder
 from condensery.training.data.steps import Order, items_in_sequence
 from condensery.training.data.training_queries import TextQueries, TrainingQueries
-from condensery.training.data.triple_batches import TripleBatches
+from condensery.training.data.triple_batches import Scores, TripleBatches
 from condensery.training.data.triples import TripleDataModule
 from condensery.training.held_out import chosen_queries
 from condensery.training.modules.biencoder import BiEncoderModule
@@ -32,8 +34,16 @@ from condensery.training.modules.biencoder import BiEncoderModule
 SCHEDULE = "schedule"  # subfolder for files that adaptive batches need during training
 
 
-def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
-    """Train the retriever and save the last step's weights as a checkpoint; return the metrics for the manifest."""
+def finetune(
+    config: FinetuneConfig, context: Context, sampling: Callable[[TripleBatches], None] | None = None
+) -> dict[str, Any]:
+    """Train the retriever and save the last step's weights as a checkpoint; return the metrics for the manifest.
+
+    Args:
+        config: config of the stage.
+        context: context of the stage.
+        sampling: function that sets another ``order`` or ``pairs`` of the batches, for stages of other samplings.
+    """
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = with_teacher(training_queries(config, context, collection), context)
     by_text = left_out_by_text(training.by_text, context.stage_name)
@@ -60,6 +70,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     data.batches.vectors = index.passage_vectors if index else None
     data.batches.shared_negatives = config.shared_negatives
     data.batches.text_queries = _text_queries(config, context, len(tokens.passages))
+    data.batches.in_batch_teacher = _in_batch_teacher(context, collection)
     settings = loop_settings(
         config, data.batches
     )  # before the true order, which may need a process that runs beside the training
@@ -72,6 +83,8 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
         **config.optimiser(),
     )
     data.batches.order = order = _order(config, context, training) or data.batches.order
+    if sampling is not None:
+        sampling(data.batches)
     callbacks = [AdaptiveBatches(order, data.batches)] if isinstance(order, AdaptiveOrder) else []
     sample = validation_sample(config, module, context, data.lengths)
     values = run_training(module, data, settings, config, context, sample, callbacks)
@@ -123,6 +136,14 @@ def _frozen(
     named = f"stages.{context.stage_name}.passages: {config.passages}"
     check_encoded_by(towers, first.passage_length, first, named)
     return index, (first.query_length, first.passage_length)
+
+
+def _in_batch_teacher(context: Context, collection: Collection) -> Scores | None:
+    """Return the function that scores passages with the retriever ``in_batch_teacher``; None where there is none."""
+    folders = [artifact.path for artifact in context.made_from.get("in_batch_teacher", ())]
+    if not folders:
+        return None
+    return open_index(folders[0], collection, context.runtime.threads, device="cpu").score
 
 
 def _text_queries(config: FinetuneConfig, context: Context, passages: int) -> TextQueries | None:

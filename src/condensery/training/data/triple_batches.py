@@ -1,6 +1,7 @@
 """Batches for fine-tuning: queries, one positive for each query, and hard negatives."""
 
 from bisect import insort
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,6 +22,8 @@ from condensery.training.data.steps import ALL, Batch, Ids, Order, PassageVector
 from condensery.training.data.teaching import taught
 from condensery.training.data.training_queries import NOTHING, TextQueries, TrainingQueries, drawn_positives
 
+Scores = Callable[[Ids, Ids], NDArray[np.float32]]  # rows of queries (n,) and passages (n, k) -> scores (n, k)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TripleBatch(Batch):
@@ -38,6 +41,8 @@ class TripleBatch(Batch):
         scored: (s, 2) pairs of a query of the batch and the collection row of a passage that the teacher scored for it.
         scores: (s,) fp32, the teacher's scores of the pairs in ``scored``.
         vectors: (p, d) frozen vectors of the passages; None = the passages are encoded.
+        in_batch: (q, P) fp32, an in-batch teacher's scores of this process's queries and the P passages of all processes,
+            ascending by row; NaN for a query built from a passage. None = no in-batch teacher.
     """
 
     positive: Tensor
@@ -48,6 +53,7 @@ class TripleBatch(Batch):
     scored: Tensor | None = None
     scores: Tensor | None = None
     vectors: Tensor | None = None
+    in_batch: Tensor | None = None
 
 
 def taught_batch(batch: TripleBatch, training: TrainingQueries, chosen: Ids) -> TripleBatch:
@@ -65,6 +71,12 @@ class TripleBatches:
     If the pool is too small, the missing negatives are drawn from the whole corpus. A passage that is judged relevant to the
     query is never drawn as its hard negative. Neither is a passage with the text of a relevant passage or of the query
     (``NoNegatives``). A passage that occurs twice in a batch is encoded once.
+
+    Attributes:
+        in_batch_teacher: function that scores each query with every passage of the batch (Lin et al. 2020); None = no such
+            teacher.
+        pairs: function that draws positives and hard negatives, with the arguments and result of ``draw``; None =
+            ``draw_evenly``.
 
     Args:
         queries, passages: token stores of the collection; ``titles``: token store of the passages' titles, or None.
@@ -110,6 +122,8 @@ class TripleBatches:
         self.query_length, self.passage_length = query_length, passage_length
         self.budget, self.seed, self.prefixes, self.vectors = budget, seed, prefixes, vectors
         self.text_queries, self.shared_negatives = text_queries, shared_negatives
+        self.in_batch_teacher: Scores | None = None
+        self.pairs: Callable[[int, Ids], tuple[Ids, Ids]] | None = None
         self.order = order or partial(items_of_step, batch_size=batch_size, items=len(training.rows), seed=seed)
 
     def steps_an_epoch(self) -> int:
@@ -122,7 +136,22 @@ class TripleBatches:
         chosen, replicated = share.of(items)
         made_of_text = self.text_queries
         of_text = NOTHING if made_of_text is None else made_of_text.of_step(step, self.seed, share, replicated)
-        return replace(self.batch_of(epoch, chosen, of_text, self._shared(step)), replicated=replicated)
+        made = replace(self.batch_of(epoch, chosen, of_text, self._shared(step)), replicated=replicated)
+        if self.in_batch_teacher is None:
+            return made
+        whole = len(chosen) == len(items)
+        passages = made.passages.numpy() if whole else self._all_passages(step, epoch, items)  # (P,)
+        scores = np.full((len(made.positive), len(passages)), np.nan, np.float32)  # (q, P)
+        asked = np.broadcast_to(passages, (len(chosen), len(passages)))
+        scores[: len(chosen)] = self.in_batch_teacher(self.training.rows[chosen], asked)
+        return replace(made, in_batch=torch.from_numpy(scores))
+
+    def _all_passages(self, step: int, epoch: int, items: Ids) -> Ids:
+        """Return the passages (P,) that the batches of all processes hold in a step, ascending."""
+        positive, hard = self.draw(epoch, items)
+        made_of_text = self.text_queries
+        of_text = NOTHING if made_of_text is None else made_of_text.of_step(step, self.seed, ALL, replicated=True)
+        return np.unique(np.concatenate([positive, hard.reshape(-1), self._of_text(of_text)[1], self._shared(step)]))
 
     def batch_of(self, epoch: int, chosen: Ids, of_text: Ids = NOTHING, shared: Ids = NOTHING) -> TripleBatch:
         """Return a batch of any queries, with the positives and hard negatives that are drawn for them in an epoch.
@@ -208,6 +237,10 @@ class TripleBatches:
 
     def draw(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
         """Draw positives (b,) and hard negatives (b, negatives) for the queries ``chosen`` (b,) in an epoch."""
+        return (self.pairs or self.draw_evenly)(epoch, chosen)
+
+    def draw_evenly(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
+        """Draw as ``draw``; all positives of a query are equally likely, and its negatives by their weights."""
         positive = self._positives(epoch, chosen)
         return positive, self._hard_negatives(epoch, chosen, positive)
 
@@ -222,13 +255,7 @@ class TripleBatches:
         """
         if not self.negatives:
             return np.empty((len(chosen), 0), dtype=np.int64)
-        training, pool = self.training, self.training.negatives[chosen].astype(np.int64)  # (b, m)
-        if training.known is not None:
-            pool = without_repeats(training.known.passages.first(pool))
-        flat, numbers = training.no_negatives(chosen)
-        known = np.split(flat, np.cumsum(numbers)[:-1])
-        for row, passages in enumerate(known):
-            pool[row, np.isin(pool[row], passages)] = -1
+        training, (pool, known) = self.training, self.pools(chosen)
         places = np.arange(pool.shape[1])[None, :]  # (1, m)
         draws = uniforms(self.seed, "negative", epoch, index=chosen[:, None], second=places)  # (b, m)
         if training.weights is not None:
@@ -245,6 +272,25 @@ class TripleBatches:
                 taken = training.known.passages.copies(taken)
             drawn[row, gaps] = _others(draws[row, gaps], taken, len(self.passages), positive[row])
         return drawn if training.known is None else training.known.passages.first(drawn)
+
+    def pools(self, chosen: Ids) -> tuple[Ids, list[Ids]]:
+        """Return the passages from which hard negatives of queries are drawn, and those that are excluded.
+
+        Args:
+            chosen: (b,) the queries.
+
+        Returns:
+            the hard negatives (b, m), -1 for padding and for excluded passages; and for each query the passages of the
+            collection that are no negatives of it, ascending.
+        """
+        training, pool = self.training, self.training.negatives[chosen].astype(np.int64)  # (b, m)
+        if training.known is not None:
+            pool = without_repeats(training.known.passages.first(pool))
+        flat, numbers = training.no_negatives(chosen)
+        known = np.split(flat, np.cumsum(numbers)[:-1])
+        for row, passages in enumerate(known):
+            pool[row, np.isin(pool[row], passages)] = -1
+        return pool, known
 
     def _judged(self, chosen: Ids) -> Ids:
         """Return the pairs of a query of the batch and a passage that is excluded as its negative: (j, 2)."""

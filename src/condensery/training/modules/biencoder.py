@@ -29,8 +29,9 @@ class BiEncoderModule(TowersModule):
 
     Args:
         model: see ``TowersModule``.
-        loss: name of a loss (info_nce, learning_to_rank, margin_mse, kl, matryoshka, or a registered loss); a mapping with
-            ``name`` and the loss's options; or a ``RetrievalLoss``. margin_mse and kl need a ``teacher`` in the data module.
+        loss: name of a loss (info_nce, passage_centric, learning_to_rank, margin_mse, kl, rank_consistent, matryoshka, or a
+            registered loss); a mapping with ``name`` and the loss's options; or a ``RetrievalLoss``. margin_mse, kl and
+            rank_consistent need a ``teacher`` in the data module.
         mask_known_positives: exclude as negatives the passages of the batch that are relevant to the query, by judgement or
             by their text, but are not the drawn positive. The papers' code counts them as negatives.
         temperature: temperature of the loss; ignored where ``loss`` is a ``RetrievalLoss``.
@@ -74,7 +75,7 @@ class BiEncoderModule(TowersModule):
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder, and the loss over the queries and passages of all processes."""
         number = len(batch.positive)
-        self._check_teacher(batch.teacher is not None)
+        self._check_teacher(batch.teacher is not None, batch.in_batch is not None)
 
         def contrast(vectors: Tensor) -> Tensor:
             queries, passages, positive, known = vectors[:number], vectors[number:], batch.positive, batch.known
@@ -88,14 +89,19 @@ class BiEncoderModule(TowersModule):
                     teacher = {"teacher": joined_teacher(batch.passages, number, batch.scored, batch.scores)}
                 queries = gathered(queries)  # (Q, d)
                 passages, positive, known = joined_passages(passages, batch.passages, positive, batch.judged)
+            if batch.in_batch is not None:
+                teacher["in_batch" if teacher else "teacher"] = gathered(batch.in_batch)  # (Q, P)
             masked = known if self.mask_known_positives else None
             return self.loss(queries, passages, positive, masked, **teacher)
 
         return Featured(self.model, self.loss), contrast
 
-    def _check_teacher(self, there: bool) -> None:
+    def _check_teacher(self, there: bool, in_batch: bool) -> None:
         """Raise ``UserError`` if the loss needs teacher scores that the batch lacks, or cannot take the batch's scores."""
         name = type(self.loss).__name__
+        if there and in_batch and not takes_teacher(self.loss, "in_batch"):
+            raise UserError(f"the loss {name} learns from one teacher; give the data a teacher or an in-batch teacher")
+        there = there or in_batch
         if there and not takes_teacher(self.loss):
             raise UserError(
                 f"the batch has a teacher's scores, which the loss {name} cannot take: its forward has no argument"

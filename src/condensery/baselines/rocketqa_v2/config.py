@@ -1,0 +1,89 @@
+"""Configs of the stages of RocketQAv2 (Ren et al. 2021)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, Self
+
+from pydantic import model_validator
+
+from condensery.models.flops import Step
+from condensery.ranges import Count, Positive, Share, no_room
+from condensery.stages.base import Input, RowLength, StageConfig, TextLength
+from condensery.stages.finetuning.config import QueriesConfig
+from condensery.stages.registry import stage
+from condensery.stages.training_config import EncoderStageConfig, ValidatedConfig
+from condensery.stages.workload import QUESTION, Read, Work, known, with_encoder
+
+Divergence = Literal["of_retriever", "of_reranker"]
+
+
+@stage("train_jointly", "train_jointly:train_jointly", version=1, makes="encoder", together=True)
+class TrainJointlyConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
+    """Train a retriever and a re-ranker together, by dynamic listwise distillation (RocketQAv2).
+
+    Both score the same list for each query: a positive and ``negatives_per_query`` negatives. The re-ranker learns which
+    passage is the positive, and both learn to agree. The artifact is the retriever, and ``joint_reranker`` takes the
+    re-ranker out of it.
+    """
+
+    init_reranker: Annotated[str, Input("cross_encoder")]
+    """the stage with the initial re-ranker (train_cross_encoder)"""
+    negatives_per_query: Count = 127
+    """negatives in a query's list, besides the positive"""
+    divergence: Divergence = "of_retriever"
+    """of_retriever: KL(retriever || re-ranker); of_reranker: KL(re-ranker || retriever); both models get its gradient"""
+    towers: Literal["shared", "separate"] = "separate"
+    """shared: one encoder for queries and passages; separate: one encoder for each"""
+    temperature: Positive = 1.0
+    """divisor of the retriever's inner products"""
+    query_length: TextLength = 32
+    """maximum tokens of a query, including [CLS] and [SEP]"""
+    passage_length: TextLength = 128
+    """maximum tokens of a passage that the retriever reads"""
+    length: RowLength = 160
+    """maximum tokens of query and passage together, as the re-ranker reads them"""
+    batch_size: Count = 96
+    """queries per step"""
+    epochs: Positive | None = 2
+    """passes over the queries"""
+    warmup_ratio: Share = 0.0
+    """share of the steps in which the learning rate rises; afterwards it falls linearly to zero"""
+    learning_rate: Positive = 1e-5
+    """peak learning rate of AdamW"""
+
+    @model_validator(mode="after")
+    def _room_for_a_passage(self) -> Self:
+        if wrong := no_room(self.query_length, self.length):
+            raise ValueError(wrong)
+        return self
+
+    def work(self, read: Read) -> Work:
+        """Estimate the work of lists, whose passages are read twice: by themselves, and beside the query."""
+        sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.passage_length)
+        queries, text, step = sizes.collection.queries.get(self.split), sizes.collection.passage_tokens, None
+        if sizes.encoder is not None and text is not None:
+            listed, question = 1 + self.negatives_per_query, min(QUESTION, self.query_length)
+            alone, beside = min(text + 2, self.passage_length), min(text + 1 + question, self.length)
+            rows = self.batch_size * (2 * listed + 1)
+            length = (listed * (alone + beside) + question) / (2 * listed + 1)
+            step = Step(sizes.encoder, rows, length, self.budget, contrast=True, precision=self.precision)
+        return self.training(sizes, step, self.train_queries or queries)
+
+
+@stage("joint_reranker", "train_jointly:joint_reranker", version=1, makes="cross_encoder")
+class JointRerankerConfig(StageConfig):
+    """Take the re-ranker out of a retriever that was trained together with it (train_jointly)."""
+
+    trained: Annotated[str, Input("encoder")]
+    """the stage of kind train_jointly"""
+    tokens: Annotated[str, Input("tokens")] = "tokens"
+    """the stage with the token ids that the re-ranker reads"""
+
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """Report an encoder that was trained without a re-ranker."""
+        if all(isinstance(config, TrainJointlyConfig) for config in inputs["trained"]):
+            return None
+        return "trained", f"{self.trained} has no re-ranker; name a stage of kind train_jointly"
+
+    def work(self, read: Read) -> Work:
+        """Return no work: the re-ranker is copied."""
+        return Work(known(read), seconds=0.1)

@@ -1,0 +1,70 @@
+"""The loss of LED (Zhang et al. 2023): contrast, and the order in which a lexical teacher ranks a query's passages.
+
+Symbols in shapes: q queries and p passages of a batch, d dimensions of a vector, m scored passages of a query at most.
+"""
+
+from torch import Tensor
+
+from condensery.errors import UserError
+from condensery.losses.info_nce import info_nce
+from condensery.losses.registry import register
+from condensery.losses.retrieval_loss import RetrievalLoss
+from condensery.ranges import Positive, Weight, check_numbers
+
+
+@register("rank_consistent")
+class RankConsistent(RetrievalLoss):
+    """InfoNCE plus the pairwise rank-consistent regularisation of LED (Zhang et al. 2023, "Lexicon-Enlightened Dense").
+
+    The regularisation is the mean, over all pairs of passages (d, d') of a query that the teacher ranks as d before d', of
+
+        max(0, s(q, d') - s(q, d)),
+
+    where s is the student's score. So only the order of the teacher's scores counts, not their size; pairs of equal scores
+    are left out. This is a weaker lesson than a distribution over the passages (``kl``), because a lexical teacher need not
+    be better than its student. LED's lexicon-augmented contrast is InfoNCE with the teacher's own hard negatives: mine them
+    with the teacher, and name them among the ``negatives``.
+
+    Args:
+        temperature: divisor of the inner products.
+        weight: weight of the regularisation.
+        contrast_weight: weight of the InfoNCE loss over the whole batch.
+
+    Raises:
+        UserError: the temperature is not above 0, or a weight is below 0.
+    """
+
+    needs_teacher = True
+
+    def __init__(self, temperature: Positive = 1.0, weight: Weight = 1.0, contrast_weight: Weight = 1.0) -> None:
+        check_numbers(RankConsistent, locals(), "rank_consistent")
+        super().__init__()
+        self.temperature, self.weight, self.contrast_weight = temperature, weight, contrast_weight
+
+    def forward(
+        self,
+        queries: Tensor,
+        passages: Tensor,
+        positive: Tensor,
+        known: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        """Return the weighted sum of both losses, a scalar. Arguments as in ``RetrievalLoss``.
+
+        A passage that is ``known`` to be relevant is excluded as a negative in InfoNCE only. Raises ``UserError`` without a
+        teacher.
+        """
+        if teacher is None:
+            raise UserError("rank_consistent learns from a teacher's scores, and there are none")
+        scored = ~teacher.isnan()  # (q, p)
+        most = int(scored.sum(dim=1).max())
+        first = scored.int().argsort(dim=1, descending=True, stable=True)[
+            :, :most
+        ]  # (q, m) the scored passages come first
+        theirs = teacher.gather(1, first)  # (q, m), NaN where a query has fewer
+        ours = (queries @ passages.T).gather(1, first) / self.temperature  # (q, m)
+        before = theirs[:, :, None] > theirs[:, None, :]  # (q, m, m), False where a score is NaN
+        excess = (ours[:, None, :] - ours[:, :, None]).clamp(min=0)  # (q, m, m): score of d' minus score of d
+        regularisation = (excess * before).sum() / before.sum().clamp(min=1)
+        contrast = info_nce(queries, passages, positive, known, self.temperature)
+        return self.contrast_weight * contrast + self.weight * regularisation

@@ -1,0 +1,71 @@
+"""The small recipes of the distilled baselines run to their tables, and their students have learned from their teachers."""
+
+import numpy as np
+import pytest
+from small_runs import MODEL, metrics_of, run_command, some_text, write_beir
+
+from condensery.models.checkpoints.saving import load_retriever
+from condensery.models.cross_encoder import load_reranker
+from condensery.system.files import read_json
+
+TRAINED = ("pretrain_cocondenser", "finetune", "train_cross_encoder", "finetune_tas_b", "train_jointly")
+FEW = [f"++stage.{kind}.{key}" for kind in TRAINED for key in ("steps=2", "epochs=null", "batch_size=6")]
+GIVEN = {
+    "tas_b": ["stages.clusters.clusters=3"],
+    "pair": ["data.unlabelled_queries=8", "stage.pseudo_label.positive=0.3", "stage.pseudo_label.negative=0.3"],
+    "rocketqa_v2": ["stage.rerank.depth=5"],
+    "simlm": ["stage.rerank.depth=5"],
+}
+BASE = ["BM25", "round 1", "teacher: round 1 + BM25", "without a teacher"]
+ROWS = {
+    "tas_b": [
+        *(*BASE, "margin-MSE", "+ topics (TAS)", "+ balanced margins (TAS-Balanced)"),
+        "+ in-batch teacher (TAS-B)",
+    ],
+    "tct_colbert": [*BASE, "KL: its own passages", "TCT: the whole batch"],
+    "led": [
+        *(row for row in BASE if "teacher:" not in row),
+        "+ BM25's negatives",
+        "LED: + BM25's order",
+        "KL: BM25's scores",
+    ],
+    "pair": [
+        *("BM25", "round 1", "query-centric, pseudo-labels", "query-centric, then judged queries"),
+        *("PAIR, pseudo-labels", "PAIR, then judged queries"),
+    ],
+    "rocketqa_v2": [
+        *(*(row for row in BASE if "teacher:" not in row), "RocketQAv2 retriever"),
+        *("round 1 + first re-ranker", "RocketQAv2 retriever + re-ranker"),
+    ],
+    "simlm": [
+        *("BM25", "retriever 1 (BM25's negatives)", "retriever 2 (mined negatives)"),
+        *("retriever 2 + re-ranker", "retriever 3 (distilled)"),
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A small collection, and one store for all recipes, which share their first stages."""
+    folder = tmp_path_factory.mktemp("distilled")
+    root = write_beir(folder / "beir", some_text(documents=24, seed=5))
+    return ["data=squad", f"data.root={root}", f"output_root={folder / 'out'}", "logger=csv", *MODEL, *FEW]
+
+
+@pytest.mark.parametrize("recipe", ROWS)
+def test_it_runs_to_its_table(recipe: str, given: list[str]) -> None:
+    done = run_command(f"experiment={recipe}", *given, *GIVEN.get(recipe, [])).sound()
+    found = metrics_of(done.folder)
+    assert list(found) == ROWS[recipe]
+    assert all(0 < value <= 1 for row in found.values() for value in row.values())
+    stages = done.folder / "stages"
+    if recipe == "rocketqa_v2":
+        assert (stages / "joint" / "reranker" / "condensery.json").is_file()
+        before, after = (load_reranker(stages / name).model.state_dict() for name in ("cross_encoder", "reranker"))
+        assert any(not np.array_equal(one, after[name]) for name, one in before.items()), "it was trained further"
+        assert load_retriever(stages / "joint").model.shared
+        assert read_json(stages / "joint" / "manifest.json")["metrics"]["steps"] == 2
+    if recipe == "tas_b":
+        assert read_json(stages / "clusters" / "manifest.json")["metrics"]["clusters"] == 3
+    again = run_command(f"experiment={recipe}", *given, *GIVEN.get(recipe, [])).sound()
+    assert again.computed == [], "all is there already"
