@@ -103,7 +103,10 @@ def _of_hydra(error: BaseException) -> str:
     if option:
         from condensery.errors import close_to
 
-        return f"{option[1]}={option[2]}: there is no such option{close_to(option[2], option[3].split())}"
+        hint = close_to(option[2], option[3].split())
+        if "did you mean" not in hint:
+            hint = f"; one of your own is FOLDER/{option[1]}/{option[2]}.yaml with --config-dir FOLDER{hint}"
+        return f"{option[1]}={option[2]}: there is no such option{hint}"
     text = text.partition("Config search path:")[0]
     if "'study/" in text:
         text += " (the folder study is now called base)"
