@@ -135,7 +135,7 @@ def test_a_command_composes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(here)
-    given = one_job(words)
+    given = [str(PROJECT / word) if word.startswith("examples/recipes") else word for word in one_job(words)]
     chosen = dict(word.split("=", 1) for word in given if "=" in word)
     besides = {"output_root": tmp_path / "out", "dry_run": "plan"}
     asked = filled(given, roots, tmp_path) + [f"{key}={besides[key]}" for key in besides if key not in chosen]
@@ -172,6 +172,14 @@ def test_python_on_a_page_is_that_of_an_example(page: Path) -> None:
     examples = [path.read_text() for path in (PROJECT / "examples").rglob("*.py")]
     for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
         assert any(block in example for example in examples), block
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_a_recipe_on_a_page_is_that_of_an_example(page: Path) -> None:
+    """Its command, which stands below it, is composed above."""
+    examples = [path.read_text() for path in (PROJECT / "examples").rglob("*.yaml")]
+    for block in re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        assert block in examples, block
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

@@ -66,6 +66,9 @@ def _raised_in_hydra(error: BaseException) -> bool:
 
 def _of_hydra(error: BaseException) -> str:
     text = str(error) or str(error.__cause__ or type(error).__name__)
+    unheaded = re.match(r"In '(experiment/[^']*)': Could not override '[^']*@experiment", text)
+    if unheaded:
+        return f"{unheaded[1]}: the first line of a recipe must be `# @package _global_`"
     unknown = re.match(r"Could not override '([^']*)'", text)
     if unknown:
         from condensery.errors import close_to
