@@ -32,6 +32,7 @@ FORMATS = {
     "data=documents": "condenser_stsb",
     "data=tevatron": "data=tevatron",
 }
+LIKE = {"search": "cocondenser_local"}  # a recipe of examples/ -> one of ours with the same kind of data
 LINK = re.compile(r"""\]\(([^)\s]+)\)|src="([^"]+)\"""")
 
 
@@ -106,7 +107,9 @@ def filled(words: list[str], roots: dict[str, Path], folder: Path) -> list[str]:
     """The arguments with small folders in the places of DIR, FOLDER and the like."""
     recipe = next((word.partition("=")[2] for word in words if word.startswith("experiment=")), "")
     recipe = {"RECIPE": "quickstart"}.get(recipe, recipe)
-    root = next((roots[FORMATS[word]] for word in words if word in FORMATS), roots.get(recipe, folder))
+    root = next(
+        (roots[FORMATS[word]] for word in words if word in FORMATS), roots.get(LIKE.get(recipe, recipe), folder)
+    )
     given = [f"data.root={root}"] if recipe in roots else []
     places = {
         "experiment": recipe,
