@@ -39,11 +39,8 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     device = torch_device(context.runtime.accelerator)
     retriever = load_retriever(context.input("model"))
     model = retriever.model.to(device).eval()
-    encoder, advice = (
-        context.artifact("model").manifest["name"],
-        "set backbone.tokenizer to the encoder's folder or name",
-    )
-    check_same_tokenizer(context.input("model"), tokens.vocabulary, f"stages.{context.stage_name}: {encoder}", advice)
+    what, advice = f"stages.{context.stage_name}: {config.model}", "set backbone.tokenizer to the encoder's own"
+    check_same_tokenizer(context.input("model"), tokens.vocabulary, what, advice)
 
     def vectors(chunk: Chunk) -> torch.Tensor:
         with torch.inference_mode(), autocast(device, config.precision):
