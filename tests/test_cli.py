@@ -108,6 +108,7 @@ def test_output_lies_beside_run_py_wherever_it_is_called_from(project: Path, tmp
         (["+study=small"], ["+study=small", "base=small"]),
         (["stages.plain.learning_rte=1", "data.root=x"], ["stages.plain.learning_rte", "'learning_rate'"]),
         (["experiment=smoka"], ["experiment=smoka", "no such option", "'smoke'"]),
+        (["experiment=of_mine"], ["experiment=of_mine", "FOLDER/experiment/of_mine.yaml", "--config-dir FOLDER"]),
         (["seed=[1"], ["seed=[1", "key=value"]),
         (["seed"], ["seed", "key=value"]),
         (["ask=", "data.root=x"], ["ask", "empty"]),

@@ -32,6 +32,7 @@ FORMATS = {
     "data=documents": "condenser_stsb",
     "data=tevatron": "data=tevatron",
 }
+LIKE = {"search": "cocondenser_local"}  # a recipe of examples/ -> one of ours with the same kind of data
 LINK = re.compile(r"""\]\(([^)\s]+)\)|src="([^"]+)\"""")
 
 
@@ -106,7 +107,9 @@ def filled(words: list[str], roots: dict[str, Path], folder: Path) -> list[str]:
     """The arguments with small folders in the places of DIR, FOLDER and the like."""
     recipe = next((word.partition("=")[2] for word in words if word.startswith("experiment=")), "")
     recipe = {"RECIPE": "quickstart"}.get(recipe, recipe)
-    root = next((roots[FORMATS[word]] for word in words if word in FORMATS), roots.get(recipe, folder))
+    root = next(
+        (roots[FORMATS[word]] for word in words if word in FORMATS), roots.get(LIKE.get(recipe, recipe), folder)
+    )
     given = [f"data.root={root}"] if recipe in roots else []
     places = {
         "experiment": recipe,
@@ -135,7 +138,7 @@ def test_a_command_composes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(here)
-    given = one_job(words)
+    given = [str(PROJECT / word) if word.startswith("examples/recipes") else word for word in one_job(words)]
     chosen = dict(word.split("=", 1) for word in given if "=" in word)
     besides = {"output_root": tmp_path / "out", "dry_run": "plan"}
     asked = filled(given, roots, tmp_path) + [f"{key}={besides[key]}" for key in besides if key not in chosen]
@@ -172,6 +175,14 @@ def test_python_on_a_page_is_that_of_an_example(page: Path) -> None:
     examples = [path.read_text() for path in (PROJECT / "examples").rglob("*.py")]
     for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
         assert any(block in example for example in examples), block
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_a_recipe_on_a_page_is_that_of_an_example(page: Path) -> None:
+    """Its command, which stands below it, is composed above."""
+    examples = [path.read_text() for path in (PROJECT / "examples").rglob("*.yaml")]
+    for block in re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        assert block in examples, block
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

@@ -48,7 +48,7 @@ register_format(LinesSource, read)
 
 @register("margin")
 def margin(margin: float = 1.0, temperature: float = 1.0) -> Any:
-    """max(0, margin + score of another passage - score of the positive), the mean over all pairs."""
+    """max(0, margin + score of a negative - score of the positive), the mean over all pairs."""
     from torch import Tensor
 
     from condensery import RetrievalLoss
@@ -58,7 +58,8 @@ def margin(margin: float = 1.0, temperature: float = 1.0) -> Any:
 
         def forward(self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None) -> Tensor:
             scores = queries @ passages.T / temperature
-            return (scores - scores.gather(1, positive[:, None]) + margin).clamp(min=0).mean()
+            excess = (scores - scores.gather(1, positive[:, None]) + margin).clamp(min=0)  # (q, p)
+            return (excess if known is None else excess.masked_fill(known, 0)).mean()
 
     return Margin()
 

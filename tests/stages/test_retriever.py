@@ -9,10 +9,12 @@ from single_stage import inputs, run_stage
 from transformers import AutoModel, BertConfig, BertModel
 
 from condensery.errors import UserError
+from condensery.models.checkpoints.backbone import load_masked_language_model
 from condensery.models.checkpoints.saving import load_retriever
 from condensery.stages.retrieval.config import RetrieverConfig
 from condensery.system.files import write_json
-from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
+from condensery.tokens.vocabulary import Vocabulary
 
 
 @pytest.fixture
@@ -52,6 +54,28 @@ def test_lengths_that_cannot_be_are_said(
 ) -> None:
     with pytest.raises(UserError, match=message):
         run_stage("retriever", tmp_path / "made", {}, folder=checkpoint, **lengths)
+
+
+def other_tokenizer(folder: Path) -> None:
+    train_wordpiece(["Pack my box with five dozen liquor jugs, and judge my vow: sphinx of black quartz."], 100, folder)
+
+
+def test_texts_that_were_split_by_another_tokenizer_are_not_encoded(checkpoint: Path, tmp_path: Path) -> None:
+    corpus, tokens, encoder = (tmp_path / name for name in ("corpus", "tokens", "encoder"))
+    other_tokenizer(tmp_path / "other")
+    run_stage("tokens", tokens, {"corpus": corpus, "tokenizer": tmp_path / "other"})
+    run_stage("retriever", encoder, {}, folder=checkpoint, query_length=16, passage_length=40)
+    said = "stages.encode: start reads another tokenizer than the texts; set backbone.tokenizer to the encoder's own"
+    with pytest.raises(UserError, match=said):
+        run_stage("encode", tmp_path / "vectors", {"model": encoder, "tokens": tokens, "corpus": corpus}, model="start")
+
+
+def test_a_checkpoint_is_not_trained_on_the_tokens_of_another_tokenizer(checkpoint: Path, tmp_path: Path) -> None:
+    other_tokenizer(tmp_path / "other")
+    ours, other = (Vocabulary.of(load_tokenizer(tmp_path / name)) for name in ("tokenizer", "other"))
+    load_masked_language_model(checkpoint, ours)
+    with pytest.raises(UserError, match=r"reads another tokenizer than the texts; set backbone.tokenizer to the check"):
+        load_masked_language_model(checkpoint, other)
 
 
 def test_it_is_known_by_its_content_wherever_it_lies(checkpoint: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 Maker = TypeVar("Maker", bound="Callable[..., RetrievalLoss]")
 Named = str | Mapping[str, Any]
 _LOSSES: "dict[str, Callable[..., RetrievalLoss]]" = {}
+OWN_LOSSES = "; for one of your own set CONDENSERY_STAGES to the module that registers it"
 _OURS = {  # name -> the file in this folder
     "dual_supervision": "dual_supervision",
     "info_nce": "info_nce",
@@ -26,6 +27,8 @@ _OURS = {  # name -> the file in this folder
 }
 _TAUGHT = {"dual_supervision", "kl", "margin_mse", "rank_consistent"}  # need a teacher's scores
 _TWICE_TAUGHT = {"dual_supervision"}  # of these, the losses that need an in-batch teacher besides
+_NEED_OPTIONS = {"matryoshka"}  # built-in losses with an option that has no default
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
@@ -58,26 +61,30 @@ def check_name(loss: Named) -> str:
         raise ValueError(f"a loss with options has a name beside them, one of {', '.join(sorted(names))}")
     name = loss if isinstance(loss, str) else str(loss["name"])
     if name not in names:
-        raise ValueError(f"there is no loss {name!r}{close_to(name, names)}")
+        hint = close_to(name, names)
+        raise ValueError(f"there is no loss {name!r}{hint if 'did you mean' in hint else OWN_LOSSES + hint}")
     return name
 
 
 def check_loss(loss: Named) -> str:
     """Check the name and the options of a loss, and return the name.
 
-    The file of the loss is imported only if options are given.
+    The file of a built-in loss is imported only if options are given, or if the loss needs some.
 
     Raises:
-        ValueError: there is no such loss, the loss has no such option, or the value of an option is outside the range in
-            the option's annotation.
+        ValueError: there is no such loss, the loss has no such option, an option without a default is not given, or the
+            value of an option is outside the range in the option's annotation.
     """
     name, options = check_name(loss), _options(loss)
-    if options:
+    if options or name in _LOSSES or name in _NEED_OPTIONS:
         made = _made_by(name)
         known = inspect.signature(made).parameters
-        unknown = [str(option) for option in options if option not in known]
-        if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        unknown = [str(option) for option in options if not _takes(made, str(option))]
+        if unknown:
             raise ValueError(f"{name} has no option {shown(unknown[0])!r}{close_to(unknown[0], known)}")
+        plain = (option for option, how in known.items() if how.default is how.empty and how.kind in _BY_NAME)
+        if missing := [option for option in plain if option not in {*options, "temperature"}]:
+            raise ValueError(f"{name} needs a value of {missing[0]!r}: {{name: {name}, {missing[0]}: ...}}")
         if isinstance(inner := options.get("loss"), str | Mapping):  # the loss inside of another loss
             check_loss(inner)
         if wrong := first_fault(annotations_of(made), options):
@@ -126,6 +133,11 @@ def _options(loss: Named) -> dict[str, Any]:
     return {} if isinstance(loss, str) else {key: value for key, value in loss.items() if key != "name"}
 
 
+def _takes(made: "Callable[..., RetrievalLoss]", option: str) -> bool:
+    known = inspect.signature(made).parameters
+    return option in known or any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+
+
 def _made_by(name: str) -> "Callable[..., RetrievalLoss]":
     if name in _OURS:
         import_module(f"condensery.losses.{_OURS[name]}")
@@ -137,7 +149,7 @@ def make_loss(loss: Named, **options: Any) -> "RetrievalLoss":
 
     Args:
         loss: the name, or a mapping with ``name`` and options.
-        options: further options; the options in the mapping take precedence.
+        options: further options, each passed on if the loss takes it; the options in the mapping take precedence.
 
     Raises:
         UserError: there is no such loss, or it does not take these options.
@@ -147,6 +159,8 @@ def make_loss(loss: Named, **options: Any) -> "RetrievalLoss":
     except ValueError as error:
         raise UserError(f"loss: {error}") from None
     try:
-        return _made_by(name)(**{**options, **_options(loss)})
+        made = _made_by(name)
+        taken = {option: value for option, value in options.items() if _takes(made, option)}
+        return made(**{**taken, **_options(loss)})
     except TypeError as error:
         raise UserError(f"loss: {name}: {error}") from None

@@ -29,6 +29,9 @@ class RetrievalLoss(nn.Module):
     needs_teacher: bool = False
     normalised: bool = False
 
+    def __init__(self) -> None:  # without an `__init__` of its own, a subclass takes no options
+        super().__init__()
+
     def prepare(self, hidden_size: int, seed: int) -> None:
         """Create the trainable weights of the loss, if it has any.
 
@@ -55,8 +58,8 @@ class RetrievalLoss(nn.Module):
             queries: (q, d) features in fp32 or wider.
             passages: (p, d) features of the positives and hard negatives of all queries.
             positive: (q,) the row of each query's positive in ``passages``.
-            known: (q, p) bool, True where a passage is known to be relevant to the query, so that it can be excluded as a
-                negative; None = no passage is excluded.
+            known: (q, p) bool, True where a passage is known to be relevant to the query, its positive among them. The loss
+                itself excludes these passages as negatives. None = no passage is excluded.
             teacher: (q, p) fp32, the teacher's score of each pair, NaN where there is no score; None = there is no teacher.
                 The argument is passed only if there is a teacher.
         """

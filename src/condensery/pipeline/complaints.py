@@ -64,6 +64,9 @@ def _raised_in_hydra(error: BaseException) -> bool:
 
 def _of_hydra(error: BaseException) -> str:
     text = str(error) or str(error.__cause__ or type(error).__name__)
+    unheaded = re.match(r"In '(experiment/[^']*)': Could not override '[^']*@experiment", text)
+    if unheaded:
+        return f"{unheaded[1]}: the first line of a recipe must be `# @package _global_`"
     unknown = re.match(r"Could not override '([^']*)'", text)
     if unknown:
         from condensery.errors import close_to
@@ -101,7 +104,10 @@ def _of_hydra(error: BaseException) -> str:
     if option:
         from condensery.errors import close_to
 
-        return f"{option[1]}={option[2]}: there is no such option{close_to(option[2], option[3].split())}"
+        hint = close_to(option[2], option[3].split())
+        if "did you mean" not in hint:
+            hint = f"; one of your own is FOLDER/{option[1]}/{option[2]}.yaml with --config-dir FOLDER{hint}"
+        return f"{option[1]}={option[2]}: there is no such option{hint}"
     text = text.partition("Config search path:")[0]
     if "'study/" in text:
         text += " (the folder study is now called base)"

@@ -151,6 +151,7 @@ TYPES = {
     "float": "a number",
     "bool": "true or false",
     "string": "text",
+    "path": "a path",
     "list": "a list",
     "dict": "a mapping",
     "model": "a mapping",

@@ -120,7 +120,7 @@ class Examples:
 
     Attributes:
         best, other: names of the compared rows; ``other`` is None if there is only one row.
-        by_answers: True if a passage is relevant if it contains an answer, False if it is relevant by judgement.
+        by_answers: True = passages that contain an answer are relevant, False = passages that are judged relevant are.
         job: the sweep job to which the rows belong; empty if there is only one job.
     """
 

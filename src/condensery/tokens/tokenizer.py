@@ -72,6 +72,21 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
     return tokenizer
 
 
+def check_same_tokenizer(checkpoint: Path, vocabulary: Vocabulary, what: str, advice: str) -> None:
+    """Raise ``UserError`` if a checkpoint's folder has another tokenizer than the texts that the model is to read.
+
+    Args:
+        checkpoint: folder of the checkpoint; without a ``tokenizer.json`` nothing is checked.
+        vocabulary: vocabulary of the texts.
+        what: name of the checkpoint in the error message.
+        advice: what to do, at the end of the error message.
+    """
+    if (checkpoint / "tokenizer.json").is_file() and not vocabulary.agrees_with(
+        Vocabulary.of(load_tokenizer(checkpoint))
+    ):
+        raise UserError(f"{what} reads another tokenizer than the texts; {advice}")
+
+
 def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", what: str) -> None:
     """Raise ``UserError`` for settings that the library loads without an error but that make it fail on the first text.
 

@@ -84,6 +84,12 @@ class Vocabulary:
         """Every id that is not special, (V - s,). Random replacements are drawn from these ids."""
         return np.flatnonzero(~self.is_special).astype(np.int64)
 
+    def agrees_with(self, other: "Vocabulary") -> bool:
+        """Whether the ids that both have seem to mean the same tokens; one of the two may have further tokens at its end."""
+        both = min(self.size, other.size)
+        same = all(getattr(self, name) == getattr(other, name) for name in NEEDED)
+        return same and np.array_equal(self.continues[:both], other.continues[:both])
+
     def save(self, folder: Path) -> None:
         """Write ``vocabulary.json`` and ``vocabulary.npy`` (the flags ``continues``) into ``folder``."""
         save_array(folder / "vocabulary.npy", self.continues)

@@ -13,10 +13,12 @@ from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.loading import Allowed, load_weights, readable
 from condensery.models.families import FAMILIES
 from condensery.system.files import read_json
+from condensery.tokens.tokenizer import check_same_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
 _FAMILIES = ", ".join(FAMILIES)
 
+OWN_TOKENIZER = "set backbone.tokenizer to the checkpoint's own"
 # heads of other tasks with which a checkpoint may have been saved
 LM_HEAD = "the head for masked tokens"
 OTHER_HEADS = ("pooler", "cls.seq_relationship", "classifier", "pre_classifier", "qa_outputs")
@@ -61,6 +63,7 @@ def load_masked_language_model(
             attn_implementation="eager",
         )
     check_words(model, source, vocabulary)
+    check_same_tokenizer(folder, vocabulary, str(source), OWN_TOKENIZER)
     return model
 
 
@@ -69,7 +72,7 @@ def check_words(model: PreTrainedModel, source: str | Path, vocabulary: Vocabula
     if model.config.vocab_size < vocabulary.size:
         raise UserError(
             f"{source}: the model knows {model.config.vocab_size} tokens, the tokenizer {vocabulary.size};"
-            " set backbone.tokenizer to the checkpoint's own"
+            f" {OWN_TOKENIZER}"
         )
 
 

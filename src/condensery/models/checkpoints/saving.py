@@ -26,6 +26,7 @@ from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.backbone import (
     DECODERS,
     OTHER_HEADS,
+    OWN_TOKENIZER,
     check_words,
     checkpoint_config,
     load_masked_language_model,
@@ -53,7 +54,7 @@ from condensery.models.pooling import shapes_of
 from condensery.models.vectors import VectorOptions, VectorSettings
 from condensery.system.files import write_json
 from condensery.system.inputs import standing
-from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.tokenizer import check_same_tokenizer, load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
 HEAD = "condenser_head.safetensors"
@@ -259,6 +260,7 @@ def backbone_towers(config: BackboneConfig, vocabulary: Vocabulary, seed: int, s
         return BiEncoder.from_encoder(encoder, separate)
     model = load_biencoder(config.name, separate, config.dropout, options, config.revision)
     check_words(model.passage.model, config.name, vocabulary)
+    check_same_tokenizer(checkpoint_folder(config.name, config.revision), vocabulary, config.name, OWN_TOKENIZER)
     return model
 
 

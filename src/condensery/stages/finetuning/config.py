@@ -369,8 +369,8 @@ class KeepBestConfig(SampleConfig):
     shares: Annotated[list[Share], Field(min_length=1)] = [0.25, 0.5, 0.75, 1.0]
     """interpolation shares of the trained weights that are tried; the remaining share is the initial encoder's"""
     level: PositiveShare = 0.05
-    """p-value (paired randomisation test against the initial encoder) below which the best candidate is kept, if not
-    lower on dev; 1: no test"""
+    """the best candidate is kept if the p-value of its gain over the initial encoder is below this, and it is not lower
+    on dev (paired randomisation test); 1: no test"""
     add_left_out_queries: Annotated[bool, Later()] = False
     """with fewer dev queries than ``number``, also measure on the training queries that leave_out_dev_passages has
     excluded from training"""

@@ -352,8 +352,8 @@ class Bm25Config(StageConfig):
     stemmer: Annotated[str, AfterValidator(check_stemmer)] = "porter"
     """stemmer: a Snowball algorithm (Lucene uses porter), or none"""
     language: Annotated[str, AfterValidator(check_language)] = "auto"
-    """how text is split into words. auto: detected from the passages' letters; words: words alone; others:
-    docs/howto/other-languages.md"""
+    """how text is split into terms. auto: by the script of the passages; words: at blanks and punctuation in every
+    script; further values: docs/howto/other-languages.md"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of splitting all passages into words and indexing them."""
@@ -463,8 +463,8 @@ class FuseConfig(StageConfig):
     rank_constant: Weight = 60
     """constant of reciprocal_rank; the larger it is, the less the first ranks dominate"""
     weights: list[Weight] | None = None
-    """one weight for each retriever; null: the best on ``split`` by ``metric`` (equal without queries), or 1 each for
-    reciprocal_rank"""
+    """one weight for each retriever. null: chosen to maximise ``metric`` on ``split``, or equal where the split has no
+    queries; with reciprocal_rank, 1 each"""
     otherwise: list[Weight] | None = None
     """weights for the case that ``split`` has fewer than ``least_queries`` queries and ``weights`` is null; null: equal"""
     least_queries: Count = 1

@@ -25,6 +25,7 @@ from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.batches import Chunk
 from condensery.tokens.prefixes import Prefixes
+from condensery.tokens.tokenizer import check_same_tokenizer
 
 
 def several_shards(config: EncodeConfig, context: Context) -> bool:
@@ -39,6 +40,8 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     device = torch_device(context.runtime.accelerator)
     retriever = load_retriever(context.input("model"))
     model = retriever.model.to(device).eval()
+    what, advice = f"stages.{context.stage_name}: {config.model}", "set backbone.tokenizer to the encoder's own"
+    check_same_tokenizer(context.input("model"), tokens.vocabulary, what, advice)
 
     def vectors(chunk: Chunk) -> torch.Tensor:
         with torch.inference_mode(), autocast(device, config.precision):

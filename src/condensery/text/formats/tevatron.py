@@ -87,7 +87,11 @@ class KnownTexts:
         return True
 
     def check(self, passage: Passage, place: str) -> bool:
-        """Return whether the id is known. Raises ``UserError`` if the texts differ in more than white space."""
+        """Return whether an earlier passage has the same id.
+
+        Raises:
+            UserError: the texts of the two passages differ in more than white space.
+        """
         row = self.rows.get(id_hash(passage.id))
         if row is not None and self.hashes[row] != self._hash(passage):
             raise UserError(

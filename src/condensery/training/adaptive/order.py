@@ -153,7 +153,7 @@ class AdaptiveOrder:
         return self._negatives(self.dense(stored["queries"], stored["passages"]))
 
     def _negatives(self, similarity: sparse.csr_matrix) -> sparse.csr_matrix:
-        """Set to 0 the similarity of a query and a passage that is excluded as its negative, so that it adds no hardness."""
+        """Set the similarity to 0 where a passage is excluded as a negative of the query. Such pairs add no hardness."""
         passages, numbers = self.known or (self.positives, np.diff(self.starts))
         here = np.isin(passages, self.passages)
         place, queries = np.searchsorted(self.passages, passages[here]), np.repeat(np.arange(self.items), numbers)[here]
