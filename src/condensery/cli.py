@@ -68,17 +68,19 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
 
     Args:
         program: the function wrapped by ``hydra.main``.
-        home: the folder that contains ``outputs``.
+        home: the folder that contains ``outputs``, unless the environment variable CONDENSERY_HOME names another. The
+            recipes of its folder ``conf`` are the user's own.
     """
     print_anything()
+    of_outputs = os.environ.get("CONDENSERY_HOME") or str(home)
     try:
-        check_arguments([*sys.argv[1:], str(home)])
+        check_arguments([*sys.argv[1:], of_outputs])
     except UserError as refused:
         print(in_one_line(refused), file=sys.stderr)
         return 1
-    os.environ["CONDENSERY_HOME"] = str(home)
+    os.environ["CONDENSERY_HOME"] = of_outputs
     typed(sys.argv[1:])
-    recipe_guard.install(shows="--cfg" in sys.argv and "--package" not in sys.argv)
+    recipe_guard.install(shows="--cfg" in sys.argv and "--package" not in sys.argv, home=home)
     if os.environ.get("HYDRA_FULL_ERROR") == "1":  # a developer wants to see the whole traceback
         program()
         return 0
