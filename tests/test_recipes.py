@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from itertools import groupby, zip_longest
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import compositions
 import pytest
 import yaml
 from error_lines import names
+from hydra.core.hydra_config import HydraConfig
 from hydra.plugins.sweeper import Sweeper
 from small_runs import (
     MODEL,
@@ -36,6 +38,12 @@ from small_runs import (
     write_text_files,
 )
 from small_t5 import save_small_t5
+
+from condensery.pipeline import run
+from condensery.pipeline.graph import Graph
+from condensery.pipeline.projection.show import Costs
+from condensery.pipeline.reports import study
+from condensery.pipeline.store import Store
 
 CONF = PROJECT / "conf"
 RECIPES = sorted(
@@ -159,6 +167,30 @@ BY_NAME = {  # data that have a name and no root, and below which folder of smal
 OTHER_FORMATS |= {f"data={name}" for name in ("nq", "triviaqa", "tevatron")}
 
 
+@pytest.fixture
+def named_apart(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Check that stages of a sweep's jobs have one name only where they have one artifact; return the number of jobs."""
+    # Before the first job Hydra composes all of them to see that it can; here they are composed in any case
+    monkeypatch.setattr(Sweeper, "validate_batch_is_legal", lambda *_: None)
+    jobs: list[dict[str, str]] = []
+    project = run.project
+
+    def planned(graph: Graph, store: Store) -> Costs:
+        labels = study.labels(graph, [one.lstrip("+") for one in HydraConfig.get().overrides.task])
+        jobs.append({f"{name} · {labels.get(name, '')}": node.id for name, node in graph.nodes.items()})
+        return project(graph, store)
+
+    def check() -> int:
+        of: dict[str, set[str]] = {}
+        for name, identifier in (one for job in jobs for one in job.items()):
+            of.setdefault(name, set()).add(identifier)
+        assert not {name: ids for name, ids in of.items() if len(ids) > 1}
+        return len(jobs)
+
+    monkeypatch.setattr(run, "project", planned)
+    return check
+
+
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A small folder of each format: for a recipe the one that it reads."""
@@ -248,10 +280,8 @@ def test_every_recipe_composes_to_a_graph(
     "recipe", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in ABLATIONS]
 )
 def test_every_ablation_is_a_sweep_over_any_collection(
-    recipe: str, roots: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, roots: dict[str, Path], tmp_path: Path, named_apart: Callable[[], int]
 ) -> None:
-    # Before the first job Hydra composes all of them to see that it can; here they are composed in any case
-    monkeypatch.setattr(Sweeper, "validate_batch_is_legal", lambda *_: None)
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", "dry_run=plan", f"output_root={tmp_path}"]
     done = run_command("-m", f"experiment={recipe}", *given, *sentences_of(recipe, roots)).sound()
     assert "nobody can know" not in done.out, "the sizes of these files are known"
@@ -259,6 +289,33 @@ def test_every_ablation_is_a_sweep_over_any_collection(
     assert len(re.findall("^== job ", done.out, re.MULTILINE)) == settings * seeds
     for stage, number in SHARED[recipe].items():
         assert len(set(re.findall(rf" {stage} .* ([0-9a-f]{{16}}) ", done.out))) == number, stage
+    assert named_apart() == settings * seeds
+
+
+SWEEPS = [
+    name
+    for name in RECIPES
+    if name not in ABLATIONS and "sweeper" in str(yaml.safe_load((CONF / f"experiment/{name}.yaml").read_text()))
+]
+
+
+@pytest.mark.parametrize(
+    "recipe", [*SWEEPS, *(name for name in RECIPES if re.match("mixed_context|query_number", name))]
+)
+def test_jobs_of_every_sweep_have_names_of_their_own(
+    recipe: str, roots: dict[str, Path], tmp_path: Path, named_apart: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [f"data.root={roots[recipe]}"] if recipe in roots and recipe not in BEIR else []
+    if recipe == "cocondenser_beir":
+        given = [f"data.root={roots[recipe]},{roots['cocondenser_squad']}"]
+    if recipe == "cocondenser_beir_by_name":
+        given = ["data.name=beir/scifact,beir/nfcorpus"]
+    if recipe in ON_MARCO and recipe.startswith(("low_data", "query_number")):
+        given += ["table.split=test"]  # the files of TREC are not here
+    given += [*GIVEN.get(recipe, []), *sentences_of(recipe, roots), "trainer.precision=fp32"]
+    run_command("-m", f"experiment={recipe}", *given, "dry_run=plan", f"output_root={tmp_path / 'out'}").sound()
+    assert named_apart() > (recipe != "attention_entropy_nq"), "which sweeps over one value"
 
 
 def test_what_is_composed_once_is_what_hydra_composes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,8 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     root.logger.check_installed()
     if to_choose:
         announce(graph, store)
-        if failures := execute(starts.before(), store, _runtime(graph, root.name, {})):
+        before, labels = starts.before(), study.labels(graph, job.overrides) if job else {}
+        if failures := execute(before, store, _runtime(graph, job.study if job else root.name, labels)):
             return Finished(None, [], failures)
         starts = starts.once_made()
         graph = starts.graph(store)
