@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Callable
 from itertools import groupby, zip_longest
 from pathlib import Path
@@ -900,6 +901,49 @@ def test_rocketqa_on_msmarco_runs_to_its_table(marco: list[str], roots: dict[str
     labels = (done.folder / "stages" / "augmented" / "labels.jsonl").read_text().splitlines()
     assert len(labels) == len(TEXT.passages), "the queries that nobody judged, and no others"
     assert all('{"query_id": "x' in line for line in labels)
+
+
+ROCKETQA_NQ = [
+    "stage.finetune.batch_size=8", "stage.finetune.epochs=1", "stage.finetune.query_length=32",
+    "stage.finetune.passage_length=64", "stage.denoise.below=1", "stage.pseudo_label.positive=0.01",
+    "stage.pseudo_label.negative=0", "stage.train_cross_encoder.length=100", *CROSS,
+]  # fmt: skip
+
+
+def test_rocketqa_on_native_questions_labels_those_without_a_positive(tmp_path: Path) -> None:
+    root = write_dpr(tmp_path / "nq", TEXT)
+    file = root / "biencoder-nq-train.json"
+    entries = json.loads(file.read_text())
+    added = [
+        {"question": f"what about {words.split()[0]}", "answers": [words.split()[0]], "positive_ctxs": []}
+        for _, _, words, _ in TEXT.passages
+    ]
+    file.write_text(json.dumps([*entries, *added], indent=4))
+    recipe = ["experiment=rocketqa_nq", f"data.root={root}", f"output_root={tmp_path / 'out'}", "logger=csv", *MODEL]
+    done = run_command(*recipe, *ROCKETQA_NQ).sound()
+    assert list(metrics_of(done.folder)) == ["BM25", *ROCKETQA]
+    labels = (done.folder / "stages" / "augmented" / "labels.jsonl").read_text().splitlines()
+    assert [json.loads(line)["query_id"] for line in labels] == [
+        f"train-{len(entries) + at}" for at in range(len(added))
+    ]
+
+
+def test_rocketqa_on_questions_that_all_have_a_positive_ends_before_it_trains(
+    roots: dict[str, Path], tmp_path: Path
+) -> None:
+    given = [f"data.root={roots['rocketqa_nq']}", f"output_root={tmp_path}", "logger=csv", *MODEL, *ROCKETQA_NQ]
+    for state in ("read", "reused"):
+        done = run_command("experiment=rocketqa_nq", *given)
+        assert done.computed == ["corpus"] * (state == "read")
+        assert done.code == 1
+        assert done.err.count("\n") == 1
+        names(done.err, "stages.augmented.corpus", "every query of the collection nq is judged", "leave out")
+    planned = run_command("experiment=rocketqa_nq", *given, "dry_run=plan")
+    assert planned.err == done.err
+    shown = done.err.partition("leave out what needs it: ")[2]
+    assert f"#   {shown}" in (CONF / "experiment" / "rocketqa_nq.yaml").read_text()
+    without = run_command("experiment=rocketqa_nq", *given, *shlex.split(shown)).sound()
+    assert list(metrics_of(without.folder)) == ["BM25", *ROCKETQA[:-1]]
 
 
 def test_reranking_on_msmarco_runs_to_its_table(marco: list[str]) -> None:

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from condensery.errors import UserError
 from condensery.pipeline import pushing
 from condensery.pipeline.complaints import in_one_line
-from condensery.pipeline.executor import execute, warn
+from condensery.pipeline.executor import check_data, execute, warn
 from condensery.pipeline.graph import Graph, can_answer
 from condensery.pipeline.launch.hardware import check_devices
 from condensery.pipeline.launch.threads import threads_of_a_stage
@@ -117,6 +117,8 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         if to_choose:
             names = " or ".join(starts.labels)
             print(f"backbone.name: {names} is chosen on the way; shown as if the first were", flush=True)
+        made = [name for name, state in store.states(graph).items() if state == "hit"]
+        check_data(graph, store, made, made)
         return Finished(None, [], faults=[graph.missing] if graph.missing else [], costs=costs)
     if root.launcher.kind == "local":
         check_devices(root.trainer.accelerator, root.trainer.devices)
