@@ -11,6 +11,7 @@ from error_lines import names
 from small_runs import MODEL, Done, run_command, some_text, splits_of, write, write_beir, write_dpr, write_stsb
 
 from condensery.stages import data_checks
+from condensery.stages.base import references
 from condensery.stages.registry import registry
 from condensery.stages.training_config import OptimisedStageConfig
 
