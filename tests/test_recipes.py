@@ -555,6 +555,11 @@ def test_sentence_tasks_run_to_their_table(recipe: str, roots: dict[str, Path], 
     assert list(found) == ["random init", "BERT", "Condenser", "coCondenser"]
     assert all(list(values) == [metric] for values in found.values())
     assert "differs from BERT" in (done.folder / "table.md").read_text()
+    for table in ("sentence_tasks", f"low_data_{recipe.removeprefix('condenser_')}"):
+        run_command(f"table={table}", f"output_root={tmp_path}").sound()
+        lines = (tmp_path / "tables" / table / "table.csv").read_text().splitlines()
+        for row in found:  # trained on all examples
+            assert sum(f"{row}," in line and "1 seed" in line for line in lines) == 1, (row, lines)
 
 
 @pytest.mark.slow

@@ -41,6 +41,8 @@ class Row:
         warnings: caveats on the data behind the numbers, such as test queries that also occur in train.
         recommended: reasons for the recommendation if the table recommends this row (``table.recommend``); empty otherwise.
         settings: in a sweep, config key -> the values of this key in the jobs that produced this row.
+        configs: config key -> its values in the stages that the artifact was made by; empty if these are not known. They are
+            read from the artifacts, and are not written.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Row:
     failed: str = ""
     system: str = ""
     settings: dict[str, list[str]] = field(default_factory=dict, compare=False)
+    configs: dict[str, list[str]] = field(default_factory=dict, compare=False)
     warnings: Sequence[str] = field(default=(), compare=False)
     recommended: str = field(default="", compare=False)
 
@@ -155,6 +158,7 @@ def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[
             shared = set.intersection(*(set(row.metrics) for row in own.values()))
             means = {metric: float(np.mean([row.metrics[metric] for row in own.values()])) for metric in sorted(shared)}
             if means:
-                system, settings = next((row.system, row.settings) for row in own.values())
-                mean_rows.append(Row(name, of, split, means, seed=seed, system=system, settings=settings))
+                one = next(iter(own.values()))
+                known = {"system": one.system, "settings": one.settings, "configs": one.configs}
+                mean_rows.append(Row(name, of, split, means, seed=seed, **known))
     return mean_rows
