@@ -559,7 +559,7 @@ def test_sentence_tasks_run_to_their_table(recipe: str, roots: dict[str, Path], 
         run_command(f"table={table}", f"output_root={tmp_path}").sound()
         lines = (tmp_path / "tables" / table / "table.csv").read_text().splitlines()
         for row in found:  # trained on all examples
-            assert sum(f"{row}," in line and "1 seed" in line for line in lines) == 1, (row, lines)
+            assert sum(f",{row}," in line and "1 seed" in line for line in lines) == 1, (row, lines)
 
 
 @pytest.mark.slow
