@@ -159,6 +159,6 @@ def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[
             means = {metric: float(np.mean([row.metrics[metric] for row in own.values()])) for metric in sorted(shared)}
             if means:
                 one = next(iter(own.values()))
-                known = {"system": one.system, "settings": one.settings, "configs": one.configs}
-                mean_rows.append(Row(name, of, split, means, seed=seed, **known))
+                how = {"settings": one.settings, "configs": one.configs}
+                mean_rows.append(Row(name, of, split, means, seed=seed, system=one.system, **how))
     return mean_rows
