@@ -16,7 +16,6 @@ import os
 import platform
 import shutil
 import subprocess
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -29,6 +28,7 @@ from filelock import FileLock, Timeout
 from condensery.errors import UserError
 from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.launch.processes import compute
+from condensery.pipeline.seconds import Seconds
 from condensery.stages.base import Artifact, Context, Runtime
 from condensery.stages.registry import Stage, registry
 from condensery.system.files import content_hash, inside, read_json, write_json
@@ -175,10 +175,13 @@ class Store:
             for field, references in node.made_from.items()
         }
         self.check(artifact for artifacts in made_from.values() for artifact in artifacts)
-        wall, processor = time.monotonic(), _cpu_seconds()
-        summary, where = compute(stage, node.config, Context(node.name, folder, runtime, made_from))
-        seconds = {"wall_seconds": time.monotonic() - wall, "cpu_seconds": _cpu_seconds() - processor}
-        manifest = _manifest(stage, node, dict(summary), seconds)
+        seconds = Seconds(folder)
+        try:
+            summary, where = compute(stage, node.config, Context(node.name, folder, runtime, made_from))
+        except BaseException:
+            seconds.interrupted()
+            raise
+        manifest = _manifest(stage, node, dict(summary), seconds.total())
         manifest["machine"] = where
         files = _files(folder)
         _for_all(files.values())
@@ -312,11 +315,6 @@ def _manifest(stage: Stage, node: Node, summary: Mapping[str, Any], seconds: Map
         **{key: round(value, 3) for key, value in seconds.items()},
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
 
 
 @cache
