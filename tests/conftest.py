@@ -14,6 +14,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("CONDENSERY_PROGRESS", "off")
 os.environ.setdefault("WANDB_MODE", "disabled")
+os.environ.pop("CONDENSERY_HOME", None)  # it would move the outputs
 os.environ["IR_DATASETS_HOME"] = tempfile.mkdtemp(prefix="ir_datasets-")  # it asks once, when it is imported
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -101,6 +101,17 @@ def test_output_lies_beside_run_py_wherever_it_is_called_from(project: Path, tmp
     assert f"output_root: {project / 'outputs'}" in done.stdout.splitlines()
 
 
+def test_output_lies_where_the_user_says_for_all_commands(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONDENSERY_HOME", str(tmp_path / "own"))
+    done = run_py(project, tmp_path, "--cfg", "job", "--resolve")
+    assert f"output_root: {tmp_path / 'own' / 'outputs'}" in done.stdout.splitlines(), done.stderr
+    monkeypatch.setenv("CONDENSERY_HOME", "")
+    done = run_py(project, tmp_path, "--cfg", "job", "--resolve")
+    assert f"output_root: {project / 'outputs'}" in done.stdout.splitlines(), done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [

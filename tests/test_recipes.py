@@ -5,6 +5,8 @@ import gzip
 import hashlib
 import json
 import re
+import shlex
+from collections.abc import Callable
 from itertools import groupby, zip_longest
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import compositions
 import pytest
 import yaml
 from error_lines import names
+from hydra.core.hydra_config import HydraConfig
 from hydra.plugins.sweeper import Sweeper
 from small_runs import (
     MODEL,
@@ -36,6 +39,12 @@ from small_runs import (
     write_text_files,
 )
 from small_t5 import save_small_t5
+
+from condensery.pipeline import run
+from condensery.pipeline.graph import Graph
+from condensery.pipeline.projection.show import Costs
+from condensery.pipeline.reports import study
+from condensery.pipeline.store import Store
 
 CONF = PROJECT / "conf"
 RECIPES = sorted(
@@ -160,6 +169,30 @@ BY_NAME = {  # data that have a name and no root, and below which folder of smal
 OTHER_FORMATS |= {f"data={name}" for name in ("nq", "triviaqa", "tevatron")}
 
 
+@pytest.fixture
+def named_apart(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Check that stages of a sweep's jobs have one name only where they have one artifact; return the number of jobs."""
+    # Before the first job Hydra composes all of them to see that it can; here they are composed in any case
+    monkeypatch.setattr(Sweeper, "validate_batch_is_legal", lambda *_: None)
+    jobs: list[dict[str, str]] = []
+    project = run.project
+
+    def planned(graph: Graph, store: Store) -> Costs:
+        labels = study.labels(graph, [one.lstrip("+") for one in HydraConfig.get().overrides.task])
+        jobs.append({f"{name} · {labels.get(name, '')}": node.id for name, node in graph.nodes.items()})
+        return project(graph, store)
+
+    def check() -> int:
+        of: dict[str, set[str]] = {}
+        for name, identifier in (one for job in jobs for one in job.items()):
+            of.setdefault(name, set()).add(identifier)
+        assert not {name: ids for name, ids in of.items() if len(ids) > 1}
+        return len(jobs)
+
+    monkeypatch.setattr(run, "project", planned)
+    return check
+
+
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A small folder of each format: for a recipe the one that it reads."""
@@ -249,10 +282,8 @@ def test_every_recipe_composes_to_a_graph(
     "recipe", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in ABLATIONS]
 )
 def test_every_ablation_is_a_sweep_over_any_collection(
-    recipe: str, roots: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, roots: dict[str, Path], tmp_path: Path, named_apart: Callable[[], int]
 ) -> None:
-    # Before the first job Hydra composes all of them to see that it can; here they are composed in any case
-    monkeypatch.setattr(Sweeper, "validate_batch_is_legal", lambda *_: None)
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", "dry_run=plan", f"output_root={tmp_path}"]
     done = run_command("-m", f"experiment={recipe}", *given, *sentences_of(recipe, roots)).sound()
     assert "nobody can know" not in done.out, "the sizes of these files are known"
@@ -260,6 +291,33 @@ def test_every_ablation_is_a_sweep_over_any_collection(
     assert len(re.findall("^== job ", done.out, re.MULTILINE)) == settings * seeds
     for stage, number in SHARED[recipe].items():
         assert len(set(re.findall(rf" {stage} .* ([0-9a-f]{{16}}) ", done.out))) == number, stage
+    assert named_apart() == settings * seeds
+
+
+SWEEPS = [
+    name
+    for name in RECIPES
+    if name not in ABLATIONS and "sweeper" in str(yaml.safe_load((CONF / f"experiment/{name}.yaml").read_text()))
+]
+
+
+@pytest.mark.parametrize(
+    "recipe", [*SWEEPS, *(name for name in RECIPES if re.match("mixed_context|query_number", name))]
+)
+def test_jobs_of_every_sweep_have_names_of_their_own(
+    recipe: str, roots: dict[str, Path], tmp_path: Path, named_apart: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [f"data.root={roots[recipe]}"] if recipe in roots and recipe not in BEIR else []
+    if recipe == "cocondenser_beir":
+        given = [f"data.root={roots[recipe]},{roots['cocondenser_squad']}"]
+    if recipe == "cocondenser_beir_by_name":
+        given = ["data.name=beir/scifact,beir/nfcorpus"]
+    if recipe in ON_MARCO and recipe.startswith(("low_data", "query_number")):
+        given += ["table.split=test"]  # the files of TREC are not here
+    given += [*GIVEN.get(recipe, []), *sentences_of(recipe, roots), "trainer.precision=fp32"]
+    run_command("-m", f"experiment={recipe}", *given, "dry_run=plan", f"output_root={tmp_path / 'out'}").sound()
+    assert named_apart() > (recipe != "attention_entropy_nq"), "which sweeps over one value"
 
 
 def test_what_is_composed_once_is_what_hydra_composes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,6 +556,11 @@ def test_sentence_tasks_run_to_their_table(recipe: str, roots: dict[str, Path], 
     assert list(found) == ["random init", "BERT", "Condenser", "coCondenser"]
     assert all(list(values) == [metric] for values in found.values())
     assert "differs from BERT" in (done.folder / "table.md").read_text()
+    for table in ("sentence_tasks", f"low_data_{recipe.removeprefix('condenser_')}"):
+        run_command(f"table={table}", f"output_root={tmp_path}").sound()
+        lines = (tmp_path / "tables" / table / "table.csv").read_text().splitlines()
+        for row in found:  # trained on all examples
+            assert sum(f",{row}," in line and "1 seed" in line for line in lines) == 1, (row, lines)
 
 
 @pytest.mark.slow
@@ -844,6 +907,49 @@ def test_rocketqa_on_msmarco_runs_to_its_table(marco: list[str], roots: dict[str
     labels = (done.folder / "stages" / "augmented" / "labels.jsonl").read_text().splitlines()
     assert len(labels) == len(TEXT.passages), "the queries that nobody judged, and no others"
     assert all('{"query_id": "x' in line for line in labels)
+
+
+ROCKETQA_NQ = [
+    "stage.finetune.batch_size=8", "stage.finetune.epochs=1", "stage.finetune.query_length=32",
+    "stage.finetune.passage_length=64", "stage.denoise.below=1", "stage.pseudo_label.positive=0.01",
+    "stage.pseudo_label.negative=0", "stage.train_cross_encoder.length=100", *CROSS,
+]  # fmt: skip
+
+
+def test_rocketqa_on_native_questions_labels_those_without_a_positive(tmp_path: Path) -> None:
+    root = write_dpr(tmp_path / "nq", TEXT)
+    file = root / "biencoder-nq-train.json"
+    entries = json.loads(file.read_text())
+    added = [
+        {"question": f"what about {words.split()[0]}", "answers": [words.split()[0]], "positive_ctxs": []}
+        for _, _, words, _ in TEXT.passages
+    ]
+    file.write_text(json.dumps([*entries, *added], indent=4))
+    recipe = ["experiment=rocketqa_nq", f"data.root={root}", f"output_root={tmp_path / 'out'}", "logger=csv", *MODEL]
+    done = run_command(*recipe, *ROCKETQA_NQ).sound()
+    assert list(metrics_of(done.folder)) == ["BM25", *ROCKETQA]
+    labels = (done.folder / "stages" / "augmented" / "labels.jsonl").read_text().splitlines()
+    assert [json.loads(line)["query_id"] for line in labels] == [
+        f"train-{len(entries) + at}" for at in range(len(added))
+    ]
+
+
+def test_rocketqa_on_questions_that_all_have_a_positive_ends_before_it_trains(
+    roots: dict[str, Path], tmp_path: Path
+) -> None:
+    given = [f"data.root={roots['rocketqa_nq']}", f"output_root={tmp_path}", "logger=csv", *MODEL, *ROCKETQA_NQ]
+    for state in ("read", "reused"):
+        done = run_command("experiment=rocketqa_nq", *given)
+        assert done.computed == ["corpus"] * (state == "read")
+        assert done.code == 1
+        assert done.err.count("\n") == 1
+        names(done.err, "stages.augmented.corpus", "every query of the collection nq is judged", "leave out")
+    planned = run_command("experiment=rocketqa_nq", *given, "dry_run=plan")
+    assert planned.err == done.err
+    shown = done.err.partition("leave out what needs it: ")[2]
+    assert f"#   {shown}" in (CONF / "experiment" / "rocketqa_nq.yaml").read_text()
+    without = run_command("experiment=rocketqa_nq", *given, *shlex.split(shown)).sound()
+    assert list(metrics_of(without.folder)) == ["BM25", *ROCKETQA[:-1]]
 
 
 def test_reranking_on_msmarco_runs_to_its_table(marco: list[str]) -> None:

@@ -69,26 +69,28 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
 
     Args:
         program: the function wrapped by ``hydra.main``.
-        home: the folder that contains ``outputs``.
+        home: the folder that contains ``outputs``, unless the environment variable CONDENSERY_HOME names another. The
+            recipes of its folder ``conf`` are the user's own.
     """
     print_anything()
+    of_outputs = os.environ.get("CONDENSERY_HOME") or str(home)
     try:
-        check_arguments([*sys.argv[1:], str(home)])
+        check_arguments([*sys.argv[1:], of_outputs])
     except UserError as refused:
         print(in_one_line(refused), file=sys.stderr)
         return 1
-    os.environ["CONDENSERY_HOME"] = str(home)
+    os.environ["CONDENSERY_HOME"] = of_outputs
     os.environ[study.COMMAND] = shlex.join(sys.argv[1:])
     shows = "--cfg" in sys.argv and "--package" not in sys.argv
     if os.environ.get("HYDRA_FULL_ERROR") == "1":  # a developer wants to see the whole traceback
-        recipe_guard.install(shows)
+        recipe_guard.install(shows, home)
         program()
         return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and this function prints the message in one line
     signals.leave_upon((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), lambda number: KeyboardInterrupt())
     try:
         sys.argv[1:] = prepared(sys.argv[1:])
-        recipe_guard.install(shows)
+        recipe_guard.install(shows, home)
         program()
     except (Exception, Stopped, KeyboardInterrupt, SystemExit) as stop:
         if signals.came:

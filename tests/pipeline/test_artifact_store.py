@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from condensery.pipeline.graph import build
 from condensery.pipeline.run import run
 from condensery.pipeline.store import FIELDS, Store, _digest
 from condensery.stages.base import Artifact
+from condensery.system.files import write_json
+from condensery.system.seconds import SPENT, Seconds
 
 Computed = Callable[[], list[str]]
 Contents = Callable[[Path], dict[str, bytes]]
@@ -48,6 +51,39 @@ def test_the_manifest_tells_where_an_artifact_comes_from(small: Compose, tmp_pat
     corpus = index.ancestor("corpus")
     assert isinstance(corpus, Artifact)
     assert corpus.id == graph.nodes["corpus"].id
+
+
+def test_the_seconds_of_an_interrupted_stage_are_those_of_all_its_parts(
+    small: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small("stage.toy_train.pause=1.0")  # after each of the first two steps; the last part does none
+    node = build(config).nodes["plain"]
+    store = Store(tmp_path / "out")
+    monkeypatch.setenv("TOY_STOP", "plain:3")
+    with pytest.raises(UserError, match="stopped"):
+        run(config)
+    assert (store.partial(node) / SPENT).is_file()
+    monkeypatch.delenv("TOY_STOP")
+    run(config)
+    manifest = store.artifact(node).manifest
+    assert 2.0 <= manifest["wall_seconds"] < 30
+    assert SPENT not in manifest["files"]
+    assert not list(store.path(node).rglob(f"*{SPENT}*"))
+
+
+def test_a_part_that_was_killed_counts_up_to_the_last_file_that_it_wrote(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    begun = time.time() - 1000
+    write_json(folder / SPENT, [20.0, 10.0, 5.0, begun])
+    (folder / "checkpoint").write_text("x")
+    for name, at in ((SPENT, begun), ("checkpoint", begun + 100)):
+        os.utime(folder / name, (at, at))
+    total = Seconds(folder).total()
+    assert total["wall_seconds"] == pytest.approx(125, abs=2)
+    assert total["cpu_seconds"] == pytest.approx(10 * 125 / 20, rel=0.1)
+    (folder / SPENT).write_text("[1, 2")
+    assert Seconds(folder).total()["wall_seconds"] < 5
+    assert [path.name for path in folder.iterdir()] == ["checkpoint"]
 
 
 def test_who_may_read_what_we_write_may_read_each_file_of_an_artifact(

@@ -1,6 +1,5 @@
 """What a recipe may set, and what may be called."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -150,7 +149,12 @@ def test_a_name_in_defaults_that_no_file_can_have_is_one_line(name: str) -> None
 
 
 def test_the_folder_conf_beside_run_py_is_known(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONDENSERY_HOME", str(project))
+    program, outputs = tmp_path / "program", tmp_path / "outputs"
+    monkeypatch.setattr(recipe_guard.RecipeLoader, "home", recipe_guard.RecipeLoader.home)
+    monkeypatch.setenv("CONDENSERY_HOME", str(outputs))
+    recipe_guard.install(home=program)
+    recipe_guard.install()
     assert recipe_guard._own(str(project / "conf"))
+    assert recipe_guard._own(str(program / "conf"))
+    assert not recipe_guard._own(str(outputs / "conf")), "where outputs go, anybody may have put recipes"
     assert not recipe_guard._own(str(tmp_path))
-    assert os.environ["CONDENSERY_HOME"]

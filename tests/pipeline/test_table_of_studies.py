@@ -94,6 +94,11 @@ def test_rows_of_two_studies_are_one_only_where_they_are_the_same() -> None:
         *[("BM25", "a", ""), ("BERT", "b", ""), ("BERT", "c", ""), ("BERT", "f", ""), ("x", "d", "")],
         *[("second · x", "g", "x"), ("y · x", "h", "x"), ("x", "i", ""), ("third · y · x", "j", "x")],
     ]
+    swept = {"settings": {"stage.finetune.steps": ["9"]}, "system": "x"}
+    apart = {"first": [row("steps=9 · x", "a", **swept)], "second": [row("x", "b"), row("z", "c")]}
+    assert [one.name for one in table_of_studies.of_studies(apart)] == ["steps=9 · x", "second · x", "z"]
+    reused = {"first": [row("steps=9 · x", "a", **swept)], "second": [row("x", "a", seed=2), row("z", "c")]}
+    assert [one.name for one in table_of_studies.of_studies(reused)] == ["steps=9 · x", "z"]
     hard = "x + hard negatives"  # a small collection may give two systems the same number, but not two of them
     steps = {
         "first": [row("x", "a"), row(hard, "b", score=0.6)],

@@ -177,6 +177,39 @@ def test_several_collections_fill_the_columns_that_name_them_and_their_average()
     assert [round(float(cell.text)) for cell in table.cells[0]] == [20, 40, 30]
 
 
+def test_an_average_is_of_all_collections_that_the_columns_name_and_of_no_others() -> None:
+    names = ["scifact", "nfcorpus", "cqadupstack", "average"]
+    columns = {name: {"metric": "MRR@10", "collection": name} for name in names}
+    levels = {"scifact": 0.1, "nfcorpus": 0.2, "cqadupstack/tex": 0.5, "cqadupstack/unix": 0.7, "elsewhere": 0.9}
+    rows = [measured(name, level, collection=of) for name in ("a", "b") for of, level in levels.items()]
+    rows = [row for row in rows if (row.name, row.collection) != ("b", "nfcorpus")]
+    table = comparison(layout(columns=columns, published={}), rows, "test")
+    numbers = {name: [cell.text for cell in cells] for name, cells in zip(table.names, table.cells, strict=True)}
+    assert [round(float(text)) for text in numbers["a"]] == [10, 20, 60, 30]
+    assert numbers["b"][1::2] == ["–", "–"]
+    assert "No average of b: 2 of the 3 collections were measured." in table.notes
+    assert "cqadupstack: the mean of cqadupstack/tex, cqadupstack/unix." in table.notes
+    assert not [note for note in table.notes if note.startswith("No average of a")]
+    few = comparison(layout(columns=columns, published={}), rows[:2], "test")
+    assert [cell.text == "–" for cell in few.cells[0]] == [False, False, True, True]
+    assert "No average of a: 2 of the 3 collections were measured." in few.notes
+
+
+def test_a_run_that_is_no_sweep_fills_the_columns_of_its_own_settings() -> None:
+    key = "stage.finetune.train_queries"
+    columns = {name: {"metric": "MRR@10", "where": {key: size}} for name, size in {"1K": 1000, "all": None}.items()}
+    rows = [
+        measured("BERT", 0.2, configs={key: ["null"]}),
+        measured("small", 0.3, configs={key: ["1000"]}),
+        measured("BM25", 0.4, configs={"stage.bm25.k1": ["0.9"]}),
+        measured("gone", 0.5),
+    ]
+    table = comparison(layout(columns=columns, published={}), rows, "test")
+    filled = {name: [cell.text != "–" for cell in cells] for name, cells in zip(table.names, table.cells, strict=True)}
+    assert filled == {"BERT": [False, True], "small": [True, False], "BM25": [True, True]}
+    assert "Measured, but with no number for these columns: gone." in table.notes
+
+
 def test_settings_swept_together_fill_the_columns_of_one_and_are_told_elsewhere() -> None:
     def swept(size: str, epochs: str) -> Row:
         settings = {"stage.finetune.train_queries": [size], "stage.finetune.epochs": [epochs]}

@@ -87,6 +87,21 @@ def test_the_run_ends_in_words_and_the_row_that_they_name_answers(
     assert f"found by {use}\n" in asked.out
 
 
+def test_a_stage_is_forced_for_every_checkpoint_and_once(chosen: tuple[Done, list[str]], starts: list[Path]) -> None:
+    done, command = chosen
+    both = f"backbone.name=[{starts[0]},{starts[1]}]"
+    for wanted, computed in (
+        ("as_it_is,bm25", ["bm25", "as_it_is.1", "as_it_is.2"]),
+        ("as_it_is.2", ["as_it_is.1", "as_it_is.2"]),  # as the line about a damaged artifact says it
+        ("distilled", ["distilled"]),
+    ):
+        again = run_command(*command, both, f"force=[{wanted}]").sound()
+        assert sorted(again.computed) == sorted(computed), wanted
+        assert metrics_of(again.folder) == metrics_of(done.folder)
+    wrong = run_command(*command, both, "force=[as_it_is.3]")
+    names(wrong.err, "force", "no stage is named 'as_it_is.3'")
+
+
 def test_a_sweep_over_both_names_one_row_of_its_joined_table(
     chosen: tuple[Done, list[str]], starts: list[Path]
 ) -> None:

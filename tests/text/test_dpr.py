@@ -75,6 +75,20 @@ def test_dpr_files_become_a_collection(tmp_path: Path, config: Make, write: Writ
     assert collection.description["splits"]["test"] == {"queries": 3, "judgements": 0}
 
 
+def test_training_questions_without_a_positive_are_kept_unjudged_where_asked(
+    tmp_path: Path, config: Make, write: Write, dpr_files: Files
+) -> None:
+    files = dpr_files | {"biencoder-nq-dev.json.gz": json.dumps([entry("who else", ["4"], []), entry("lost", [], [])])}
+    made = config("nq", root=write(files), unlabelled_queries="unjudged")
+    collection = read_collection(made, tmp_path / "out")
+    assert collection.queries.ids == ["train-0", "train-1", "train-2", "dev-0", "test-0", "test-1", "test-2"]
+    assert collection.unjudged().tolist() == [1]
+    assert collection.qrels("train").query_rows.tolist() == [0, 2]
+    assert collection.description["dropped"] == {"empty_answers": 4, "questions_without_positive": 1}
+    as_before = config("nq", root=made.root, unlabelled_queries=1)
+    assert len({made.fingerprint(), as_before.fingerprint(), config("nq", root=made.root).fingerprint()}) == 3
+
+
 def test_all_positives_are_kept_where_asked(tmp_path: Path, config: Make, write: Write, dpr_files: Files) -> None:
     made = config("nq", root=write(dpr_files), positives="all")
     collection = read_collection(made, tmp_path / "out")
@@ -251,6 +265,15 @@ def test_a_dev_split_with_answers_alone_is_not_replaced_by_train_queries(
     collection = read_collection(config("tevatron", root=root, splits=splits | {"dev": "dev.jsonl"}), tmp_path / "2")
     assert collection.splits == ["train"]
     assert collection.questions("dev").tolist() == [20]
+
+
+def test_tevatron_queries_without_a_positive_are_kept_unjudged_where_asked(
+    tmp_path: Path, config: Make, write: Write
+) -> None:
+    root = write({"train.jsonl": lines(*QUERIES, {**FIRST, "query_id": "q3", "positive_passages": []})})
+    collection = read_collection(config("tevatron", root=root, unlabelled_queries="unjudged"), tmp_path / "out")
+    assert collection.queries.ids == ["q1", "2", "q3"]
+    assert collection.unjudged().tolist() == [2]
 
 
 def test_tevatron_passages_may_come_from_a_corpus(tmp_path: Path, config: Make, write: Write) -> None:

@@ -1,34 +1,42 @@
 """Runs a graph: one stage after the other in this process, or several stages in parallel in worker processes.
 
-When a stage fails, the stages that depend on it are skipped, and all other stages continue.
+When a stage fails, the stages that depend on it are skipped, and all other stages continue. Stages that neither train nor
+need a trained model come first. When their data lack something that a later stage needs, the run ends at once.
 
 A worker computes one stage after the other and never outlives this process. Each worker leads its own process group. So a
 stage's child processes end with the worker, and Ctrl-C reaches only this process.
 """
 
 import os
+import re
+import shlex
 import signal
 import time
 import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NamedTuple
 
 from condensery.errors import DiskError, StageError, UserError, of_the_disk
+from condensery.pipeline.faults import follow
 from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.launch.hardware import THREADS
 from condensery.pipeline.store import State, Store
 from condensery.reporting.plain import one_line
 from condensery.stages.base import Artifact, Runtime
+from condensery.stages.training_config import OptimisedStageConfig
 from condensery.system.children import Parent, manner_of_death
 from condensery.system.progress import clock
 from condensery.system.signals import deaf_to_ctrl_c, leave_if_asked, leave_upon
 from condensery.system.spawning import spawning
 
 PATIENCE = 5.0  # seconds between the request to end and killing a worker
+
+MANY = 4  # a hint names no more stages than this
 
 
 @dataclass(frozen=True)
@@ -58,8 +66,10 @@ def execute(graph: Graph, store: Store, states: Mapping[str, State], runtime: Ru
 
     Raises:
         DiskError: immediately, because a full disk would also make the next stages fail.
+        UserError: as soon as data are there that a later stage will find wanting.
     """
     reused = [name for name, state in states.items() if state == "hit"]
+    check_data(graph, store, reused, reused)
     print(f"{len(graph.nodes)} stages, {len(reused)} of them reused from {store.folder}", flush=True)
     warn(graph, store, reused)
     run = _Run(graph, store, runtime, reused)
@@ -75,6 +85,38 @@ def warn(graph: Graph, store: Store, names: Iterable[str] | None = None) -> None
     for name in graph.nodes if names is None else names:
         for text in Artifact(store.path(graph.nodes[name])).warnings:
             print(f"[{name}] warning: {one_line(text)}", flush=True)
+
+
+def check_data(graph: Graph, store: Store, made: Collection[str], done: Collection[str]) -> None:
+    """Check the data that the stages ``made`` have made, for all stages that read them and are not ``done``.
+
+    Raises:
+        UserError: a stage will lack something; the message says how to leave the stage out, where few need it.
+    """
+    left = [node for name, node in graph.nodes.items() if name not in done]
+    read = [(node, field, name) for node in left for field in node.config.data_checks for name in node.inputs[field]]
+    for node, field, name in read:
+        for check in node.config.data_checks[field] if name in made else ():
+            checks = import_module("condensery.stages.data_checks")  # NumPy and Arrow, which a dry run may do without
+            if fault := getattr(checks, check)(node.config, Artifact(store.path(graph.nodes[name]))):
+                hint = _without(graph, node.name) if fault[0] in node.inputs else ""  # other keys may be set otherwise
+                raise UserError(f"{_key(graph, node, fault[0])}: {fault[1]}{hint}")
+
+
+def _key(graph: Graph, node: Node, field: str) -> str:
+    if node.name in graph.root.stages:
+        return f"stages.{node.name}.{field}"
+    return follow({"stage": graph.root.stage, "stages": graph.root.stages}, ("stage", node.kind), (field,))
+
+
+def _without(graph: Graph, name: str) -> str:
+    """Return a hint that says how to leave out a stage of the recipe; empty where many stages and rows need it."""
+    needing = causes(graph, [name])
+    stages = [f"stages.{one}=null" for one in needing if one in graph.root.stages]
+    labels = [re.sub(r"([\\:()\[\]{}=,])", r"\\\1", label) for label, of in graph.rows.items() if of in needing]
+    rows = [shlex.quote(f"table.rows={{{', '.join(f'{label}: null' for label in labels)}}}")] if labels else []
+    few = name in graph.root.stages and len(stages) <= MANY and len(labels) < len(graph.rows)
+    return f"; or leave out what needs it: {' '.join([*stages, *rows])}" if few else ""
 
 
 def causes(graph: Graph, failed: Collection[str]) -> dict[str, str]:
@@ -97,11 +139,18 @@ def chain_lengths(graph: Graph) -> dict[str, int]:
     return lengths
 
 
+def learned(graph: Graph) -> set[str]:
+    """Return the stages that train, or need a trained model."""
+    training = [name for name, node in graph.nodes.items() if isinstance(node.config, OptimisedStageConfig)]
+    return set(causes(graph, training))
+
+
 class _Run:
     """The state of a run: the stages that are finished, started and failed."""
 
     def __init__(self, graph: Graph, store: Store, runtime: Runtime, reused: Iterable[str]) -> None:
         self.graph, self.store, self.runtime = graph, store, runtime
+        self.later = learned(graph)
         self.done = set(reused)
         self.started: dict[str, float] = dict.fromkeys(self.done, 0.0)
         self.failures: dict[str, Failure] = {}
@@ -119,9 +168,10 @@ class _Run:
         }
 
     def ready(self) -> list[Node]:
-        """Return the stages that can be started, in the order of the graph."""
+        """Return the stages that can be started, in the order of the graph, and those without trained models first."""
         nodes = self.graph.nodes.values()
-        return [node for node in nodes if node.name not in self.started and self.done.issuperset(node.parents)]
+        ready = [node for node in nodes if node.name not in self.started and self.done.issuperset(node.parents)]
+        return sorted(ready, key=lambda node: node.name in self.later)
 
     def forced(self, node: Node) -> bool:
         """Return whether a stage is to be computed even if its artifact exists."""
@@ -143,6 +193,7 @@ class _Run:
 
         Raises:
             DiskError: the stage failed because of the disk.
+            UserError: a later stage will find wanting what the stage made.
         """
         if isinstance(result, Failure):
             self.failures[node.name] = result
@@ -156,6 +207,7 @@ class _Run:
         said = f"done in {clock(seconds)}" if result else "computed by another process"
         print(f"[{node.name}] {said}", flush=True)
         warn(self.graph, self.store, [node.name])
+        check_data(self.graph, self.store, [node.name], self.done)
 
     def in_this_process(self) -> None:
         """Compute one stage after the other in this process."""
@@ -179,7 +231,7 @@ class _Run:
                     with deaf_to_ctrl_c():
                         workers.append(Worker(self.store.folder.parent, self.runtime, environment))
                 idle = [worker for worker in workers if worker.node is None]
-                first = sorted(self.ready(), key=lambda node: -chains[node.name])
+                first = sorted(self.ready(), key=lambda node: (node.name in self.later, -chains[node.name]))
                 for worker, node in zip(idle, first, strict=False):
                     self.start(node)
                     worker.begin(node, self.forced(node))

@@ -55,13 +55,15 @@ USED = re.compile(r"\$\{stage\.(\w+)")  # a reference to the defaults of a kind 
 _followed = [0]  # number of references that were resolved since the config was composed
 
 
-def install(shows: bool = False) -> None:
+def install(shows: bool = False, home: Path | None = None) -> None:
     """Make Hydra compose with ``RecipeLoader``, and count the resolved references; a second call changes nothing.
 
     Args:
         shows: whether the command prints the config (``--cfg``) instead of running it.
+        home: the folder of the program, whose folder ``conf`` is the user's own; None = as before.
     """
     RecipeLoader.shows = shows
+    RecipeLoader.home = home or RecipeLoader.home
     hydra._internal.hydra.ConfigLoaderImpl = RecipeLoader  # type: ignore[misc]
     OmegaConf.register_new_resolver("oc.env", environment, replace=True)
     Container.resolve_parse_tree = _counted_reference  # type: ignore[method-assign]
@@ -71,6 +73,7 @@ class RecipeLoader(ConfigLoaderImpl):
     """Hydra's composition of a config, with checks of each file, of the keys that it sets, and of what Hydra would call."""
 
     shows = False
+    home = Path()
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
@@ -235,7 +238,7 @@ def _check_choices(path: Path, defaults: list[InputDefault]) -> None:
 
 def _own(folder: str) -> bool:
     """Whether a folder is ``conf`` beside ``run.py``, or the folder of recipes in the installed package."""
-    own = (Path(os.environ.get("CONDENSERY_HOME", ".")) / "conf", RECIPES)
+    own = (RecipeLoader.home / "conf", RECIPES)
     return os.path.realpath(folder) in map(os.path.realpath, own)
 
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from condensery.errors import StageError, UserError
 from condensery.pipeline import pushing
 from condensery.pipeline.complaints import in_one_line
-from condensery.pipeline.executor import Failure, execute, warn
+from condensery.pipeline.executor import Failure, check_data, execute, warn
 from condensery.pipeline.graph import Graph, can_answer
 from condensery.pipeline.launch.hardware import limit_threads
 from condensery.pipeline.projection.show import Costs, announce, project
@@ -126,8 +126,12 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         if to_choose:
             names = " or ".join(starts.labels)
             print(f"backbone.name: {names} is chosen on the way; shown as if the first were", flush=True)
+        made = [name for name, state in states.items() if state == "hit"]
+        check_data(graph, store, made, made)
         return Finished(None, [], faults=[graph.missing] if graph.missing else [], costs=costs)
     runtime = root.runtime()
+    if job:
+        runtime = replace(runtime, group=job.study, labels=study.labels(graph, job.overrides))
     if root.jobs == 1:  # this process computes the stages
         limit_threads(runtime.threads)
     if to_choose:
@@ -158,9 +162,8 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     _write_recipe(config, graph, store, folder)
     if root.estimate and not to_choose:
         announce(graph, store, states)
-    runtime = replace(runtime, group=job.study if job else folder.name)
-    if job:
-        runtime = replace(runtime, labels=study.labels(graph, job.overrides))
+    if not job:
+        runtime = replace(runtime, group=folder.name)
     failures, lost = execute(graph, store, states, runtime)
     rows, faults = report.write(graph, store, folder, lost, job.overrides if job else None)
     if not job and not failures and not faults:

@@ -5,6 +5,7 @@ checkpoint. The joint graph has the whole recipe of the chosen checkpoint. For e
 the checkpoint's measurement and rows need. The artifacts are the same as in a run with the chosen checkpoint alone.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -56,14 +57,16 @@ class Starts:
             if all(_same(node, graph.nodes.get(name)) for graph in others)
         }
         nodes = {name: node for name, node in common.items() if name in self._needed(0)}
-        for at in range(len(self.graphs)):
-            nodes |= self._beside(common, at)[0]
         forced = [name for name in first.root.force if name in nodes]
+        for at in range(len(self.graphs)):
+            beside, names = self._beside(common, at)
+            nodes |= beside
+            forced += [names[name] for name in first.root.force if names.get(name) in beside]
         return Graph(first.root.model_copy(update={"force": forced}), nodes, {})
 
     def once_made(self) -> "Starts":
         """Return the same checkpoints for use after the stages of ``before`` are finished; these are not forced again."""
-        made = self.before().nodes
+        made = {name for at in range(len(self.graphs)) for name in self._needed(at)}
         forced = {"force": [name for name in self.graphs[0].root.force if name not in made]}
         graphs = [replace(graph, root=graph.root.model_copy(update=forced)) for graph in self.graphs]
         return replace(self, graphs=graphs)
@@ -196,6 +199,8 @@ def _of_one(cfg: DictConfig, name: str | None, by: str | None, number: int) -> D
         OmegaConf.update(own, KEY, name)
     if number == 1 and by is not None:
         own.stages[by] = None
+    if number > 1 and OmegaConf.is_list(own.get("force")):  # X.2 is X, which is computed anew for each checkpoint
+        own.force = [re.sub(rf"\.[1-{number}]$", "", str(one)) for one in own.force]
     return own
 
 

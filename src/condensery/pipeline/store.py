@@ -16,7 +16,6 @@ import os
 import platform
 import shutil
 import subprocess
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -32,6 +31,7 @@ from condensery.pipeline.launch.processes import compute
 from condensery.stages.base import Artifact, Context, Runtime
 from condensery.stages.registry import Stage, registry
 from condensery.system.files import content_hash, inside, read_json, write_json
+from condensery.system.seconds import Seconds
 
 SCHEMA = 1
 SMALL = 1 << 18  # bytes; the digest of a file up to this size is checked at every reuse
@@ -171,10 +171,13 @@ class Store:
             for field, references in node.made_from.items()
         }
         self.check(artifact for artifacts in made_from.values() for artifact in artifacts)
-        wall, processor = time.monotonic(), _cpu_seconds()
-        summary, where = compute(stage, node.config, Context(node.name, folder, runtime, made_from))
-        seconds = {"wall_seconds": time.monotonic() - wall, "cpu_seconds": _cpu_seconds() - processor}
-        manifest = _manifest(stage, node, dict(summary), seconds)
+        seconds = Seconds(folder)
+        try:
+            summary, where = compute(stage, node.config, Context(node.name, folder, runtime, made_from))
+        except BaseException:
+            seconds.interrupted()
+            raise
+        manifest = _manifest(stage, node, dict(summary), seconds.total())
         manifest["machine"] = where
         files = _files(folder)
         _for_all(files.values())
@@ -308,11 +311,6 @@ def _manifest(stage: Stage, node: Node, summary: Mapping[str, Any], seconds: Map
         **{key: round(value, 3) for key, value in seconds.items()},
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
 
 
 @cache

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 
+from condensery.reporting.plain import as_typed
 from condensery.reporting.published import PublishedRow, find
 from condensery.reporting.results import Row
 from condensery.reporting.table import (
@@ -26,7 +27,7 @@ from condensery.reporting.table import (
     warnings,
     wholes,
 )
-from condensery.reporting.table_layout import ColumnLayout, OwnRow, TableLayout, as_typed, published_rows
+from condensery.reporting.table_layout import ColumnLayout, OwnRow, TableLayout, published_rows
 
 
 def comparison(
@@ -46,12 +47,15 @@ def comparison(
     """
     table = Table(layout.title or title, list(layout.columns), [], [])
     notes = _add_published(table, layout)
-    own, left_out = _measured(layout, [row for row in rows if not row.failed], split)
+    complete = [row for row in rows if not row.failed]
+    means, of_means = _means(layout, complete)
+    own, left_out = _measured(layout, [*complete, *means], split)
     added = [_add_measured(table, heading, measured, layout) for heading, measured in own]
     table.notes = [f"Shares in percent; in bold the best of each block{_within(layout)}.", *notes]
     table.notes += [
         *warnings(rows),
         *failures(rows),
+        *of_means,
         *dict.fromkeys(note for _, measured in own for note in measured.notes()),
     ]
     if left_out:
@@ -149,11 +153,32 @@ def _add_measured(table: Table, heading: str, measured: Measured, layout: TableL
     return cells
 
 
+def _means(layout: TableLayout, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
+    """Return the rows of means that the columns name, and notes on the collections that the means are of.
+
+    A system has an average only if it was measured on all collections that the other columns name. An average of fewer, or of
+    others, is no number to set beside a published one.
+    """
+    named = list(dict.fromkeys(filter(None, (column.collection for column in layout.columns.values()))))
+    whole = [row for row in wholes(rows) if row.collection in named]
+    parts = {name: sorted({row.collection for row in rows if row.collection.startswith(f"{name}/")}) for name in named}
+    notes = [f"{name}: the mean of {', '.join(own)}." for name, own in parts.items() if own and whole]
+    wanted = [name for name in named if name != AVERAGE]
+    if AVERAGE not in named:
+        return whole, notes
+    counted = [row for row in (*rows, *whole) if row.collection in wanted] if wanted else list(rows)
+    done = averages(counted) if not wanted or {row.collection for row in counted} == set(wanted) else []
+    there: dict[str, set[str]] = {}
+    for row in counted:
+        there.setdefault(row.name, set()).add(row.collection)
+    for name in there.keys() - {row.name for row in done} if wanted else ():
+        notes.append(f"No average of {name}: {len(there[name])} of the {len(wanted)} collections were measured.")
+    return [*whole, *done], sorted(notes)
+
+
 def _measured(layout: TableLayout, rows: Sequence[Row], split: str) -> tuple[list[tuple[str, Measured]], list[str]]:
     """Return (heading, block) for each collection, and the names of the rows without a number for any column."""
     columns = list(layout.columns.values())
-    named_by_columns = {column.collection for column in columns}
-    rows = [*rows, *(row for row in wholes(rows) if row.collection in named_by_columns), *averages(rows)]
     single = all(column.collection or column.metric is None for column in columns)
     collections = [None] if single else list(dict.fromkeys(row.collection for row in rows if row.collection != AVERAGE))
     named: dict[str, list[Row]] = {}
@@ -189,8 +214,13 @@ def _fits(row: Row, column: ColumnLayout, columns: Sequence[ColumnLayout], colle
         and _ending(row, columns) == column.ending
         and row.split == (column.split or split)
         and row.collection == (column.collection or collection)
-        and all(as_typed(value) in row.settings.get(key, ()) for key, value in column.where.items())
+        and all(as_typed(value) in _values(row, key, as_typed(value)) for key, value in column.where.items())
     )
+
+
+def _values(row: Row, key: str, otherwise: str) -> Sequence[str]:
+    """Return a row's values of a config key; ``otherwise`` for a row that no such key concerns, such as BM25."""
+    return row.settings.get(key, row.configs.get(key, [otherwise] if row.configs else []))
 
 
 def _name(row: Row, columns: Sequence[ColumnLayout]) -> str:

@@ -24,3 +24,8 @@ def lines(text: str) -> str:
     Line feeds, tabs and spaces do not change.
     """
     return text.replace("\r\n", "\n").translate(DROPPED | SPACES)
+
+
+def as_typed(value: str | int | float | bool | None) -> str:
+    """Return a value in the form that a user types on the command line."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

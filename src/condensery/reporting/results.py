@@ -40,6 +40,8 @@ class Row:
         warnings: caveats on the data behind the numbers, such as test queries that also occur in train.
         recommended: reasons for the recommendation if the table recommends this row (``table.recommend``); empty otherwise.
         settings: in a sweep, config key -> the values of this key in the jobs that produced this row.
+        configs: config key -> its values in the stages that the artifact was made by; empty if these are not known. They are
+            read from the artifacts, and are not written.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Row:
     failed: str = ""
     system: str = ""
     settings: dict[str, list[str]] = field(default_factory=dict, compare=False)
+    configs: dict[str, list[str]] = field(default_factory=dict, compare=False)
     warnings: Sequence[str] = field(default=(), compare=False)
     recommended: str = field(default="", compare=False)
 

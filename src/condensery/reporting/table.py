@@ -6,7 +6,7 @@ mean and standard deviation over the seeds.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -233,8 +233,9 @@ def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[
             shared = set.intersection(*(set(row.metrics) for row in own.values()))
             means = {metric: float(np.mean([row.metrics[metric] for row in own.values()])) for metric in sorted(shared)}
             if means:
-                system, settings = next((row.system, row.settings) for row in own.values())
-                mean_rows.append(Row(name, of, split, means, seed=seed, system=system, settings=settings))
+                one = next(iter(own.values()))
+                how: dict[str, Any] = {"settings": one.settings, "configs": one.configs}
+                mean_rows.append(Row(name, of, split, means, seed=seed, system=one.system, **how))
     return mean_rows
 
 

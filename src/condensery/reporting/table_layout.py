@@ -14,11 +14,6 @@ Text = Annotated[str, AS_TEXT]  # a name or label, which YAML may parse as a num
 Value = str | int | float | bool | None
 
 
-def as_typed(value: Value) -> str:
-    """Return a value in the form that a user types on the command line."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
 class _Closed(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from annotated_types import Ge
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
@@ -81,6 +81,9 @@ class StageConfig(BaseModel):
     A field's explanation is the docstring below the field. ``make conf`` writes ``conf/stage/KIND.yaml`` from the defaults
     and the explanations. If a key has another default or meaning in a subclass, the subclass declares the field again.
 
+    ``data_checks`` names, for each field that names a stage with data, the checks of ``stages.data_checks`` that are made
+    as soon as these data are there. They find what would otherwise be missed only when the stage begins, hours later.
+
     A subclass may define ``identity() -> list[str]``, which returns further strings for the artifact id. A nested model
     that defines ``fingerprint() -> str`` enters the id by its fingerprint instead of its fields.
     """
@@ -88,6 +91,7 @@ class StageConfig(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=(), validate_default=True
     )
+    data_checks: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     @field_validator("*", mode="before")
     @classmethod

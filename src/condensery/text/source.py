@@ -65,6 +65,9 @@ class Splits(Keys):
         return {split: stem for split, stem in self.model_dump().items() if stem}
 
 
+UNJUDGED = "unjudged"  # the setting that keeps queries that have no judgement in any split
+
+
 class DataConfig(Keys):
     """The keys that all formats share. The files of ``conf/data/`` explain each key."""
 

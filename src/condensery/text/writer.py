@@ -20,10 +20,10 @@ from condensery.text.judgements import GivenNegatives, Judgements
 from condensery.text.lines import Places, check_whole
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import HELD_OUT_SHARE
+from condensery.text.source import UNJUDGED
 from condensery.text.table import TableWriter, TextTable
 from condensery.text.words import is_blank
 
-UNJUDGED = "unjudged"  # the setting that keeps queries that have no judgement in any split
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 

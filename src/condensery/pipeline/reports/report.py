@@ -22,6 +22,7 @@ from condensery.reporting.comparison import comparison
 from condensery.reporting.conclusion import conclusion
 from condensery.reporting.curves import draw_curves
 from condensery.reporting.pair_audit import show_audit
+from condensery.reporting.plain import as_typed
 from condensery.reporting.recommendation import recommendation
 from condensery.reporting.results import Row, write_results
 from condensery.reporting.suspects import show_suspects
@@ -158,11 +159,20 @@ def measured_split(evaluation: Artifact, split: str) -> str:
 
 
 def with_queries(row: Row, folder: Path) -> Row:
-    """Return the row with the values of each query, from the folder of its evaluation if the folder still exists."""
+    """Return the row with the values of each query, from the folder of its evaluation if the folder still exists.
+
+    The row also gets the settings of the stages that made the evaluation, if all their folders still exist.
+    """
     if not (folder / "evaluation.npz").is_file():
         return row
     evaluation = Evaluation.load(folder / "evaluation.npz")
-    return replace(row, per_query=evaluation.per_query, query_ids=evaluation.query_ids)
+    configs: dict[str, list[str]] = {}
+    with suppress(UserError, OSError):
+        for artifact in list(Artifact(folder).behind()):
+            for key, value in artifact.manifest["config"].items():
+                if value is None or isinstance(value, str | int | float):
+                    configs.setdefault(f"stage.{artifact.kind}.{key}", []).append(as_typed(value))
+    return replace(row, per_query=evaluation.per_query, query_ids=evaluation.query_ids, configs=configs)
 
 
 def with_values(rows: Sequence[Row], root: Path) -> list[Row]:

@@ -8,10 +8,10 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Environment variables, also for a launcher's processes: the arguments as typed, and the keys that a sweep varies.
 COMMAND, SWEPT = "CONDENSERY_COMMAND", "CONDENSERY_SWEPT"
+KEY = re.compile(r"[\w-]+(?:\.[\w-]+)+")  # in a value with ${...}
 MULTIRUN = {"-m", "--multirun"}
 ONCE = (
     "ask=",
@@ -124,27 +125,53 @@ def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
     """Return a label for each stage: the job's swept overrides that can affect the stage.
 
     A stage that no override affects has no label. ``stages.NAME.`` affects this stage and the stages that depend on it.
-    ``stage.KIND.`` affects the stages of the kind and those that depend on them. ``table.`` affects no stage. Any other
-    key, such as ``seed``, affects all stages.
+    ``stage.KIND.`` affects the stages of the kind and those that depend on them. Both, and ``table.``, also affect the stages
+    with a value ``${...}`` that leads to the key. Any other key, such as ``seed``, affects all stages.
     """
     swept = os.environ.get(SWEPT, "").split()
     parts = [(one.partition("=")[0], one.partition("=")[2]) for one in overrides]
     label_of: dict[str, str] = {}
-    behind: dict[str, set[str]] = {}  # a stage -> itself, all stages that it depends on, and the kinds of these stages
+    behind: dict[str, set[str]] = {}  # a stage -> the keys that it, and all stages that it depends on, have values of
     for name, node in graph.nodes.items():
-        behind[name] = {f"stages.{name}", f"stage.{node.kind}"}.union(*(behind[parent] for parent in node.parents))
+        behind[name] = set(_own_keys(graph, name)).union(*(behind[parent] for parent in node.parents))
         settings = [
             one_line(f"{key.rpartition('.')[2]}={value}")  # W&B shows it
             for key, value in parts
-            if key in swept and not key.startswith("table.") and _reaches(key, behind[name])
+            if key in swept and _reaches(key, behind[name])
         ]
         if settings:
             label_of[name] = " ".join(settings)
     return label_of
 
 
+def _own_keys(graph: "Graph", name: str) -> list[str]:
+    """Return the keys, or beginnings of keys, that a stage's settings come from, also through ``${...}``."""
+    root, own = graph.root, name.partition(".")[0]  # X of X.index, and of X.2 where there are several checkpoints
+    found = [f"stages.{own}", f"stage.{graph.nodes[name].kind}"]
+    for key in found:  # the list grows during the loop
+        group, stage, *inner = key.split(".")
+        if group == "stages" and (kind := root.stages.get(stage, {}).get("stage")):
+            found.append(".".join(["stage", kind, *inner]))
+        value: Any = {"stage": root.stage, "stages": root.stages}.get(group, {}).get(stage)
+        for part in inner:
+            value = value.get(part) if isinstance(value, dict) else value
+        found += [one for one in KEY.findall(" ".join(_references(value))) if one not in found]
+    return found
+
+
+def _references(value: Any) -> Iterator[str]:
+    """Yield the strings with ``${...}`` in a value of a config."""
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _references(one)
+    elif isinstance(value, str) and "${" in value:
+        yield value
+
+
 def _reaches(key: str, behind: set[str]) -> bool:
-    return not key.startswith(("stages.", "stage.")) or ".".join(key.split(".")[:2]) in behind
+    if not key.startswith(("stages.", "stage.", "table.")):
+        return True
+    return any(f"{key}.".startswith(f"{one}.") or f"{one}.".startswith(f"{key}.") for one in behind)
 
 
 def tidied(text: str, root: Path) -> str:

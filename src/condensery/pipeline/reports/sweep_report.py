@@ -18,8 +18,8 @@ from condensery.pipeline.reports.page_content import page_of_sweep
 from condensery.pipeline.reports.report import joined, remove_tables, with_values
 from condensery.pipeline.reports.study import SWEPT, command
 from condensery.pipeline.reports.wandb_results import log_results
+from condensery.reporting.plain import as_typed
 from condensery.reporting.results import Row, read_results
-from condensery.reporting.table_layout import as_typed
 
 CANDIDATES = "stage.evaluate.candidates"
 MEASURED_ON = frozenset({"table.split", "stage.evaluate.split", CANDIDATES, f"{CANDIDATES}_number"})

@@ -48,14 +48,24 @@ def of_studies(rows_of: Mapping[str, Sequence[Row]]) -> list[Row]:
     """Return the rows of all studies; a row that two studies measured identically appears once.
 
     If a study has a row of the same name that was made differently, that row is not a further seed of the known row. The
-    study's name then precedes the row, and rows that build on it, as ``X + hard negatives`` builds on ``X``.
+    study's name then precedes the row, and rows that build on it, as ``X + hard negatives`` builds on ``X``. The same holds
+    for rows of one system where one study swept over its settings and the other did not.
     """
     lines: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}  # (name, collection) -> by split and seed
+    systems: dict[tuple[str, str], list[Row]] = {}  # (system, collection) -> rows of the studies before
     for study, rows in rows_of.items():
         own: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}
+        otherwise: set[tuple[str, str]] = set()
         for row in rows:
-            own.setdefault((row.name, row.collection), {})[row.split, row.seed] = row
-        otherwise = {_first_step(key) for key, placed in own.items() if not _agree(lines.get(key, placed), placed)}
+            key, before = (row.name, row.collection), systems.get((row.system or row.name, row.collection), [])
+            if key in lines and (row.split, row.seed) in lines[key]:
+                before = []
+            if row.artifact and any((one.artifact, one.split) == (row.artifact, row.split) for one in before):
+                continue  # the same measurement, of another seed or name
+            if key not in lines and any(bool(one.settings) != bool(row.settings) for one in before):
+                otherwise.add(_first_step(key))
+            own.setdefault(key, {})[row.split, row.seed] = row
+        otherwise |= {_first_step(key) for key, placed in own.items() if not _agree(lines.get(key, placed), placed)}
         for (name, collection), placed in own.items():
             if _first_step((name, collection)) in otherwise:
                 system = next(iter(placed.values())).system or name
@@ -64,6 +74,8 @@ def of_studies(rows_of: Mapping[str, Sequence[Row]]) -> list[Row]:
             line = lines.setdefault((name, collection), {})
             for place, row in placed.items():
                 line[place] = max(line.get(place, row), row, key=lambda one: len(one.metrics))
+        for row in rows:
+            systems.setdefault((row.system or row.name, row.collection), []).append(row)
     return [row for line in lines.values() for row in line.values()]
 
 

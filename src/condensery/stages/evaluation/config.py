@@ -30,6 +30,7 @@ class AttentionEntropyConfig(StageConfig):
     separate towers, the passage tower is measured.
     """
 
+    data_checks = {"tokens": ["long_texts"]}
     encoders: Annotated[list[str], Input("encoder", literal=(BACKBONE,)), Field(min_length=1)]
     """stages with an encoder, fine-tuned or not; the word backbone stands for the initial checkpoint"""
     backbone: Annotated[BackboneConfig, FromRecipe("backbone")]
@@ -143,6 +144,7 @@ class EvaluateConfig(StageConfig):
     (``own_passages``).
     """
 
+    data_checks = {"corpus": ["measurable"]}
     index: Annotated[str, Input("index")]
     """the stage with an index, or with an encoder, whose index is built first"""
     corpus: Annotated[str, Input("corpus")] = "corpus"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Ge, Lt
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -48,6 +48,10 @@ class AdaptiveConfig(StageConfig):
 class QueriesConfig(StageConfig):
     """Shared keys for the training queries and the sources of their negatives."""
 
+    data_checks: ClassVar[Mapping[str, Sequence[str]]] = {
+        "corpus": ["judged", "apart_from_dev"],
+        "negatives": ["of_these_queries"],
+    }
     negatives: Annotated[list[str], Input("negatives")] = []
     """stages with hard negatives (mine, read_negatives), whose lists are pooled"""
     negative_depths: list[Count] | None = None
@@ -94,6 +98,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     are never a positive, so training teaches the query tower to rank them low.
     """
 
+    data_checks = {**QueriesConfig.data_checks, "text_queries": ["same_passages"]}
     teacher: Annotated[list[str], Input("pair_scores"), Later()] = []
     """stages with teacher scores (score_pairs), for distillation losses; if several score a pair, the first one's score
     is used"""
@@ -191,6 +196,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
 class FinetuneGeneratorConfig(OptimisedStageConfig):
     """Train a model that generates queries for passages, on the collection's own judged pairs."""
 
+    data_checks = {"corpus": ["judged"]}
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
@@ -288,6 +294,7 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
 class FinetuneSentencesConfig(EncoderStageConfig):
     """Train a bi-encoder on a sentence task: regression on the cosine for pairs, a margin loss on distances for triplets."""
 
+    data_checks = {"sentences": ["examples"]}
     sentences: Annotated[str, Input("sentences")] = "sentences"
     """the stage with the examples (read_sts, read_triplets, section_triplets)"""
     examples: Count | None = None
@@ -362,6 +369,7 @@ class KeepBestConfig(SampleConfig):
     kept.
     """
 
+    data_checks = {"corpus": ["dev_queries"]}
     start: Annotated[str, Input("encoder")]
     """the stage with the encoder that training started from (the initial encoder)"""
     trained: Annotated[list[str], Input("encoder"), Field(min_length=1)]
@@ -414,6 +422,7 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
     passages that BM25 retrieves from the sample. The stages rerank, denoise and pseudo_label use the cross-encoder.
     """
 
+    data_checks = {**QueriesConfig.data_checks, "corpus": ["judged", "apart_from_dev", "enough_passages"]}
     negatives_per_query: Count = 4
     """negatives sampled each time a query is used"""
     query_length: TextLength = 32

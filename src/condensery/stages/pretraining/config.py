@@ -56,6 +56,7 @@ class Texts(NamedTuple):
 class SpanConfig(StageConfig):
     """Shared keys of the stages that pre-train on spans of text."""
 
+    data_checks = {"tokens": ["spans"]}
     spans: Literal["sentences", "windows"] = "sentences"
     """sentences: whole sentences packed up to ``length``, as in the papers' scripts; windows: text split at any token"""
     length: RowLength = 128

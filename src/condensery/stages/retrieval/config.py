@@ -93,6 +93,7 @@ class RerankConfig(ScoringStageConfig):
     The stage makes an index, so it may be a row of the table.
     """
 
+    data_checks = {"corpus": ["measurable"]}
     retriever: Annotated[str, Input("index")]
     """the stage with an index, or with an encoder, whose index is built first"""
     split: Annotated[Split, FromRecipe("table.split")]
@@ -118,6 +119,7 @@ class ScorePairsConfig(ScoringStageConfig):
     weighted mean over all ``cross_encoders`` and ``retrievers``. A ``file`` of pairs with their scores replaces all of these.
     """
 
+    data_checks = {"corpus": ["judged"]}
     cross_encoders: Annotated[list[str], Input("cross_encoder")] = []
     """stages with cross-encoders (train_cross_encoder), whose logits are the scores"""
     retrievers: Annotated[list[str], Input("index")] = []
@@ -453,6 +455,7 @@ class FuseConfig(StageConfig):
     The stage makes an index. So it can be a row of the table, and the stages mine and rerank can read it.
     """
 
+    data_checks = {"corpus": ["choosing"]}
     retrievers: Annotated[list[str], Input("index"), Field(min_length=2)]
     """two or more stages with an index, or with an encoder, whose index is built first"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
@@ -586,6 +589,7 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
     those of the index ``scorer``, or the probabilities of ``cross_encoders``.
     """
 
+    data_checks = {"corpus": ["judged", "answers", "sheets"]}
     retriever: Annotated[str, Input("index")]
     """the stage with an index, or with an encoder, whose index is built first"""
     depth: Count = 200
@@ -663,6 +667,7 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
 class AugmentConfig(ScoringStageConfig):
     """Label queries without judgements (data.unlabelled_queries) by the probabilities of cross-encoders."""
 
+    data_checks = {"corpus": ["unjudged"]}
     retriever: Annotated[str, Input("index")]
     """the stage with an index that supplies the candidates, or with an encoder, whose index is built first"""
     depth: Count = 50
@@ -702,6 +707,7 @@ class TriplesConfig(RelabelConfig):
     (DPR, Tevatron, triples of texts).
     """
 
+    data_checks = {"corpus": ["judged", "own_negatives", "sheets"]}
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     file: Annotated[Path | None, Operational()] = None  # its content enters the id, its path does not

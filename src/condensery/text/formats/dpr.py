@@ -4,7 +4,7 @@
   are one document.
 - ``biencoder-*.json``: an array of questions with ``answers``, ``positive_ctxs`` and ``hard_negative_ctxs``. An entry of
   the last two lists names a passage by ``passage_id``, or in TriviaQA's files by ``psg_id``. Questions without a positive
-  are left out.
+  are left out, but for training questions where ``unlabelled_queries`` is ``unjudged``: these stay, without judgements.
 - ``*.qa.csv``: question, tab, a list of answers. A split from such a file has answers and no judgements.
 
 Every file is accepted plain or gzip. The id of a question is its split and its position in the file, such as ``test-0``.
@@ -23,7 +23,7 @@ from condensery.text.input_file import InputFile
 from condensery.text.lines import at_least_one, field, read_columns
 from condensery.text.records import Passage, Query
 from condensery.text.sizes import CollectionSizes, counted
-from condensery.text.source import FolderSource, Splits
+from condensery.text.source import UNJUDGED, FolderSource, Splits
 from condensery.text.words import is_blank
 
 if TYPE_CHECKING:
@@ -77,6 +77,10 @@ class DprSource(FolderSource):
         sizes = counted(self.input_files())
         return sizes if sizes.passages is not None else PUBLISHED.get(self.name, sizes)
 
+    def _digest(self, content: Any) -> str:
+        # earlier versions left out the questions that `unjudged` keeps
+        return super()._digest([content, UNJUDGED] if self.unlabelled_queries == UNJUDGED else content)
+
     def judged_splits(self) -> set[str]:
         """Return the splits from .json files, which have judgements."""
         return {split for split, name in self.splits.named().items() if _kind(name) == ".json"}
@@ -129,11 +133,10 @@ def _read_json(
     """Add the judged questions of a .json file to ``writer``."""
     for number, (place, record) in enumerate(records):
         field(record, "positive_ctxs", place, list)  # the list may be empty; a missing list is an error
-        positives = _passages(record, "positive_ctxs", place)
-        if not positives:
+        positives, identifier = _passages(record, "positive_ctxs", place), f"{split}-{number}"
+        if not positives and not (split == "train" and config.unlabelled_queries == UNJUDGED):
             writer.dropped["questions_without_positive"] += 1
             continue
-        identifier = f"{split}-{number}"
         for passage in dict.fromkeys(positives[:1] if config.positives == "first" else positives):
             writer.add_judgement(split, identifier, passage, 1, place)
         answers = answers_in(record, place, writer)

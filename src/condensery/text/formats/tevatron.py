@@ -16,7 +16,7 @@ from condensery.text.hashes import id_hash
 from condensery.text.input_file import InputFile
 from condensery.text.lines import Places, at_least_one, field, read_objects
 from condensery.text.records import Passage, Query
-from condensery.text.source import FolderSource, Splits
+from condensery.text.source import UNJUDGED, FolderSource, Splits
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -132,7 +132,8 @@ def _read_query(
     identifier, text = _identifier(record, "query_id", place), field(record, "query", place, str)
     positives, negatives = (_passages(record, name, place) for name in (POSITIVES, NEGATIVES))
     query = Query(identifier, text, answers_in(record, place, writer))
-    if judged != bool(positives):
+    unjudged = judged and split == "train" and writer.unlabelled_queries == UNJUDGED  # may have no positive
+    if judged != bool(positives) and not unjudged:
         has = "no positive passages" if judged else "positive passages"
         raise UserError(f"{place}: the query has {has}, unlike the first one of this file")
     if not judged and not query.answers:
