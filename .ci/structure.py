@@ -23,7 +23,7 @@ LIMITS = {
     "lines of code of the largest baseline": 250,
     "imports of our own modules inside functions": 33,
     "blocks of imports for types alone": 30,
-    # what these three are: walk.py, which also shows the way
+    # walk.py says what a stay, a room and a return are, and shows the way
     "stays on a recipe's way from command to table": 43,
     "rooms (files) on this way": 19,
     "returns on this way": 24,
