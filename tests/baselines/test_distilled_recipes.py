@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 from small_runs import MODEL, metrics_of, run_command, some_text, write_beir
 
 from condensery.models.checkpoints.saving import load_retriever
@@ -49,7 +51,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A small collection, and one store for all recipes, which share their first stages."""
     folder = tmp_path_factory.mktemp("distilled")
     root = write_beir(folder / "beir", some_text(documents=24, seed=5))
-    return ["data=squad", f"data.root={root}", f"output_root={folder / 'out'}", "logger=csv", *MODEL, *FEW]
+    given = ["data=squad", f"data.root={root}", f"output_root={folder / 'out'}", "logger=csv", "backbone.dropout=0.0"]
+    return [*given, *MODEL, *FEW]  # without dropout, whose draws differ from process to process
 
 
 @pytest.mark.parametrize("recipe", ROWS)
@@ -69,3 +72,22 @@ def test_it_runs_to_its_table(recipe: str, given: list[str]) -> None:
         assert read_json(stages / "clusters" / "manifest.json")["metrics"]["clusters"] == 3
     again = run_command(f"experiment={recipe}", *given, *GIVEN.get(recipe, [])).sound()
     assert again.computed == [], "all is there already"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "stage"), [("tas_b", "tas_b"), ("tct_colbert", "whole_batch"), ("rocketqa_v2", "joint")]
+)
+def test_two_processes_train_the_weights_of_one(recipe: str, stage: str, given: list[str]) -> None:
+    command = [f"experiment={recipe}", *given, *GIVEN.get(recipe, [])]
+    folder = run_command(*command).sound().folder / "stages" / stage
+    one = {path.relative_to(folder): load_file(path) for path in folder.rglob("*.safetensors")}
+    two = ["trainer.devices=2", "trainer.threads=2", f"force=[{stage}]"]
+    folder = run_command(*command, *two).sound().folder / "stages" / stage
+    assert read_json(folder / "manifest.json")["machine"]["processes"] == "2"
+    assert len(one) == (2 if recipe == "rocketqa_v2" else 1), "the re-ranker too"
+    for path, weights in one.items():
+        other = load_file(folder / path)
+        assert weights.keys() == other.keys()
+        for name, weight in weights.items():
+            torch.testing.assert_close(other[name], weight, rtol=1e-3, atol=2e-5, msg=f"{path}: {name}")

@@ -167,8 +167,9 @@ def test_draws_are_a_function_of_query_and_epoch_and_never_relevant(negatives: i
     for query in (0, 2):  # without a pool, and without a score
         assert made.draw(0, every)[1][query].tolist() == evenly[1][query].tolist()
     assert made.draw(0, every)[1].tolist() != evenly[1].tolist()
-    batch = made.batch(0)
-    assert batch.teacher is not None
+    sent = pickle.loads(pickle.dumps(made))  # as to a process that makes batches
+    assert sent.draw(3, every)[1].tolist() == made.draw(3, every)[1].tolist()
+    assert made.batch(0).teacher is not None
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -186,15 +187,29 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"stages.tas_b.clusters_per_batch": "97"}, "clusters_per_batch: 97, more than the queries of a batch"),
     ({"stages.tas_b.negative_weights": "[1.0]"}, "negative_weights: pairs are drawn by their margins"),
     ({"stages.tas_b.clusters": "mined"}, "mined"),
+    ({"stages.tas_b.split": "dev"}, "clusters: the queries of clusters are those of train, not of dev"),
+    (
+        {
+            "stages.labelled": "{stage: pseudo_label, retriever: round1, cross_encoders: [cross]}",
+            "stages.cross": "{stage: train_cross_encoder, init: round1, steps: 1, epochs: null}",
+            "stages.tas_b.labels": "[labelled]",
+            "data.unlabelled_queries": "100",
+        },
+        "labels: queries without judgements are in no cluster",
+    ),
+    (
+        {
+            "stages.round1_test": "{stage: encode, model: round1, query_splits: [test]}",
+            "stages.tas_b.in_batch_teacher": "round1_test",
+        },
+        "in_batch_teacher: its queries are those of test alone, not of train",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("changes", "said"), WRONG)
 def test_what_cannot_be_is_one_line_before_any_work(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
-    given = [f"{key}={value}" for key, value in changes.items()]
-    given = [
-        ("" if key.split("=")[0].rpartition(".")[2] in ("teacher", "loss", "clusters") else "++") + key for key in given
-    ]
+    given = [f"++{key}={value}" for key, value in changes.items()]
     done = run_command("experiment=tas_b", *given, "dry_run=plan", f"output_root={tmp_path}")
     assert done.code == 1
     assert done.err.count("\n") == 1

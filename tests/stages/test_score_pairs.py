@@ -1,6 +1,7 @@
 """Stage ``score_pairs``: what is scored and by whom, kills and files; and a fine-tuning that learns from it."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives
 from condensery.retrieval.pair_scores import PairScores
 from condensery.stages.base import Input, StageConfig
+from condensery.stages.finetuning.batching import scores_of
 from condensery.stages.finetuning.config import FinetuneConfig
 from condensery.stages.registry import registry
 from condensery.stages.retrieval import score_pairs
@@ -186,3 +188,16 @@ def test_a_fine_tuning_without_a_teacher_keeps_its_id() -> None:
         config = FinetuneConfig.model_construct(**{**nothing, key: value})
         assert key not in config.by_content()
         assert ("text_batch_size" in config.by_content()) == (key != "text_queries")
+
+
+def test_an_in_batch_teacher_is_opened_by_each_process_that_makes_batches(made: dict[str, Path]) -> None:
+    rows, collection = np.arange(4), Collection(made["corpus"])
+    passages = np.broadcast_to(np.arange(6), (4, 6))
+    scores = scores_of(made["retrievers"], made["corpus"], threads=1)
+    sent = pickle.loads(pickle.dumps(scores))  # BM25's stemmer alone cannot be sent
+    wanted = BM25Index(made["retrievers"], collection).score(rows, passages)
+    assert wanted.any()
+    for found in (scores, sent):
+        np.testing.assert_array_equal(found(rows, passages), wanted)
+    with pytest.raises(UserError, match="no such file"):
+        scores_of(made["corpus"] / "nowhere", made["corpus"], threads=1)

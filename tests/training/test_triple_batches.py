@@ -2,12 +2,14 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import trainings
 
+from condensery import BM25, UserError
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.text.collection import Collection
@@ -266,3 +268,34 @@ def test_shared_negatives_are_drawn_of_the_whole_collection_and_what_is_relevant
 def _made() -> tuple[np.ndarray, np.ndarray]:
     """Nine of twelve queries, and the passage of each."""
     return np.arange(3, 12), np.array([1, 1, 4, 7, 9, 12, 20, 25, 29])
+
+
+def test_a_data_module_has_an_in_batch_teacher_for_texts(tmp_path: Path) -> None:
+    with CollectionWriter(tmp_path / "c", "numbers") as writer:
+        for number in range(6):
+            writer.add_judgement("train", f"q{number}", f"p{number}", 1)
+            writer.add_passage(
+                Passage(f"p{number}", "", f"passage number {number} of many words {'and more ' * number}")
+            )
+        for number in range(6):
+            writer.add_query(Query(f"q{number}", f"number {number}"))
+    collection = Collection(tmp_path / "c")
+    train_wordpiece(collection.passages.column("text"), 60, tmp_path / "tokenizer")
+    given: Any = {"data": collection, "tokenizer": tmp_path / "tokenizer", "batch_size": 3, "query_length": 8}
+    data = TripleDataModule(**given, in_batch_teacher=BM25)
+    data.prepare_data()
+    data.setup()
+    assert isinstance(data.batches, TripleBatches)
+    batch = data.batches.batch(0)
+    rows = data.batches.training.rows[data.batches.order(0)[1]]
+    searcher = BM25().index(list(collection.passages.column("text")))
+    wanted = searcher.score(
+        [collection.queries.column("text")[row] for row in rows.tolist()],
+        np.tile(batch.passages.numpy(), (len(rows), 1)),
+    )
+    assert batch.in_batch is not None
+    assert (batch.in_batch > 0).any()
+    np.testing.assert_allclose(batch.in_batch.numpy(), wanted, rtol=1e-6)
+    for wrong in ({"pairs": True}, {"workers": 1}):
+        with pytest.raises(UserError, match="an in-batch teacher needs texts as `data`, workers=0, and no `pairs`"):
+            TripleDataModule(**{**given, **wrong}, in_batch_teacher=BM25)

@@ -70,9 +70,14 @@ class FinetuneTasBConfig(FinetuneConfig):
     """peak learning rate of AdamW"""
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Also report other batches, margins without a teacher, and negatives that are weighted twice."""
+        """Also report other batches, queries without clusters, margins without a teacher, and weighted negatives."""
         if self.batching != "random":
             return "batching", f"{self.batching}, but the batches of finetune_tas_b are those of clusters; leave it out"
+        if self.labels:
+            return "labels", "queries without judgements are in no cluster; leave them out"
+        for clusters in inputs["clusters"]:
+            if (split := getattr(clusters, "split", self.split)) != self.split:
+                return "clusters", f"the queries of {self.clusters} are those of {split}, not of {self.split}"
         if self.margin_bins and not self.teacher:
             return "margin_bins", "balances the margins of a teacher, and there is none; set teacher, or this to 0"
         if self.margin_bins and self.negative_weights:

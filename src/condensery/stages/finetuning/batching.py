@@ -1,17 +1,21 @@
-"""Adaptive batches of fine-tuning queries: computes the similarities of pairs and the order of the batches."""
+"""What batches of fine-tuning queries read: the similarities of adaptive batches, and the scores of an in-batch teacher."""
 
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sparse
+from numpy.typing import NDArray
 
+from condensery.retrieval.indexes.interface import CollectionRetriever
+from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.neighbours import dense_neighbours, lexical_neighbours
 from condensery.text.collection import Collection
 from condensery.training.adaptive.order import AdaptiveOrder, Similarity
 from condensery.training.adaptive.search import Ids
 from condensery.training.data.training_queries import TrainingQueries
+from condensery.training.data.triple_batches import Scores
 
 
 @dataclass(frozen=True)
@@ -75,3 +79,27 @@ def adaptive_order(
     pairs = training.positives, training.starts
     known = training.no_negatives(np.arange(len(training.rows))) if training.known is not None else None
     return AdaptiveOrder(folder, *pairs, batch_size, beam, seed, similarity, lexical, dense, known)
+
+
+@lru_cache(maxsize=1)
+def _opened(folder: Path, corpus: Path, threads: int) -> CollectionRetriever:
+    return open_index(folder, Collection(corpus), threads, device="cpu")
+
+
+def _scores(folder: Path, corpus: Path, threads: int, queries: Ids, passages: Ids) -> NDArray[np.float32]:
+    return _opened(folder, corpus, threads).score(queries, passages)
+
+
+def scores_of(folder: Path, corpus: Path, threads: int) -> Scores:
+    """Return the scores of an index as an in-batch teacher. Each process that makes batches opens the index for itself.
+
+    Args:
+        folder: folder of the index.
+        corpus: folder of the collection.
+        threads: CPU threads of the index.
+
+    Raises:
+        UserError: the folder holds no index, or an index of another collection.
+    """
+    _opened(folder, corpus, threads)
+    return partial(_scores, folder, corpus, threads)

@@ -12,7 +12,7 @@ from condensery.losses.registry import check_loss, check_name, teaching, twice_t
 from condensery.models.flops import T5_BASE, EncoderSize, Step
 from condensery.ranges import Count, CountOrZero, Positive, PositiveShare, Share, Weight, no_room
 from condensery.stages.base import Input, Later, Operational, Precision, RowLength, Seed, StageConfig, TextLength
-from condensery.stages.checks import Split, check_checkpoint, missing_split
+from condensery.stages.checks import Split, check_checkpoint, missing_split, not_encoded
 from condensery.stages.pretraining.config import other_dimensions
 from condensery.stages.registry import stage
 from condensery.stages.training_config import (
@@ -183,7 +183,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
             return "loss", f"{name} learns from two teachers; set teacher and in_batch_teacher"
         if len(given) > 1 and not takes_both:
             return "in_batch_teacher", f"the loss {name} learns from one teacher; set teacher or in_batch_teacher"
-        return super().input_error(inputs)
+        missing = not_encoded(self.split, "in_batch_teacher", inputs.get("in_batch_teacher", ()))
+        return missing or super().input_error(inputs)
 
     @field_validator("loss")
     @classmethod

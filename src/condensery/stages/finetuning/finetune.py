@@ -11,11 +11,10 @@ from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.saving import load_retriever
 from condensery.retrieval.indexes.dense import DenseIndex
-from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
 from condensery.stages.card import card_of, name_of_data
-from condensery.stages.finetuning.batching import adaptive_order
+from condensery.stages.finetuning.batching import adaptive_order, scores_of
 from condensery.stages.finetuning.config import FinetuneConfig
 from condensery.stages.finetuning.training_queries import training_queries, with_teacher
 from condensery.stages.frozen_passages import check_encoded_by, vectors_of
@@ -26,7 +25,7 @@ from condensery.training.adaptive.callback import AdaptiveBatches
 from condensery.training.adaptive.order import AdaptiveOrder
 from condensery.training.data.steps import Order, items_in_sequence
 from condensery.training.data.training_queries import TextQueries, TrainingQueries
-from condensery.training.data.triple_batches import Scores, TripleBatches
+from condensery.training.data.triple_batches import TripleBatches
 from condensery.training.data.triples import TripleDataModule
 from condensery.training.held_out import chosen_queries
 from condensery.training.modules.biencoder import BiEncoderModule
@@ -70,7 +69,8 @@ def finetune(
     data.batches.vectors = index.passage_vectors if index else None
     data.batches.shared_negatives = config.shared_negatives
     data.batches.text_queries = _text_queries(config, context, len(tokens.passages))
-    data.batches.in_batch_teacher = _in_batch_teacher(context, collection)
+    for folder in context.inputs("in_batch_teacher"):
+        data.batches.in_batch_teacher = scores_of(folder, context.input("corpus"), context.runtime.threads)
     settings = loop_settings(
         config, data.batches
     )  # before the true order, which may need a process that runs beside the training
@@ -136,14 +136,6 @@ def _frozen(
     named = f"stages.{context.stage_name}.passages: {config.passages}"
     check_encoded_by(towers, first.passage_length, first, named)
     return index, (first.query_length, first.passage_length)
-
-
-def _in_batch_teacher(context: Context, collection: Collection) -> Scores | None:
-    """Return the function that scores passages with the retriever ``in_batch_teacher``; None where there is none."""
-    folders = [artifact.path for artifact in context.made_from.get("in_batch_teacher", ())]
-    if not folders:
-        return None
-    return open_index(folders[0], collection, context.runtime.threads, device="cpu").score
 
 
 def _text_queries(config: FinetuneConfig, context: Context, passages: int) -> TextQueries | None:

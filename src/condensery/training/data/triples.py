@@ -20,7 +20,7 @@ from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.retrieval.positive_aware import Below
 from condensery.retrieval.relabelled import Relabelled, read_relabelled
-from condensery.retrieval.searchers.base import Searcher, hash_of_passages
+from condensery.retrieval.searchers.base import Searcher, SearcherIndex, hash_of_passages
 from condensery.retrieval.searchers.bm25 import BM25
 from condensery.retrieval.searchers.reranked import Predict, Predicting
 from condensery.retrieval.searchers.retriever import Retriever
@@ -86,6 +86,8 @@ class TripleDataModule(TokenDataModule):
             or a function. ``predict`` and the function take a list of pairs (query text, passage text) and return one
             number per pair. Existing scores are a file (``read_pair_scores``), a mapping query id -> passage id -> score,
             or ``PairScores``. None = no teacher.
+        in_batch_teacher: ``BM25`` or a ``Retriever``, which scores each query with every passage of its batch (Lin et al.
+            2020). It indexes the passages in each process. None = no such teacher.
         text_queries: pairs of a query that was built from a passage, such as the passage's title, and the passage's id.
             These queries are trained on beside the judged queries, each with its own passage as positive (``TextQueries``).
             None = no such queries.
@@ -131,6 +133,7 @@ class TripleDataModule(TokenDataModule):
         seed: int = 42,
         workers: CountOrZero = 0,
         teacher: Taught | None = None,
+        in_batch_teacher: Searcher | type[BM25] | None = None,
         text_queries: Sequence[tuple[str, str]] | None = None,
         text_batch_size: Count = 48,
         shared_negatives: CountOrZero = 0,
@@ -146,6 +149,8 @@ class TripleDataModule(TokenDataModule):
         if teacher is not None and (pairs or training is not None):
             where = "a cross-encoder (pairs) learns from none" if pairs else "it belongs to `training`, which is given"
             raise UserError(f"TripleDataModule: leave out `teacher`: {where}")
+        if in_batch_teacher is not None and (pairs or workers or isinstance(data, Tokens)):
+            raise UserError("TripleDataModule: an in-batch teacher needs texts as `data`, workers=0, and no `pairs`")
         if student is not None:
             if not isinstance(student, Retriever) or pairs or student.windows > 1:
                 raise UserError("TripleDataModule: the student is a Retriever with windows=1, and is not for `pairs`")
@@ -166,7 +171,7 @@ class TripleDataModule(TokenDataModule):
         self.negatives_per_query = negatives_per_query if self.negatives or training else 0
         self.batch_size, self.query_length, self.passage_length = batch_size, query_length, passage_length
         self.pairs, self.chunk_tokens, self.seed = pairs, chunk_tokens, seed
-        self.training, self.order, self.teacher = training, order, teacher
+        self.training, self.order, self.teacher, self.in_batch_teacher = training, order, teacher, in_batch_teacher
         self._taught: PairScores | None = None
         self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
 
@@ -207,6 +212,10 @@ class TripleDataModule(TokenDataModule):
             text_queries=self._of_text(self.text_queries) if self.text_queries else None,
             vectors=None if self.student is None else partial(np.take, self._vectors(self.student), axis=0),
         )
+        if self.in_batch_teacher is not None and self._collection is not None:
+            teacher = self.in_batch_teacher
+            searcher = teacher() if isinstance(teacher, type) else teacher
+            triples.in_batch_teacher = SearcherIndex.of(searcher, self._collection).score
         if not self.pairs:
             return triples
         assert self.tokenizer_folder is not None
