@@ -205,7 +205,8 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """dropout of hidden states and attention"""
     prefix: str = "text2query: "
-    """string put before each passage, in training and in generation"""
+    """string put before each passage, in training and in generation; '' to go on from castorini's doc2query models, which
+    read the bare passage"""
     titles: bool = True
     """the model reads a passage's title, if there is one, before the text"""
     max_input_tokens: Annotated[int, Ge(8)] = 384
