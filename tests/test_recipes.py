@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import re
+import shlex
 from itertools import groupby, zip_longest
 from pathlib import Path
 
@@ -337,6 +338,24 @@ def test_recipes_on_the_web_documents_name_what_is_missing(recipe: str, tmp_path
     assert done.err.count("\n") == 1
     assert all(name in done.err for name in [*MARCO_FILES, "msmarco-docs.tsv"])
     assert not list(tmp_path.glob("out/*")), "nothing was begun"
+
+
+@pytest.mark.parametrize("recipe", [*ON_MARCO, "cocondenser_msmarco_document"])
+def test_missing_files_of_msmarco_offer_a_command_that_downloads_them(recipe: str, tmp_path: Path) -> None:
+    pytest.importorskip("ir_datasets")
+    given = [f"experiment={recipe}", f"output_root={tmp_path / 'out'}", "trainer.precision=fp32", "data.dev_queries=40"]
+    given += GIVEN.get(recipe, [])
+    err = run_command(*given, f"data.root={tmp_path}").err
+    offered = re.search(
+        r"or have them downloaded: python run.py (.*); for a first look on a CPU: python run.py (.*)", err
+    )
+    assert offered, err
+    for command in offered.groups():
+        overrides = [word for word in shlex.split(command) if "=" in word]
+        assert not any(word.startswith("data.root=") for word in overrides)
+        again = run_command(*overrides, f"output_root={tmp_path / 'out'}", "dry_run=plan").sound()
+        assert re.search(r"corpus .* to be made", again.out)
+    assert set(given) <= set(shlex.split(offered[1])), "all else is as it was typed"
 
 
 def test_an_ict_must_be_given(roots: dict[str, Path], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel
 
-from condensery.errors import UserError, close_to, said_within
+from condensery.errors import MissingDataError, UserError, close_to, said_within
 from condensery.pipeline.config import RootConfig
 from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
@@ -229,6 +229,8 @@ class _Builder:
                 known[name] = replace(node, id=artifact_id(node, self.stages[node.kind].version))
             except UserError as error:
                 if not (dry and node.config.work({}).makes.collection.published):
+                    if isinstance(error, MissingDataError):
+                        raise
                     raise UserError(self._of_own_backbone(name, str(error))) from None
                 missing = str(error)
         return known, missing
