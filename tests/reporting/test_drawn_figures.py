@@ -43,9 +43,15 @@ DRAW: dict[str, Callable[[Path], Figure]] = {
         stem,
         "Size",
         "A caption.",
-        [Line("BM25", (), [[3.0, 3.5]]), *lines(FEW, ["a", "b", "c", LONG])],
+        {"MRR@10 (%)": [Line("BM25", (), [[3.0, 3.5]]), *lines(FEW, ["a", "b", "c", LONG])]},
         "queries",
-        "MRR@10 (%)",
+    ),
+    "several scores": lambda stem: draw_scores(
+        stem,
+        "Size",
+        "A caption.",
+        {"Hit@20 (%)": lines(FEW, ["a", LONG]), "Hit@100 (%)": [Line("BM25", (), [[3.0]]), *lines(FEW[1:], [LONG])]},
+        "queries",
     ),
     "entropy": lambda stem: draw_entropy(
         stem,
@@ -148,7 +154,7 @@ def test_the_numbers_behind_a_figure_are_beside_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("label", ["=cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "＝1+1", "-2+3", "-$\\frac$ of $a$"])
 def test_no_label_is_a_formula_in_the_numbers_behind_a_figure(label: str, tmp_path: Path) -> None:
     line = Line(f"{label}\n\x1b[31m", [500], [[3.0]])
-    found = [draw_scores(tmp_path / "x", "x", "", [line], "queries", "MRR@10 (%)")]
+    found = [draw_scores(tmp_path / "x", "x", "", {"MRR@10 (%)": [line]}, "queries")]
     found.append(draw_training(tmp_path / "y", "y", "", {label: [replace(line, x=[1, 2], values=[[3.0], [2.0]])]}))
     compared = Comparison(label, "MRR@10", 0.1, 0.2, Interval(0.0, 0.2, 0.05), label)
     found.append(draw_differences(tmp_path / "z", "z", "", [compared]))
@@ -159,9 +165,9 @@ def test_no_label_is_a_formula_in_the_numbers_behind_a_figure(label: str, tmp_pa
 
 
 def test_one_run_has_no_bars_and_one_amount_is_a_point(tmp_path: Path) -> None:
-    found = draw_scores(tmp_path / "x", "x", "", [Line("a", [500], [[3.0]])], "queries", "MRR@10 (%)")
+    found = draw_scores(tmp_path / "x", "x", "", {"MRR@10 (%)": [Line("a", [500], [[3.0]])]}, "queries")
     assert [row["deviation"] for row in csv.DictReader(found.paths["csv"].open())] == ["0"]
-    only_levels = draw_scores(tmp_path / "y", "y", "", [Line("a", (), [[3.0]])], "queries", "MRR@10 (%)")
+    only_levels = draw_scores(tmp_path / "y", "y", "", {"MRR@10 (%)": [Line("a", (), [[3.0]])]}, "queries")
     assert only_levels.paths["png"].stat().st_size > 1000
     flat = draw_losses(tmp_path / "z", "z", "", [Line("a", [1, 2], [[0.0], [0.0]])], "step")
     assert flat.paths["svg"].stat().st_size > 1000

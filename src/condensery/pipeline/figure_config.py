@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from condensery.errors import UserError, close_to
 from condensery.reporting.table_layout import Text
 from condensery.stages.base import LeaveOut, Name, no_bool_as_number
+from condensery.stages.checks import Split
 
 Stages = Annotated[dict[Text, Text], Field(min_length=1)]  # label in the figure -> a stage
 
@@ -46,20 +47,36 @@ class _ScoreFigure(_Figure):
 
     Attributes:
         rows: rows of the table; null = all rows.
-        metric: metric that is plotted; null = the table's first metric.
+        metric: metric that is plotted, or a list of metrics, each in a panel; null = the table's first metric.
     """
 
     rows: Annotated[list[Text], Field(min_length=1)] | None = None
-    metric: Text | None = None
+    metric: Text | Annotated[list[Text], Field(min_length=1)] | None = None
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics that the config names."""
+        return [self.metric] if isinstance(self.metric, str) else list(self.metric or ())
 
 
 class DifferencesFigure(_ScoreFigure):
-    """The difference of each row of the table from the baseline, with the table's interval."""
+    """The difference of each row of the table from the baseline, with the table's interval, in one metric."""
 
     kind: Literal["differences"]
+    metric: Text | None = None
 
 
-class ScoreBySizeFigure(_ScoreFigure):
+class _PanelsFigure(_ScoreFigure):
+    """Shared keys of figures of scores against a quantity.
+
+    Attributes:
+        split: split whose rows are drawn; null = all splits.
+    """
+
+    split: Split | None = None
+
+
+class ScoreBySizeFigure(_PanelsFigure):
     """A metric against the number of training queries or examples, over the jobs of a sweep.
 
     It is as in figures 2 to 4 of the early version of Gao and Callan 2021a.
@@ -68,7 +85,7 @@ class ScoreBySizeFigure(_ScoreFigure):
     kind: Literal["score_by_size"]
 
 
-class ScoreByStepsFigure(_ScoreFigure):
+class ScoreByStepsFigure(_PanelsFigure):
     """A metric against the amount of pre-training of the row's encoder, over the jobs of a sweep.
 
     Attributes:
@@ -158,6 +175,7 @@ def check(name: str, figure: FigureConfig, kinds: dict[str, str], rows: Iterable
         for row in figure.rows or ():
             if row not in rows:
                 raise UserError(f"figures.{name}.rows: {row!r} is not a row of the table{close_to(row, rows)}")
-        if figure.metric is not None and figure.metric not in metrics:
-            near = close_to(figure.metric, metrics)
-            raise UserError(f"figures.{name}.metric: {figure.metric!r} is not in table.metrics{near}")
+        for metric in figure.metrics:
+            if metric not in metrics:
+                near = close_to(metric, metrics)
+                raise UserError(f"figures.{name}.metric: {metric!r} is not in table.metrics{near}")

@@ -77,22 +77,32 @@ def line_of_curves(label: str, curves: Sequence[Curve], scale: float = 1.0) -> L
     return Line(label, [scale * step for step in common], [[one[step] for one in values] for step in common])
 
 
-def draw_scores(stem: Path, title: str, caption: str, lines: Sequence[Line], x_label: str, y_label: str) -> Figure:
-    """Draw a metric as a function of a quantity on a log axis, such as the training-set size or the number of steps.
+def draw_scores(stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]], x_label: str) -> Figure:
+    """Draw metrics as a function of a quantity on a log axis, such as the training-set size or the number of steps.
 
-    Each system has one line, with error bars of one standard deviation over the runs.
+    There is one panel per metric, one above the other. Each system has one line in each panel, with error bars of one
+    standard deviation over the runs.
+
+    Args:
+        stem, title, caption: files without ending, and texts.
+        panels: label of the y axis -> the lines.
+        x_label: label of the x axis.
     """
-    with canvas(3.4 + 0.14 * len(lines)) as drawn:
-        axes = drawn.subplots()
-        axes.set_title(title)
-        axes.set_xscale("log")
-        places = [place for line in lines for place in line.x]
-        known = _lines(axes, lines)
-        _log_axis(axes, places)
-        axes.set(xlabel=x_label, ylabel=y_label)
-        _room(axes, lines, near=0.6)
-        legend(drawn, list(known.values()), list(known))
-        return _finish(drawn, stem, title, caption, {"": lines})
+    labels, height = _labels(panels), 3.4 if len(panels) == 1 else 2.2 * len(panels) + 0.8
+    with canvas(height + 0.14 * len(labels)) as drawn:
+        grid = drawn.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+        known: dict[str, Any] = {}
+        places = [place for lines in panels.values() for line in lines for place in line.x]
+        for axes, (y_label, lines) in zip(grid, panels.items(), strict=True):
+            axes.set_xscale("log")
+            known = _lines(axes, lines, labels) | known
+            axes.set_ylabel(y_label)
+            _room(axes, lines, near=0.6)
+        _log_axis(grid[-1], places)
+        grid[0].set_title(title)
+        grid[-1].set_xlabel(x_label)
+        legend(drawn, [known[label] for label in labels], labels)
+        return _finish(drawn, stem, title, caption, panels if len(panels) > 1 else {"": next(iter(panels.values()))})
 
 
 def draw_differences(stem: Path, title: str, caption: str, comparisons: "Sequence[Comparison]") -> Figure:

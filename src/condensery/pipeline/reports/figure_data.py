@@ -167,23 +167,25 @@ def _baseline(names: Sequence[str]) -> str:
 
 
 def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
-    rows = [(job, row) for job in jobs for row in job.rows]
-    metric = figure.metric or next((name for _, row in rows for name in row.metrics), "")
+    rows = [(job, row) for job in jobs for row in job.rows if figure.split in (None, row.split)]
+    metrics = figure.metrics or [next((name for _, row in rows for name in row.metrics), "")]
     names = figure.rows or list(dict.fromkeys(row.name for _, row in rows))
     places = {(row.collection, row.split) for _, row in rows}
-    measured = [(job, row) for job, row in rows if metric in row.metrics]
-    amounts = {row.artifact: _amount(figure, job.measured(row)) for job, row in measured if row.name in names}
-    lines, missing = [], []
-    for name in names:
-        own = [(job, row) for job, row in measured if row.name == name]
-        for place in dict.fromkeys((row.collection, row.split) for _, row in own):
-            label = f"{name}, {place[0]} {place[1]}" if len(places) > 1 else name
-            here = [(job, row) for job, row in own if (row.collection, row.split) == place]
-            lines.append(_score_line(label, here, metric, amounts))
-        missing += [] if own else [name]
-    if not lines:
-        known = sorted({one for _, row in rows for one in row.metrics})
-        raise UserError(f"no row has {metric or 'a metric'} (measured: {', '.join(known) or 'nothing'})")
+    rows = [(job, row) for job, row in rows if row.name in names and not row.metrics.keys().isdisjoint(metrics)]
+    amounts = {row.artifact: _amount(figure, job.measured(row)) for job, row in rows}
+    panels: dict[str, list[Line]] = {}
+    for metric in metrics:
+        y_label = f"{metric} ({'× 100' if metric == 'Spearman' else '%'})"
+        measured = [(job, row) for job, row in rows if metric in row.metrics]
+        for name in names:
+            own = [(job, row) for job, row in measured if row.name == name]
+            for place in dict.fromkeys((row.collection, row.split) for _, row in own):
+                label = f"{name}, {place[0]} {place[1]}" if len(places) > 1 else name
+                here = [(job, row) for job, row in own if (row.collection, row.split) == place]
+                panels.setdefault(y_label, []).append(_score_line(label, here, metric, amounts))
+    if not panels:
+        known = sorted({one for job in jobs for row in job.rows for one in row.metrics})
+        raise UserError(f"no row has {' or '.join(metrics) or 'a metric'} (measured: {', '.join(known) or 'nothing'})")
     if isinstance(figure, ScoreBySizeFigure):
         unit = " and ".join(sorted({one.unit for one in amounts.values() if one})) or "queries"
         x_label, by = f"training {unit} (log scale)", "size of the training set"
@@ -191,11 +193,12 @@ def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[
         x_label, by = "texts a batch, of the last pre-training behind the row (log scale)", "pre-training"
     else:
         x_label, by = f"{figure.amount} of pre-training, of all stages behind the row (log scale)", "pre-training"
-    title = figure.title or f"{metric} by {by}"
+    what, lines = " and ".join(metrics), [line for drawn in panels.values() for line in drawn]
     where = f" on {', '.join(map(' '.join, sorted(places)))}" if places else ""
     levels = " Lines across: no such amount." if any(not line.x for line in lines) else ""
-    about = f"{metric}{where} against {x_label}{_over(lines)}.{levels}{_without(missing)}"
-    return draw_scores(stem, title, about, lines, x_label, f"{metric} ({'× 100' if metric == 'Spearman' else '%'})")
+    missing = [name for name in names if not any(f"{line.label}, ".startswith(f"{name}, ") for line in lines)]
+    about = f"{what}{where} against {x_label}{_over(lines)}.{levels}{_without(missing)}"
+    return draw_scores(stem, figure.title or f"{what} by {by}", about, panels, x_label)
 
 
 class Amount(NamedTuple):
