@@ -591,6 +591,34 @@ def test_wikipedia_goes_on_from_a_checkpoint_in_a_folder(roots: dict[str, Path],
     assert (done.folder / "stages" / "condenser" / "condenser_head.safetensors").is_file()
 
 
+def test_adaptive_batches_are_validated_on_candidates_and_drawn(roots: dict[str, Path], tmp_path: Path) -> None:
+    given = [f"data.root={roots['abs_msmarco']}", f"output_root={tmp_path}", "logger=csv", *MODEL, *FEW]
+    given += ["stage.finetune.train_queries=null", "stage.finetune.validate_every=1", "figures.scheduling=null"]
+    given += [f"{group}.{name}=null" for name in ("sequential", "abs_bm25", "abs_beam") for group in ("stages",)]
+    given += [f"table.rows.{row}=null" for row in ("sequential", "ABS-BM25", "ABS-BeamSearch")]
+    done = run_command("experiment=abs_msmarco", *given).sound()
+    rows = list(csv.DictReader((done.folder / "figures" / "with_and_without.csv").open()))
+    panels = {(row["panel"], row["line"]) for row in rows}
+    assert panels == {
+        (panel, line)
+        for panel in ("training loss (nats)", "validation MRR@100 (%)")
+        for line in ("without ABS", "with ABS")
+    }
+    logged = json.loads((done.folder / "stages" / "random" / "manifest.json").read_text())["metrics"]
+    assert 0 < logged["val/mrr@10"] <= logged["val/mrr@100"] <= 1
+    last = [float(row["mean"]) for row in rows if "MRR@100" in row["panel"] and row["line"] == "without ABS"][-1]
+    assert last == pytest.approx(100 * logged["val/mrr@100"], rel=1e-4)
+    again = run_command("experiment=abs_msmarco", *given, "stage.finetune.validation_candidates=null").sound()
+    assert not {"random", "abs_encoder"} & set(again.computed), "what is only looked at changes no artifact"
+    stop = "trainer.callbacks.stop={name: EarlyStopping, monitor: val/mrr@10, mode: max}"
+    plans = [
+        run_command("experiment=abs_msmarco", *given, stop, *more, "dry_run=plan").sound().out
+        for more in ([], ["stage.finetune.validation_candidates=null"])
+    ]
+    first, second = (re.findall(r" random .* ([0-9a-f]{16}) ", plan) for plan in plans)
+    assert first != second, "here it decides when training ends"
+
+
 BATCHING = ["BM25", "sequential", "random", "ABS, BM25", "ABS, encoder", "ABS, encoder, beam search"]
 
 

@@ -128,9 +128,14 @@ class FirstEpochsFigure(_StagesFigure):
 
 
 class TrainingFigure(_StagesFigure):
-    """Training loss and validation MRR@10 of several stages by step (Zhao et al., figures 3 to 5)."""
+    """Training loss and validation of several stages by step (Zhao et al., figures 3 to 5).
+
+    Attributes:
+        metric: metric of validation; MRR@100 needs ``validation_candidates`` of the stages.
+    """
 
     kind: Literal["training"]
+    metric: Literal["MRR@10", "MRR@100"] = "MRR@10"
 
 
 FigureConfig = Annotated[

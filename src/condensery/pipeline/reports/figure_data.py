@@ -301,7 +301,8 @@ def _steps_an_epoch(artifact: Artifact) -> float:
 
 def _draw_training(figure: TrainingFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
     panels = {}
-    columns = ((LOSS, "training loss (nats)", 1.0), (SCORE, "validation MRR@10 (%)", 100.0))
+    score = f"val/{figure.metric.lower()}"
+    columns = ((LOSS, "training loss (nats)", 1.0), (score, f"validation {figure.metric} (%)", 100.0))
     for column, y_label, scale in columns:
         by_label = _curves(figure.stages, jobs, column)
         lines = [
@@ -310,12 +311,15 @@ def _draw_training(figure: TrainingFigure, jobs: Sequence[FigureJob], stem: Path
         if lines:
             panels[y_label] = lines
     if not panels:
-        raise UserError(f"no stage of `stages` logged {LOSS} or {SCORE}")
+        raise UserError(f"no stage of `stages` logged {LOSS} or {score}")
     title = figure.title or "Training"
     every = [line for lines in panels.values() for line in lines]
     what = " and ".join(panels)
     missing = _labels_without(figure.stages, [line.label for line in every])
-    sample = "; validation is on a sample of the corpus" if len(panels) == len(columns) else ""
+    passages = (
+        "a sample of the corpus" if score == SCORE else "a positive among passages sampled from a retriever's best"
+    )
+    sample = f"; validation is on {passages}" if len(panels) == len(columns) else ""
     about = f"By optimisation step: {what}{_over(every)}{sample}.{_without(missing)}"
     return draw_training(stem, title, about, panels)
 
