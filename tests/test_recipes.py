@@ -148,6 +148,10 @@ GIVEN = {  # what else must be given
         *("stages.ict.folder=.", "stages.ict_tuned.backbone.name=a/ict"),
         *("stages.condenser.folder=.", "stages.condenser_tuned.backbone.name=a/condenser"),
     ],
+    "attention_entropy_sections": [
+        *("stages.ict.folder=.", "stages.ict_tuned.backbone.name=a/ict"),
+        *("stages.condenser.folder=.", "stages.condenser_tuned.backbone.name=a/condenser"),
+    ],
     **{name: ["stages.retriever.folder=.", "backbone.tokenizer=a/retriever"] for name in BEIR},
 }
 OTHER_FORMATS = {f"data={name}" for name in ("beir", "squad", "msmarco", "msmarco_web", "msmarco_documents", "text")}
@@ -180,7 +184,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "cocondenser_local_queries": judged,
         "adapt": write_text_files(folder / "adapted", TEXT),
         **dict.fromkeys(("adapt_queries", "ablation/released", "ablation/released_text"), judged),
-        **dict.fromkeys(ON_QUESTIONS, write_dpr(folder / "nq", TEXT)),
+        **dict.fromkeys((*ON_QUESTIONS, "attention_entropy_sections"), write_dpr(folder / "nq", TEXT)),
         **dict.fromkeys(ON_TRIVIA, write_dpr(folder / "triviaqa", TEXT, "trivia", gz=True)),
         "cocondenser_msmarco_document": write_marco_documents(folder / "marco_documents", TEXT),
         "cocondenser_beir": write_beir(folder / "scifact", TEXT),
@@ -214,7 +218,9 @@ def test_the_recipes_that_the_readme_speaks_of_are_here() -> None:
 
 
 def sentences_of(recipe: str, roots: dict[str, Path]) -> list[str]:
-    """The overrides that say where the examples of a sentence task lie."""
+    """The overrides that say where the examples of a sentence task, or the sections of Wikipedia, lie."""
+    if recipe == "attention_entropy_sections":
+        return [f"stages.wikipedia.data.root={roots['condenser_wiki_sections']}"]
     if recipe not in ON_SENTENCES:
         return []
     articles = roots["condenser_wiki_sections"]
@@ -589,6 +595,24 @@ def test_wikipedia_goes_on_from_a_checkpoint_in_a_folder(roots: dict[str, Path],
     ).sound()
     assert done.computed == ["corpus", "tokenizer", "tokens", "condenser"]
     assert (done.folder / "stages" / "condenser" / "condenser_head.safetensors").is_file()
+
+
+def test_attention_is_measured_on_sections_of_another_collection(roots: dict[str, Path], tmp_path: Path) -> None:
+    recipe = "attention_entropy_sections"
+    given = [f"data.root={roots[recipe]}", *sentences_of(recipe, roots), f"output_root={tmp_path}", "logger=csv"]
+    given += [f"stages.{name}=null" for name in ("ict", "ict_tuned", "condenser", "condenser_tuned")]
+    given += ["stages.entropy.encoders=[backbone,bert_tuned]", "table.rows={BM25: null, ICT: null, Condenser: null}"]
+    given += ["~figures.entropy.models.ICT", "~figures.entropy.models.Condenser"]
+    given += ["stage.finetune.query_length=32", "stage.finetune.passage_length=32", "stage.attention_entropy.length=64"]
+    done = run_command(f"experiment={recipe}", *given, *MODEL, *FEW).sound()
+    sections = json.loads((done.folder / "stages" / "wikipedia" / "manifest.json").read_text())["metrics"]["passages"]
+    articles = [
+        json.loads(line) for line in (roots["condenser_wiki_sections"] / "documents.jsonl").read_text().splitlines()
+    ]
+    assert sections == sum(len(set(one["headings"])) for one in articles)
+    about = json.loads((done.folder / "stages" / "entropy" / "entropy.json").read_text())
+    assert 0 < about["texts"] <= sections
+    assert (done.folder / "figures" / "entropy.png").is_file()
 
 
 def test_adaptive_batches_are_validated_on_candidates_and_drawn(roots: dict[str, Path], tmp_path: Path) -> None:

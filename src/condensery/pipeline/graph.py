@@ -378,7 +378,12 @@ def artifact_id(node: Node, version: int) -> str:
 
 
 def _needs_merging(value: Any, default: Any) -> bool:
-    """Whether a value must be merged with the default instead of replacing it."""
+    """Whether a value must be merged with the default instead of replacing it.
+
+    A whole group ``data`` of a stage, which names its format, replaces the recipe's own data.
+    """
+    if isinstance(value, dict) and "format" in value:
+        return False
     return value == "???" or isinstance(value, dict | list) or isinstance(default, dict | list)
 
 
