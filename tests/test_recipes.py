@@ -85,6 +85,7 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/attention_entropy": (1, 3),
     "ablation/attention_entropy_sections": (1, 3),
     "ablation/pretraining_steps": (2, 3),
+    "ablation/pretraining_speed": (3, 3),
     "ablation/model_size": (2, 3),
     "ablation/rocketqa_comparison": (1, 3),
     "ablation/warm_start": (1, 3),
@@ -94,7 +95,7 @@ ABLATIONS = {  # settings and seeds of each
 # By recipe: a digest of the ids of all artifacts. Where it changes, what users have is made anew: say so in the changelog
 IDS = Path(__file__).with_name("recipe_ids.json")
 LONG = {"ablation/query_number", "ablation/low_data", "ablation/wiki_sections", "ablation/pretraining_steps"}
-LONG |= {"ablation/contrast_batch"}
+LONG |= {"ablation/contrast_batch", "ablation/pretraining_speed"}
 LONG |= {"ablation/warm_start_squad"}  # composed by itself below
 SHARED = {  # stages that jobs share, and how many of them there are: one set of queries, a start for each seed
     **{name: {"queries": 1, "warm": seeds} for name, (_, seeds) in ABLATIONS.items()},
@@ -109,6 +110,7 @@ SHARED = {  # stages that jobs share, and how many of them there are: one set of
     "ablation/attention_entropy": {"corpus": 1, "mlm": 3, "entropy": 3},
     "ablation/attention_entropy_sections": {"sentences": 1, "cocondenser": 3, "entropy": 3},
     "ablation/pretraining_steps": {"tokens": 1, "warm": 3, "mlm": 6, "cocondenser": 6, "fused": 6, "random_tuned": 3},
+    "ablation/pretraining_speed": {"queries": 1, "warm": 3, "cocondenser": 9, "query_as_context": 9, "warm_tuned": 3},
     "ablation/windows": {"bm25": 1, "warm": 3, "cocondenser": 3, "cocondenser_tuned.index": 6, "fused": 6},
     "ablation/model_size": {"tokenizer": 2, "warm": 6, "bm25": 1, "cocondenser": 6, "fused": 6},
     "ablation/rocketqa_comparison": {"corpus": 1, "mlm": 3, "cross_encoder": 3},
@@ -459,6 +461,21 @@ def test_fewer_queries_train_from_the_same_checkpoints(roots: dict[str, Path], t
         *across,
         *((row, x) for row in rows for x in ("6", "24")),
     ]
+
+
+def test_the_speed_of_pretraining_is_read_off_a_sweep(roots: dict[str, Path], tmp_path: Path) -> None:
+    given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv", "seed=1"]
+    given += [one for one in FEW if "pretrain_cocondenser" not in one]
+    lengths = "++stage.pretrain_cocondenser={steps: 2, token_budget: null},{steps: 4, token_budget: null}"
+    done = run_command("-m", "experiment=ablation/pretraining_speed", *given, lengths, *MODEL).sound()
+    rows = ("coCondenser", "query-as-context coCondenser")
+    for name in ("steps", "cpu_seconds"):
+        points = list(csv.DictReader((done.folder / "figures" / f"{name}.csv").open()))
+        found = [(one["line"], float(one["x"])) for one in points if one["line"] in rows]
+        assert [line for line, _ in found] == [row for row in rows for _ in range(2)]
+        assert all(x > 0 for _, x in found)
+        assert name != "steps" or [x for _, x in found] == [2, 4, 2, 4]
+    assert "reaches coCondenser's score" in done.out
 
 
 def test_the_parts_of_the_warm_start_run_to_their_table(roots: dict[str, Path], tmp_path: Path) -> None:

@@ -19,9 +19,12 @@ SEEDS = (1, 2)
 class Sweep:
     """The runs of a recipe's jobs, with numbers that follow from the setting, the row and the metric."""
 
+    TUNED = ("cocondenser_tuned", "query_as_context_tuned")  # from a pre-training of their own
+
     def __init__(self, recipe: str, root: Path, settings: Sequence[str]) -> None:
         with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
-            config = compose("config", [f"experiment={recipe}", "data.root=DIR"])
+            given = [] if recipe.startswith("ablation/") else ["data.root=DIR"]
+            config = compose("config", [f"experiment={recipe}", *given])
         found = {key: OmegaConf.to_container(config[key], resolve=True) for key in ("figures", "table")}
         self.figures, self.table = read_figures(found["figures"]), found["table"]
         self.table["rows"] = {row: stage for row, stage in self.table["rows"].items() if stage}
@@ -32,7 +35,9 @@ class Sweep:
     def _artifact(self, kind: str, name: str, makes: str, metrics: Mapping[str, Any], **inputs: Any) -> Path:
         folder = self.root / "artifacts" / kind / name
         about = {"kind": kind, "id": name, "name": name, "makes": makes, "config": {"batch_size": 10}}
-        write_json(folder / "manifest.json", {**about, "inputs": inputs, "metrics": metrics})
+        shorter = 0.5 if name.startswith("query_as_context") else 1.0
+        seconds = {"cpu_seconds": shorter * metrics.get("steps", 0)}
+        write_json(folder / "manifest.json", {**about, **seconds, "inputs": inputs, "metrics": metrics})
         return folder
 
     def _job(self, place: int, setting: str, seed: int) -> FigureJob:
@@ -41,7 +46,11 @@ class Sweep:
         stages: dict[str, Path] = {}
         for number, (name, kind) in enumerate(self.kinds.items()):
             counted = "examples" if "sentences" in kind else "queries"
-            stages[name] = self._artifact(kind, f"{name}-{end}", "encoder", {counted: size})
+            behind = (
+                {"init": [f"pretrain_cocondenser/{name.removesuffix('_tuned')}-{end}"]} if name in self.TUNED else {}
+            )
+            made = {counted: size, "steps": 10 * 2**place}
+            stages[name] = self._artifact(kind, f"{name}-{end}", "encoder", made, **behind)
             steps = range(size // 20, 12 * size // 10, size // 20)  # of twelve epochs, in batches of ten
             logs = [f"{step},{9 / step + number},{0.1 / step},{0.2 / step}" for step in steps]
             (stages[name] / "logs").mkdir()
@@ -151,3 +160,15 @@ def test_attention_entropy_is_condensers_figure_2(recipe: str, tmp_path: Path) -
     assert found == [(model, end) for model in ("BERT", "ICT", "Condenser") for end in ends]
     assert [one["x"] for one in drawn] == ["1", "2"] * 6, "entropy against layer"
     assert len({one["mean"] for one in drawn if one["x"] == "2"}) == 6, "of six encoders"
+
+
+def test_the_speed_of_query_as_context_is_steps_and_seconds_to_equal_quality(tmp_path: Path) -> None:
+    sweep = Sweep("ablation/pretraining_speed", tmp_path, ["steps=10", "steps=20", "steps=40"])
+    figures, faults = draw_figures(sweep.figures, sweep.jobs, [], tmp_path / "sweep")
+    assert faults == []
+    tables = {one.name: one.table.splitlines()[2].strip("|").split("|") for one in figures}
+    steps, seconds = ([cell.strip() for cell in tables[name]] for name in ("steps", "cpu_seconds"))
+    assert steps[0] == seconds[0] == "query-as-context coCondenser"
+    assert steps[3] == seconds[3] == "40"
+    assert 20 < float(steps[2]) < 40, "its row is a little better at each point"
+    assert float(seconds[4]) == pytest.approx(0.5 * float(steps[4]), abs=0.01), "a step takes half as long"

@@ -22,6 +22,7 @@ from condensery.reporting.figures import (
     draw_losses,
     draw_scores,
     draw_training,
+    equal_quality,
 )
 from condensery.reporting.table import Comparison
 
@@ -181,3 +182,18 @@ def test_more_lines_than_can_be_told_apart_are_an_error(tmp_path: Path) -> None:
 
 def test_counts_are_written_short() -> None:
     assert [compact(n) for n in (500, 8623, 400_000, 1_250_000, 2e9)] == ["500", "8,623", "400 k", "1.25 M", "2 G"]
+
+
+def test_equal_quality_is_read_between_two_points_on_the_log_axis() -> None:
+    slow = Line("slow", [100, 400], [[20.0], [28.0, 32.0]])
+    fast = Line("fast", [50, 200, 800], [[10.0], [20.0], [40.0]])  # 30 half-way between 200 and 800: at 400
+    quick, never = Line("quick", [10, 20], [[31.0], [50.0]]), Line("never", [10, 800], [[1.0], [29.9]])
+    table = equal_quality({"MRR@10 (%)": [slow, fast, quick, never, Line("BM25", (), [[99.0]])]}, "slow", "steps")
+    cells = [[one.strip() for one in line.strip("|").split("|")] for line in table.splitlines()]
+    assert cells[0] == ["", "reaches slow's score", "after steps", "slow: steps", "share"]
+    assert cells[2:] == [
+        ["fast", "MRR@10 (%): 30.0", "400", "400", "1.00"],
+        ["quick", "MRR@10 (%): 30.0", "10", "400", "0.03"],
+        ["never", "MRR@10 (%): 30.0", "never", "", ""],
+    ]
+    assert equal_quality({"MRR@10 (%)": [fast]}, "slow", "steps") == ""

@@ -89,12 +89,14 @@ class ScoreByStepsFigure(_PanelsFigure):
     """A metric against the amount of pre-training of the row's encoder, over the jobs of a sweep.
 
     Attributes:
-        amount: ``tokens`` or ``steps``, in total over all pre-training stages, or ``batch_size``, the texts per batch of the
-            last stage.
+        amount: ``tokens``, ``steps`` or ``cpu_seconds``, in total over all pre-training stages, or ``batch_size``, the texts
+            per batch of the last stage.
+        reference: a row; a table says with which amount each row reaches this row's score at its largest amount.
     """
 
     kind: Literal["score_by_steps"]
-    amount: Literal["tokens", "steps", "batch_size"] = "tokens"
+    amount: Literal["tokens", "steps", "cpu_seconds", "batch_size"] = "tokens"
+    reference: Text | None = None
 
 
 class _StagesFigure(_Figure):
@@ -177,7 +179,7 @@ def check(name: str, figure: FigureConfig, kinds: dict[str, str], rows: Iterable
     if isinstance(figure, AttentionEntropyFigure) and kinds[figure.stage] != "attention_entropy":
         raise UserError(f"figures.{name}.stage: {figure.stage!r} is not of kind attention_entropy")
     if isinstance(figure, _ScoreFigure):
-        for row in figure.rows or ():
+        for row in (*(figure.rows or ()), *filter(None, [getattr(figure, "reference", None)])):
             if row not in rows:
                 raise UserError(f"figures.{name}.rows: {row!r} is not a row of the table{close_to(row, rows)}")
         for metric in figure.metrics:

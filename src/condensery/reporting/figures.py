@@ -105,6 +105,40 @@ def draw_scores(stem: Path, title: str, caption: str, panels: Mapping[str, Seque
         return _finish(drawn, stem, title, caption, panels if len(panels) > 1 else {"": next(iter(panels.values()))})
 
 
+def equal_quality(panels: Mapping[str, Sequence[Line]], reference: str, unit: str) -> str:
+    """Return a Markdown table: the amount with which each line first has the reference's mean at its largest amount.
+
+    Between two points the mean is interpolated, linearly in the logarithm of the amount.
+
+    Args:
+        panels: label of the metric -> lines, whose x is the amount.
+        reference: label of a line; if that line is missing, or has no amount, the table is empty.
+        unit: unit of the amount, such as steps.
+    """
+    rows = [["", f"reaches {reference}'s score", f"after {unit}", f"{reference}: {unit}", "share"]]
+    for metric, lines in panels.items():
+        known = {line.label: line for line in lines if line.x}
+        if reference not in known:
+            continue
+        goal, most = known[reference].mean[-1], known[reference].x[-1]
+        for line in (line for label, line in known.items() if label != reference):
+            reached = _reached(line, float(goal))
+            after = (
+                ["never", "", ""] if reached is None else [f"{reached:,.0f}", f"{most:,.0f}", f"{reached / most:.2f}"]
+            )
+            rows.append([line.label, f"{metric}: {goal:.1f}", *after])
+    return "\n".join(grid(rows)) + "\n" if len(rows) > 1 else ""
+
+
+def _reached(line: Line, goal: float) -> float | None:
+    """Return the amount with which the mean of a line first is ``goal``; its smallest amount if that is enough."""
+    first = next((place for place, mean in enumerate(line.mean) if mean >= goal), None)
+    if not first:
+        return None if first is None else float(line.x[0])
+    (low, high), (below, above) = np.log(line.x[first - 1 : first + 1]), line.mean[first - 1 : first + 1]
+    return float(np.exp(low + (high - low) * (goal - below) / (above - below)))
+
+
 def draw_differences(stem: Path, title: str, caption: str, comparisons: "Sequence[Comparison]") -> Figure:
     """Draw each table line's difference from its baseline, in percentage points, as a dot with its confidence interval."""
     names = [one_line(one.name) for one in comparisons]

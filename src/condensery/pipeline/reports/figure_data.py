@@ -1,7 +1,7 @@
 """The figures of a run or a sweep; their data are read from the folders of finished runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -23,7 +23,14 @@ from condensery.pipeline.reports.page_content import artifacts_of
 from condensery.reporting import figures as pictures
 from condensery.reporting.curves import LOSS, SCORE, read_curves
 from condensery.reporting.drawing import Figure
-from condensery.reporting.figures import Line, draw_differences, draw_scores, draw_training, line_of_curves
+from condensery.reporting.figures import (
+    Line,
+    draw_differences,
+    draw_scores,
+    draw_training,
+    equal_quality,
+    line_of_curves,
+)
 from condensery.reporting.results import Row, read_results
 from condensery.reporting.table import Table
 from condensery.stages.base import Artifact
@@ -192,13 +199,21 @@ def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[
     elif figure.amount == "batch_size":
         x_label, by = "texts a batch, of the last pre-training behind the row (log scale)", "pre-training"
     else:
-        x_label, by = f"{figure.amount} of pre-training, of all stages behind the row (log scale)", "pre-training"
+        x_label, by = f"{unit_of(figure)} of pre-training, of all stages behind the row (log scale)", "pre-training"
     what, lines = " and ".join(metrics), [line for drawn in panels.values() for line in drawn]
     where = f" on {', '.join(map(' '.join, sorted(places)))}" if places else ""
     levels = " Lines across: no such amount." if any(not line.x for line in lines) else ""
     missing = [name for name in names if not any(f"{line.label}, ".startswith(f"{name}, ") for line in lines)]
     about = f"{what}{where} against {x_label}{_over(lines)}.{levels}{_without(missing)}"
-    return draw_scores(stem, figure.title or f"{what} by {by}", about, panels, x_label)
+    drawn = draw_scores(stem, figure.title or f"{what} by {by}", about, panels, x_label)
+    if isinstance(figure, ScoreBySizeFigure) or figure.reference is None:
+        return drawn
+    return replace(drawn, table=equal_quality(panels, figure.reference, unit_of(figure)))
+
+
+def unit_of(figure: ScoreByStepsFigure) -> str:
+    """Return the name of the amount, such as ``steps``."""
+    return figure.amount.replace("cpu_", "CPU-")
 
 
 class Amount(NamedTuple):
@@ -219,6 +234,8 @@ def _amount(figure: ScoreBySizeFigure | ScoreByStepsFigure, evaluation: Artifact
         return None
     if figure.amount == "batch_size":
         return Amount(float(pretraining[0].manifest["config"]["batch_size"]), figure.amount)
+    if figure.amount == "cpu_seconds":
+        return Amount(float(sum(one.manifest["cpu_seconds"] for one in pretraining)), figure.amount)
     key = "steps" if figure.amount == "steps" else "train/tokens"
     return Amount(float(sum(one.manifest["metrics"][key] for one in pretraining)), figure.amount)
 
