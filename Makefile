@@ -4,12 +4,23 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install install-locked lock quickstart smoke test test-slow gpu-report conf check docs docs-serve clean
+# `make install-gpu` leaves this mark: all later targets then keep to the packages for a GPU.
+ON_GPU := .venv/.gpu
+WANTED := requirements$(if $(wildcard $(ON_GPU)),-gpu).txt
+
+.PHONY: help install install-gpu install-locked lock quickstart smoke test test-slow gpu-report conf check docs docs-serve clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 install: .venv/.installed ## make .venv with what the project needs (CPU)
+
+install-gpu: ## make .venv with what the project needs on a machine with an NVIDIA GPU
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip uninstall --quiet --yes faiss-cpu
+	$(INSTALL) --no-compile -r requirements-gpu.txt
+	$(INSTALL) --no-deps -e .
+	@touch $(ON_GPU) .venv/.installed
 
 install-locked: ## make .venv with the versions that are tested, each held against its hash (but torch)
 	$(PYTHON) -m venv .venv
@@ -57,15 +68,15 @@ docs-serve: .venv/.installed-docs ## the documentation in a browser, built again
 clean: ## remove .venv, site and caches; outputs/ stays
 	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache
 
-.venv/.installed: requirements.txt pyproject.toml
+.venv/.installed: $(WANTED) pyproject.toml
 	$(PYTHON) -m venv .venv
 	@echo "installing into .venv, a minute or two"
-	$(INSTALL) --no-compile -r requirements.txt
+	$(INSTALL) --no-compile -r $(WANTED)
 	$(INSTALL) --no-deps -e .
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed requirements-dev.txt
-	$(INSTALL) --no-compile -r requirements-dev.txt
+	sed '/^-r /d' requirements-dev.txt | $(INSTALL) --no-compile -r $(WANTED) -r /dev/stdin
 	@touch $@
 
 .venv/.installed-docs: requirements-docs.txt

@@ -94,6 +94,7 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/attention_entropy": (1, 3),
     "ablation/attention_entropy_sections": (1, 3),
     "ablation/pretraining_steps": (2, 3),
+    "ablation/pretraining_speed": (3, 3),
     "ablation/model_size": (2, 3),
     "ablation/rocketqa_comparison": (1, 3),
     "ablation/warm_start": (1, 3),
@@ -103,7 +104,7 @@ ABLATIONS = {  # settings and seeds of each
 # By recipe: a digest of the ids of all artifacts. Where it changes, what users have is made anew: say so in the changelog
 IDS = Path(__file__).with_name("recipe_ids.json")
 LONG = {"ablation/query_number", "ablation/low_data", "ablation/wiki_sections", "ablation/pretraining_steps"}
-LONG |= {"ablation/contrast_batch"}
+LONG |= {"ablation/contrast_batch", "ablation/pretraining_speed"}
 LONG |= {"ablation/warm_start_squad"}  # composed by itself below
 SHARED = {  # stages that jobs share, and how many of them there are: one set of queries, a start for each seed
     **{name: {"queries": 1, "warm": seeds} for name, (_, seeds) in ABLATIONS.items()},
@@ -118,6 +119,7 @@ SHARED = {  # stages that jobs share, and how many of them there are: one set of
     "ablation/attention_entropy": {"corpus": 1, "mlm": 3, "entropy": 3},
     "ablation/attention_entropy_sections": {"sentences": 1, "cocondenser": 3, "entropy": 3},
     "ablation/pretraining_steps": {"tokens": 1, "warm": 3, "mlm": 6, "cocondenser": 6, "fused": 6, "random_tuned": 3},
+    "ablation/pretraining_speed": {"queries": 1, "warm": 3, "cocondenser": 9, "query_as_context": 9, "warm_tuned": 3},
     "ablation/windows": {"bm25": 1, "warm": 3, "cocondenser": 3, "cocondenser_tuned.index": 6, "fused": 6},
     "ablation/model_size": {"tokenizer": 2, "warm": 6, "bm25": 1, "cocondenser": 6, "fused": 6},
     "ablation/rocketqa_comparison": {"corpus": 1, "mlm": 3, "cross_encoder": 3},
@@ -154,6 +156,10 @@ BEIR = ("cocondenser_beir", "cocondenser_beir_by_name")
 GIVEN = {  # what else must be given
     **{f"low_data_{name}": ["stages.ict_tuned.backbone.name=a/ict"] for name in ("msmarco", "nq", "triviaqa")},
     "attention_entropy_nq": [
+        *("stages.ict.folder=.", "stages.ict_tuned.backbone.name=a/ict"),
+        *("stages.condenser.folder=.", "stages.condenser_tuned.backbone.name=a/condenser"),
+    ],
+    "attention_entropy_sections": [
         *("stages.ict.folder=.", "stages.ict_tuned.backbone.name=a/ict"),
         *("stages.condenser.folder=.", "stages.condenser_tuned.backbone.name=a/condenser"),
     ],
@@ -213,7 +219,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "cocondenser_local_queries": judged,
         "adapt": write_text_files(folder / "adapted", TEXT),
         **dict.fromkeys(("adapt_queries", "ablation/released", "ablation/released_text"), judged),
-        **dict.fromkeys(ON_QUESTIONS, write_dpr(folder / "nq", TEXT)),
+        **dict.fromkeys((*ON_QUESTIONS, "attention_entropy_sections"), write_dpr(folder / "nq", TEXT)),
         **dict.fromkeys(ON_TRIVIA, write_dpr(folder / "triviaqa", TEXT, "trivia", gz=True)),
         "cocondenser_msmarco_document": write_marco_documents(folder / "marco_documents", TEXT),
         "cocondenser_beir": write_beir(folder / "scifact", TEXT),
@@ -247,7 +253,9 @@ def test_the_recipes_that_the_readme_speaks_of_are_here() -> None:
 
 
 def sentences_of(recipe: str, roots: dict[str, Path]) -> list[str]:
-    """The overrides that say where the examples of a sentence task lie."""
+    """The overrides that say where the examples of a sentence task, or the sections of Wikipedia, lie."""
+    if recipe == "attention_entropy_sections":
+        return [f"stages.wikipedia.data.root={roots['condenser_wiki_sections']}"]
     if recipe not in ON_SENTENCES:
         return []
     articles = roots["condenser_wiki_sections"]
@@ -398,6 +406,24 @@ def test_recipes_on_the_web_documents_name_what_is_missing(recipe: str, tmp_path
     assert not list(tmp_path.glob("out/*")), "nothing was begun"
 
 
+@pytest.mark.parametrize("recipe", [*ON_MARCO, "cocondenser_msmarco_document"])
+def test_missing_files_of_msmarco_offer_a_command_that_downloads_them(recipe: str, tmp_path: Path) -> None:
+    pytest.importorskip("ir_datasets")
+    given = [f"experiment={recipe}", f"output_root={tmp_path / 'out'}", "trainer.precision=fp32", "data.dev_queries=40"]
+    given += GIVEN.get(recipe, [])
+    err = run_command(*given, f"data.root={tmp_path}").err
+    offered = re.search(
+        r"or have them downloaded: python run.py (.*); for a first look on a CPU: python run.py (.*)", err
+    )
+    assert offered, err
+    for command in offered.groups():
+        overrides = [word for word in shlex.split(command) if "=" in word]
+        assert not any(word.startswith("data.root=") for word in overrides)
+        again = run_command(*overrides, f"output_root={tmp_path / 'out'}", "dry_run=plan").sound()
+        assert re.search(r"corpus .* to be made", again.out)
+    assert set(given) <= set(shlex.split(offered[1])), "all else is as it was typed"
+
+
 def test_an_ict_must_be_given(roots: dict[str, Path], tmp_path: Path) -> None:
     recipe = "low_data_msmarco"
     done = run_command(f"experiment={recipe}", f"data.root={roots[recipe]}", f"output_root={tmp_path}")
@@ -493,6 +519,21 @@ def test_fewer_queries_train_from_the_same_checkpoints(roots: dict[str, Path], t
         *across,
         *((row, x) for row in rows for x in ("6", "24")),
     ]
+
+
+def test_the_speed_of_pretraining_is_read_off_a_sweep(roots: dict[str, Path], tmp_path: Path) -> None:
+    given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv", "seed=1"]
+    given += [one for one in FEW if "pretrain_cocondenser" not in one]
+    lengths = "++stage.pretrain_cocondenser={steps: 2, token_budget: null},{steps: 4, token_budget: null}"
+    done = run_command("-m", "experiment=ablation/pretraining_speed", *given, lengths, *MODEL).sound()
+    rows = ("coCondenser", "query-as-context coCondenser")
+    for name in ("steps", "cpu_seconds"):
+        points = list(csv.DictReader((done.folder / "figures" / f"{name}.csv").open()))
+        found = [(one["line"], float(one["x"])) for one in points if one["line"] in rows]
+        assert [line for line, _ in found] == [row for row in rows for _ in range(2)]
+        assert all(x > 0 for _, x in found)
+        assert name != "steps" or [x for _, x in found] == [2, 4, 2, 4]
+    assert "reaches coCondenser's score" in done.out
 
 
 def test_the_parts_of_the_warm_start_run_to_their_table(roots: dict[str, Path], tmp_path: Path) -> None:
@@ -634,6 +675,52 @@ def test_wikipedia_goes_on_from_a_checkpoint_in_a_folder(roots: dict[str, Path],
     ).sound()
     assert done.computed == ["corpus", "tokenizer", "tokens", "condenser"]
     assert (done.folder / "stages" / "condenser" / "condenser_head.safetensors").is_file()
+
+
+def test_attention_is_measured_on_sections_of_another_collection(roots: dict[str, Path], tmp_path: Path) -> None:
+    recipe = "attention_entropy_sections"
+    given = [f"data.root={roots[recipe]}", *sentences_of(recipe, roots), f"output_root={tmp_path}", "logger=csv"]
+    given += [f"stages.{name}=null" for name in ("ict", "ict_tuned", "condenser", "condenser_tuned")]
+    given += ["stages.entropy.encoders=[backbone,bert_tuned]", "table.rows={BM25: null, ICT: null, Condenser: null}"]
+    given += ["~figures.entropy.models.ICT", "~figures.entropy.models.Condenser"]
+    given += ["stage.finetune.query_length=32", "stage.finetune.passage_length=32", "stage.attention_entropy.length=64"]
+    done = run_command(f"experiment={recipe}", *given, *MODEL, *FEW).sound()
+    sections = json.loads((done.folder / "stages" / "wikipedia" / "manifest.json").read_text())["metrics"]["passages"]
+    articles = [
+        json.loads(line) for line in (roots["condenser_wiki_sections"] / "documents.jsonl").read_text().splitlines()
+    ]
+    assert sections == sum(len(set(one["headings"])) for one in articles)
+    about = json.loads((done.folder / "stages" / "entropy" / "entropy.json").read_text())
+    assert 0 < about["texts"] <= sections
+    assert (done.folder / "figures" / "entropy.png").is_file()
+
+
+def test_adaptive_batches_are_validated_on_candidates_and_drawn(roots: dict[str, Path], tmp_path: Path) -> None:
+    given = [f"data.root={roots['abs_msmarco']}", f"output_root={tmp_path}", "logger=csv", *MODEL, *FEW]
+    given += ["stage.finetune.train_queries=null", "stage.finetune.validate_every=1", "figures.scheduling=null"]
+    given += [f"{group}.{name}=null" for name in ("sequential", "abs_bm25", "abs_beam") for group in ("stages",)]
+    given += [f"table.rows.{row}=null" for row in ("sequential", "ABS-BM25", "ABS-BeamSearch")]
+    done = run_command("experiment=abs_msmarco", *given).sound()
+    rows = list(csv.DictReader((done.folder / "figures" / "with_and_without.csv").open()))
+    panels = {(row["panel"], row["line"]) for row in rows}
+    assert panels == {
+        (panel, line)
+        for panel in ("training loss (nats)", "validation MRR@100 (%)")
+        for line in ("without ABS", "with ABS")
+    }
+    logged = json.loads((done.folder / "stages" / "random" / "manifest.json").read_text())["metrics"]
+    assert 0 < logged["val/mrr@10"] <= logged["val/mrr@100"] <= 1
+    last = [float(row["mean"]) for row in rows if "MRR@100" in row["panel"] and row["line"] == "without ABS"][-1]
+    assert last == pytest.approx(100 * logged["val/mrr@100"], rel=1e-4)
+    again = run_command("experiment=abs_msmarco", *given, "stage.finetune.validation_candidates=null").sound()
+    assert not {"random", "abs_encoder"} & set(again.computed), "what is only looked at changes no artifact"
+    stop = "trainer.callbacks.stop={name: EarlyStopping, monitor: val/mrr@10, mode: max}"
+    plans = [
+        run_command("experiment=abs_msmarco", *given, stop, *more, "dry_run=plan").sound().out
+        for more in ([], ["stage.finetune.validation_candidates=null"])
+    ]
+    first, second = (re.findall(r" random .* ([0-9a-f]{16}) ", plan) for plan in plans)
+    assert first != second, "here it decides when training ends"
 
 
 BATCHING = ["BM25", "sequential", "random", "ABS, BM25", "ABS, encoder", "ABS, encoder, beam search"]

@@ -1,6 +1,7 @@
 """What a release rests on: one version everywhere, a changelog, a lock file that the requirements allow, sound workflows."""
 
 import re
+import subprocess
 import tomllib
 from datetime import date
 from pathlib import Path
@@ -70,6 +71,29 @@ def test_every_package_of_the_lock_has_hashes_and_none_is_of_a_gpu() -> None:
 def test_requirements_for_a_gpu_differ_in_faiss_alone() -> None:
     cpu, gpu = ({str(one) for one in requirements(f"requirements{kind}.txt")} for kind in ("", "-gpu"))
     assert {one.split(">")[0] for one in cpu ^ gpu} == {"faiss-cpu", "faiss-gpu-cu12"}
+
+
+def test_a_gpu_has_an_installation_of_its_own_that_later_targets_keep(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", *(path.name for path in PROJECT.glob("requirements*.txt"))):
+        (tmp_path / name).write_text((PROJECT / name).read_text())
+
+    def commands(target: str) -> str:
+        return subprocess.run(["make", "-n", target], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    assert "-r requirements.txt" in commands("install")
+    assert "-gpu" not in commands("test")
+    lines = commands("install-gpu").splitlines()
+    at = [next(i for i, line in enumerate(lines) if part in line) for part in ("uninstall", "-r requirements-gpu.txt")]
+    assert at == sorted(at), "the module of faiss-cpu has the name of the other, and would be removed with it"
+    assert lines[at[0]].endswith("uninstall --quiet --yes faiss-cpu")
+    assert any(line.endswith("--no-deps -e .") for line in lines[at[1] :])
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / lines[-1].split()[1].rpartition("/")[2]).touch()
+    for target in ("install", "test", "gpu-report"):
+        found = commands(target)
+        assert "-r requirements-gpu.txt" in found
+        assert "-r requirements.txt" not in found
+        assert "-r requirements-dev.txt" not in found, "it asks for requirements.txt, and so for faiss-cpu"
 
 
 def test_malicious_versions_of_lightning_are_not_allowed() -> None:

@@ -46,6 +46,19 @@ class UserError(Exception):
         super().__init__(str(message).translate(STEERING).encode(errors="backslashreplace").decode())
 
 
+class MissingDataError(UserError):
+    """Exception for missing files of a collection that can also be had by its name, without a folder of files.
+
+    Attributes:
+        missing: the message about the files.
+        by_name: overrides that read the collection by its name, such as ``data=ir_datasets data.name=msmarco-passage``.
+    """
+
+    def __init__(self, missing: str, by_name: str) -> None:
+        super().__init__(f"{missing}; or have them downloaded: {by_name}")
+        self.missing, self.by_name = missing, by_name
+
+
 class StageError(Exception):
     """An error whose text is printed unchanged: the traceback of an unexpected exception, or lines about several stages."""
 

@@ -1,5 +1,7 @@
 """The generator draws what top-k and nucleus sampling say, a query the same in whatever batch it is made."""
 
+import importlib.util
+import io
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +9,19 @@ import pytest
 import torch
 from scipy.stats import chisquare
 from small_t5 import save_small_t5
-from transformers import AutoModelForSeq2SeqLM, BertConfig, BertModel, LogitsProcessorList
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    BertConfig,
+    BertModel,
+    LogitsProcessorList,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from condensery.errors import UserError
 from condensery.models.generator import OneDraw, Sampling, _processors, draws, load_generator
 from condensery.randomness import uniforms
-from condensery.tokens.tokenizer import train_wordpiece
+from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
 
 TEXTS = ["the river is near", "a stone, known and wide", "often with some water of the river and the stone", "x"]
 SAMPLING = Sampling(3, 5, 0.9, 8, 32, "query: ", 1)
@@ -158,3 +167,45 @@ def test_faults_of_the_model_are_one_line_each(t5: Path, words: Path, tmp_path: 
         assert str(raised.value).startswith("stages.queries.model: ")
         assert words_said in str(raised.value)
         assert "\n" not in str(raised.value)
+
+
+def bare_t5(folder: Path, pieces: bytes, vocabulary: int) -> Path:
+    """Save a T5 as castorini's are: its tokenizer is only the SentencePiece model ``pieces``."""
+    shape = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    config = T5Config(vocab_size=vocabulary, decoder_start_token_id=0, pad_token_id=0, eos_token_id=1, **shape)
+    torch.manual_seed(1)
+    T5ForConditionalGeneration(config).save_pretrained(folder)
+    (folder / "spiece.model").write_bytes(pieces)
+    return folder
+
+
+def test_a_t5_whose_tokenizer_is_only_a_sentencepiece_model_writes(tmp_path: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    model, sentences = io.BytesIO(), [*TEXTS, "seven quick brown foxes jump over lazy dogs"] * 3
+    ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+    trainer = sentencepiece.SentencePieceTrainer
+    trainer.train(sentence_iterator=iter(sentences), model_writer=model, vocab_size=40, minloglevel=2, **ids)
+    generator = load_generator(bare_t5(tmp_path / "t5", model.getvalue(), 150), "model")
+    own = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    assert len(generator.tokenizer) == 40 + 100, "T5 has a hundred more, which stand for gaps"
+    for text in TEXTS:
+        assert generator.encode([text], 64)["input_ids"].tolist() == [[*own.encode(text), own.eos_id()]]
+    assert len(generator.sample(TEXTS, [0, 1, 2, 3], Sampling(2, 5, 0.9, 8, 32, "", 1))) == 4
+
+
+def test_a_sentencepiece_model_that_cannot_be_read_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, find_spec = bare_t5(tmp_path / "t5", b"no pieces", 150), importlib.util.find_spec
+    for here, said in (
+        (None, "such as spiece.model: pip install sentencepiece)"),
+        ("here", "spiece.model, is broken)"),
+    ):
+        monkeypatch.setattr(
+            "condensery.tokens.tokenizer.find_spec",
+            lambda name, here=here: here if name == "sentencepiece" else find_spec(name),
+        )
+        for load in (lambda: load_generator(folder, "stages.queries.model"), lambda: load_tokenizer(folder)):
+            with pytest.raises(UserError) as raised:
+                load()
+            assert said in str(raised.value)
+            assert "tiktoken" not in str(raised.value)
+            assert "\n" not in str(raised.value)

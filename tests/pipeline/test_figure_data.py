@@ -37,7 +37,8 @@ class Made:
             "makes": makes,
             "config": {"batch_size": metrics.get("steps", 10)},
         }
-        write_json(folder / "manifest.json", {**about, "inputs": inputs, "metrics": metrics})
+        seconds = {"cpu_seconds": 3.0 * metrics.get("steps", 1)}
+        write_json(folder / "manifest.json", {**about, **seconds, "inputs": inputs, "metrics": metrics})
         return folder
 
     def job(self, name: str, stages: Mapping[str, Path], rows: Mapping[str, tuple[Path, float]]) -> Path:
@@ -123,6 +124,8 @@ def test_score_by_steps_looks_at_the_pretraining_behind_a_row(sweep: list[Figure
     batches = numbers(figure(kind="score_by_steps", amount="batch_size"), sweep, tmp_path)
     assert [x for x, *_ in batches["|tuned"]] == ["100", "400"], "of the last stage alone"
     assert [x for x, *_ in batches["|scratch"]] == [x for x, *_ in found["|BM25"]] == [""]
+    seconds = numbers(figure(kind="score_by_steps", amount="cpu_seconds"), sweep, tmp_path)
+    assert [x for x, *_ in seconds["|tuned"]] == ["600", "2400"], "three for each step, of both stages"
     level = numbers(figure(kind="score_by_steps", rows=["scratch"]), sweep[:2], tmp_path)
     assert [(x, runs) for x, _, _, runs in level["|scratch"]] == [("", 2)]
 
@@ -277,6 +280,10 @@ BAD = {
     "an unknown key": ("{kind: score_by_size, row: [plain]}", "figures.f.row: unknown key"),
     "an unknown row": (
         "{kind: score_by_size, rows: [plane]}",
+        "figures.f.rows: 'plane' is not a row of the table (did",
+    ),
+    "an unknown reference": (
+        "{kind: score_by_steps, reference: plane}",
         "figures.f.rows: 'plane' is not a row of the table (did",
     ),
     "another metric": ("{kind: score_by_steps, metric: MAP}", "figures.f.metric: 'MAP' is not in table.metrics"),

@@ -22,6 +22,7 @@ from condensery.reporting.figures import (
     draw_losses,
     draw_scores,
     draw_training,
+    equal_quality,
 )
 from condensery.reporting.table import Comparison
 
@@ -43,9 +44,15 @@ DRAW: dict[str, Callable[[Path], Figure]] = {
         stem,
         "Size",
         "A caption.",
-        [Line("BM25", (), [[3.0, 3.5]]), *lines(FEW, ["a", "b", "c", LONG])],
+        {"MRR@10 (%)": [Line("BM25", (), [[3.0, 3.5]]), *lines(FEW, ["a", "b", "c", LONG])]},
         "queries",
-        "MRR@10 (%)",
+    ),
+    "several scores": lambda stem: draw_scores(
+        stem,
+        "Size",
+        "A caption.",
+        {"Hit@20 (%)": lines(FEW, ["a", LONG]), "Hit@100 (%)": [Line("BM25", (), [[3.0]]), *lines(FEW[1:], [LONG])]},
+        "queries",
     ),
     "entropy": lambda stem: draw_entropy(
         stem,
@@ -148,7 +155,7 @@ def test_the_numbers_behind_a_figure_are_beside_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("label", ["=cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "＝1+1", "-2+3", "-$\\frac$ of $a$"])
 def test_no_label_is_a_formula_in_the_numbers_behind_a_figure(label: str, tmp_path: Path) -> None:
     line = Line(f"{label}\n\x1b[31m", [500], [[3.0]])
-    found = [draw_scores(tmp_path / "x", "x", "", [line], "queries", "MRR@10 (%)")]
+    found = [draw_scores(tmp_path / "x", "x", "", {"MRR@10 (%)": [line]}, "queries")]
     found.append(draw_training(tmp_path / "y", "y", "", {label: [replace(line, x=[1, 2], values=[[3.0], [2.0]])]}))
     compared = Comparison(label, "MRR@10", 0.1, 0.2, Interval(0.0, 0.2, 0.05), label)
     found.append(draw_differences(tmp_path / "z", "z", "", [compared]))
@@ -159,9 +166,9 @@ def test_no_label_is_a_formula_in_the_numbers_behind_a_figure(label: str, tmp_pa
 
 
 def test_one_run_has_no_bars_and_one_amount_is_a_point(tmp_path: Path) -> None:
-    found = draw_scores(tmp_path / "x", "x", "", [Line("a", [500], [[3.0]])], "queries", "MRR@10 (%)")
+    found = draw_scores(tmp_path / "x", "x", "", {"MRR@10 (%)": [Line("a", [500], [[3.0]])]}, "queries")
     assert [row["deviation"] for row in csv.DictReader(found.paths["csv"].open())] == ["0"]
-    only_levels = draw_scores(tmp_path / "y", "y", "", [Line("a", (), [[3.0]])], "queries", "MRR@10 (%)")
+    only_levels = draw_scores(tmp_path / "y", "y", "", {"MRR@10 (%)": [Line("a", (), [[3.0]])]}, "queries")
     assert only_levels.paths["png"].stat().st_size > 1000
     flat = draw_losses(tmp_path / "z", "z", "", [Line("a", [1, 2], [[0.0], [0.0]])], "step")
     assert flat.paths["svg"].stat().st_size > 1000
@@ -175,3 +182,18 @@ def test_more_lines_than_can_be_told_apart_are_an_error(tmp_path: Path) -> None:
 
 def test_counts_are_written_short() -> None:
     assert [compact(n) for n in (500, 8623, 400_000, 1_250_000, 2e9)] == ["500", "8,623", "400 k", "1.25 M", "2 G"]
+
+
+def test_equal_quality_is_read_between_two_points_on_the_log_axis() -> None:
+    slow = Line("slow", [100, 400], [[20.0], [28.0, 32.0]])
+    fast = Line("fast", [50, 200, 800], [[10.0], [20.0], [40.0]])  # 30 half-way between 200 and 800: at 400
+    quick, never = Line("quick", [10, 20], [[31.0], [50.0]]), Line("never", [10, 800], [[1.0], [29.9]])
+    table = equal_quality({"MRR@10 (%)": [slow, fast, quick, never, Line("BM25", (), [[99.0]])]}, "slow", "steps")
+    cells = [[one.strip() for one in line.strip("|").split("|")] for line in table.splitlines()]
+    assert cells[0] == ["", "reaches slow's score", "after steps", "slow: steps", "share"]
+    assert cells[2:] == [
+        ["fast", "MRR@10 (%): 30.0", "400", "400", "1.00"],
+        ["quick", "MRR@10 (%): 30.0", "10", "400", "0.03"],
+        ["never", "MRR@10 (%): 30.0", "never", "", ""],
+    ]
+    assert equal_quality({"MRR@10 (%)": [fast]}, "slow", "steps") == ""

@@ -105,6 +105,20 @@ def test_documents_may_have_queries_beside_them(tmp_path: Path, config: Make, wr
     assert read_collection(made, tmp_path / "out").qrels("test").passage_rows.tolist() == [1]
 
 
+def test_documents_may_be_searched_by_section(tmp_path: Path, config: Make, write: Write) -> None:
+    heads = ["", "History", "Use", "History"]
+    first = {"_id": "d1", "title": "T", "passages": ["lead", "a", "b", "c"], "headings": heads}
+    root = write({"documents.jsonl": lines(first, {"_id": "d2", "passages": ["only"], "headings": ["Use"]})})
+    made = config("documents", root=root, searched="sections", splits=ALL_NULL)
+    collection = read_collection(made, tmp_path / "out")
+    assert collection.passages.ids == ["d1#0", "d1#1", "d1#2", "d2#0"]
+    assert collection.passages.column("text")[:] == ["lead", "a\n\nc", "b", "only"]
+    assert made.fingerprint() != config("documents", root=root, splits=ALL_NULL).fingerprint()
+    (root / "documents.jsonl").write_text(lines({**first, "headings": heads[:2]}))
+    with pytest.raises(UserError, match=r'documents\.jsonl:1: "headings" must be a string for each of the 4 passages'):
+        read_collection(made, tmp_path / "again")
+
+
 def test_documents_may_be_searched_as_a_whole(tmp_path: Path, config: Make, write: Write) -> None:
     root = write(
         {

@@ -8,16 +8,20 @@ import numpy as np
 import pytest
 import torch
 
+from condensery.models.biencoder import QUERY
 from condensery.retrieval.searchers.bm25 import BM25
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
 from condensery.tokens.artifacts import Tokens, tokenise_collection
+from condensery.tokens.prefixes import NO_PREFIXES
 from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
 from condensery.training.validation import (
     ValidationSample,
     bm25_scores,
+    candidate_sample,
     mean_reciprocal_rank,
+    mean_reciprocal_ranks,
     pair_sample,
     reciprocal_ranks,
     sample_of,
@@ -85,6 +89,40 @@ def test_bm25_beside_the_vectors_is_that_of_the_texts_and_weighs_what_it_is_told
     by_bm25 = reciprocal_ranks(torch.eye(len(queries)), scores.T, made)  # whose inner products are the scores
     assert torch.equal(all_bm25, by_bm25)
     assert not torch.equal(alone, all_bm25)
+
+
+def test_candidates_are_ranked_by_themselves_the_positive_first(tmp_path: Path) -> None:
+    found = collection(tmp_path / "c", own=False)
+    sample(found, tmp_path)  # writes the tokens
+    rows = np.array([[1, 3, 5, 7], [3, 1, -1, -1], [5, 7, 9, 11], [7, 0, 2, -1], [9, 1, 3, 5], [11, 1, 1, 1]])
+
+    def drawn(queries: np.ndarray) -> np.ndarray:
+        return rows[queries]
+
+    tokens = Tokens(tmp_path / "tokens")
+    made = candidate_sample(found, tokens, (16, 16), 100, drawn, budget=64, prefixes=NO_PREFIXES)
+    vectors = {True: torch.randn(6, 8), False: torch.randn(12, 8)}
+
+    def encode(chunk: Any) -> torch.Tensor:
+        asks = chunk.tower == QUERY
+        return vectors[asks][chunk.rows]
+
+    known = np.unique(rows[rows >= 0])
+    assert sum(len(chunk.rows) for chunk in made.passages) == len(known), "a passage of several queries is encoded once"
+    expected = []
+    for number, own in enumerate(made.candidates):
+        scores = [float(vectors[True][number] @ vectors[False][row]) for row in own if row >= 0]
+        expected.append(1 + sum(score >= scores[0] for score in scores[1:]))
+    found_rows = np.where(made.candidates < 0, -1, known[made.candidates])
+    assert sorted(map(tuple, found_rows.tolist())) == sorted(map(tuple, rows.tolist()))
+    means = mean_reciprocal_ranks(encode, made, (1, 2, 100))
+    for cutoff, mean in zip((1, 2, 100), means, strict=True):
+        wanted = np.mean([1 / rank if rank <= cutoff else 0.0 for rank in expected])
+        assert mean == pytest.approx(wanted, abs=1e-6)
+    same = {True: torch.ones(6, 8), False: torch.ones(12, 8)}
+    assert mean_reciprocal_ranks(lambda chunk: same[chunk.tower == QUERY][chunk.rows], made, (100,))[
+        0
+    ] == pytest.approx(np.mean([1 / 4, 1 / 2, 1 / 4, 1 / 3, 1 / 4, 1 / 4])), "a tie counts against the positive"
 
 
 class Reader:

@@ -42,7 +42,7 @@ from condensery.models.checkpoints.loading import Allowed, load_weights, quiet, 
 from condensery.models.precision import DTYPES
 from condensery.randomness import uniforms
 from condensery.tokens.prefixes import check_prefix
-from condensery.tokens.tokenizer import check_tokenizer, load_tokenizer, number_of_words
+from condensery.tokens.tokenizer import check_tokenizer, load_tokenizer, number_of_words, of_sentencepiece
 
 _FEWEST_WORDS = 26
 _TOKENS = ("pad_token_id", "eos_token_id")
@@ -254,7 +254,9 @@ def _said(key: str, source: str | Path, what: str, advice: str) -> Iterator[None
     except UserError as error:
         raise UserError(f"{key}: {error}") from None
     except Exception as error:
-        raise UserError(f"{key}: {what} {str(source)!r} ({reason(error)}); {advice}") from None
+        raise UserError(
+            f"{key}: {what} {str(source)!r} ({of_sentencepiece(error) or reason(error)}); {advice}"
+        ) from None
 
 
 def _check_tokens(model: Any, source: str | Path, key: str) -> None:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from condensery.errors import UserError, close_to
 from condensery.reporting.table_layout import Text
 from condensery.stages.base import LeaveOut, Name, no_bool_as_number
+from condensery.stages.checks import Split
 
 Stages = Annotated[dict[Text, Text], Field(min_length=1)]  # label in the figure -> a stage
 
@@ -46,20 +47,36 @@ class _ScoreFigure(_Figure):
 
     Attributes:
         rows: rows of the table; null = all rows.
-        metric: metric that is plotted; null = the table's first metric.
+        metric: metric that is plotted, or a list of metrics, each in a panel; null = the table's first metric.
     """
 
     rows: Annotated[list[Text], Field(min_length=1)] | None = None
-    metric: Text | None = None
+    metric: Text | Annotated[list[Text], Field(min_length=1)] | None = None
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics that the config names."""
+        return [self.metric] if isinstance(self.metric, str) else list(self.metric or ())
 
 
 class DifferencesFigure(_ScoreFigure):
-    """The difference of each row of the table from the baseline, with the table's interval."""
+    """The difference of each row of the table from the baseline, with the table's interval, in one metric."""
 
     kind: Literal["differences"]
+    metric: Text | None = None
 
 
-class ScoreBySizeFigure(_ScoreFigure):
+class _PanelsFigure(_ScoreFigure):
+    """Shared keys of figures of scores against a quantity.
+
+    Attributes:
+        split: split whose rows are drawn; null = all splits.
+    """
+
+    split: Split | None = None
+
+
+class ScoreBySizeFigure(_PanelsFigure):
     """A metric against the number of training queries or examples, over the jobs of a sweep.
 
     It is as in figures 2 to 4 of the early version of Gao and Callan 2021a.
@@ -68,16 +85,18 @@ class ScoreBySizeFigure(_ScoreFigure):
     kind: Literal["score_by_size"]
 
 
-class ScoreByStepsFigure(_ScoreFigure):
+class ScoreByStepsFigure(_PanelsFigure):
     """A metric against the amount of pre-training of the row's encoder, over the jobs of a sweep.
 
     Attributes:
-        amount: ``tokens`` or ``steps``, in total over all pre-training stages, or ``batch_size``, the texts per batch of the
-            last stage.
+        amount: ``tokens``, ``steps`` or ``cpu_seconds``, in total over all pre-training stages, or ``batch_size``, the texts
+            per batch of the last stage.
+        reference: a row; a table says with which amount each row reaches this row's score at its largest amount.
     """
 
     kind: Literal["score_by_steps"]
-    amount: Literal["tokens", "steps", "batch_size"] = "tokens"
+    amount: Literal["tokens", "steps", "cpu_seconds", "batch_size"] = "tokens"
+    reference: Text | None = None
 
 
 class _StagesFigure(_Figure):
@@ -111,9 +130,14 @@ class FirstEpochsFigure(_StagesFigure):
 
 
 class TrainingFigure(_StagesFigure):
-    """Training loss and validation MRR@10 of several stages by step (Zhao et al., figures 3 to 5)."""
+    """Training loss and validation of several stages by step (Zhao et al., figures 3 to 5).
+
+    Attributes:
+        metric: metric of validation; MRR@100 needs ``validation_candidates`` of the stages.
+    """
 
     kind: Literal["training"]
+    metric: Literal["MRR@10", "MRR@100"] = "MRR@10"
 
 
 FigureConfig = Annotated[
@@ -155,9 +179,10 @@ def check(name: str, figure: FigureConfig, kinds: dict[str, str], rows: Iterable
     if isinstance(figure, AttentionEntropyFigure) and kinds[figure.stage] != "attention_entropy":
         raise UserError(f"figures.{name}.stage: {figure.stage!r} is not of kind attention_entropy")
     if isinstance(figure, _ScoreFigure):
-        for row in figure.rows or ():
+        for row in (*(figure.rows or ()), *filter(None, [getattr(figure, "reference", None)])):
             if row not in rows:
                 raise UserError(f"figures.{name}.rows: {row!r} is not a row of the table{close_to(row, rows)}")
-        if figure.metric is not None and figure.metric not in metrics:
-            near = close_to(figure.metric, metrics)
-            raise UserError(f"figures.{name}.metric: {figure.metric!r} is not in table.metrics{near}")
+        for metric in figure.metrics:
+            if metric not in metrics:
+                near = close_to(metric, metrics)
+                raise UserError(f"figures.{name}.metric: {metric!r} is not in table.metrics{near}")

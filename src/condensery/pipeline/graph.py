@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from condensery.errors import UserError, close_to, said_within
+from condensery.errors import MissingDataError, UserError, close_to, said_within
 from condensery.pipeline.config import RootConfig
 from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
@@ -230,6 +230,8 @@ class _Builder:
                 known[name] = replace(node, id=artifact_id(node, self.stages[node.kind].version))
             except UserError as error:
                 if not (dry and node.config.work({}).makes.collection.published):
+                    if isinstance(error, MissingDataError):
+                        raise
                     raise UserError(self._of_own_backbone(name, str(error))) from None
                 missing = str(error)
         return known, missing
@@ -368,7 +370,12 @@ def artifact_id(node: Node, version: int) -> str:
 
 
 def _needs_merging(value: Any, default: Any) -> bool:
-    """Whether a value must be merged with the default instead of replacing it."""
+    """Whether a value must be merged with the default instead of replacing it.
+
+    A whole group ``data`` of a stage, which names its format, replaces the recipe's own data.
+    """
+    if isinstance(value, dict) and "format" in value:
+        return False
     return value == "???" or isinstance(value, dict | list) or isinstance(default, dict | list)
 
 

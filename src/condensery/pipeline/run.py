@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from condensery.errors import StageError, UserError
+from condensery.errors import MissingDataError, StageError, UserError
 from condensery.pipeline import pushing
 from condensery.pipeline.complaints import in_one_line
 from condensery.pipeline.executor import Failure, check_data, execute, warn
@@ -96,7 +96,12 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     Raises:
         UserError: bad input.
     """
-    starts = read(cfg)
+    try:
+        starts = read(cfg)
+    except MissingDataError as error:
+        whole, small = study.with_data(error.by_name)
+        said = f"{error.missing}; or have them downloaded: {whole}; for a first look on a CPU: {small}"
+        raise (UserError(said) if whole else error) from None
     graph, config, to_choose = starts.graphs[0], starts.configs[0], False
     store = Store(graph.root.output_root)
     if len(starts.graphs) > 1:

@@ -77,22 +77,66 @@ def line_of_curves(label: str, curves: Sequence[Curve], scale: float = 1.0) -> L
     return Line(label, [scale * step for step in common], [[one[step] for one in values] for step in common])
 
 
-def draw_scores(stem: Path, title: str, caption: str, lines: Sequence[Line], x_label: str, y_label: str) -> Figure:
-    """Draw a metric as a function of a quantity on a log axis, such as the training-set size or the number of steps.
+def draw_scores(stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]], x_label: str) -> Figure:
+    """Draw metrics as a function of a quantity on a log axis, such as the training-set size or the number of steps.
 
-    Each system has one line, with error bars of one standard deviation over the runs.
+    There is one panel per metric, one above the other. Each system has one line in each panel, with error bars of one
+    standard deviation over the runs.
+
+    Args:
+        stem, title, caption: files without ending, and texts.
+        panels: label of the y axis -> the lines.
+        x_label: label of the x axis.
     """
-    with canvas(3.4 + 0.14 * len(lines)) as drawn:
-        axes = drawn.subplots()
-        axes.set_title(title)
-        axes.set_xscale("log")
-        places = [place for line in lines for place in line.x]
-        known = _lines(axes, lines)
-        _log_axis(axes, places)
-        axes.set(xlabel=x_label, ylabel=y_label)
-        _room(axes, lines, near=0.6)
-        legend(drawn, list(known.values()), list(known))
-        return _finish(drawn, stem, title, caption, {"": lines})
+    labels, height = _labels(panels), 3.4 if len(panels) == 1 else 2.2 * len(panels) + 0.8
+    with canvas(height + 0.14 * len(labels)) as drawn:
+        grid = drawn.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+        known: dict[str, Any] = {}
+        places = [place for lines in panels.values() for line in lines for place in line.x]
+        for axes, (y_label, lines) in zip(grid, panels.items(), strict=True):
+            axes.set_xscale("log")
+            known = _lines(axes, lines, labels) | known
+            axes.set_ylabel(y_label)
+            _room(axes, lines, near=0.6)
+        _log_axis(grid[-1], places)
+        grid[0].set_title(title)
+        grid[-1].set_xlabel(x_label)
+        legend(drawn, [known[label] for label in labels], labels)
+        return _finish(drawn, stem, title, caption, panels if len(panels) > 1 else {"": next(iter(panels.values()))})
+
+
+def equal_quality(panels: Mapping[str, Sequence[Line]], reference: str, unit: str) -> str:
+    """Return a Markdown table: the amount with which each line first has the reference's mean at its largest amount.
+
+    Between two points the mean is interpolated, linearly in the logarithm of the amount.
+
+    Args:
+        panels: label of the metric -> lines, whose x is the amount.
+        reference: label of a line; if that line is missing, or has no amount, the table is empty.
+        unit: unit of the amount, such as steps.
+    """
+    rows = [["", f"reaches {reference}'s score", f"after {unit}", f"{reference}: {unit}", "share"]]
+    for metric, lines in panels.items():
+        known = {line.label: line for line in lines if line.x}
+        if reference not in known:
+            continue
+        goal, most = known[reference].mean[-1], known[reference].x[-1]
+        for line in (line for label, line in known.items() if label != reference):
+            reached = _reached(line, float(goal))
+            after = (
+                ["never", "", ""] if reached is None else [f"{reached:,.0f}", f"{most:,.0f}", f"{reached / most:.2f}"]
+            )
+            rows.append([line.label, f"{metric}: {goal:.1f}", *after])
+    return "\n".join(grid(rows)) + "\n" if len(rows) > 1 else ""
+
+
+def _reached(line: Line, goal: float) -> float | None:
+    """Return the amount with which the mean of a line first is ``goal``; its smallest amount if that is enough."""
+    first = next((place for place, mean in enumerate(line.mean) if mean >= goal), None)
+    if not first:
+        return None if first is None else float(line.x[0])
+    (low, high), (below, above) = np.log(line.x[first - 1 : first + 1]), line.mean[first - 1 : first + 1]
+    return float(np.exp(low + (high - low) * (goal - below) / (above - below)))
 
 
 def draw_differences(stem: Path, title: str, caption: str, comparisons: "Sequence[Comparison]") -> Figure:

@@ -15,6 +15,8 @@ from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.metadata import longest_inputs
 from condensery.models.checkpoints.saving import backbone_towers, load_biencoder
 from condensery.models.encoder import Encoder
+from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.indexes.sampled import SampledCandidates
 from condensery.sharing import NotRankZero
 from condensery.stages.base import Context
 from condensery.stages.checks import check_length
@@ -35,10 +37,11 @@ from condensery.training.modules.encoders import EncoderModule
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import LoopSettings
 from condensery.training.tracking import Tracked
-from condensery.training.validation import PairSample, ValidationSample, sample_of
+from condensery.training.validation import CandidateSample, PairSample, ValidationSample, candidate_sample, sample_of
 
 GROWN, GROWN_RATE = 384, 3e-4  # hidden size of the smallest released encoders; upper limit of their learning rate
 COSINE = 0.5  # above this temperature the softmax over cosines is nearly flat
+CANDIDATES, CANDIDATES_DEPTH = 99, 1000  # of validation_candidates, as the defaults of the stage evaluate
 SAVED = "saved_checkpoints"  # folder in the artifact for checkpoints that a callback keeps
 
 
@@ -48,7 +51,7 @@ def run_training(
     settings: LoopSettings,
     config: OptimisedStageConfig,
     context: Context,
-    sample: ValidationSample | PairSample | None,
+    sample: ValidationSample | CandidateSample | PairSample | None,
     callbacks: Sequence[Callback] = (),
 ) -> Mapping[str, Any]:
     """Run the training loop of a stage.
@@ -216,8 +219,8 @@ def _check_positions(module: TrainingModule, config: OptimisedStageConfig, stage
 
 def validation_sample(
     config: ValidatedConfig, module: EncoderModule, context: Context, lengths: tuple[int, int]
-) -> ValidationSample | None:
-    """Sample the queries and passages that a retriever is validated on.
+) -> ValidationSample | CandidateSample | None:
+    """Sample the queries and passages that a retriever is validated on, from ``validation_candidates`` where a stage has it.
 
     Args:
         config: config of the stage.
@@ -235,4 +238,11 @@ def validation_sample(
     assert isinstance(config, OptimisedStageConfig)
     settings = module.towers().settings
     prefixes = Prefixes.of(context.input("tokenizer"), settings.query_prefix, settings.passage_prefix, lengths)
-    return sample_of(collection, tokens, lengths, *sizes, budget=config.budget, prefixes=prefixes)
+    how: dict[str, Any] = {"budget": config.budget, "prefixes": prefixes}
+    if "dev" in collection.splits and (pool := context.made_from.get("validation_candidates")):
+        runtime = context.runtime
+        index = open_index(pool[0].path, collection, runtime.threads, device=runtime.search_device)
+        positives = collection.qrels("dev").positives()
+        candidates_of = SampledCandidates(index, index, positives, CANDIDATES, CANDIDATES_DEPTH).candidates
+        return candidate_sample(collection, tokens, lengths, sizes[0], candidates_of, **how)
+    return sample_of(collection, tokens, lengths, *sizes, **how)

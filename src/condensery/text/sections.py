@@ -7,7 +7,8 @@ from pathlib import Path
 from condensery.errors import UserError
 from condensery.randomness import generator
 from condensery.text.formats.beir import document_of
-from condensery.text.lines import check_whole, field, read_objects
+from condensery.text.formats.documents import sections_of
+from condensery.text.lines import check_whole, read_objects
 
 Triplet = tuple[str, str, str]  # anchor, another sentence of its section, a sentence of another section
 
@@ -42,16 +43,7 @@ def read_articles(path: Path) -> Iterator[Article]:
         places[document.id] = place
         for text in (document.id, *document.passages):
             check_whole(text, "article", place)
-        headings = field(record, "headings", place, list)
-        if len(headings) != len(document.passages) or not all(isinstance(one, str) for one in headings):
-            raise UserError(
-                f'{place}: "headings" must be a string for each of the {len(document.passages)} passages, that of its'
-                f" section (empty before the first); it has {len(headings)} entries"
-            )
-        sections: dict[str, list[str]] = {}
-        for heading, passage in zip(headings, document.passages, strict=True):
-            sections.setdefault(heading, []).append(passage)
-        yield Article(document.id, list(sections.values()))
+        yield Article(document.id, list(sections_of(record, document.passages, place).values()))
 
 
 def section_triplets(sections: Sequence[Sequence[str]], number: int, *keys: int | str) -> Iterator[Triplet]:

@@ -5,6 +5,7 @@ import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,7 +54,7 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
     try:
         tokenizer = _read(str(folder) if local else text, local)
     except Exception as error:  # missing files, broken JSON, no network: the library raises a dozen types
-        reason = " ".join(str(error).split())[:200]
+        reason = of_sentencepiece(error) or " ".join(str(error).split())[:200]
         if local:
             raise UserError(f"tokenizer {text!r}: no tokenizer in this folder can be read ({reason})") from None
         raise UserError(
@@ -85,6 +86,18 @@ def check_same_tokenizer(checkpoint: Path, vocabulary: Vocabulary, what: str, ad
         Vocabulary.of(load_tokenizer(checkpoint))
     ):
         raise UserError(f"{what} reads another tokenizer than the texts; {advice}")
+
+
+def of_sentencepiece(error: Exception) -> str:
+    """Return why the library could not read a tokenizer that is only a SentencePiece model; empty for any other error.
+
+    The library then names tiktoken, a package that reads no such file.
+    """
+    if "tiktoken" not in str(error):
+        return ""
+    if find_spec("sentencepiece") is None:
+        return "it is a SentencePiece model, such as spiece.model: pip install sentencepiece"
+    return "its SentencePiece model, such as spiece.model, is broken"
 
 
 def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", what: str) -> None:

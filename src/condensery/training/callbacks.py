@@ -19,7 +19,7 @@ from condensery.system.progress import progress
 from condensery.system.signals import hear_again, leave_if_asked
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.modules.optimisation import TrainingModule
-from condensery.training.validation import PairSample, ValidationSample
+from condensery.training.validation import CandidateSample, PairSample, ValidationSample
 
 WAITED = 0.05  # share of the training time; a shorter wait for batches is not reported
 
@@ -95,14 +95,14 @@ def evaluating(trainer: pl.Trainer, module: pl.LightningModule) -> Iterator[None
 
 
 class Validation(pl.Callback):
-    """Logs MRR@10 of the current model on a sample of dev queries and passages, every few steps and at the end.
+    """Logs MRR of the current model on a sample of dev queries and passages, every few steps and at the end.
 
     The hooks of the other callbacks are called as in Lightning's own validation. So a callback may swap the weights for
     validation, save a checkpoint after it, or end training. Raises ``UserError`` if a callback monitors a value that is
     not logged.
     """
 
-    def __init__(self, sample: ValidationSample | PairSample, every: int, last: int) -> None:
+    def __init__(self, sample: ValidationSample | CandidateSample | PairSample, every: int, last: int) -> None:
         self.sample, self.every, self.last = sample, every, last
 
     def on_train_batch_end(
@@ -114,10 +114,10 @@ class Validation(pl.Callback):
                 callback.on_validation_start(trainer, pl_module)
                 callback.on_validation_epoch_start(trainer, pl_module)
             with evaluating(trainer, pl_module):
-                value = pl_module.validated(self.sample.to(pl_module.device))
-            pl_module.log("val/mrr@10", value, batch_size=1, logger=False)
+                values = pl_module.validated(self.sample.to(pl_module.device))
+            pl_module.log_dict(values, batch_size=1, logger=False)
             for logger in trainer.loggers:  # logged at once, because Lightning would wait for the next logged step
-                logger.log_metrics({"val/mrr@10": value}, trainer.global_step - 1)
+                logger.log_metrics(values, trainer.global_step - 1)
                 logger.save()
             for callback in _others(trainer):
                 callback.on_validation_epoch_end(trainer, pl_module)

@@ -33,7 +33,7 @@ from condensery.training.equipment import check_precision
 from condensery.training.logs import LOGS, csv_logger, last_values, merge_parts
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import LoopSettings
-from condensery.training.validation import PairSample, ValidationSample
+from condensery.training.validation import CandidateSample, PairSample, ValidationSample
 
 CHECKPOINTS = "checkpoints"
 _PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -74,7 +74,7 @@ def fit(
     accelerator: str = "cpu",
     compiled: bool = False,
     loggers: list[Logger] | None = None,
-    sample: ValidationSample | PairSample | None = None,
+    sample: ValidationSample | CandidateSample | PairSample | None = None,
     callbacks: Sequence[Callback] = (),
     flags: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
@@ -154,7 +154,7 @@ def _of_the_first(
     folder: Path,
     label: str,
     settings: LoopSettings,
-    sample: ValidationSample | PairSample | None,
+    sample: ValidationSample | CandidateSample | PairSample | None,
     data: StepDataModule,
 ) -> list[Callback]:
     """Return the callbacks that only the first process has: progress, warnings, checkpoints and validation."""

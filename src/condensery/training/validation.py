@@ -1,6 +1,6 @@
-"""Validation during training: MRR@10 of the current model on a sample of dev queries."""
+"""Validation during training: MRR of the current model on a sample of dev queries."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +23,7 @@ from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
 from condensery.training.dev_passages import Relevant, parted_by_dev
 
 Ids = NDArray[np.int64]
+_QUERIES = 64  # queries whose candidates' vectors are gathered at once
 DIVERGING = "the training diverges, or began with broken weights; lower learning_rate, raise warmup_ratio, or take fp32"
 
 
@@ -90,6 +91,60 @@ def sample_of(
     )
     own = _own(collection, chosen, passage_rows)
     return ValidationSample(query_chunks, passage_chunks, relevant, own if own.any() else None)
+
+
+@dataclass(frozen=True)
+class CandidateSample:
+    """A few queries, each with candidates of its own: one positive, and passages sampled from a retriever's best.
+
+    It is the development set of Zhao et al. (§4.1), whose queries have 100 candidates.
+
+    Attributes:
+        queries, passages: chunks of the q queries and of all candidates; the chunks' ``rows`` are indices in the sample.
+        candidates: (q, c) int64, rows of ``passages``, the positive first; -1 = none.
+    """
+
+    queries: list[Chunk]
+    passages: list[Chunk]
+    candidates: Ids
+
+    def to(self, device: torch.device) -> "CandidateSample":
+        """Return the same sample on ``device``."""
+        queries, passages = ([chunk.to(device) for chunk in part] for part in (self.queries, self.passages))
+        return replace(self, queries=queries, passages=passages)
+
+
+def candidate_sample(
+    collection: Collection,
+    tokens: Tokens,
+    lengths: tuple[int, int],
+    queries: int,
+    candidates_of: Callable[[Ids], Ids],
+    *,
+    budget: int,
+    prefixes: Prefixes,
+) -> CandidateSample:
+    """Draw some dev queries, and take their candidates.
+
+    Args:
+        collection, tokens, lengths, budget, prefixes: as for ``sample_of``; the collection has a dev split.
+        queries: maximum number of queries.
+        candidates_of: function from query rows (q,) to rows of passages (q, c), the positive first; -1 = none.
+    """
+    positives, random = collection.qrels("dev").positives(), generator("validation")
+    chosen = random.permutation(np.fromiter(positives, np.int64))[:queries]
+    rows = candidates_of(chosen)  # (q, c)
+    known, places = np.unique(rows, return_inverse=True)
+    empty = int((known < 0).sum())  # 1 where -1 is one of them
+    query_tokens = text_rows(tokens.queries, chosen, tokens.vocabulary, lengths[0], prefix=prefixes.query)
+    passage_tokens = text_rows(
+        tokens.passages, known[empty:], tokens.vocabulary, lengths[1], tokens.titles, prefix=prefixes.passage
+    )
+    asked, read = (
+        chunks(*one, budget, tokens.vocabulary.pad, tower=tower)
+        for one, tower in ((query_tokens, QUERY), (passage_tokens, PASSAGE))
+    )
+    return CandidateSample(asked, read, places.reshape(rows.shape) - empty)
 
 
 @dataclass(frozen=True)
@@ -203,6 +258,23 @@ def mean_reciprocal_rank(encode: Callable[[Chunk], Tensor], sample: ValidationSa
     """
     queries, passages = (encoded(encode, part) for part in (sample.queries, sample.passages))
     return float(reciprocal_ranks(queries, passages, sample).mean())
+
+
+def mean_reciprocal_ranks(
+    encode: Callable[[Chunk], Tensor], sample: CandidateSample, cutoffs: Sequence[int]
+) -> list[float]:
+    """Return MRR on a sample of candidates, for each cutoff: ranks below it count as 0.
+
+    A candidate with the same score as the positive is ranked before the positive. Raises ``UserError`` if a vector is not
+    finite.
+    """
+    queries, passages = (encoded(encode, part) for part in (sample.queries, sample.passages))
+    rows = torch.from_numpy(sample.candidates).to(queries.device)  # (q, c)
+    parts = zip(queries.split(_QUERIES), rows.split(_QUERIES), strict=True)
+    scores = torch.cat([torch.einsum("qd,qcd->qc", some, passages[own]) for some, own in parts])  # (q, c)
+    scores = scores.masked_fill(rows < 0, -torch.inf)
+    ranks = 1 + (scores[:, 1:] >= scores[:, :1]).sum(dim=1)  # (q,)
+    return [float((ranks <= cutoff).div(ranks).mean()) for cutoff in cutoffs]
 
 
 def reciprocal_ranks(

@@ -1,7 +1,7 @@
 """The figures of a run or a sweep; their data are read from the folders of finished runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -23,7 +23,14 @@ from condensery.pipeline.reports.page_content import artifacts_of
 from condensery.reporting import figures as pictures
 from condensery.reporting.curves import LOSS, SCORE, read_curves
 from condensery.reporting.drawing import Figure
-from condensery.reporting.figures import Line, draw_differences, draw_scores, draw_training, line_of_curves
+from condensery.reporting.figures import (
+    Line,
+    draw_differences,
+    draw_scores,
+    draw_training,
+    equal_quality,
+    line_of_curves,
+)
 from condensery.reporting.results import Row, read_results
 from condensery.reporting.table import Table
 from condensery.stages.base import Artifact
@@ -167,35 +174,46 @@ def _baseline(names: Sequence[str]) -> str:
 
 
 def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
-    rows = [(job, row) for job in jobs for row in job.rows]
-    metric = figure.metric or next((name for _, row in rows for name in row.metrics), "")
+    rows = [(job, row) for job in jobs for row in job.rows if figure.split in (None, row.split)]
+    metrics = figure.metrics or [next((name for _, row in rows for name in row.metrics), "")]
     names = figure.rows or list(dict.fromkeys(row.name for _, row in rows))
     places = {(row.collection, row.split) for _, row in rows}
-    measured = [(job, row) for job, row in rows if metric in row.metrics]
-    amounts = {row.artifact: _amount(figure, job.measured(row)) for job, row in measured if row.name in names}
-    lines, missing = [], []
-    for name in names:
-        own = [(job, row) for job, row in measured if row.name == name]
-        for place in dict.fromkeys((row.collection, row.split) for _, row in own):
-            label = f"{name}, {place[0]} {place[1]}" if len(places) > 1 else name
-            here = [(job, row) for job, row in own if (row.collection, row.split) == place]
-            lines.append(_score_line(label, here, metric, amounts))
-        missing += [] if own else [name]
-    if not lines:
-        known = sorted({one for _, row in rows for one in row.metrics})
-        raise UserError(f"no row has {metric or 'a metric'} (measured: {', '.join(known) or 'nothing'})")
+    rows = [(job, row) for job, row in rows if row.name in names and not row.metrics.keys().isdisjoint(metrics)]
+    amounts = {row.artifact: _amount(figure, job.measured(row)) for job, row in rows}
+    panels: dict[str, list[Line]] = {}
+    for metric in metrics:
+        y_label = f"{metric} ({'× 100' if metric == 'Spearman' else '%'})"
+        measured = [(job, row) for job, row in rows if metric in row.metrics]
+        for name in names:
+            own = [(job, row) for job, row in measured if row.name == name]
+            for place in dict.fromkeys((row.collection, row.split) for _, row in own):
+                label = f"{name}, {place[0]} {place[1]}" if len(places) > 1 else name
+                here = [(job, row) for job, row in own if (row.collection, row.split) == place]
+                panels.setdefault(y_label, []).append(_score_line(label, here, metric, amounts))
+    if not panels:
+        known = sorted({one for job in jobs for row in job.rows for one in row.metrics})
+        raise UserError(f"no row has {' or '.join(metrics) or 'a metric'} (measured: {', '.join(known) or 'nothing'})")
     if isinstance(figure, ScoreBySizeFigure):
         unit = " and ".join(sorted({one.unit for one in amounts.values() if one})) or "queries"
         x_label, by = f"training {unit} (log scale)", "size of the training set"
     elif figure.amount == "batch_size":
         x_label, by = "texts a batch, of the last pre-training behind the row (log scale)", "pre-training"
     else:
-        x_label, by = f"{figure.amount} of pre-training, of all stages behind the row (log scale)", "pre-training"
-    title = figure.title or f"{metric} by {by}"
+        x_label, by = f"{unit_of(figure)} of pre-training, of all stages behind the row (log scale)", "pre-training"
+    what, lines = " and ".join(metrics), [line for drawn in panels.values() for line in drawn]
     where = f" on {', '.join(map(' '.join, sorted(places)))}" if places else ""
     levels = " Lines across: no such amount." if any(not line.x for line in lines) else ""
-    about = f"{metric}{where} against {x_label}{_over(lines)}.{levels}{_without(missing)}"
-    return draw_scores(stem, title, about, lines, x_label, f"{metric} ({'× 100' if metric == 'Spearman' else '%'})")
+    missing = [name for name in names if not any(f"{line.label}, ".startswith(f"{name}, ") for line in lines)]
+    about = f"{what}{where} against {x_label}{_over(lines)}.{levels}{_without(missing)}"
+    drawn = draw_scores(stem, figure.title or f"{what} by {by}", about, panels, x_label)
+    if isinstance(figure, ScoreBySizeFigure) or figure.reference is None:
+        return drawn
+    return replace(drawn, table=equal_quality(panels, figure.reference, unit_of(figure)))
+
+
+def unit_of(figure: ScoreByStepsFigure) -> str:
+    """Return the name of the amount, such as ``steps``."""
+    return figure.amount.replace("cpu_", "CPU-")
 
 
 class Amount(NamedTuple):
@@ -216,6 +234,8 @@ def _amount(figure: ScoreBySizeFigure | ScoreByStepsFigure, evaluation: Artifact
         return None
     if figure.amount == "batch_size":
         return Amount(float(pretraining[0].manifest["config"]["batch_size"]), figure.amount)
+    if figure.amount == "cpu_seconds":
+        return Amount(float(sum(one.manifest["cpu_seconds"] for one in pretraining)), figure.amount)
     key = "steps" if figure.amount == "steps" else "train/tokens"
     return Amount(float(sum(one.manifest["metrics"][key] for one in pretraining)), figure.amount)
 
@@ -298,7 +318,8 @@ def _steps_an_epoch(artifact: Artifact) -> float:
 
 def _draw_training(figure: TrainingFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
     panels = {}
-    columns = ((LOSS, "training loss (nats)", 1.0), (SCORE, "validation MRR@10 (%)", 100.0))
+    score = f"val/{figure.metric.lower()}"
+    columns = ((LOSS, "training loss (nats)", 1.0), (score, f"validation {figure.metric} (%)", 100.0))
     for column, y_label, scale in columns:
         by_label = _curves(figure.stages, jobs, column)
         lines = [
@@ -307,12 +328,15 @@ def _draw_training(figure: TrainingFigure, jobs: Sequence[FigureJob], stem: Path
         if lines:
             panels[y_label] = lines
     if not panels:
-        raise UserError(f"no stage of `stages` logged {LOSS} or {SCORE}")
+        raise UserError(f"no stage of `stages` logged {LOSS} or {score}")
     title = figure.title or "Training"
     every = [line for lines in panels.values() for line in lines]
     what = " and ".join(panels)
     missing = _labels_without(figure.stages, [line.label for line in every])
-    sample = "; validation is on a sample of the corpus" if len(panels) == len(columns) else ""
+    passages = (
+        "a sample of the corpus" if score == SCORE else "a positive among passages sampled from a retriever's best"
+    )
+    sample = f"; validation is on {passages}" if len(panels) == len(columns) else ""
     about = f"By optimisation step: {what}{_over(every)}{sample}.{_without(missing)}"
     return draw_training(stem, title, about, panels)
 

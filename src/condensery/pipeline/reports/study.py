@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 COMMAND, SWEPT = "CONDENSERY_COMMAND", "CONDENSERY_SWEPT"
 KEY = re.compile(r"[\w-]+(?:\.[\w-]+)+")  # in a value with ${...}
 MULTIRUN = {"-m", "--multirun"}
+FIRST_LOOK = "experiment=bm25_msmarco data=ir_datasets data.name=msmarco-passage"  # a recipe on MS MARCO for a CPU
+SETTINGS = ("data.dev_queries=", "data.unlabelled_queries=", "data.empty_passages=")  # keys of data in any format
 ONCE = (
     "ask=",
     "force=",
@@ -51,6 +53,18 @@ def command(overrides: Sequence[str] | None = None) -> str:
     given = [one for one in given if not one.lstrip("+").startswith(ONCE)]
     called = ["python", "run.py"] if _by_file() else ["condensery"]
     return shlex.join([*called, *given]) if given else ""
+
+
+def with_data(by_name: str) -> tuple[str, str]:
+    """Return the command of this process with other data, and ``FIRST_LOOK`` as a command; empty where none was typed.
+
+    Args:
+        by_name: overrides that replace those of ``data``, such as ``data=ir_datasets data.name=msmarco-passage``.
+    """
+    given = shlex.split(command())
+    kept = [one for one in given if not re.match(r"[+~]*data[.=]", one) or one.lstrip("+").startswith(SETTINGS)]
+    called = "python run.py" if _by_file() else "condensery"
+    return (f"{shlex.join(kept)} {by_name}", f"{called} {FIRST_LOOK}") if given else ("", "")
 
 
 def _by_file() -> bool:

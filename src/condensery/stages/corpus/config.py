@@ -127,7 +127,8 @@ class GenerateQueriesConfig(QueryStageConfig):
     generator: Annotated[str | None, Input("generator")] = None
     """the stage that trains the generator (finetune_generator); null: use ``model``"""
     prefix: str = "text2query: "
-    """string put before each passage; must equal the prefix in the generator's training"""
+    """string put before each passage; must equal the prefix in the generator's training; '' for castorini's doc2query
+    models, which read the bare passage"""
     titles: bool = True
     """the generator reads a passage's title, if there is one, before the text"""
     number: Annotated[int, Ge(1), Le(1 << 20)] = 5

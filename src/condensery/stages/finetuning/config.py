@@ -15,6 +15,7 @@ from condensery.stages.base import Input, Later, Operational, Precision, RowLeng
 from condensery.stages.checks import Split, check_checkpoint, missing_split, not_encoded
 from condensery.stages.pretraining.config import other_dimensions
 from condensery.stages.registry import stage
+from condensery.stages.trainer_options import identity
 from condensery.stages.training_config import (
     AROUND,
     CollectionConfig,
@@ -111,6 +112,9 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     text_queries: Annotated[str | None, Input("queries"), Later()] = None
     """a stage with queries made from the passages, which are also trained on, each with its passage as positive; null:
     judged queries only"""
+    validation_candidates: Annotated[str | None, Input("index"), Later()] = None
+    """a stage with an index: each dev query of validation ranks a positive among 99 passages sampled from its best 1,000
+    (Zhao et al.), also by MRR@100"""
     text_batch_size: Count = 48
     """queries of ``text_queries`` per step, in addition to ``batch_size``"""
     shared_negatives: Annotated[CountOrZero, Later()] = 0
@@ -158,8 +162,10 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return training_work(self, sizes, each, longest, contrast=True, texts=texts)
 
     def by_content(self) -> set[str]:
-        """Also return ``text_batch_size`` where ``text_queries`` is not set."""
-        return super().by_content() | (set() if self.text_queries else {"text_batch_size"})
+        """Also return ``text_batch_size`` without ``text_queries``, and ``validation_candidates`` if no callback watches."""
+        watched = any(part.startswith("validation ") for part in identity(self.callbacks, self.validations()))
+        unused = set() if self.text_queries else {"text_batch_size"}
+        return super().by_content() | unused | (set() if watched else {"validation_candidates"})
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Report a loss without the teacher that it needs, or with a teacher that it cannot use.
@@ -222,7 +228,8 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """dropout of hidden states and attention"""
     prefix: str = "text2query: "
-    """string put before each passage, in training and in generation"""
+    """string put before each passage, in training and in generation; '' to go on from castorini's doc2query models, which
+    read the bare passage"""
     titles: bool = True
     """the model reads a passage's title, if there is one, before the text"""
     max_input_tokens: Annotated[int, Ge(8)] = 384

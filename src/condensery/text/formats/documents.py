@@ -1,15 +1,17 @@
 """Read documents, one JSON object per line: ``{"_id", "title", "passages": [...]}``.
 
-The unit of search is the passage or the whole document.
+The unit of search is the passage, the section or the whole document.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from condensery.errors import UserError
 from condensery.system.files import expanded
 from condensery.text.formats.beir import document_of, question_files, read_questions
 from condensery.text.input_file import InputFile
-from condensery.text.lines import at_least_one, read_objects
+from condensery.text.lines import at_least_one, field, read_objects
 from condensery.text.records import Document, Passage
 from condensery.text.sizes import CollectionSizes, counted
 from condensery.text.source import FolderSource, Splits
@@ -23,13 +25,13 @@ class DocumentsSource(FolderSource):
     """A folder with a file of documents. ``extra`` names further files of documents in any folder.
 
     Optional queries and judgements lie in the root, as in a BEIR folder. ``searched`` is the unit of search. Judgements
-    name this unit: a passage as ``<document>#<number>``, or a whole document by its id.
+    name this unit: a passage or a section as ``<document>#<number>``, or a whole document by its id.
     """
 
     format: Literal["documents"] = "documents"
     documents: str
     extra: list[str]
-    searched: Literal["passages", "documents"]
+    searched: Literal["passages", "sections", "documents"]
     splits: Splits
 
     outside_identity: ClassVar[set[str]] = {"root", "documents", "extra", "searched", "splits"}
@@ -56,7 +58,8 @@ class DocumentsSource(FolderSource):
 def read(config: DocumentsSource, writer: "CollectionWriter") -> None:
     """Read the documents into ``writer``.
 
-    Each passage gets the id ``<document>#<number>``, numbered from 0. Where documents are searched, each document
+    Each passage gets the id ``<document>#<number>``, numbered from 0. Where sections are searched, the passages of a
+    section, which have the same entry in ``headings``, become one passage. Where documents are searched, each document
     becomes one passage.
     """
     files = config.input_files()
@@ -73,8 +76,29 @@ def read(config: DocumentsSource, writer: "CollectionWriter") -> None:
             elif not document.passages:
                 writer.dropped["empty_documents"] += 1
             else:
-                for number, passage in enumerate(document.passages):
+                texts = document.passages
+                if config.searched == "sections":
+                    texts = ["\n\n".join(one) for one in sections_of(record, texts, place).values()]
+                for number, passage in enumerate(texts):
                     _add(writer, document, f"{document.id}#{number}", passage, place)
+
+
+def sections_of(record: dict[str, Any], passages: Sequence[str], place: str) -> dict[str, list[str]]:
+    """Return the passages of each section of a document, by heading, in the order in which the sections begin.
+
+    Raises:
+        UserError: the record has not one heading for each passage.
+    """
+    headings = field(record, "headings", place, list)
+    if len(headings) != len(passages) or not all(isinstance(one, str) for one in headings):
+        raise UserError(
+            f'{place}: "headings" must be a string for each of the {len(passages)} passages, that of its'
+            f" section (empty before the first); it has {len(headings)} entries"
+        )
+    sections: dict[str, list[str]] = {}
+    for heading, passage in zip(headings, passages, strict=True):
+        sections.setdefault(heading, []).append(passage)
+    return sections
 
 
 def _add(writer: "CollectionWriter", document: Document, identifier: str, text: str, place: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from condensery.errors import UserError
+from condensery.errors import MissingDataError, UserError
 from condensery.system.inputs import anything
 from condensery.text.formats.beir import NO_DOCUMENTS
 from condensery.text.input_file import InputFile
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
 
 PAGE = "https://microsoft.github.io/msmarco/"
+BY_NAME = "data=ir_datasets data.name="
 ARCHIVE = "collectionandqueries.tar.gz"
 ARCHIVED = {"collection.tsv", "queries.train.tsv", "queries.dev.tsv", "queries.dev.small.tsv", "queries.eval.tsv"}
 # numbers: Bajaj et al. 2016 and the page above; tokens: estimated from the file sizes
@@ -76,6 +77,10 @@ class _Marco(FolderSource):
 
     splits: MarcoSplits
 
+    def by_name(self) -> str:
+        """Return the overrides that have ir_datasets download the collection."""
+        raise NotImplementedError
+
     def published_sizes(self) -> CollectionSizes:
         """Return the published sizes of the official files."""
         raise NotImplementedError
@@ -95,8 +100,8 @@ class _Marco(FolderSource):
         return super()._digest([content, graded] if graded else content)
 
     def check(self) -> None:
-        """Raise one ``UserError`` that names every missing file and how to get it."""
-        check_files(self, self.input_files())
+        """Raise one ``MissingDataError`` that names every missing file and how to get it."""
+        check_files(self, self.input_files(), self.by_name())
 
 
 class MarcoSource(_Marco):
@@ -128,15 +133,19 @@ class MarcoSource(_Marco):
             files.append(marco_file("documents", self.folder, self.documents, "; or set data.documents=null"))
         return files + question_files(self.folder, self.splits)
 
+    def by_name(self) -> str:
+        """Return the overrides that have ir_datasets download the passages and, if ``documents`` is set, the documents."""
+        return f"{BY_NAME}msmarco-passage" + (" data.documents=msmarco-document" if self.documents else "")
+
     def published_sizes(self) -> CollectionSizes:
         """Return the published sizes of the passages and, if ``documents`` is set, of the documents."""
         return PUBLISHED_WITH_DOCUMENTS if self.documents else PUBLISHED
 
     def check(self) -> None:
-        """Raise one ``UserError`` that names every missing file, the triples included, and how to get it."""
+        """Raise one ``MissingDataError`` that names every missing file, the triples included, and how to get it."""
         hint = "; or set data.triples=null"
         triples = [marco_file("triples", self.folder, self.triples, hint)] if self.triples else []
-        check_files(self, [*self.input_files(), *triples])
+        check_files(self, [*self.input_files(), *triples], self.by_name())
 
 
 class MarcoDocumentsSource(_Marco):
@@ -150,6 +159,10 @@ class MarcoDocumentsSource(_Marco):
     def input_files(self) -> list[InputFile]:
         """Return the files of the documents, queries and qrels."""
         return [marco_file("documents", self.folder, self.documents), *question_files(self.folder, self.splits)]
+
+    def by_name(self) -> str:
+        """Return the overrides that have ir_datasets download the documents."""
+        return f"{BY_NAME}msmarco-document"
 
     def published_sizes(self) -> CollectionSizes:
         """Return the published sizes of the document collection."""
@@ -171,14 +184,15 @@ def question_files(folder: Path, splits: MarcoSplits) -> list[InputFile]:
     return files
 
 
-def check_files(config: FolderSource, files: list[InputFile]) -> None:
-    """Raise one ``UserError`` that names every missing file and the page of the official files."""
+def check_files(config: FolderSource, files: list[InputFile], by_name: str) -> None:
+    """Raise one ``MissingDataError`` that names every missing file, the page of the official files, and ``by_name``."""
     missing = missing_files(files)
     if missing:
         count = f"{len(missing)} file{'s are' if len(missing) > 1 else ' is'} missing"
-        raise UserError(
+        raise MissingDataError(
             f"data.root={config.root}: {count}: {', '.join(dict.fromkeys(missing))}. Get them from {PAGE}"
-            " and put them into that folder, plain or .gz"
+            " and put them into that folder, plain or .gz",
+            by_name,
         )
 
 

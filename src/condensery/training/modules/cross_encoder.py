@@ -63,9 +63,9 @@ class CrossEncoderModule(TrainingModule):
         """Return the encoder with the loss of the lists; there is no contrast."""
         return RelevanceOfLists(self.model, share_of(batch.lists), batch.size, self.loss), None
 
-    def validated(self, sample: PairSample) -> float:
+    def validated(self, sample: PairSample) -> dict[str, float]:
         """Return MRR@10 over a ``PairSample``."""
-        return mean_reciprocal_rank_of_pairs(self.model.scores, sample)
+        return {"val/mrr@10": mean_reciprocal_rank_of_pairs(self.model.scores, sample)}
 
     def save_pretrained(
         self, folder: str | Path, tokenizer: str | Path | None = None, lengths: tuple[int, int] | None = None

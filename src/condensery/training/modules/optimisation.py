@@ -29,9 +29,10 @@ from condensery.training.data.steps import Batch
 from condensery.training.resumption import Resumption, Schedule, keep_own_settings
 from condensery.training.schedule import layer_shares, linear_schedule
 from condensery.training.settings import check_trainer_precision
-from condensery.training.validation import mean_reciprocal_rank
+from condensery.training.validation import CandidateSample, mean_reciprocal_rank, mean_reciprocal_ranks
 
 PathOrName = str | Path
+CUTOFFS = 10, 100  # of the ranks of candidates
 
 
 class TrainingModule(pl.LightningModule):
@@ -179,11 +180,14 @@ class TrainingModule(pl.LightningModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Log MRR@10 over the sample as ``val/mrr@10``."""
-        self.log("val/mrr@10", self.validated(batch), batch_size=1, sync_dist=True)
+        self.log_dict(self.validated(batch), batch_size=1, sync_dist=True)
 
-    def validated(self, sample: Any) -> float:
-        """Return MRR@10 over a sample: the ``ValidationSample`` of a retriever, or the ``PairSample`` of a cross-encoder."""
-        return mean_reciprocal_rank(self.vectors, sample)
+    def validated(self, sample: Any) -> dict[str, float]:
+        """Return what is logged of a sample: MRR@10, and of a ``CandidateSample`` also MRR@100."""
+        if isinstance(sample, CandidateSample):
+            found = mean_reciprocal_ranks(self.vectors, sample, CUTOFFS)
+            return {f"val/mrr@{k}": value for k, value in zip(CUTOFFS, found, strict=True)}
+        return {"val/mrr@10": mean_reciprocal_rank(self.vectors, sample)}
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Clip the gradient, and log its norm before clipping."""
