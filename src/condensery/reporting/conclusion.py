@@ -12,7 +12,7 @@ from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Measured, over_seeds
 from condensery.retrieval.indexes.interface import UNMATCHED
 
-BM25, NOT_DENSE = "bm25", ("bm25", "fuse", "rerank")  # kinds of stages that build an index
+BM25, NOT_DENSE = "bm25", ("bm25", "fuse", "rerank", "read_run")  # kinds of stages that build an index
 
 
 @dataclass(frozen=True)
