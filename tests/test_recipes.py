@@ -64,6 +64,7 @@ MARCO_ROWS = [
 SCRATCH = ["stages.condenser_round1.backbone.name=null"]  # instead of the Condenser on the hub
 ON_MARCO = [name for name in RECIPES if name.endswith("_msmarco")]
 ON_PASSAGES = ("condenser_ct_msmarco", "low_data_msmarco", "rocketqa_msmarco", "abs_msmarco", "abs_models_msmarco")
+ON_PASSAGES += ("released_msmarco",)
 ON_WEB = [name for name in ON_MARCO if name not in ON_PASSAGES]
 ON_QUESTIONS = [name for name in RECIPES if name.endswith("_nq")]
 ON_TRIVIA = [name for name in RECIPES if name.endswith("_triviaqa")]
@@ -142,6 +143,7 @@ ROCKETQA = [
 CROSS = ["stage.train_cross_encoder.steps=2", "stage.train_cross_encoder.epochs=null"]
 BEIR = ("cocondenser_beir", "cocondenser_beir_by_name")
 GIVEN = {  # what else must be given
+    "released_msmarco": ["data.titles=null"],
     **{f"low_data_{name}": ["stages.ict_tuned.backbone.name=a/ict"] for name in ("msmarco", "nq", "triviaqa")},
     "attention_entropy_nq": [
         *("stages.ict.folder=.", "stages.ict_tuned.backbone.name=a/ict"),
