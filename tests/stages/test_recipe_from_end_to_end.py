@@ -19,7 +19,7 @@ ROWS = ["BM25", "coCondenser", "two towers"]
 # test_read_run.py and test_warm_start_stage.py run
 ELSEWHERE = {"retriever", "train_cross_encoder", "rerank", "denoise", "pseudo_label", "attention_entropy"}
 ELSEWHERE |= {"ann_index", "fuse", "read_run", "token_vectors", "warm_start", "score_pairs", "audit_negatives"}
-ELSEWHERE |= {"expanded_bm25", "filter_queries"}  # tests/baselines/test_expansion.py
+ELSEWHERE |= {"expanded_bm25", "filter_queries", "train_term_weights", "weighted_bm25"}  # tests/baselines/
 ELSEWHERE |= {"pretrain_contrastive", "distil_ranking", "keep_best", "validate", "cross_encoder"}
 
 
