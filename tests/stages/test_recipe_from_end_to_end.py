@@ -15,10 +15,11 @@ from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Passages, Queries
 
 ROWS = ["BM25", "coCondenser", "two towers"]
-# kinds that tests/test_recipes.py, test_cross_encoder_stages.py, test_approximate_stage.py, test_fuse_stage.py and
-# test_warm_start_stage.py run
+# kinds that tests/test_recipes.py, test_cross_encoder_stages.py, test_approximate_stage.py, test_fuse_stage.py,
+# test_read_run.py and test_warm_start_stage.py run
 ELSEWHERE = {"retriever", "train_cross_encoder", "rerank", "denoise", "pseudo_label", "attention_entropy"}
-ELSEWHERE |= {"ann_index", "fuse", "token_vectors", "warm_start", "score_pairs", "audit_negatives"}
+ELSEWHERE |= {"ann_index", "fuse", "read_run", "token_vectors", "warm_start", "score_pairs", "audit_negatives"}
+ELSEWHERE |= {"expanded_bm25", "filter_queries", "train_term_weights", "weighted_bm25"}  # tests/baselines/
 ELSEWHERE |= {"pretrain_contrastive", "distil_ranking", "keep_best", "validate", "cross_encoder"}
 ELSEWHERE |= {"cluster_queries", "finetune_tas_b", "train_jointly", "joint_reranker"}  # tests/baselines/
 

@@ -12,7 +12,8 @@ from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Measured, over_seeds
 from condensery.retrieval.indexes.interface import UNMATCHED
 
-BM25, NOT_DENSE = "bm25", ("bm25", "fuse", "rerank")  # kinds of stages that build an index
+BM25 = "bm25"  # kind of the stage that builds its index
+NOT_DENSE = (BM25, "fuse", "rerank", "read_run")  # ends of such kinds: expanded_bm25 is no dense retriever either
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ def _on_dense(systems: Sequence[SummaryRow], mentioned: set[int]) -> str:
 
     It is empty if there is no dense row or no BM25 row, or if the dense row is mentioned already.
     """
-    dense = [i for i, system in enumerate(systems) if system.kind not in NOT_DENSE]
+    dense = [i for i, system in enumerate(systems) if not system.kind.endswith(NOT_DENSE)]
     lexical = [i for i, system in enumerate(systems) if system.kind == BM25]
     if not dense or not lexical:
         return ""

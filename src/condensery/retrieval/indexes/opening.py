@@ -1,8 +1,8 @@
 """Open the folder of an index as a retriever. The file ``index.json`` in the folder names the kind of the index.
 
-The kinds are BM25 postings, dense vectors, an approximate index of dense vectors, the reranked candidates of some queries,
-and several fused indexes. An open index can be searched with queries of its collection. Unless it holds reranked candidates,
-it can also be searched with any other query string.
+The kinds are BM25 postings, dense vectors, an approximate index of dense vectors, the rankings of some queries (reranked
+candidates, or a run file), and several fused indexes. An open index can be searched with queries of its collection. Unless
+it holds the rankings of some queries, it can also be searched with any other query string.
 """
 
 from collections.abc import Callable, Sequence
@@ -79,11 +79,11 @@ def _single(
 
         vectors = DenseIndex(folder.parents[1] / about["vectors"], threads, memory, device)
         return ApproximateIndex(folder, vectors, threads)
-    if about.get("method") == "rerank":
+    if about.get("method") in ("rerank", "run"):
         from condensery.retrieval.indexes.reranked import RerankedIndex
 
         return RerankedIndex(folder, collection)
-    known = "bm25, dense, approximate, rerank or fused"
+    known = "bm25, dense, approximate, rerank, run or fused"
     raise UserError(f"{folder / 'index.json'}: unknown method {shown(str(about.get('method')))!r}, expected {known}")
 
 
@@ -95,7 +95,7 @@ def search_of_texts(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Sea
     - A dense retriever (``search_vectors``) searches with the encoded strings.
 
     Args:
-        retriever: any retriever from ``open_index``, except reranked candidates.
+        retriever: any retriever from ``open_index``, except the rankings of some queries.
         encoder_of: returns the query encoder that belongs to a folder of passage vectors. It is called immediately, not at
             the first search.
 
@@ -114,7 +114,9 @@ def search_of_texts(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Sea
     if hasattr(retriever, "search_texts"):
         return lambda texts, k: retriever.search_texts(texts, k)
     if not hasattr(retriever, "search_vectors"):
-        raise UserError("reranked candidates are those of the collection's own queries; ask what they were made from")
+        raise UserError(
+            "reranked candidates and run files are those of the collection's own queries; ask what they were made from"
+        )
     encode = encoder_of(getattr(retriever, "exact", retriever).folder)
     return lambda texts, k: retriever.search_vectors(np.asarray(encode(texts), np.float32), k)
 

@@ -1,4 +1,4 @@
-"""Store and search an index of the reranked candidates of some queries."""
+"""Store and search an index of the rankings of some queries: reranked candidates, or the rankings of a run file."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,10 @@ Scores = NDArray[np.float32]
 
 
 class RerankedIndex:
-    """A retriever that stores the reranked candidates of some queries, and can search only for these queries."""
+    """A retriever that stores the rankings of some queries, and can search only for these queries.
+
+    A ranking holds reranked candidates, or what a run file lists. ``index.json`` says which of the two.
+    """
 
     def __init__(self, folder: Path, collection: Collection) -> None:
         self.folder, self.collection = folder, collection
@@ -53,20 +56,23 @@ class RerankedIndex:
         strange = np.flatnonzero(self.query_rows[place] != query_rows)
         if len(strange):
             name = self.collection.queries.column("id")[int(query_rows[strange[0]])]
+            done, does = ("read", "reads the run") if self.about["method"] == "run" else ("reranked", "reranks")
             raise UserError(
-                f"{self.folder}: query {shown(name)!r} was not reranked (those of the split {self.about['split']!r} were);"
-                " set the key split of the stage that reranks"
+                f"{self.folder}: query {shown(name)!r} was not {done} (those of the split {self.about['split']!r} were);"
+                f" set the key split of the stage that {does}"
             )
         return place
 
 
-def write_reranked(folder: Path, collection: Collection, query_rows: Rows, depth: int, split: str) -> dict[str, Any]:
+def write_reranked(
+    folder: Path, collection: Collection, query_rows: Rows, depth: int, split: str, method: str = "rerank"
+) -> dict[str, Any]:
     """Write the files that make ``folder``, which holds candidates.npy and scores.npy, an index.
 
-    Returns the content of ``index.json``.
+    ``method``: rerank, or run for the rankings of a run file. Returns the content of ``index.json``.
     """
     save_array(folder / "queries.npy", query_rows)
-    about = {"method": "rerank", "passages": len(collection.passages), "split": split}
+    about = {"method": method, "passages": len(collection.passages), "split": split}
     about |= {"queries": len(query_rows), "depth": depth}
     write_json(folder / "index.json", about)
     return about

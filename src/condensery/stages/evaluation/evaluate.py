@@ -73,7 +73,7 @@ def _sampled(
     Raises:
         UserError: the retriever cannot score given passages, only passages that it retrieves itself.
     """
-    if read_json(context.input("index") / "index.json")["method"] in ("fused", "rerank"):
+    if read_json(context.input("index") / "index.json")["method"] in ("fused", "rerank", "run"):
         raise UserError(f"stages.{context.stage_name}.candidates: {config.index} scores no passages but its own")
     pool, positives = _opened("candidates", config, context, collection), collection.qrels(config.split).positives()
     return SampledCandidates(ranker, pool, positives, config.candidates_number, config.candidates_depth)

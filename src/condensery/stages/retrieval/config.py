@@ -111,6 +111,48 @@ class RerankConfig(ScoringStageConfig):
         return missing or not_encoded(self.split, "retriever", inputs["retriever"])
 
 
+@stage("read_run", "read_run:read_run", version=1, makes="index")
+class ReadRunConfig(StageConfig):
+    """Read another system's rankings from a TREC run file, so that the system is a row of the table.
+
+    The stage makes an index of the queries of one split. The stages fuse, rerank, mine and score_pairs can read it too.
+    """
+
+    file: Annotated[Path, Operational()]  # its content enters the id, its path does not
+    """run file, plain or .gz: query_id Q0 passage_id rank score tag; its unjudged queries need
+    data.unlabelled_queries=unjudged"""
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    split: Annotated[Split, FromRecipe("table.split")]
+    """the split whose rankings are used; lines of other splits' queries are ignored"""
+    missing: Literal["error", "empty"] = "error"
+    """a query of the split that the file lacks. error: the run stops; empty: its ranking is empty, so its metrics are 0"""
+
+    def identity(self) -> list[str]:
+        """Return the content hash of the file.
+
+        Raises:
+            UserError: the file is missing or unreadable; this is checked before anything is computed.
+        """
+        named = InputFile("run file", self.file, "; stage.read_run.file names it", exact=True)
+        return content_hashes([named.look()])
+
+    def work(self, read: Read) -> Work:
+        """Estimate the work of reading a thousand lines for each query."""
+        sizes = known(read)
+        lines = product(float(SEARCHED), sizes.collection.queries.get(self.split))
+        return Work(replace(sizes, dimensions=0), seconds=product(2e-6, lines), disk=product(8.0, lines))
+
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """Report a split that the collection lacks."""
+        return missing_split(self.split, inputs["corpus"])
+
+
+def only_split(config: StageConfig) -> str | None:
+    """Return the only split whose queries an index has rankings for; None for an index that searches for any query."""
+    return config.split if isinstance(config, RerankConfig | ReadRunConfig) else None
+
+
 @stage("score_pairs", "score_pairs:score_pairs", version=1, makes="pair_scores", together="several_shards")
 class ScorePairsConfig(ScoringStageConfig):
     """Score the passages of training queries as a teacher, for the losses ``margin_mse`` and ``kl`` of finetune.
@@ -191,8 +233,11 @@ class ScorePairsConfig(ScoringStageConfig):
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Report a split that the collection or an index does not have, or a reranked index of another split."""
         for name, config in zip(self.retrievers, inputs["retrievers"], strict=True):
-            if isinstance(config, RerankConfig) and config.split != self.split:
-                return "retrievers", f"{name} knows the queries of {config.split} alone; set its split to {self.split}"
+            if only_split(config) not in (None, self.split):
+                return (
+                    "retrievers",
+                    f"{name} knows the queries of {only_split(config)} alone; set its split to {self.split}",
+                )
         missing = missing_split(self.split, inputs["corpus"])
         return missing or not_encoded(self.split, "retrievers", inputs["retrievers"])
 
@@ -545,9 +590,9 @@ class FuseConfig(StageConfig):
         if not self.chooses:
             return None
         for name, config in zip(self.retrievers, inputs["retrievers"], strict=True):
-            if isinstance(config, RerankConfig) and config.split != self.split:
+            if only_split(config) not in (None, self.split):
                 return "retrievers", (
-                    f"{name} knows the queries of {config.split} alone, so weights cannot be chosen on {self.split};"
+                    f"{name} knows the queries of {only_split(config)} alone, so weights cannot be chosen on {self.split};"
                     " set weights, one for each retriever"
                 )
         fault = unmeasurable([self.metric], self.split, inputs["corpus"])

@@ -1,0 +1,85 @@
+"""Stage ``filter_queries``: keeps the generated queries most relevant to their passages (doc2query--).
+
+Gospodinov, MacAvaney and Macdonald 2023, "Doc2Query--: When Less is More": a generated query is kept if a relevance model
+scores it against its passage above a threshold, which is a percentile of the scores of all queries of the collection.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.baselines.expansion.config import FilterQueriesConfig
+from condensery.baselines.expansion.made_for import check_made_for
+from condensery.errors import UserError
+from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards
+from condensery.stages.base import Artifact, Context
+from condensery.stages.corpus.queries import write_queries
+from condensery.stages.pair_scorers import cross_encoder
+from condensery.stages.sharing import process_group
+from condensery.text.collection import Collection
+from condensery.tokens.artifacts import Queries
+
+BLOCK = 4096  # queries that are read at a time
+
+
+def several_shards(config: FilterQueriesConfig, context: Context) -> bool:
+
+    return len(Queries(context.input("queries")).store) > config.shard_size
+
+
+def filter_queries(config: FilterQueriesConfig, context: Context) -> dict[str, Any]:
+    """Write the kept queries as the stages that make queries do, and scores.npy with the score of each query before.
+
+    Raises:
+        UserError: the queries were made for other passages, or with another tokenizer than a cross-encoder's.
+    """
+    check_made_for(context)
+    group, queries = process_group(context.runtime), Queries(context.input("queries"))
+    collection = Collection(context.input("corpus"))
+    passages = np.repeat(np.arange(len(queries.counts)), queries.counts)  # (Q,) the passage of each query
+    scorers = [
+        _scorer(artifact, config, context, collection, queries) for artifact in context.artifacts("cross_encoders")
+    ]
+    scores = score_in_shards(
+        logits(scorers, config.chunk_tokens, context.stage_name),
+        np.arange(len(passages)),
+        passages[:, None],
+        context.folder / "scores.npy",
+        shard_size=config.shard_size,
+        label=context.stage_name,
+        group=group,
+        each=len(scorers),
+    )[:, 0]
+    kept = best_share(scores, config.share)
+    counts = write_queries(_pairs(queries, passages, np.flatnonzero(kept)), context)
+    print(f"[{context.stage_name}] {counts['queries']:,} of {len(kept):,} queries are kept", flush=True)
+    return {"scored": len(kept), "lowest_score": float(scores[kept].min()), **counts}
+
+
+def best_share(scores: NDArray[np.floating], share: float) -> NDArray[np.bool_]:
+    """Return a mask (Q,) of the scores (Q,) that are at or above their quantile at 1 - ``share``.
+
+    Equal scores at the threshold are all kept.
+    """
+    kept: NDArray[np.bool_] = scores >= np.quantile(scores, 1 - share)
+    return kept
+
+
+def _pairs(queries: Queries, passages: NDArray[np.int64], rows: NDArray[np.int64]) -> Iterator[tuple[int, str]]:
+    """Yield (passage row, query) of the queries at ``rows``."""
+    for first in range(0, len(rows), BLOCK):
+        block = rows[first : first + BLOCK]
+        yield from zip(passages[block].tolist(), queries.texts_at(block), strict=True)
+
+
+def _scorer(
+    artifact: Artifact, config: FilterQueriesConfig, context: Context, collection: Collection, queries: Queries
+) -> PairScorer:
+    if artifact.input("tokens").input("tokenizer").id != context.artifact("queries").input("tokenizer").id:
+        raise UserError(
+            f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} has another tokenizer than the"
+            f" queries of {config.queries}"
+        )
+    return cross_encoder(artifact, collection, config.precision, context, queries.store)

@@ -1,0 +1,80 @@
+"""Configs of the stages that train a model of term weights, and that index passages by its weights."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from condensery.models.flops import Step
+from condensery.ranges import Count, Positive
+from condensery.stages.base import Input, Operational, Precision, RowLength, StageConfig
+from condensery.stages.checks import Split, missing_split
+from condensery.stages.registry import stage
+from condensery.stages.retrieval.config import Bm25Config
+from condensery.stages.training_config import EncoderStageConfig
+from condensery.stages.workload import Read, Work, known, with_encoder
+
+
+@stage("train_term_weights", "train_term_weights:train_term_weights", version=1, makes="term_weights")
+class TrainTermWeightsConfig(EncoderStageConfig):
+    """Train a model that predicts how many of a passage's queries use each of its words (DeepCT: Dai and Callan 2019).
+
+    The target of a word is query term recall: the share of the passage's judged queries that have the word. Words are
+    compared as BM25 does it, by porter's stems and without English stop words.
+    """
+
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    split: Split = "train"
+    """the split whose queries and positives are trained on"""
+    length: RowLength = 128
+    """maximum tokens of a passage with its title, including [CLS] and [SEP]"""
+    batch_size: Count = 16
+    """passages per step"""
+    epochs: Positive | None = 3
+    """passes over the passages that have a query"""
+    learning_rate: Positive = 2e-5
+    """peak learning rate of AdamW"""
+
+    def work(self, read: Read) -> Work:
+        """Estimate the work of steps of ``batch_size`` passages; about as many passages have a query as there are queries."""
+        sizes = with_encoder(known(read, "corpus", "tokenizer", "init"), self.backbone, self.length)
+        text, size, step = sizes.collection.passage_tokens, sizes.encoder, None
+        if text is not None and size is not None:
+            step = Step(size, self.batch_size, min(text + 2, self.length), self.budget, precision=self.precision)
+        return self.training(sizes, step, sizes.collection.queries.get(self.split))
+
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """Report a split that the collection lacks."""
+        return missing_split(self.split, inputs["corpus"])
+
+
+@stage("weighted_bm25", "weighted_bm25:weighted_bm25", version=1, makes="index")
+class WeightedBm25Config(Bm25Config):
+    """Build a BM25 index whose term frequencies are predicted weights (DeepCT-Index: Dai and Callan 2019).
+
+    A word's frequency in a passage is its weight times ``scale``, rounded; that of a word that stands several times is its
+    largest. Words behind the model's maximum length are left out.
+    """
+
+    weights: Annotated[str, Input("term_weights")]
+    """the stage with the model of term weights (train_term_weights)"""
+    scale: Annotated[int, Ge(1), Le(10_000)] = 100
+    """term frequency of a word with weight 1 (the paper's N)"""
+    precision: Precision
+    """numeric precision: fp32, bf16 or fp16"""
+    chunk_tokens: Count = 8192
+    """padded tokens that the model reads at once"""
+    shard_size: Annotated[Count, Operational()] = 20000
+    """passages per shard file; a restart keeps complete shards"""
+
+    def work(self, read: Read) -> Work:
+        """Estimate the work: the model reads every passage once, and a text of its weighted words is indexed."""
+        sizes = known(read, "corpus", "weights")
+        size, rows, text = sizes.encoder, sizes.collection.passages, sizes.collection.passage_tokens
+        if size is None or rows is None or text is None:
+            return super().work(read)
+        length = min(text + 2, sizes.passage_length or 128)
+        step = Step(size, rows, length, self.chunk_tokens, trained=False, precision=self.precision)
+        return replace(super().work(read), steps=1, step=step)
