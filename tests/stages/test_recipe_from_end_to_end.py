@@ -20,7 +20,7 @@ ROWS = ["BM25", "coCondenser", "two towers"]
 ELSEWHERE = {"retriever", "train_cross_encoder", "rerank", "denoise", "pseudo_label", "attention_entropy"}
 ELSEWHERE |= {"ann_index", "fuse", "token_vectors", "warm_start", "score_pairs", "audit_negatives"}
 ELSEWHERE |= {"pretrain_contrastive", "distil_ranking", "keep_best", "validate", "cross_encoder"}
-ELSEWHERE |= {"finetune_late_interaction", "late_interaction_index"}
+ELSEWHERE |= {"finetune_late_interaction", "late_interaction_index", "finetune_splade", "splade_index"}
 
 
 @pytest.fixture(scope="module")
