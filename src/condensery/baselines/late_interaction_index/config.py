@@ -51,4 +51,5 @@ class LateInteractionIndexConfig(StageConfig):
             return Work(sizes)
         length = min(texts.passage_tokens + 2, longest)
         step = Step(size, texts.passages, length, self.chunk_tokens, trained=False, precision=self.precision)
-        return Work(replace(sizes, dimensions=size.hidden), 1, step, seconds=0.0)
+        compared = 0 if self.retriever else int(32 * length * 128)  # as if a passage had one vector of so many numbers
+        return Work(replace(sizes, dimensions=compared), 1, step, seconds=0.0)

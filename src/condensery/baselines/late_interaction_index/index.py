@@ -131,8 +131,8 @@ class LateInteractionIndex:
     def _exact(self, queries: Sequence[Tensor], k: int, progress: ProgressTask | None = None) -> Ranking:
         """Compare each query with all passages, block by block."""
         best = np.full((len(queries), k), EMPTY, np.int64)
-        cuts = np.unique(np.searchsorted(self.starts, np.arange(0, len(self.vectors), BLOCK)))
-        edges = [*cuts.tolist(), len(self)]
+        cuts = np.searchsorted(self.starts, np.arange(0, len(self.vectors), BLOCK))
+        edges = np.unique([0, *cuts.tolist(), len(self)]).tolist()
         for first in range(0, len(queries), GROUP):
             part = slice(first, first + GROUP)
             for start, stop in pairwise(edges):
@@ -147,7 +147,8 @@ class LateInteractionIndex:
     def _scores(self, queries: Sequence[Tensor], passage_rows: Rows) -> NDArray[np.float32]:
         pairs = zip(queries, passage_rows, strict=True)
         scores = [self._block(np.maximum(rows, 0)).scores(query) for query, rows in pairs]
-        return np.where(passage_rows < 0, np.float32(np.nan), np.stack(scores))
+        found = np.array(scores, np.float32).reshape(passage_rows.shape)
+        return np.where(passage_rows < 0, np.float32(np.nan), found)
 
     def _block(self, rows: Rows) -> Block:
         places = ranges(self.starts[rows], self.counts[rows])

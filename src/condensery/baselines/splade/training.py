@@ -13,11 +13,11 @@ from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.checkpoints.backbone import load_masked_language_model, masked_language_model
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.card import card_of, name_of_data
 from condensery.stages.finetuning.training_queries import training_queries
 from condensery.stages.training import loop_settings, run_training, validation_sample
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
+from condensery.training.data.steps import Batch
 from condensery.training.data.triple_batches import TripleBatch
 from condensery.training.data.triples import TripleDataModule
 from condensery.training.modules.biencoder import BiEncoderModule
@@ -43,11 +43,18 @@ class SpladeModule(BiEncoderModule):
         self.loss.step = self.global_step
         return super().objective(batch)
 
-    def _save(self, folder: Path, tokenizer: Path | str, lengths: tuple[int, int]) -> None:
-        save_sparse_encoder(self.model, folder, tokenizer, lengths)
+    def save_pretrained(
+        self,
+        folder: Path | str,
+        tokenizer: Path | str | None = None,
+        lengths: tuple[int, int] | None = None,
+        *_: Any,
+    ) -> None:
+        """Save the encoder (``save_sparse_encoder``), without a model card; None = as the data module has them."""
+        save_sparse_encoder(self.model, Path(folder), str(tokenizer or self.saved_with), lengths or self.lengths)
 
 
-def _check_alive(module: SpladeModule, batch: TripleBatch, stage: str) -> None:
+def _check_alive(module: SpladeModule, batch: Batch, stage: str) -> None:
     """Raise ``UserError`` if all weights of a batch are 0, where the loss has no gradient."""
     with torch.no_grad():
         if any((module.vectors(chunk) > 0).any() for chunk in batch.chunks):
@@ -69,7 +76,7 @@ def finetune(config: FinetuneSpladeConfig, context: Context) -> dict[str, Any]:
     else:
         start, dropout = context.input("init"), config.backbone.dropout
         language_model = load_masked_language_model(start, tokens.vocabulary, dropout=dropout)
-    bias = language_model.get_output_embeddings().bias  # type: ignore[union-attr]
+    bias = language_model.get_output_embeddings().bias
     if config.zero_bias and bias is not None:
         torch.nn.init.zeros_(bias)
     data = TripleDataModule(
@@ -90,6 +97,5 @@ def finetune(config: FinetuneSpladeConfig, context: Context) -> dict[str, Any]:
     _check_alive(module, data.batches.batch(0), context.stage_name)
     sample = validation_sample(config, module, context, data.lengths)
     values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)
-    card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
-    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths, card)
+    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
     return {"queries": len(training.rows), **by_text, **values}

@@ -76,7 +76,7 @@ class SpladeIndex:
             (self.passages[np.maximum(rows, 0)] @ queries[[place]].T).toarray()[:, 0]
             for place, rows in enumerate(passage_rows)
         ]
-        return np.where(passage_rows < 0, np.float32(np.nan), np.stack(found))
+        return np.where(passage_rows < 0, np.float32(np.nan), np.array(found, np.float32).reshape(passage_rows.shape))
 
     def _texts(self, query_rows: Rows) -> list[str]:
         return list(self.collection.queries.column("text").take(np.asarray(query_rows)))
