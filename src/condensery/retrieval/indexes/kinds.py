@@ -1,6 +1,6 @@
 """Further kinds of indexes, which the packages that define them register. Imports neither torch nor NumPy."""
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 _OPENED_BY: dict[str, str] = {}  # method -> the function that opens an index of this kind, as ``module:function``
@@ -24,5 +24,4 @@ def register_index(method: str, opener: str) -> None:
 
 def opener_of(method: str) -> Any:
     """Return the function that opens a registered kind of index; None if the kind is not registered."""
-    module, _, function = _OPENED_BY.get(method, "").partition(":")
-    return getattr(import_module(module), function) if module else None
+    return resolve_name(_OPENED_BY[method]) if method in _OPENED_BY else None

@@ -85,8 +85,7 @@ def _single(
 
         return RerankedIndex(folder, collection)
     if opened := opener_of(str(about.get("method"))):
-        retriever: CollectionRetriever = opened(folder, collection, threads, memory, device)
-        return retriever
+        return opened(folder, collection, threads, memory, device)
     known = "bm25, dense, approximate, rerank or fused"
     raise UserError(f"{folder / 'index.json'}: unknown method {shown(str(about.get('method')))!r}, expected {known}")
 
