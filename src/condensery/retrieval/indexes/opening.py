@@ -1,8 +1,9 @@
 """Open the folder of an index as a retriever. The file ``index.json`` in the folder names the kind of the index.
 
 The kinds are BM25 postings, dense vectors, an approximate index of dense vectors, the rankings of some queries (reranked
-candidates, or a run file), and several fused indexes. An open index can be searched with queries of its collection. Unless
-it holds the rankings of some queries, it can also be searched with any other query string.
+candidates, or a run file), several fused indexes, and those that other packages register (``kinds``). An open index can be
+searched with queries of its collection. Unless it holds the rankings of some queries, it can also be searched with any other
+query string.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.retrieval.indexes.interface import MEMORY, CollectionRetriever
+from condensery.retrieval.indexes.kinds import opener_of
 from condensery.retrieval.indexes.own_passages import WithoutOwn
 from condensery.retrieval.ranking import Ranking
 from condensery.system.files import read_json
@@ -83,6 +85,8 @@ def _single(
         from condensery.retrieval.indexes.reranked import RerankedIndex
 
         return RerankedIndex(folder, collection)
+    if opened := opener_of(str(about.get("method"))):
+        return opened(folder, collection, threads, memory, device)
     known = "bm25, dense, approximate, rerank, run or fused"
     raise UserError(f"{folder / 'index.json'}: unknown method {shown(str(about.get('method')))!r}, expected {known}")
 

@@ -1,0 +1,146 @@
+"""The encoder of a text into vectors of its tokens, and the score of a query and a passage by these vectors.
+
+Each vector has a key. A query's vector is compared only with the passage's vectors of the same key:
+
+    s(q, p) = sum over the vectors i of q of: max over the vectors j of p with key_j = key_i of <q_i, p_j>
+
+A vector of the query without a counterpart adds 0. Three methods are of this form:
+
+- ColBERT (Khattab and Zaharia 2020, eq. 1-3): all vectors have one key, and are normalised. [Q] or [D] follows [CLS]. A query
+  is filled up with [MASK] tokens, which are read like any other token. The punctuation of a passage has no vector.
+- COIL (Gao et al. 2021): the key is the token, so only exact matches count. [CLS] has a longer vector, whose inner product is
+  added. Here it is kept in pieces of the size of a token's vector, each with a key of its own.
+- ME-BERT (Luan et al. 2021): a query has the vector of [CLS], a passage those of its first m tokens, with one key.
+
+Symbols in shapes: b rows of a chunk, t width of the chunk, v vectors of a text, d dimensions, h hidden size.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from condensery.losses.gradient_cache import wide
+from condensery.models.biencoder import QUERY, BiEncoder
+from condensery.models.encoder import Encoder
+from condensery.models.packing import PackedLayout
+from condensery.tokens.batches import Chunk
+
+Method = Literal["colbert", "coil", "me_bert"]
+UNUSED = -1  # key of a place without a vector
+
+
+@dataclass(frozen=True)
+class Interaction:
+    """What of a text has a vector.
+
+    Attributes:
+        method: colbert, coil or me_bert.
+        dimensions: dimensions d of a vector.
+        query_length, passage_length: maximum tokens of a query and a passage, with [CLS], [SEP] and the marker.
+        first: colbert, coil: not used; me_bert: the number m of tokens of a passage that have a vector.
+        whole: coil: dimensions of the vector of [CLS], a multiple of ``dimensions``; 0 = there is none.
+        mask: id of [MASK].
+        markers: colbert: ids of [D] and [Q]; otherwise empty.
+        left_out: ids of tokens without a vector: colbert: of punctuation, in passages; coil: of special tokens.
+    """
+
+    method: Method
+    dimensions: int
+    query_length: int
+    passage_length: int
+    first: int = 0
+    whole: int = 0
+    mask: int = 0
+    markers: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Maximum tokens of a query and a passage without the marker, which the encoder inserts."""
+        return self.query_length - bool(self.markers), self.passage_length - bool(self.markers)
+
+    @property
+    def most(self) -> int:
+        """The largest number of vectors of a text."""
+        tokens = max(self.query_length, self.passage_length)
+        return self.first if self.method == "me_bert" else tokens + self.whole // self.dimensions
+
+
+class TokenEncoder(BiEncoder):
+    """Maps a text to vectors of its tokens, each with a key; one encoder reads queries and passages.
+
+    Args:
+        encoder: the backbone; its ``head`` maps states (k, h) to vectors (k, d).
+        about: what of a text has a vector.
+        whole: coil: maps the states of [CLS] (b, h) to their longer vectors; empty or None = there are none.
+    """
+
+    left_out: Tensor
+
+    def __init__(self, encoder: Encoder, about: Interaction, whole: nn.Sequential | None = None) -> None:
+        super().__init__(encoder)
+        self.about, self.whole = about, nn.Sequential() if whole is None else whole
+        self.register_buffer("left_out", torch.tensor(about.left_out, dtype=torch.long), persistent=False)
+
+    def keyed(self, chunk: Chunk) -> Tensor:
+        """Return the vectors of each row with their keys as last coordinate, (b, v, d + 1); key ``UNUSED`` = no vector."""
+        about, query = self.about, chunk.tower == QUERY
+        if about.markers:
+            chunk = self._marked(chunk)
+        layout = PackedLayout(chunk)
+        states = layout.tokens.pad(self.query(layout)[0])  # (b, t, h)
+        ids, used = chunk.input_ids, chunk.attention_mask  # (b, t) each
+        if about.method == "me_bert":
+            states, used = states[:, : 1 if query else about.first], used[:, : 1 if query else about.first]
+        elif about.method == "coil" or not query:
+            used = used & ~torch.isin(ids, self.left_out)
+        vectors = wide(self.query.head(states))  # (b, v, d)
+        if about.method == "colbert":
+            vectors = nn.functional.normalize(vectors, dim=-1)
+        keys = ids if about.method == "coil" else torch.zeros_like(used, dtype=torch.long)
+        keys = keys.masked_fill(~used, UNUSED)  # (b, v)
+        if len(self.whole):
+            pieces = wide(self.whole(states[:, 0])).unflatten(1, (-1, about.dimensions))  # (b, pieces, d)
+            own = self.query.model.config.vocab_size + torch.arange(pieces.shape[1], device=keys.device)
+            vectors = torch.cat([pieces.to(vectors), vectors], dim=1)
+            keys = torch.cat([own.expand(len(keys), -1), keys], dim=1)
+        return torch.cat([vectors, keys[..., None].to(vectors)], dim=2)
+
+    def _marked(self, chunk: Chunk) -> Chunk:
+        """Put the marker behind [CLS], and fill queries up with [MASK] (query augmentation, §3.2)."""
+        marker = chunk.input_ids.new_full((len(chunk), 1), self.about.markers[chunk.tower])
+        ids = torch.cat([chunk.input_ids[:, :1], marker, chunk.input_ids[:, 1:]], dim=1)  # (b, t + 1)
+        lengths = chunk.lengths + 1
+        if chunk.tower == QUERY:
+            width = max(self.about.query_length, ids.shape[1])
+            ids = nn.functional.pad(ids, (0, width - ids.shape[1]))
+            ids = torch.where(torch.arange(width, device=ids.device) < lengths[:, None], ids, self.about.mask)
+            lengths = torch.full_like(lengths, width)
+        return replace(chunk, input_ids=ids, lengths=lengths)
+
+    def vectors(self, chunk: Chunk) -> Tensor:
+        """Return the vectors of ``keyed`` as one row per text, (b, most * (d + 1)), for the gradient cache."""
+        keyed = self.keyed(chunk)
+        missing = self.about.most - keyed.shape[1]
+        return nn.functional.pad(keyed, (0, 0, 0, missing), value=float(UNUSED)).flatten(1)
+
+
+def interaction_scores(queries: Tensor, passages: Tensor) -> Tensor:
+    """Return the score of each query and passage (see above).
+
+    Args:
+        queries: (q, v, d + 1) vectors with their keys, as ``TokenEncoder.keyed`` returns them.
+        passages: (p, w, d + 1) the same of passages.
+
+    Returns:
+        the scores, (q, p).
+    """
+    keys, scores = passages[..., -1:], []  # (p, w, 1)
+    for query in queries:  # one at a time: the products of all would need the memory of q * p * w * v numbers
+        same = (keys == query[:, -1]) & (query[:, -1] != UNUSED)  # (p, w, v)
+        products = passages[..., :-1] @ query[:, :-1].T  # (p, w, v)
+        best = products.masked_fill(~same, -torch.inf).max(dim=1).values  # (p, v)
+        scores.append(best.masked_fill(~same.any(dim=1), 0.0).sum(dim=1))
+    return torch.stack(scores)

@@ -1,0 +1,109 @@
+"""Makes, saves and loads encoders of token vectors. sentence-transformers opens ColBERT's as ``MultiVectorEncoder``."""
+
+import string
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken
+
+from condensery.baselines.late_interaction.model import Interaction, TokenEncoder
+from condensery.models.biencoder import PASSAGE, QUERY
+from condensery.models.checkpoints.head import load_head, save_head
+from condensery.models.checkpoints.loading import quiet
+from condensery.models.checkpoints.saving import load_encoder
+from condensery.models.checkpoints.sentence_transformers import ABOUT, MODULES, TRANSFORMER, SavedDense
+from condensery.models.encoder import Encoder
+from condensery.models.pooling import head_of
+from condensery.models.vectors import DenseShape
+from condensery.system.files import read_json, write_json
+from condensery.tokens.tokenizer import load_tokenizer
+
+OWN, DENSE, WHOLE = "late_interaction.json", "1_Dense", "whole"  # what Interaction says; folders of the further layers
+MARKERS = {PASSAGE: "[D]", QUERY: "[Q]"}  # by the values of Chunk.tower
+
+
+def new_token_encoder(encoder: Encoder, about: Interaction, tokenizer: Path | str, seed: int) -> TokenEncoder:
+    """Return a token encoder on a backbone, with new layers behind it that ``seed`` draws.
+
+    Args:
+        encoder: the backbone; what is behind it is left out.
+        about: method, sizes and lengths; the ids are filled in.
+        tokenizer: folder or hub name of the backbone's tokenizer.
+        seed: seed of the new weights: of the layers, and of the embeddings of [Q] and [D].
+    """
+    torch.manual_seed(seed)
+    read, model = _tokenizer(tokenizer, about), encoder.model
+    ids: dict[str, Any] = {"mask": read.mask_token_id}
+    if about.method == "colbert":
+        markers = read.convert_tokens_to_ids([MARKERS[PASSAGE], MARKERS[QUERY]])
+        model.resize_token_embeddings(max(*markers, model.config.vocab_size - 1) + 1, mean_resizing=False)
+        signs = {*read.convert_tokens_to_ids(list(string.punctuation))} - {read.unk_token_id}
+        ids |= {"markers": tuple(markers), "left_out": tuple(sorted(signs))}
+    elif about.method == "coil":
+        ids["left_out"] = tuple(sorted(read.all_special_ids))
+    about, hidden = replace(about, **ids), int(model.config.hidden_size)
+    head, whole = (head_of([_shape(about, hidden, size)] if size else []) for size in (about.dimensions, about.whole))
+    return TokenEncoder(Encoder(model, head=head), about, whole)
+
+
+def _shape(about: Interaction, hidden: int, outputs: int) -> DenseShape:
+    """Return the shape of a layer behind the backbone; ColBERT's has no bias."""
+    return DenseShape(hidden, outputs, about.method != "colbert", "Identity")
+
+
+def _tokenizer(tokenizer: Path | str, about: Interaction) -> Any:
+    """Load a tokenizer, for ColBERT with [Q] and [D], which take the space behind them away."""
+    read = load_tokenizer(tokenizer)
+    signs = [AddedToken(text, rstrip=True, normalized=False, special=True) for text in MARKERS.values()]
+    read.add_tokens(signs if about.method == "colbert" else [], special_tokens=True)
+    return read
+
+
+def save_token_encoder(model: TokenEncoder, folder: Path, tokenizer: Path | str) -> None:
+    """Save a token encoder. sentence-transformers opens that of ColBERT as ``MultiVectorEncoder``, with equal scores."""
+    about = model.about
+    with quiet():
+        model.query.model.save_pretrained(folder)
+    _tokenizer(tokenizer, about).save_pretrained(folder)
+    for path, head in ((folder / DENSE, model.query.head), (folder / WHOLE, model.whole)):
+        path.mkdir(exist_ok=True)
+        save_head(head, [path] * len(head))
+    write_json(folder / OWN, asdict(about))
+    if about.method == "colbert":
+        _write_multi_vector(folder, about, int(model.query.model.config.hidden_size))
+
+
+def _write_multi_vector(folder: Path, about: Interaction, hidden: int) -> None:
+    """Write the files from which sentence-transformers builds a ``MultiVectorEncoder``."""
+    tokens = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+    dense = {"in_features": hidden, "out_features": about.dimensions, "bias": False}
+    modules = {
+        "": "base.modules.transformer.Transformer",
+        DENSE: "base.modules.dense.Dense",
+        "2_Normalize": "base.modules.normalize.Normalize",
+        "3_Mask": "multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+    }
+    named = [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in modules.items()]
+    write_json(folder / MODULES, [{"idx": idx, "name": str(idx), **module} for idx, module in enumerate(named)])
+    write_json(folder / DENSE / "config.json", {**dense, "activation_function": "torch.nn.Identity", **tokens})
+    write_json(folder / "2_Normalize" / "config.json", tokens)
+    write_json(folder / "3_Mask" / "config.json", {"skiplist_words": list(string.punctuation)})
+    filled = {"strategy": "fixed", "attend": True, "token": None, "length": about.query_length}
+    write_json(folder / TRANSFORMER, {"max_seq_length": about.passage_length, "query_expansion": filled})
+    prompts = {"query": f"{MARKERS[QUERY]} ", "document": f"{MARKERS[PASSAGE]} "}
+    write_json(folder / ABOUT, {"model_type": "MultiVectorEncoder", "prompts": prompts, "similarity_fn_name": "maxsim"})
+
+
+def load_token_encoder(folder: Path) -> TokenEncoder:
+    """Load a folder that ``save_token_encoder`` wrote. Raises ``UserError`` if a file is missing or has other tensors."""
+    saved = read_json(folder / OWN)
+    about = Interaction(**{**saved, "markers": tuple(saved["markers"]), "left_out": tuple(saved["left_out"])})
+    encoder = load_encoder(folder)
+    hidden = int(encoder.model.config.hidden_size)
+    encoder.head, whole = (
+        load_head([SavedDense(folder / name, _shape(about, hidden, size))] if size else [], hidden)
+        for name, size in ((DENSE, about.dimensions), (WHOLE, about.whole))
+    )
+    return TokenEncoder(encoder, about, whole)

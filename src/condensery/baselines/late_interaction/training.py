@@ -1,0 +1,100 @@
+"""Stage ``finetune_late_interaction``: trains an encoder of token vectors on judged queries."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from condensery.baselines.late_interaction.config import FinetuneLateInteractionConfig
+from condensery.baselines.late_interaction.model import Interaction, TokenEncoder, interaction_scores
+from condensery.baselines.late_interaction.saving import new_token_encoder, save_token_encoder
+from condensery.losses.info_nce import info_nce
+from condensery.losses.retrieval_loss import RetrievalLoss
+from condensery.ranges import Positive
+from condensery.retrieval.no_negatives import left_out_by_text
+from condensery.stages.base import Context
+from condensery.stages.finetuning.training_queries import training_queries
+from condensery.stages.training import initial_towers, loop_settings, run_training, validation_sample
+from condensery.text.collection import Collection
+from condensery.tokens.artifacts import Tokens
+from condensery.training.data.triples import TripleDataModule
+from condensery.training.modules.biencoder import BiEncoderModule
+from condensery.training.validation import ValidationSample, encoded, reciprocal_ranks
+
+
+class InteractionLoss(RetrievalLoss):
+    """InfoNCE over the scores of token vectors: the negative log-likelihood of the positive among the batch's passages.
+
+    ColBERT's paper has the two passages of a triple in the softmax (§3.3), COIL and ME-BERT those of the whole batch.
+
+    Args:
+        dimensions: dimensions d of a vector.
+        temperature: divisor of the scores.
+    """
+
+    def __init__(self, dimensions: int, temperature: Positive = 1.0) -> None:
+        super().__init__()
+        self.dimensions, self.temperature = dimensions, temperature
+
+    def forward(  # type: ignore[override]  # without a teacher
+        self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None
+    ) -> Tensor:
+        """Return the mean of the loss over the queries. Vectors as ``TokenEncoder.vectors`` returns them, (q or p, ...)."""
+        scores = self.scores(queries, passages)  # (q, p)
+        # s I = s: the scores are the inner products of their rows with unit vectors
+        return info_nce(scores, torch.eye(scores.shape[1]).to(scores), positive, known, self.temperature)
+
+    def scores(self, queries: Tensor, passages: Tensor) -> Tensor:
+        """Return the scores (q, p)."""
+        shape = (-1, self.dimensions + 1)
+        return interaction_scores(queries.unflatten(1, shape), passages.unflatten(1, shape))
+
+
+class LateInteractionModule(BiEncoderModule):
+    """Trains ColBERT, COIL or ME-BERT on ``TripleDataModule``, through the gradient cache.
+
+    The lengths of the data module are ``model.about.lengths``.
+
+    Args:
+        model: the encoder of token vectors.
+        temperature: divisor of the scores.
+        others: ``mask_known_positives`` of ``BiEncoderModule``, and arguments of ``TrainingModule``.
+    """
+
+    model: TokenEncoder
+    loss: InteractionLoss
+
+    def __init__(self, model: TokenEncoder, *, temperature: Positive = 1.0, **others: Any) -> None:
+        super().__init__(model, loss=InteractionLoss(model.about.dimensions, temperature), **others)
+
+    def validated(self, sample: ValidationSample) -> float:
+        """Return MRR@10 over a sample."""
+        queries, passages = (encoded(self.vectors, part) for part in (sample.queries, sample.passages))
+        scores = self.loss.scores(queries, passages)  # (q, p)
+        return float(reciprocal_ranks(scores, torch.eye(scores.shape[1]).to(scores), sample).mean())
+
+    def save_pretrained(self, folder: Path | str, tokenizer: Path | str | None = None, *_: Any) -> None:
+        """Save the encoder (``save_token_encoder``), without a model card; None = the tokenizer of the data module."""
+        save_token_encoder(self.model, Path(folder), str(tokenizer or self.saved_with))
+
+
+def finetune(config: FinetuneLateInteractionConfig, context: Context) -> dict[str, Any]:
+    """Train the encoder and save the last step's weights as a checkpoint; return the metrics for the manifest."""
+    collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
+    training = training_queries(config, context, collection)
+    by_text = left_out_by_text(training.by_text, context.stage_name)
+    lengths = config.query_length, config.passage_length
+    about = Interaction(config.method, config.dimensions, *lengths, config.first, config.whole)
+    backbone = initial_towers(config, context, tokens.vocabulary, separate=False).passage
+    model = new_token_encoder(backbone, about, context.input("tokenizer"), config.seed)
+    sizes: dict[str, Any] = dict(zip(("query_length", "passage_length"), model.about.lengths, strict=True))
+    sizes |= {"batch_size": config.batch_size, "chunk_tokens": config.budget, "workers": context.runtime.workers}
+    sizes["negatives_per_query"] = config.negatives_per_query if config.negatives or config.labels else 0
+    data = TripleDataModule(tokens, context.input("tokenizer"), training=training, seed=config.seed, **sizes)
+    data.setup()
+    module = LateInteractionModule(model, temperature=config.temperature, **config.optimiser())
+    sample = validation_sample(config, module, context, data.lengths)
+    values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)
+    module.save_pretrained(context.folder, context.input("tokenizer"))
+    return {"queries": len(training.rows), **by_text, **values}

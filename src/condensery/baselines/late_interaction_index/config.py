@@ -1,0 +1,55 @@
+"""Config of the stage that makes an index of token vectors."""
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from condensery.models.flops import Step
+from condensery.ranges import Count
+from condensery.retrieval.indexes.kinds import register_index
+from condensery.stages.base import Input, Operational, Precision, StageConfig
+from condensery.stages.registry import stage
+from condensery.stages.workload import Read, Work, known
+
+register_index("late_interaction", "condensery.baselines.late_interaction_index.index:open_late_interaction")
+
+
+@stage("late_interaction_index", "index:build", version=1, makes="index", adapts="model")
+class LateInteractionIndexConfig(StageConfig):
+    """Store the token vectors of all passages, and search them exactly, or only the candidates of another index.
+
+    Queries are encoded when they are searched for. The manifest has the bytes of a passage and the milliseconds of a query.
+    If a key that needs an index names a stage finetune_late_interaction, this stage is added, with exact search.
+    """
+
+    model: Annotated[str, Input("token_encoder")]
+    """the stage with the encoder (finetune_late_interaction)"""
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    tokens: Annotated[str, Input("tokens")] = "tokens"
+    """the stage with the token ids of the collection"""
+    retriever: Annotated[str | None, Input("index")] = None
+    """a stage with an index or an encoder, whose best passages are scored; null: exact search of all passages, which must fit
+    into memory block by block"""
+    depth: Count = 1000
+    """number of best passages of ``retriever`` that are scored for each query"""
+    precision: Precision
+    """numeric precision of the encoder: fp32, bf16 or fp16"""
+    dtype: Literal["float32", "float16"] = "float16"
+    """format of the vectors on disk"""
+    chunk_tokens: Count = 4096
+    """padded tokens that the encoder processes at once"""
+    shard_size: Annotated[Count, Operational()] = 20000
+    """passages per shard; a restart keeps complete shards"""
+    timed: Annotated[Count, Operational()] = 100
+    """number of queries whose search is timed"""
+
+    def work(self, read: Read) -> Work:
+        """Estimate the work of encoding all passages; a passage has as many vectors as tokens."""
+        sizes = known(read)
+        texts, size, longest = sizes.collection, sizes.encoder, sizes.passage_length or 180
+        if size is None or texts.passages is None or texts.passage_tokens is None:
+            return Work(sizes)
+        length = min(texts.passage_tokens + 2, longest)
+        step = Step(size, texts.passages, length, self.chunk_tokens, trained=False, precision=self.precision)
+        compared = 0 if self.retriever else int(32 * length * 128)  # as if a passage had one vector of so many numbers
+        return Work(replace(sizes, dimensions=compared), 1, step, seconds=0.0)

@@ -1,0 +1,233 @@
+"""Stage ``late_interaction_index``: stores the token vectors of passages, and searches them.
+
+Shapes: n queries, m passages of a block, N vectors of these passages, v vectors of a query, d dimensions, k results.
+"""
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condensery.baselines.late_interaction.model import UNUSED, TokenEncoder
+from condensery.baselines.late_interaction.saving import load_token_encoder
+from condensery.baselines.late_interaction_index.config import LateInteractionIndexConfig
+from condensery.errors import UserError
+from condensery.models.biencoder import QUERY
+from condensery.retrieval.finite import check_finite
+from condensery.retrieval.indexes.dense import device_of_search
+from condensery.retrieval.indexes.encoding import EncoderInput
+from condensery.retrieval.indexes.interface import CollectionRetriever
+from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.ranking import EMPTY, Ranking, ordered, pack, top, unpack
+from condensery.retrieval.shards import compute_in_shards
+from condensery.stages.base import Context
+from condensery.stages.devices import autocast, torch_device
+from condensery.system.files import load_array, read_json, write_json
+from condensery.system.progress import ProgressTask
+from condensery.text.collection import Collection
+from condensery.tokens.artifacts import Tokens
+from condensery.tokens.batches import chunks, flatten
+from condensery.tokens.ranges import ranges
+from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.vocabulary import Vocabulary, with_special
+
+BLOCK = 1 << 18  # vectors that are compared at once
+GROUP = 64  # queries that are encoded together, and compared with a block while it is in memory
+Rows = NDArray[np.integer]
+
+
+class Block:
+    """The vectors of some passages, sorted by their keys, and within a key by passage.
+
+    Args:
+        vectors: (N, d), passage after passage.
+        keys: (N,).
+        counts: (m,) number of vectors of each passage.
+        device: device of the products.
+    """
+
+    def __init__(self, vectors: NDArray[np.floating], keys: Rows, counts: Rows, device: str) -> None:
+        order = np.argsort(keys, kind="stable")
+        self.vectors = torch.from_numpy(vectors[order].astype(np.float32)).to(device)
+        self.keys, self.number = keys[order], len(counts)
+        self.owners = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)[order]).to(device)
+        self.lists: dict[float, tuple[Tensor, Tensor, Tensor] | None] = {}
+
+    def scores(self, query: Tensor) -> NDArray[np.float32]:
+        """Return the scores (m,) of a query, whose vectors (v, d + 1) have their keys as last coordinate."""
+        total = self.vectors.new_zeros(self.number)
+        for key in query[:, -1].unique().tolist():
+            found = None if key == UNUSED else self._list(key)
+            if found is not None:
+                vectors, owners, counts = found
+                products = vectors @ query[query[:, -1] == key, :-1].T  # (vectors of this key, vectors of the query)
+                best = torch.segment_reduce(products, "max", lengths=counts)  # (passages with this key, ...)
+                total[owners] += best.sum(dim=1)
+        return total.cpu().numpy()
+
+    def _list(self, key: float) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return the inverted list of a key: its vectors, the passages that have them, and how many each has."""
+        if key not in self.lists:
+            first, stop = np.searchsorted(self.keys, [key, key + 1])
+            owners, counts = self.owners[first:stop].unique_consecutive(return_counts=True)
+            self.lists[key] = (self.vectors[first:stop], owners, counts) if stop > first else None
+        return self.lists[key]
+
+
+class LateInteractionIndex:
+    """Ranks passages by the interaction of token vectors: all passages exactly, or the candidates of another retriever.
+
+    Args:
+        folder: folder of the index.
+        collection: the collection with the queries.
+        candidates: the retriever whose passages are scored; None = all passages are.
+        device: device of the encoder and the products.
+    """
+
+    def __init__(
+        self, folder: Path, collection: Collection, candidates: CollectionRetriever | None, device: str
+    ) -> None:
+        self.folder, self.collection, self.candidates, self.device = folder, collection, candidates, device
+        self.about: dict[str, Any] = read_json(folder / "index.json")
+        self.vectors, self.keys = (load_array(folder / f"{name}.npy", mapped=True) for name in ("vectors", "keys"))
+        self.counts = load_array(folder / "counts.npy")
+        self.starts = np.cumsum(self.counts) - self.counts  # (P,) first vector of each passage
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
+        """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
+        queries = self._encoded(self._texts(query_rows))
+        if self.candidates is None:
+            return self._exact(queries, k, progress)
+        found = self.candidates.search(query_rows, min(self.about["depth"], len(self)), progress)[1]
+        return ordered(self._scores(queries, found), found, k)
+
+    def search_texts(self, texts: Sequence[str], k: int) -> Ranking:
+        """Return the k best passages for any queries. Raises ``UserError`` where the candidates need an encoder."""
+        queries = self._encoded(texts)
+        if self.candidates is None:
+            return self._exact(queries, k)
+        if not hasattr(self.candidates, "search_texts"):
+            raise UserError(f"{self.folder}: its candidates answer only the collection's queries; take those of bm25")
+        found = self.candidates.search_texts(texts, min(self.about["depth"], len(self)))[1]
+        return ordered(self._scores(queries, found), found, k)
+
+    def score(self, query_rows: Rows, passage_rows: Rows) -> NDArray[np.float32]:
+        """Return the exact scores (n, k) of passages (n, k) for queries (n,) of the collection; NaN for row -1."""
+        return self._scores(self._encoded(self._texts(query_rows)), passage_rows)
+
+    def _texts(self, query_rows: Rows) -> list[str]:
+        return list(self.collection.queries.column("text").take(np.asarray(query_rows)))
+
+    def _exact(self, queries: Sequence[Tensor], k: int, progress: ProgressTask | None = None) -> Ranking:
+        """Compare each query with all passages, block by block."""
+        best = np.full((len(queries), k), EMPTY, np.int64)
+        cuts = np.searchsorted(self.starts, np.arange(0, len(self.vectors), BLOCK))
+        edges = np.unique([0, *cuts.tolist(), len(self)]).tolist()
+        for first in range(0, len(queries), GROUP):
+            part = slice(first, first + GROUP)
+            for start, stop in pairwise(edges):
+                rows = np.arange(start, stop)
+                block = self._block(rows)
+                scores = np.stack([block.scores(query) for query in queries[part]])  # (at most GROUP, m)
+                best[part] = top(np.concatenate([best[part], top(pack(scores, rows), k)], axis=1), k)
+            if progress:
+                progress.advance(len(queries[part]))
+        return unpack(best)
+
+    def _scores(self, queries: Sequence[Tensor], passage_rows: Rows) -> NDArray[np.float32]:
+        pairs = zip(queries, passage_rows, strict=True)
+        scores = [self._block(np.maximum(rows, 0)).scores(query) for query, rows in pairs]
+        found = np.array(scores, np.float32).reshape(passage_rows.shape)
+        return np.where(passage_rows < 0, np.float32(np.nan), found)
+
+    def _block(self, rows: Rows) -> Block:
+        places = ranges(self.starts[rows], self.counts[rows])
+        return Block(self.vectors[places], self.keys[places], self.counts[rows], self.device)
+
+    @cached_property
+    def _reader(self) -> tuple[TokenEncoder, Any, Vocabulary]:
+        """The encoder, its tokenizer and the ids of special tokens."""
+        folder = self.folder.parents[1] / self.about["model"]
+        tokenizer = load_tokenizer(folder)
+        return load_token_encoder(folder).to(self.device).eval(), tokenizer, Vocabulary.of(tokenizer)
+
+    def _encoded(self, texts: Sequence[str]) -> list[Tensor]:
+        """Return the vectors (v, d + 1) of queries, with their keys as last coordinate."""
+        model, tokenizer, ends = self._reader
+        found: list[Tensor] = [torch.empty(0)] * len(texts)
+        for first in range(0, len(texts), GROUP):
+            read = tokenizer(list(texts[first : first + GROUP]), add_special_tokens=False, verbose=False)["input_ids"]
+            rows = flatten([with_special(ids, ends, model.about.lengths[0]) for ids in read])
+            for chunk in chunks(*rows, GROUP * model.about.query_length, ends.pad, tower=QUERY):
+                with torch.inference_mode(), autocast(torch.device(self.device), self.about["precision"]):
+                    keyed = model.keyed(chunk.to(self.device))  # (b, v, d + 1)
+                for row, vectors in zip(chunk.rows.tolist(), keyed, strict=True):
+                    found[first + row] = vectors
+        return found
+
+
+def open_late_interaction(
+    folder: Path, collection: Collection, threads: int, memory: int, device: str | None
+) -> LateInteractionIndex:
+    """Open the index in ``folder``; arguments as in ``open_index``."""
+    named = read_json(folder / "index.json")["candidates"]
+    below = None if named is None else open_index(folder.parents[1] / named, collection, threads, memory, device)
+    return LateInteractionIndex(folder, collection, below, device_of_search(device))
+
+
+def build(config: LateInteractionIndexConfig, context: Context) -> dict[str, Any]:
+    """Write vectors.npy, keys.npy, counts.npy and index.json; a restart keeps complete shards."""
+    device, folder, label = torch_device(context.runtime.accelerator), context.folder, context.stage_name
+    collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
+    model = load_token_encoder(context.input("model")).to(device).eval()
+    source = EncoderInput(tokens.passages, tokens.vocabulary, model.about.lengths[1], tokens.titles)
+
+    def encoded(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
+        found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * (part.stop - part.start)
+        for chunk in source.chunks(part.start, part.stop, config.chunk_tokens):
+            with torch.inference_mode(), autocast(device, config.precision):
+                keyed = model.keyed(chunk.to(device)).float().cpu().numpy()  # (b, v, d + 1)
+            for row, vectors in zip(chunk.rows.tolist(), keyed, strict=True):
+                found[row] = vectors[vectors[:, -1] != UNUSED]
+            task.advance(len(keyed))
+        joined = np.concatenate(found)
+        check_finite(joined, f"{label}: vector")
+        counts = np.array([len(vectors) for vectors in found])
+        return {
+            "vectors": joined[:, :-1].astype(config.dtype),
+            "keys": joined[:, -1].astype(np.int32),
+            "counts": counts,
+        }
+
+    compute_in_shards(encoded, len(source), folder / "counts.npy", label, size=config.shard_size, unit="texts")
+    reference, candidates = context.artifact("model"), context.made_from["retriever"]
+    about = {"method": "late_interaction", "passages": len(source), "model": f"{reference.kind}/{reference.id}"}
+    about |= {"candidates": f"{candidates[0].kind}/{candidates[0].id}" if candidates else None}
+    write_json(folder / "index.json", {**about, "depth": config.depth, "precision": config.precision})
+    return _cost(config, context, collection)
+
+
+def _cost(config: LateInteractionIndexConfig, context: Context, collection: Collection) -> dict[str, Any]:
+    """Return, for the manifest, the bytes of a passage and the milliseconds of a query, and print both."""
+    runtime = context.runtime
+    index = open_index(context.folder, collection, runtime.threads, device=runtime.search_device)
+    stored = [load_array(context.folder / f"{name}.npy", mapped=True) for name in ("vectors", "keys", "counts")]
+    bytes_each = sum(array.nbytes for array in stored) / len(index)
+    rows, depth = np.arange(min(config.timed, len(collection.queries))), min(100, len(index))
+    index.search(rows[:1], depth)  # loads the encoder
+    began = time.perf_counter()
+    index.search(rows, depth)
+    each = 1000 * (time.perf_counter() - began) / max(1, len(rows))
+    print(f"[{context.stage_name}] {bytes_each:,.0f} bytes a passage, {each:.1f} ms a query", flush=True)
+    found = {"passages": len(index), "vectors": len(stored[0])}
+    return {**found, "bytes_per_passage": bytes_each, "milliseconds_per_query": each}

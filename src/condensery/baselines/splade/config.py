@@ -1,0 +1,47 @@
+"""Config of the stage that trains SPLADE."""
+
+from condensery.ranges import Count, CountOrZero, Positive, Weight
+from condensery.stages.base import TextLength
+from condensery.stages.finetuning.config import QueriesConfig, training_work
+from condensery.stages.registry import stage
+from condensery.stages.training_config import EncoderStageConfig, ValidatedConfig
+from condensery.stages.workload import Read, Work, known, with_encoder
+
+
+@stage("finetune_splade", "training:finetune", version=1, makes="sparse_encoder", together=True)
+class FinetuneSpladeConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
+    """Train SPLADE (Formal et al. 2021) on judged queries: the loss of finetune, and FLOPS regularisation.
+
+    For each query a step reads one positive and ``negatives_per_query`` hard negatives. ``init`` should have its head for
+    masked tokens, as pre-trained encoders and warm starts have; another encoder gets a new one.
+    """
+
+    query_flops: Weight = 3e-4
+    """weight of the FLOPS regularisation of queries; a larger one leaves fewer terms"""
+    passage_flops: Weight = 1e-4
+    """weight of the FLOPS regularisation of passages"""
+    ramp_steps: CountOrZero = 50000
+    """steps in which both weights rise quadratically from 0; 0: whole from the start"""
+    zero_bias: bool = False
+    """start with the biases of the vocabulary's logits at 0; needed where these are log frequencies, as in a warm start,
+    which leave all weights at 0"""
+    query_length: TextLength = 32
+    """maximum tokens of a query, including [CLS] and [SEP]"""
+    passage_length: TextLength = 256
+    """maximum tokens of a passage, including [CLS] and [SEP]"""
+    negatives_per_query: CountOrZero = 1
+    """hard negatives sampled from the pool each time a query is used"""
+    temperature: Positive = 1.0
+    """temperature of the loss, which divides the inner products"""
+    batch_size: Count = 124
+    """queries per step"""
+    epochs: Positive | None = 3
+    """passes over the queries"""
+    learning_rate: Positive = 2e-5
+    """peak learning rate of AdamW"""
+
+    def work(self, read: Read) -> Work:
+        """Estimate the work of steps of queries, their positives and their hard negatives."""
+        sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.passage_length)
+        each = 1 + (self.negatives_per_query if self.negatives or self.labels else 0)
+        return training_work(self, sizes, each, self.passage_length, contrast=True)  # type: ignore[arg-type]  # same keys

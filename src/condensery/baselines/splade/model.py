@@ -1,0 +1,119 @@
+"""The encoder of SPLADE, its losses, and its checkpoint, which sentence-transformers opens as ``SparseEncoder``.
+
+Symbols in shapes: b rows of a chunk, t width of the chunk, V tokens of the vocabulary, q queries, p passages of a batch.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from condensery.losses.info_nce import InfoNCE
+from condensery.models.biencoder import BiEncoder
+from condensery.models.checkpoints.backbone import load_masked_language_model
+from condensery.models.checkpoints.loading import quiet
+from condensery.models.checkpoints.metadata import ABOUT, read_about
+from condensery.models.checkpoints.sentence_transformers import ABOUT as THEIR_ABOUT
+from condensery.models.checkpoints.sentence_transformers import MODULES, TRANSFORMER
+from condensery.models.encoder import Encoder
+from condensery.models.packing import PackedLayout
+from condensery.system.files import write_json
+from condensery.tokens.batches import Chunk
+from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.vocabulary import Vocabulary
+
+POOLING = "1_SpladePooling"  # folder of sentence-transformers' module
+
+
+class SparseEncoder(BiEncoder):
+    """Maps a text to one weight for each token of the vocabulary (SPLADE with max pooling, Formal et al. 2021b, eq. 6).
+
+    The weight of token j is the largest log(1 + ReLU(w_ij)), where w_ij is the logit of j at the text's token i. One encoder
+    reads queries and passages.
+
+    Args:
+        language_model: a masked language model of transformers.
+    """
+
+    language_model: Any  # a PreTrainedModel; its parts are accessed by name
+
+    def __init__(self, language_model: PreTrainedModel) -> None:
+        super().__init__(Encoder(language_model.base_model))
+        self.language_model = language_model
+
+    @property
+    def hidden_size(self) -> int:
+        """The number of weights of a text, V."""
+        return int(self.language_model.config.vocab_size)
+
+    def vectors(self, chunk: Chunk) -> Tensor:
+        """Return the weights of each text, (b, V)."""
+        layout = PackedLayout(chunk)
+        states = self.query.family.transform(self.language_model, self.query(layout)[0])
+        logits = layout.tokens.pad(self.language_model.get_output_embeddings()(states))  # (b, t, V)
+        largest = logits.masked_fill(~chunk.attention_mask[..., None], -torch.inf).max(dim=1).values  # (b, V)
+        return largest.relu().log1p()  # which rise with the logit, so that the largest may be taken first
+
+
+class SpladeLoss(InfoNCE):
+    """InfoNCE plus the FLOPS regularisation of queries and passages (Formal et al. 2021a, eq. 4-5; Paria et al. 2020).
+
+    The regularisation of n vectors is the sum over the vocabulary of the squared mean weight. Its factor rises as the square
+    of the step, up to ``ramp_steps``.
+
+    Args:
+        query_flops, passage_flops: factors of the regularisation after the ramp.
+        ramp_steps: length of the ramp; 0 = there is none.
+        temperature: divisor of the inner products.
+
+    Attributes:
+        step: number of the training step, from 0; set by the module.
+    """
+
+    step = 0
+
+    def __init__(self, query_flops: float, passage_flops: float, ramp_steps: int = 0, temperature: float = 1.0) -> None:
+        super().__init__(temperature)
+        self.factors, self.ramp_steps = (query_flops, passage_flops), ramp_steps
+
+    def forward(  # type: ignore[override]  # without a teacher
+        self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None
+    ) -> Tensor:
+        """Return the loss, a scalar; arguments as in ``RetrievalLoss``: queries (q, V), passages (p, V)."""
+        ramp = min(1.0, (self.step / self.ramp_steps) ** 2) if self.ramp_steps else 1.0
+        loss = super().forward(queries, passages, positive, known)
+        for factor, weights in zip(self.factors, (queries, passages), strict=True):
+            loss = loss + ramp * factor * flops(weights)
+        return loss
+
+
+def flops(weights: Tensor) -> Tensor:
+    """Return the FLOPS regularisation of n vectors (n, V): the sum over the vocabulary of the squared mean weight."""
+    return weights.mean(dim=0).square().sum()
+
+
+def save_sparse_encoder(model: SparseEncoder, folder: Path, tokenizer: Path | str, lengths: tuple[int, int]) -> None:
+    """Save the masked language model, and the files of sentence-transformers' ``SparseEncoder``, which has equal scores."""
+    with quiet():
+        model.language_model.save_pretrained(folder)
+    load_tokenizer(tokenizer).save_pretrained(folder)
+    write_json(folder / ABOUT, dict(zip(("query_length", "passage_length"), lengths, strict=True)))
+    kinds = {
+        "": "base.modules.transformer.Transformer",
+        "1_SpladePooling": "sparse_encoder.modules.splade_pooling.SpladePooling",
+    }
+    named = [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in kinds.items()]
+    write_json(folder / MODULES, [{"idx": idx, "name": str(idx), **module} for idx, module in enumerate(named)])
+    write_json(folder / TRANSFORMER, {"transformer_task": "fill-mask", "max_seq_length": lengths[1]})
+    pooling = {"pooling_strategy": "max", "activation_function": "relu", "embedding_dimension": model.hidden_size}
+    write_json(folder / POOLING / "config.json", pooling)
+    write_json(folder / THEIR_ABOUT, {"model_type": "SparseEncoder", "prompts": {}, "similarity_fn_name": "dot"})
+
+
+def load_sparse_encoder(folder: Path) -> tuple[SparseEncoder, int, int]:
+    """Load a folder that ``save_sparse_encoder`` wrote: the encoder, and the maximum tokens of a query and a passage."""
+    about = read_about(folder, "query_length", "passage_length")
+    model = load_masked_language_model(folder, Vocabulary.of(load_tokenizer(folder)))
+    return SparseEncoder(model), about["query_length"], about["passage_length"]

@@ -1,0 +1,101 @@
+"""Stage ``finetune_splade``: trains SPLADE on judged queries."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from condensery.baselines.splade.config import FinetuneSpladeConfig
+from condensery.baselines.splade.model import SparseEncoder, SpladeLoss, save_sparse_encoder
+from condensery.errors import UserError
+from condensery.losses.contrast import Contrast
+from condensery.losses.gradient_cache import ChunkEncoder
+from condensery.models.checkpoints.backbone import load_masked_language_model, masked_language_model
+from condensery.retrieval.no_negatives import left_out_by_text
+from condensery.stages.base import Context
+from condensery.stages.finetuning.training_queries import training_queries
+from condensery.stages.training import loop_settings, run_training, validation_sample
+from condensery.text.collection import Collection
+from condensery.tokens.artifacts import Tokens
+from condensery.training.data.steps import Batch
+from condensery.training.data.triple_batches import TripleBatch
+from condensery.training.data.triples import TripleDataModule
+from condensery.training.modules.biencoder import BiEncoderModule
+
+
+class SpladeModule(BiEncoderModule):
+    """Trains SPLADE on ``TripleDataModule``, through the gradient cache.
+
+    Args:
+        model: the encoder.
+        loss: the loss.
+        others: ``mask_known_positives`` of ``BiEncoderModule``, and arguments of ``TrainingModule``.
+    """
+
+    model: SparseEncoder
+    loss: SpladeLoss
+
+    def __init__(self, model: SparseEncoder, *, loss: SpladeLoss, **others: Any) -> None:
+        super().__init__(model, loss=loss, **others)
+
+    def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """Return the encoder, and the loss with the regularisation of this step."""
+        self.loss.step = self.global_step
+        return super().objective(batch)
+
+    def save_pretrained(
+        self,
+        folder: Path | str,
+        tokenizer: Path | str | None = None,
+        lengths: tuple[int, int] | None = None,
+        *_: Any,
+    ) -> None:
+        """Save the encoder (``save_sparse_encoder``), without a model card; None = as the data module has them."""
+        save_sparse_encoder(self.model, Path(folder), str(tokenizer or self.saved_with), lengths or self.lengths)
+
+
+def _check_alive(module: SpladeModule, batch: Batch, stage: str) -> None:
+    """Raise ``UserError`` if all weights of a batch are 0, where the loss has no gradient."""
+    with torch.no_grad():
+        if any((module.vectors(chunk) > 0).any() for chunk in batch.chunks):
+            return
+    raise UserError(
+        f"stages.{stage}: all weights are 0 at the start, because no logit is above 0, so nothing could be learned; set"
+        f" stages.{stage}.zero_bias to true, or init to a longer trained masked language model"
+    )
+
+
+def finetune(config: FinetuneSpladeConfig, context: Context) -> dict[str, Any]:
+    """Train the encoder and save the last step's weights as a checkpoint; return the metrics for the manifest."""
+    collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
+    training = training_queries(config, context, collection)
+    by_text = left_out_by_text(training.by_text, context.stage_name)
+    torch.manual_seed(config.seed)  # of a new head
+    if config.init == "backbone":
+        language_model = masked_language_model(config.backbone, tokens.vocabulary, config.seed)
+    else:
+        start, dropout = context.input("init"), config.backbone.dropout
+        language_model = load_masked_language_model(start, tokens.vocabulary, dropout=dropout)
+    bias = language_model.get_output_embeddings().bias
+    if config.zero_bias and bias is not None:
+        torch.nn.init.zeros_(bias)
+    data = TripleDataModule(
+        tokens,
+        context.input("tokenizer"),
+        training=training,
+        negatives_per_query=config.negatives_per_query if config.negatives or config.labels else 0,
+        batch_size=config.batch_size,
+        query_length=config.query_length,
+        passage_length=config.passage_length,
+        chunk_tokens=config.budget,
+        seed=config.seed,
+        workers=context.runtime.workers,
+    )
+    data.setup()
+    loss = SpladeLoss(config.query_flops, config.passage_flops, config.ramp_steps, config.temperature)
+    module = SpladeModule(SparseEncoder(language_model), loss=loss, **config.optimiser())
+    _check_alive(module, data.batches.batch(0), context.stage_name)
+    sample = validation_sample(config, module, context, data.lengths)
+    values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)
+    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
+    return {"queries": len(training.rows), **by_text, **values}

@@ -1,0 +1,1 @@
+"""The index of sparse vectors over the vocabulary, which SPLADE (``splade``) searches."""

@@ -1,0 +1,130 @@
+"""SPLADE from the command line: the table, the index, what is kept, what people get wrong."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from killed_runs import checkpoints, kill, start, wait
+from small_runs import MODEL, Done, artifact_files, half_written, metrics_of, run_command
+from test_bad_input import one_line
+
+from condensery.baselines.splade_index import index as index_module
+from condensery.errors import UserError
+from condensery.retrieval.indexes.opening import open_index
+from condensery.stages.base import Artifact
+from condensery.text.collection import Collection
+
+SMALL = [
+    *MODEL,
+    "stage.finetune.steps=2",
+    "stage.finetune.validate_every=0",
+    "stage.finetune_splade.steps=4",
+    "stage.finetune_splade.batch_size=8",
+    "stage.finetune_splade.validate_every=2",
+    "stage.finetune_splade.validation_passages=20",
+    "stage.finetune_splade.checkpoint_every=2",
+    "stage.splade_index.shard_size=50",
+]
+
+
+@pytest.fixture(scope="module")
+def recipe(on_beir: list[str]) -> list[str]:
+    return ["experiment=splade", *on_beir, *SMALL]
+
+
+@pytest.fixture(scope="module")
+def done(recipe: list[str], tmp_path_factory: pytest.TempPathFactory) -> Done:
+    return run_command(*recipe, f"output_root={tmp_path_factory.mktemp('splade')}").sound()
+
+
+def stage(done: Done, name: str) -> Artifact:
+    return Artifact((done.folder / "stages" / name).resolve())
+
+
+def test_the_table_and_the_manifest_say_what_it_reaches_and_costs(done: Done) -> None:
+    assert list(metrics_of(done.folder)) == ["BM25", "bi-encoder", "SPLADE"]
+    index = stage(done, "splade.index")
+    metrics, counts = index.manifest["metrics"], np.load(index.path / "counts.npy")
+    assert metrics["terms_per_passage"] == counts.sum() / 120
+    assert metrics["bytes_per_passage"] == pytest.approx(8 * counts.sum() / 120 + counts.itemsize, abs=2)
+    assert metrics["milliseconds_per_query"] > 0
+    assert 0 < stage(done, "splade").manifest["metrics"]["val/mrr@10"] <= 1
+
+
+def test_search_is_the_inner_product_of_all_pairs(done: Done) -> None:
+    collection = Collection(stage(done, "corpus").path)
+    index: Any = open_index(stage(done, "splade.index").path, collection, device="cpu")
+    rows = np.arange(9)
+    texts = list(collection.queries.column("text").take(rows))
+    products = index.encoded(texts).toarray().astype(np.float64) @ index.passages.toarray().T  # (9, 120)
+    assert (products > 0).any()
+    scores, found = index.search(rows, 120)
+    for row in range(9):
+        kept = found[row][found[row] >= 0]
+        assert sorted(kept) == np.flatnonzero(products[row] > 0).tolist()
+        np.testing.assert_allclose(scores[row][: len(kept)], products[row][kept], rtol=1e-5)
+    assert (np.diff(np.where(found >= 0, scores, -1), axis=1) <= 0).all()
+    every = np.tile(np.arange(120), (9, 1))
+    np.testing.assert_allclose(index.score(rows, every), products, rtol=1e-5, atol=1e-6)
+    assert np.isnan(index.score(rows[:1], np.array([[3, -1]]))).tolist() == [[False, True]]
+    np.testing.assert_array_equal(index.search_texts(texts, 10)[1], found[:, :10])
+
+
+def test_killed_in_training_it_ends_with_the_same_bits(done: Done, recipe: list[str], tmp_path: Path) -> None:
+    shutil.copytree(done.folder.parents[1] / "artifacts", tmp_path / "artifacts", symlinks=True)
+    for kind in ("finetune_splade", "splade_index", "evaluate"):
+        shutil.rmtree(tmp_path / "artifacts" / kind)
+    process = start(str(tmp_path), *recipe, f"output_root={tmp_path}")
+    wait(process, lambda: bool(checkpoints(tmp_path)))
+    kill(process, str(tmp_path))
+    assert checkpoints(tmp_path)
+    again = run_command(*recipe, f"output_root={tmp_path}").sound()
+    assert "goes on from step 2 of 4" in again.out
+    assert artifact_files(again.folder) == artifact_files(done.folder)
+    assert not half_written(tmp_path)
+
+
+def test_an_interrupted_index_keeps_its_shards(
+    done: Done, recipe: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(done.folder.parents[1] / "artifacts", tmp_path / "artifacts", symlinks=True)
+    for kind in ("splade_index", "evaluate"):
+        shutil.rmtree(tmp_path / "artifacts" / kind)
+    passed = index_module.EncoderInput.chunks
+    asked: list[int] = []
+
+    def stops(source: Any, first: int, stop: int, budget: int) -> Any:
+        asked.append(first)
+        if len(asked) == 2:
+            raise UserError("stopped")
+        return passed(source, first, stop, budget)
+
+    monkeypatch.setattr(index_module.EncoderInput, "chunks", stops)
+    one_line(run_command(*recipe, f"output_root={tmp_path}"), "stopped")
+    again = run_command(*recipe, f"output_root={tmp_path}").sound()
+    assert asked == [0, 50, 50, 100], "the first shard was there"
+    assert artifact_files(again.folder) == artifact_files(done.folder)
+
+
+@pytest.mark.parametrize(
+    ("override", "place", "words"),
+    [
+        ("stage.finetune_splade.query_flops=-1", "stage.finetune_splade.query_flops", ["0"]),
+        ("stage.finetune_splade.ramp_steps=-1", "stage.finetune_splade.ramp_steps", ["0"]),
+        ("stage.finetune_splade.passage_length=200", "passage_length", ["200"]),
+        ("stages.index={stage: splade_index, model: dense}", "stages.index.model", ["encoder", "sparse_encoder"]),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    recipe: list[str], tmp_path: Path, override: str, place: str, words: list[str]
+) -> None:
+    one_line(run_command(*recipe, override, f"output_root={tmp_path}"), place, *words)
+    assert not (tmp_path / "artifacts").exists()
+
+
+def test_an_encoder_without_weights_above_zero_is_refused(done: Done, recipe: list[str]) -> None:
+    root = f"output_root={done.folder.parents[1]}"
+    dead = run_command(*recipe, "stages.splade.zero_bias=false", root)
+    one_line(dead, "stages.splade.zero_bias", "all weights are 0", "true")
