@@ -85,6 +85,12 @@ def test_a_condenser_comes_back_with_identical_weights_and_head(
     before, after = model.state_dict(), again.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert again.layers_loaded
+    anew = load_condenser(tmp_path, words, 2, 1, True, None, new_head=True)
+    assert not anew.layers_loaded
+    other = {name for name, value in anew.state_dict().items() if not torch.equal(value, after[name])}
+    assert any(name.startswith("head.0.") for name in other)
+    assert all(name.startswith("head.") for name in other), "the backbone is the checkpoint's"
     words_in, words_out = again.language_model.get_input_embeddings(), again.language_model.get_output_embeddings()
     assert words_in.weight is words_out.weight, "the decoder is no longer tied"
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".bin", ".pkl", ".tmp")]
@@ -95,7 +101,9 @@ def test_a_model_without_head_starts_a_condenser_with_a_new_one_and_the_other_wa
 ) -> None:
     plain = Condenser(_language_model(words), CondenserShape(0, 1, True))
     save_condenser(plain, tmp_path / "mlm", wordpiece, LENGTH)
-    assert len(load_condenser(tmp_path / "mlm", words, 2, None, True, None).head) == 2
+    started = load_condenser(tmp_path / "mlm", words, 2, None, True, None)
+    assert len(started.head) == 2
+    assert not started.layers_loaded
     save_condenser(
         Condenser(_language_model(words), CondenserShape(1, 1, True)), tmp_path / "condenser", wordpiece, LENGTH
     )

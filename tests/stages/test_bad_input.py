@@ -408,6 +408,14 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
         ["stage.pretrain_condenser.late_mlm=perhaps"],
         ["stage.pretrain_condenser.late_mlm", "true or false"],
     ),
+    "head_steps: no head": (
+        ["stages.condenser.head_layers=0", "stages.condenser.head_steps=1"],
+        ["stages.condenser", "head_steps", "no head"],
+    ),
+    "head_steps: no step for the backbone": (
+        ["stages.condenser.steps=3", "stages.condenser.head_steps=3"],
+        ["stages.condenser", "head_steps", "3 steps", "backbone"],
+    ),
     "type: null": (["jobs=null"], ["jobs", "whole number", "null"]),
     "type: NaN": (["stage.finetune.learning_rate=nan"], ["stage.finetune.learning_rate", "finite"]),
     "range: jobs": (["jobs=0"], ["jobs", "> 0", "0"]),
@@ -498,6 +506,10 @@ LATE: dict[str, tuple[list[str], list[str]]] = {
     # faults that show when the collection, the tokens or a checkpoint is at hand
     "skip_from too large": (["stages.condenser.skip_from=3"], ["skip_from", "3"]),
     "a head of another shape": (["stages.cocondenser.head_layers=1"], ["head_layers"]),
+    "no step for the backbone": (
+        ["stages.condenser.steps=null", "stages.condenser.epochs=1", "stages.condenser.head_steps=1000"],
+        ["head_steps", "1,000", "backbone"],
+    ),
     "min_length too large": (["stages.condenser.min_length=20"], ["min_length=20", "length=32"]),
     "no document is long enough": (
         ["backbone.max_positions=512", "stages.condenser.length=512", "stages.condenser.min_length=250"],

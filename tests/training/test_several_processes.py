@@ -90,6 +90,7 @@ def adaptive(folder: Path) -> Run:
 
 RUNS: dict[str, Callable[[Path], Run]] = {
     **{kind: of_kind(kind) for kind in trainings.KINDS if kind != "retromae"},
+    "head_first": of_kind("head_first"),
     "one query at times": of_one_query_at_times,
     "learned scores": of_learned_scores,
     "sentences": of_sentences,

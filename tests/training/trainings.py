@@ -232,8 +232,9 @@ def run(
             module = QueryAsContextModule(condenser, temperature=2.0, contrast_weight=0.5, **chosen)
             batches = mixed_batches(folder)
         else:
-            module = (CoCondenserModule if kind == "cocondenser" else CondenserModule)(condenser, **chosen)
-            batches = span_batches(folder, pairs=kind == "cocondenser")
+            pairs, first = kind != "condenser", 7 if kind == "head_first" else 0
+            module = (CoCondenserModule if pairs else CondenserModule)(condenser, head_steps=first, **chosen)
+            batches = span_batches(folder, pairs)
     return module, StepDataModule(batches, workers), settings
 
 

@@ -20,9 +20,12 @@ class PretrainingModel(nn.Module):
     Attributes:
         encoder: the backbone.
         language_model: the transformers model: the backbone with its LM head (transform and tied decoder).
+        layers_loaded: whether a checkpoint had the layers that only pre-training uses; false = they were initialised at
+            random.
     """
 
     language_model: Any  # a PreTrainedModel; its parts are accessed by name
+    layers_loaded: bool = False
 
     def __init__(self, language_model: PreTrainedModel) -> None:
         """Wrap a masked language model of transformers, of one of ``FAMILIES``."""

@@ -1,7 +1,9 @@
 """Functions that all training stages share: the settings of a run, the validation and the initial model."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pytorch_lightning import callbacks
@@ -14,6 +16,7 @@ from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.metadata import longest_inputs
 from condensery.models.checkpoints.saving import backbone_towers, load_biencoder
+from condensery.models.condenser import Condenser
 from condensery.models.encoder import Encoder
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.indexes.sampled import SampledCandidates
@@ -101,7 +104,7 @@ def run_training(
     used = equipment(module, config.precision, device, processes(), context.runtime.compile)
     first = first_step(context.folder)
     print(f"[{context.stage_name}] trains on {used}", flush=True)
-    warnings = unsuited(module, config, context.stage_name)
+    warnings = [*unsuited(module, config, context.stage_name), *headless(module, config, context.stage_name)]
     for warning in warnings:
         print(f"[{context.stage_name}] Warning: {warning}", flush=True)
     if first:
@@ -151,6 +154,27 @@ def unsuited(module: TrainingModule, config: OptimisedStageConfig, stage: str) -
             " .01 to .1 are usual"
         )
     return found
+
+
+def headless(module: TrainingModule, config: OptimisedStageConfig, stage: str) -> list[str]:
+    """Return a warning, as a sentence, if a released Condenser goes on with another head than its own.
+
+    The papers continue pre-training with the backbone and the head (Gao and Callan 2021b, §4.1). A checkpoint that becomes
+    a Condenser in this stage has no head yet, so the warning is given for coCondenser and for a Condenser by its name.
+    """
+    backbone: BackboneConfig | None = getattr(config, "backbone", None)
+    model = module.model
+    if backbone is None or backbone.name is None or not isinstance(model, Condenser) or not model.head:
+        return []
+    released = re.search("condenser(?!y)", Path(backbone.name).name, re.IGNORECASE)
+    if model.layers_loaded or not (released or hasattr(config, "contrast_weight")):
+        return []
+    first = getattr(module, "first_steps", 0)
+    alone = f"the first {first:,} steps train it alone" if first else "head_steps trains it alone first"
+    return [
+        f"stages.{stage}: {backbone.name} is without a Condenser head, and a new one begins with random weights, where the"
+        f" papers continue with the Condenser's own; {alone}"
+    ]
 
 
 def _callbacks(config: OptimisedStageConfig, context: Context, validated: bool) -> list[Callback]:

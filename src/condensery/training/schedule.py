@@ -7,14 +7,19 @@ from torch import nn
 from condensery.models.encoder import Encoder
 
 
-def linear_schedule(step: int, steps: int, warmup_ratio: float) -> float:
+def linear_schedule(step: int, steps: int, warmup_ratio: float, first: int = 0) -> float:
     """Return the learning rate of a step divided by the peak learning rate: linear warm-up, then linear decay to zero.
 
     Args:
         step: number of the step, from 0.
         steps: total number of steps.
         warmup_ratio: share of the steps in which the learning rate rises.
+        first: number of steps of a first phase. This phase and the rest of the steps have such a schedule each.
     """
+    if step < first:
+        steps = first
+    else:
+        step, steps = step - first, steps - first
     rising = warmup_ratio * steps
     if step < rising:
         return (step + 1) / math.ceil(rising + 1e-9)

@@ -88,6 +88,7 @@ def load_condenser(
     late_mlm: bool,
     dropout: float | None,
     revision: str | None = None,
+    new_head: bool = False,
 ) -> Condenser:
     """Load a Condenser from a checkpoint: backbone, MLM head, and the Condenser head if the folder has one.
 
@@ -100,6 +101,7 @@ def load_condenser(
         head_layers, skip_from, late_mlm: as in ``CondenserShape``; ``skip_from`` None = half of the backbone's layers.
         dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         revision: commit, tag or branch on the hub.
+        new_head: whether the head is randomly initialised even if the folder has one.
 
     Raises:
         UserError: no checkpoint can be loaded, or the shape of its head differs from the requested shape.
@@ -108,7 +110,10 @@ def load_condenser(
     language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
     model = Condenser(language_model, condenser_shape(language_model, head_layers, skip_from, late_mlm))
     where = folder / HEAD, source
-    _load_layers(model.head, *where, "Condenser head", "set head_layers", RELEASED_HEAD, layers="head_layers")
+    if not new_head:
+        advice = "set head_layers"
+        loaded = _load_layers(model.head, *where, "Condenser head", advice, RELEASED_HEAD, layers="head_layers")
+        model.layers_loaded = loaded
     return model
 
 
@@ -140,7 +145,8 @@ def load_masked_autoencoder(
     model = MaskedAutoEncoder(language_model, shape, init)
     where, advice = (folder / DECODER, source), "set its kind and its layers"
     released = RELEASED_DECODER if shape.kind == "masked" else ()
-    _load_layers(model.decoder, *where, "decoder", advice, released, layers="layers", kind=shape.kind)
+    loaded = _load_layers(model.decoder, *where, "decoder", advice, released, layers="layers", kind=shape.kind)
+    model.layers_loaded = loaded
     return model
 
 
@@ -317,7 +323,7 @@ def _load_layers(
     *,
     layers: str,
     **needed: str,
-) -> None:
+) -> bool:
     """Load layers that ``_save_pretrained`` or the papers' released code saved, or print that the layers are new.
 
     Args:
@@ -330,11 +336,14 @@ def _load_layers(
         layers: key of the saved shape whose value is the number of layers.
         needed: key -> value that the saved shape must have.
 
+    Returns:
+        whether the layers were loaded.
+
     Raises:
         UserError: the shape of the saved layers differs, or the file of the layers is missing.
     """
     if not new:
-        return
+        return False
     shape = read_about(file.parent).get("shape", {}) if (file.parent / ABOUT).exists() else {}
     if not standing(file):
         if shape.get(layers):
@@ -344,7 +353,7 @@ def _load_layers(
         file, weights = next(((one, stored) for one, stored in held if stored), (file, {}))
         if not weights:
             print(f"{source}: new, with random weights: a {what} of {len(new)} layers", flush=True)
-            return
+            return False
         print(f"{source}: goes on with the {what} of {_depth(weights)} layers in {file.name}", flush=True)
         shape = needed
     else:
@@ -356,6 +365,7 @@ def _load_layers(
     except RuntimeError:
         where = f"in the stage that made it ({shape})" if shape != needed else f"there ({_depth(weights)} layers)"
         raise UserError(f"{file}: a {what} of another shape; {advice} as {where}") from None
+    return True
 
 
 def _depth(weights: Mapping[str, Tensor]) -> int:

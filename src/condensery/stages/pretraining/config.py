@@ -134,6 +134,18 @@ class HeadConfig(StageConfig):
     """number of early backbone layers, after which the head reads the token states; null: half of the layers"""
     late_mlm: bool = True
     """also compute an MLM loss on the last layer of the backbone"""
+    head_steps: Annotated[CountOrZero, Later()] = 0
+    """first steps that train a new head alone, with a schedule of their own; without effect if the checkpoint has a head"""
+    new_head: Annotated[bool, Later()] = False
+    """randomly initialise the head even if the initial checkpoint has one"""
+
+    @model_validator(mode="after")
+    def _steps_train_a_head(self: Any) -> Any:  # Any, because another base class of the stage has the key ``steps``
+        if self.head_steps and not self.head_layers:
+            raise ValueError("head_steps: there is no head to train; set head_layers, or head_steps=0")
+        if self.steps is not None and self.head_steps >= self.steps:
+            raise ValueError(f"head_steps: {self.head_steps} leaves none of {self.steps} steps for the backbone")
+        return self
 
     def head(self) -> dict[str, Any]:
         """Return the fields of ``Step`` that describe the head."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from condensery.distributed import rank
 from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import masked_language_model
 from condensery.models.checkpoints.hub import checkpoint_folder
@@ -82,8 +83,11 @@ def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) ->
 def _pretrain_condenser(
     config: CondenserConfig, context: Context, data: TokenDataModule, kind: Callable[..., CondenserModule]
 ) -> dict[str, Any]:
-    model = _condenser(config, context, data.vocabulary)
-    return _fit(kind(model, mlm_weight=config.mlm_weight, **config.optimiser()), data, config, context)
+    model, head_steps = _condenser(config, context, data.vocabulary), getattr(config, "head_steps", 0)
+    module = kind(model, mlm_weight=config.mlm_weight, head_steps=head_steps, **config.optimiser())
+    if module.first_steps and rank() == 0:
+        print(f"[{context.stage_name}] the first {module.first_steps:,} steps train the new head alone", flush=True)
+    return _fit(module, data, config, context)
 
 
 def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str, Any]:
@@ -215,7 +219,8 @@ def _condenser(config: CondenserConfig, context: Context, vocabulary: Vocabulary
     # the baseline has no head, and so no keys for it
     head = (getattr(config, "head_layers", 0), getattr(config, "skip_from", None), getattr(config, "late_mlm", True))
     if source := _start(config, context):
-        return load_condenser(source[0], vocabulary, *head, config.backbone.dropout, source[1])
+        new_head = getattr(config, "new_head", False)
+        return load_condenser(source[0], vocabulary, *head, config.backbone.dropout, source[1], new_head)
     language_model = masked_language_model(config.backbone, vocabulary, config.seed)
     return Condenser(language_model, condenser_shape(language_model, *head))
 

@@ -57,6 +57,7 @@ class TrainingModule(pl.LightningModule):
         tokens: number of tokens that all processes together read in the last step, padding not counted.
         trained_on: value of a data module's ``pairs`` that fits this module -> how to write this data module in Python.
         usual_rate: default peak learning rate, as in ``conf/stage/``.
+        first_steps: number of steps of a first phase, whose learning rate rises and falls by itself; 0 = no such phase.
         asked_to_leave: whether one of the processes received a signal to end, such as SLURM's warning.
 
     Raises:
@@ -66,6 +67,7 @@ class TrainingModule(pl.LightningModule):
     tokens: int
     trained_on: ClassVar[Mapping[Any, str]] = {}
     usual_rate: ClassVar[float] = 1e-4
+    first_steps = 0
     asked_to_leave = False
 
     def __init__(
@@ -116,7 +118,7 @@ class TrainingModule(pl.LightningModule):
         self._resumption.check_length(self._steps, epoch if by_epochs else None)
         optimiser = torch.optim.AdamW(self._groups(), lr=self.learning_rate, fused=not self._scaled())
         optimiser.register_load_state_dict_pre_hook(keep_own_settings)
-        rate = partial(linear_schedule, steps=self._steps, warmup_ratio=self.warmup_ratio)
+        rate = partial(linear_schedule, steps=self._steps, warmup_ratio=self.warmup_ratio, first=self.first_steps)
         return {"optimizer": optimiser, "lr_scheduler": Schedule(optimiser, rate)}
 
     def _last_step(self) -> int:

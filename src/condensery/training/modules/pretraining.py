@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from condensery.distributed import share_of
 from condensery.errors import UserError
@@ -32,6 +32,7 @@ from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.data.span_batches import SpanBatch
 from condensery.training.data.spans import Masking
+from condensery.training.data.steps import Batch
 from condensery.training.modules.encoders import EncoderModule, TowersModule, tokenizer_of
 from condensery.training.modules.optimisation import PathOrName
 from condensery.training.settings import Optimiser
@@ -71,6 +72,10 @@ class CondenserModule(BackboneModule):
         late_mlm: whether an MLM loss at the backbone's last layer is added to the head's MLM loss.
         dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         mlm_weight: factor of the MLM losses.
+        head_steps: number of first steps in which only a new head is trained and the backbone is frozen. The learning rate
+            rises and falls in these steps, and again in the others. A head that the checkpoint has is trained with the
+            backbone in all steps.
+        new_head: whether the head is randomly initialised even if the checkpoint has one. Ignored with a ``Condenser``.
         optimiser: arguments of ``TrainingModule``.
 
     Raises:
@@ -89,17 +94,48 @@ class CondenserModule(BackboneModule):
         late_mlm: bool = True,
         dropout: Share | None = None,
         mlm_weight: Weight = 1.0,
+        head_steps: CountOrZero = 0,
+        new_head: bool = False,
         **optimiser: Unpack[Optimiser],
     ) -> None:
         check_numbers(type(self), locals())
         built = model
         if not isinstance(built, Condenser):
             source, vocabulary = _begin(built, tokenizer, optimiser)
-            built = load_condenser(source, vocabulary, head_layers, skip_from, late_mlm, dropout).train()
+            head = head_layers, skip_from, late_mlm
+            built = load_condenser(source, vocabulary, *head, dropout, new_head=new_head).train()
         super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
-        self.mlm_weight = mlm_weight
+        self.mlm_weight, self.head_steps, self.new_head = mlm_weight, head_steps, new_head
+        self.first_steps = 0 if built.layers_loaded else head_steps
         own = {"head_layers": head_layers, "skip_from": skip_from, "late_mlm": late_mlm, "dropout": dropout}
+        own |= {"head_steps": head_steps, "new_head": new_head}
         self._remember(model=model, tokenizer=tokenizer, **own, mlm_weight=mlm_weight, **optimiser)
+
+    def configure_optimizers(self) -> Any:
+        """Make optimiser and schedule as ``TrainingModule`` does. Raise ``UserError`` if no step trains the backbone."""
+        made = super().configure_optimizers()
+        if self.first_steps >= self._steps:
+            raise UserError(f"head_steps: {self.first_steps:,} leaves none of {self._steps:,} steps for the backbone")
+        return made
+
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        """Run one optimisation step. In the first ``head_steps`` steps of a new head, the backbone is frozen."""
+        frozen = set[nn.Parameter]()
+        if self.global_step < self.first_steps:
+            frozen = {weight for weight in self.parameters() if weight.requires_grad} - {*self.model.head.parameters()}
+        for weight in frozen:
+            weight.requires_grad = False
+        try:
+            super().training_step(batch, batch_idx)
+        finally:
+            for weight in frozen:
+                weight.requires_grad = True
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Check the checkpoint as ``TrainingModule`` does. After ``load_from_checkpoint`` the head is not new."""
+        super().on_load_checkpoint(checkpoint)
+        if self._trainer is None:
+            self.first_steps = 0
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder with the MLM losses of head and backbone; there is no contrast."""
