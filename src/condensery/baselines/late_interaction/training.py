@@ -68,11 +68,12 @@ class LateInteractionModule(BiEncoderModule):
     def __init__(self, model: TokenEncoder, *, temperature: Positive = 1.0, **others: Any) -> None:
         super().__init__(model, loss=InteractionLoss(model.about.dimensions, temperature), **others)
 
-    def validated(self, sample: ValidationSample) -> float:
+    def validated(self, sample: ValidationSample) -> dict[str, float]:
         """Return MRR@10 over a sample."""
         queries, passages = (encoded(self.vectors, part) for part in (sample.queries, sample.passages))
         scores = self.loss.scores(queries, passages)  # (q, p)
-        return float(reciprocal_ranks(scores, torch.eye(scores.shape[1]).to(scores), sample).mean())
+        ranks = reciprocal_ranks(scores, torch.eye(scores.shape[1]).to(scores), sample)
+        return {"val/mrr@10": float(ranks.mean())}
 
     def save_pretrained(self, folder: Path | str, tokenizer: Path | str | None = None, *_: Any) -> None:
         """Save the encoder (``save_token_encoder``), without a model card; None = the tokenizer of the data module."""

@@ -20,6 +20,7 @@ from condensery.baselines.late_interaction.saving import load_token_encoder
 from condensery.baselines.late_interaction_index.config import LateInteractionIndexConfig
 from condensery.errors import UserError
 from condensery.models.biencoder import QUERY
+from condensery.models.precision import autocast
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.dense import device_of_search
 from condensery.retrieval.indexes.encoding import EncoderInput
@@ -28,7 +29,7 @@ from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.ranking import EMPTY, Ranking, ordered, pack, top, unpack
 from condensery.retrieval.shards import compute_in_shards
 from condensery.stages.base import Context
-from condensery.stages.devices import autocast, torch_device
+from condensery.stages.devices import torch_device
 from condensery.system.files import load_array, read_json, write_json
 from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from condensery.baselines.term_weights.config import WeightedBm25Config
 from condensery.baselines.term_weights.model import load_term_weights
 from condensery.baselines.term_weights.words import ReadText, read_texts, term_frequencies, weighted_text
+from condensery.models.precision import autocast
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.bm25 import index_texts
 from condensery.retrieval.indexes.terms import chosen_language
 from condensery.retrieval.shards import compute_in_shards
 from condensery.stages.base import Context
-from condensery.stages.devices import autocast, torch_device
+from condensery.stages.devices import torch_device
 from condensery.system.files import load_array
 from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection
