@@ -159,6 +159,8 @@ def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[
             means = {metric: float(np.mean([row.metrics[metric] for row in own.values()])) for metric in sorted(shared)}
             if means:
                 one = next(iter(own.values()))
-                how = {"settings": one.settings, "configs": one.configs}
-                mean_rows.append(Row(name, of, split, means, seed=seed, system=one.system, **how))
+                row = Row(
+                    name, of, split, means, seed=seed, system=one.system, settings=one.settings, configs=one.configs
+                )
+                mean_rows.append(row)
     return mean_rows
