@@ -1,6 +1,7 @@
 """``experiment=adapt``: a released retriever on one's own text is adapted to it, and never left worse than it came."""
 
 import re
+import shlex
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -315,7 +316,19 @@ def test_a_released_retriever_is_pre_trained_further_by_every_objective(
     few = [f"stage.pretrain_{kind}.{key}" for kind in kinds for key in ("token_budget=null", "steps=2", "batch_size=4")]
     lengths = ["stage.retriever.passage_length=64", "stage.finetune.passage_length=64", "stage.pretrain_mlm.length=64"]
     more = [*lengths, "stage.finetune.steps=2", "stage.finetune.batch_size=4", f"output_root={tmp_path}"]
-    done = run_command("experiment=ablation/released", *given, *few, *more).sound()
+    unlike = "+stages.unlike={stage: finetune, init: mlm}"
+    done = run_command("experiment=ablation/released", *given, *few, *more, unlike).sound()
+    own = load_retriever(artifact(done, "start")).model.settings.own()
+    keys = [f"backbone.{name}={shlex.quote(str(value).lower())}" for name, value in own.items()]
+    lines = [line.partition(" was pre-trained from start, but makes") for line in done.out.splitlines()]
+    said = {start: line.partition("to keep its way: ")[2] for start, there, line in lines if there}
+    prefixes = " ".join(keys[2:])  # the recipe sets the two others
+    assert said == {
+        "[mlm_tuned] mlm": prefixes,
+        "[condenser_tuned] condenser": prefixes,
+        "[unlike] mlm": " ".join(keys),
+    }
+    assert len(keys) == 4
     searched = ["start", "coCondenser", "coCondenser with the start's pooling", "query-as-context"]
     rows = ["start", "MLM", "Condenser", *searched[1:]]
     assert list(metrics_of(done.folder)) == ["BM25", *(f"{row}, not fine-tuned" for row in searched), *rows]

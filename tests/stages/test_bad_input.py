@@ -513,7 +513,7 @@ LATE: dict[str, tuple[list[str], list[str]]] = {
     "min_length too large": (["stages.condenser.min_length=20"], ["min_length=20", "length=32"]),
     "no document is long enough": (
         ["backbone.max_positions=512", "stages.condenser.length=512", "stages.condenser.min_length=250"],
-        ["min_length", "500 tokens"],
+        ["stages.condenser.min_length", "500 tokens"],
     ),
     "an unknown tokenizer": (
         ["backbone.tokenizer=nix/nix"],
@@ -558,7 +558,8 @@ def test_a_fault_that_shows_late_is_one_line_too(name: str, finished: Done, on_b
 def test_negatives_without_a_query_of_the_split(finished: Done, on_beir: list[str]) -> None:
     root = finished.folder.parents[1]
     mined = ["stages.bm25_negatives.split=test"]
-    one_line(run_command("experiment=short", *on_beir, f"output_root={root}", *mined), "negatives.jsonl", "'train'")
+    done = run_command("experiment=short", *on_beir, f"output_root={root}", *mined)
+    one_line(done, "stages.round1.negatives", "bm25_negatives has no negatives of the train queries")
 
 
 def test_a_broken_triple_is_named_with_its_line(finished: Done, on_beir: list[str], tmp_path: Path) -> None:

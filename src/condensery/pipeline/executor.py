@@ -99,7 +99,7 @@ def check_data(graph: Graph, store: Store, made: Collection[str], done: Collecti
         for check in node.config.data_checks[field] if name in made else ():
             checks = import_module("condensery.stages.data_checks")  # NumPy and Arrow, which a dry run may do without
             if fault := getattr(checks, check)(node.config, Artifact(store.path(graph.nodes[name]))):
-                hint = _without(graph, node.name) if fault[0] in node.inputs else ""  # other keys may be set otherwise
+                hint = _without(graph, node.name) if fault[0] == "corpus" else ""  # other keys may be set otherwise
                 raise UserError(f"{_key(graph, node, fault[0])}: {fault[1]}{hint}")
 
 

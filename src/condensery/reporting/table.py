@@ -6,7 +6,7 @@ mean and standard deviation over the seeds.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -234,8 +234,10 @@ def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[
             means = {metric: float(np.mean([row.metrics[metric] for row in own.values()])) for metric in sorted(shared)}
             if means:
                 one = next(iter(own.values()))
-                how: dict[str, Any] = {"settings": one.settings, "configs": one.configs}
-                mean_rows.append(Row(name, of, split, means, seed=seed, system=one.system, **how))
+                row = Row(
+                    name, of, split, means, seed=seed, system=one.system, settings=one.settings, configs=one.configs
+                )
+                mean_rows.append(row)
     return mean_rows
 
 

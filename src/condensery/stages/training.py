@@ -1,7 +1,9 @@
 """Functions that all training stages share: the settings of a run, the validation and the initial model."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,16 @@ from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.checkpoints.hub import checkpoint_folder
-from condensery.models.checkpoints.metadata import longest_inputs
+from condensery.models.checkpoints.metadata import longest_inputs, vector_settings
 from condensery.models.checkpoints.saving import backbone_towers, load_biencoder
 from condensery.models.condenser import Condenser
 from condensery.models.encoder import Encoder
+from condensery.models.vectors import VectorSettings
+from condensery.reporting.plain import as_typed
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.indexes.sampled import SampledCandidates
 from condensery.sharing import NotRankZero
-from condensery.stages.base import Context
+from condensery.stages.base import Artifact, Context
 from condensery.stages.checks import check_length
 from condensery.stages.devices import init_process_group, torch_device
 from condensery.stages.training_config import SMALLEST, EncoderStageConfig, OptimisedStageConfig, ValidatedConfig
@@ -219,8 +223,29 @@ def initial_towers(config: EncoderStageConfig, context: Context, vocabulary: Voc
     """
     backbone = config.backbone
     if config.init != "backbone":
-        return load_biencoder(context.input("init"), separate, backbone.dropout, backbone.vector_options())
+        towers = load_biencoder(context.input("init"), separate, backbone.dropout, backbone.vector_options())
+        if rank() == 0 and (lost := _lost_settings(towers.settings, backbone, context.artifact("init"))):
+            print(f"[{context.stage_name}] {config.init} {lost}", flush=True)
+        return towers
     return backbone_towers(backbone, vocabulary, config.seed, separate)
+
+
+def _lost_settings(now: VectorSettings, backbone: BackboneConfig, init: Artifact) -> str:
+    """Return a line about a retriever's settings that its pre-training has not kept and no key sets, or nothing.
+
+    Masked language modelling trains token states, and a Condenser the state of [CLS]. Both are saved without settings.
+    """
+    start, given = init, backbone.vector_options()
+    while start.kind in ("pretrain_mlm", "pretrain_condenser") and start.inputs("init"):
+        start = start.input("init")
+    before = vector_settings(start.path) if start is not init else now
+    lost = {
+        name: value for name, value in asdict(before).items() if value != getattr(now, name) and not given.get(name)
+    }
+    if not lost:
+        return ""
+    keys = " ".join(f"backbone.{name}={shlex.quote(as_typed(value))}" for name, value in lost.items())
+    return f"was pre-trained from {start.manifest['name']}, but makes vectors otherwise; to keep its way: {keys}"
 
 
 def lengths_of_start(config: EncoderStageConfig, context: Context) -> tuple[int, int] | None:
