@@ -72,8 +72,7 @@ class LateInteractionModule(BiEncoderModule):
         """Return MRR@10 over a sample."""
         queries, passages = (encoded(self.vectors, part) for part in (sample.queries, sample.passages))
         scores = self.loss.scores(queries, passages)  # (q, p)
-        ranks = reciprocal_ranks(scores, torch.eye(scores.shape[1]).to(scores), sample)
-        return {"val/mrr@10": float(ranks.mean())}
+        return {"val/mrr@10": float(reciprocal_ranks(scores, torch.eye(scores.shape[1]).to(scores), sample).mean())}
 
     def save_pretrained(self, folder: Path | str, tokenizer: Path | str | None = None, *_: Any) -> None:
         """Save the encoder (``save_token_encoder``), without a model card; None = the tokenizer of the data module."""
