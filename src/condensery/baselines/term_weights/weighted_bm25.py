@@ -32,8 +32,7 @@ class _Passages:
     def __init__(self, config: WeightedBm25Config, context: Context) -> None:
         folder = context.input("weights")
         self.table, self.tokenizer = Collection(context.input("corpus")).passages, load_tokenizer(folder)
-        self.config, self.label = config, context.stage_name
-        self.device = torch_device(context.runtime.accelerator)
+        self.config, self.label, self.device = config, context.stage_name, torch_device(context.runtime.accelerator)
         self.model, self.length = load_term_weights(folder)
         self.model.to(self.device).eval()
 
