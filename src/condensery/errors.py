@@ -25,6 +25,7 @@ FULL = re.compile(
 )
 
 
+LISTED = 25  # maximum number of names that a message lists
 SHOWN = 60  # maximum number of characters of a wrong value in a message
 
 # characters that control a terminal (such as ESC) or change the text direction -> their escapes in messages
@@ -134,7 +135,16 @@ def close_to(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, words, 1)
     if near:
         return f" (did you mean {near[0]!r}?)"
-    return f" (known: {', '.join(words)})" if words else ""
+    return f" (known: {listed(words, word)})" if words else ""
+
+
+def listed(words: Iterable[str], word: str = "") -> str:
+    """Return the words of a list in an error message; of a long list, those that are most like ``word``."""
+    every = sorted(words)
+    if len(every) <= LISTED:
+        return ", ".join(every)
+    nearest = sorted(difflib.get_close_matches(word, every, LISTED, 0.0))
+    return f"{', '.join(nearest)} and {len(every) - len(nearest)} others"
 
 
 def shown(text: str, most: int = SHOWN) -> str:

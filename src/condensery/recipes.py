@@ -6,4 +6,5 @@ RECIPES = Path(__file__).parent / "conf"
 PROGRAM = "CONDENSERY_PROGRAM"  # environment variable: the program's name, unless it is ``python run.py``
 INSTALLED = "condensery"
 ADDED_FIRST = ("corpus", "tokenizer", "tokens")  # names (and kinds) of stages that are added if another reads them
-ADDED_BETWEEN = ("encode", "evaluate", "token_vectors")  # kinds of stages that are added between two stages
+# kinds of stages that are added between two stages
+ADDED_BETWEEN = ("encode", "evaluate", "late_interaction_index", "splade_index", "token_vectors")

@@ -65,7 +65,7 @@ def test_the_seconds_of_an_interrupted_stage_are_those_of_all_its_parts(
     assert (store.partial(node) / SPENT).is_file()
     monkeypatch.delenv("TOY_STOP")
     run(config)
-    manifest = store.artifact(node).manifest
+    manifest = Artifact(store.path(node)).manifest
     assert 2.0 <= manifest["wall_seconds"] < 30
     assert SPENT not in manifest["files"]
     assert not list(store.path(node).rglob(f"*{SPENT}*"))

@@ -343,7 +343,7 @@ def test_a_number_leads_to_its_seed_artifact_run_and_curves(tmp_path: Path) -> N
 
 def test_a_figure_has_its_numbers(tmp_path: Path) -> None:
     lines = [Line("ours", list(range(1, 101)), [[at, at + 2.0] for at in range(100)]), Line("BM25", [], [[35.3]])]
-    figure = draw_scores(tmp_path / "score", "Score", "By amount.", lines, "amount", "MRR@10")
+    figure = draw_scores(tmp_path / "score", "Score", "By amount.", {"MRR@10": lines}, "amount")
     reader = read(html(replace(page(tmp_path), figures=[figure])))
     assert "The numbers of the figure: Score" in reader.texts
     at = reader.texts.index("ours")

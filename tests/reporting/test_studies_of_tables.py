@@ -30,11 +30,20 @@ IN_NO_TABLE = {
             f"ablation-{name}"
             for name in (
                 *("pretraining", "pretraining_steps", "hard_negatives", "second_round", "contrast_batch", "model_size"),
-                *("warm_start", "warm_start_squad", "windows"),
+                *("warm_start", "warm_start_squad", "windows", "head_start", "pretraining_speed"),
             )
         ],
         OWN_QUESTION,
     ),
+    **dict.fromkeys(
+        (
+            *("deepct", "doc2query", "late_interaction", "splade"),
+            *("led", "pair", "rocketqa_v2", "simlm", "tas_b", "tct_colbert"),
+        ),
+        OWN_QUESTION,
+    ),
+    "attention_entropy_sections": "its result is a figure",
+    "released_beir_by_name": "no paper has these checkpoints beside one another on BEIR",
 }
 
 

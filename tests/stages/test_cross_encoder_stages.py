@@ -205,7 +205,7 @@ def test_a_fault_of_the_config_is_named_with_its_key(name: str, recipe: list[str
 LATE: dict[str, tuple[list[str], list[str]]] = {
     "more negatives than passages": (
         ["stages.other.negatives_per_query=200"],
-        ["stages.other: negatives_per_query=200, but the collection has 120 passages"],
+        ["stages.other.negatives_per_query: 200, but of 120 passages up to 1 are no negative of a query"],
     ),
     "queries that were not reranked": (
         ["table.split=dev", "stage.rerank.split=test", "~table.rows.ensemble"],

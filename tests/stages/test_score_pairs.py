@@ -181,8 +181,9 @@ def test_a_fine_tuning_without_a_teacher_keeps_its_id() -> None:
         "text_queries": "c",
         "shared_negatives": 5,
         "leave_out_dev_passages": True,
+        "in_batch_teacher": "d",
     }
-    nothing = dict(zip(later, ([], None, None, 0, False), strict=True))
+    nothing: dict[str, Any] = dict(zip(later, ([], None, None, 0, False, None), strict=True)) | {"callbacks": {}}
     assert {*later, "text_batch_size"} <= FinetuneConfig.model_construct(**nothing).by_content()
     for key, value in later.items():
         config = FinetuneConfig.model_construct(**{**nothing, key: value})

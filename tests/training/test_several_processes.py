@@ -240,7 +240,8 @@ def test_gradients_are_exchanged_once_a_step(found: tuple[Path, list[dict[str, A
             steps = test_adaptive.STEPS if name == "adaptive" else len(curves(found[0] / f"two {name}"))
             assert len(exchanged) == steps, name
             assert max(exchanged) <= weights + 4, "more than the gradients and a few losses"
-            assert min(exchanged) > weights / 2, name
+            assert max(exchanged) > weights / 2, name
+            assert min(exchanged) > (0 if name == "head_first" else weights / 2), name  # the head alone, at first
 
 
 def test_the_first_process_alone_returns_values(found: tuple[Path, list[dict[str, Any]]]) -> None:

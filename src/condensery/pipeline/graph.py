@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from condensery.errors import MissingDataError, UserError, close_to, said_within
+from condensery.errors import MissingDataError, UserError, close_to, listed, said_within
 from condensery.pipeline.config import RootConfig
 from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
@@ -250,7 +250,7 @@ class _Builder:
             named = close_to(name, (other for other, given in self.overrides.items() if given.get("stage")))
             raise UserError(
                 f"stages.{name}: not a stage of the recipe{named}; a new one needs stages.{name}.stage=KIND, of"
-                f" {', '.join(sorted(self.stages))}"
+                f" {listed(self.stages, name)}"
             )
         if not isinstance(kind, str) or kind not in self.stages:
             raise UserError(f"stages.{name}.stage: unknown kind of stage {kind!r}{self._kinds_near(str(kind))}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from hydra.core.hydra_config import HydraConfig
 
 from condensery.recipes import INSTALLED, PROGRAM
@@ -59,12 +60,16 @@ def with_data(by_name: str) -> tuple[str, str]:
     """Return the command of this process with other data, and ``FIRST_LOOK`` as a command; empty where none was typed.
 
     Args:
-        by_name: overrides that replace those of ``data``, such as ``data=ir_datasets data.name=msmarco-passage``.
+        by_name: overrides that replace those of ``data``, such as ``data=ir_datasets data.name=msmarco-passage``. Keys of
+            the present format that the recipe sets are removed, since another format lacks them.
     """
     given = shlex.split(command())
     kept = [one for one in given if not re.match(r"[+~]*data[.=]", one) or one.lstrip("+").startswith(SETTINGS)]
     called = "python run.py" if _by_file() else "condensery"
-    return (f"{shlex.join(kept)} {by_name}", f"{called} {FIRST_LOOK}") if given else ("", "")
+    file = _recipe_file()
+    of_recipe = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get("data", {}) if file else {}
+    removed = [f"~data.{key}" for key in of_recipe if f"data.{key}=" not in SETTINGS]
+    return (" ".join([shlex.join(kept), by_name, *removed]), f"{called} {FIRST_LOOK}") if given else ("", "")
 
 
 def _by_file() -> bool:
@@ -100,14 +105,19 @@ def _python() -> str:
 
 def about() -> list[str]:
     """Return the comment at the head of the composed recipe, as paragraphs; an indented line is a command."""
+    file = _recipe_file()
+    return paragraphs(file.read_text(encoding="utf-8")) if file else []
+
+
+def _recipe_file() -> Path | None:
+    """Return the file of the composed recipe."""
     if not HydraConfig.initialized():
-        return []
+        return None
     runtime = HydraConfig.get().runtime
     recipe = runtime.choices.get("experiment")
     folders = [Path(source.path) for source in runtime.config_sources if source.path]
     files = [folder / "experiment" / f"{recipe}.yaml" for folder in folders]
-    file = next((path for path in files if recipe and path.is_file()), None)
-    return paragraphs(file.read_text(encoding="utf-8")) if file else []
+    return next((path for path in files if recipe and path.is_file()), None)
 
 
 def paragraphs(text: str) -> list[str]:

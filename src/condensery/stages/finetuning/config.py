@@ -385,8 +385,8 @@ class KeepBestConfig(SampleConfig):
     shares: Annotated[list[Share], Field(min_length=1)] = [0.25, 0.5, 0.75, 1.0]
     """interpolation shares of the trained weights that are tried; the remaining share is the initial encoder's"""
     level: PositiveShare = 0.05
-    """the best candidate is kept if the p-value of its gain over the initial encoder is below this, and it is not lower
-    on dev (paired randomisation test); 1: no test"""
+    """keep the best candidate only if the p-value of its gain is below this, and it is not lower on dev (paired
+    randomisation test); 1: no test"""
     add_left_out_queries: Annotated[bool, Later()] = False
     """with fewer dev queries than ``number``, also measure on the training queries that leave_out_dev_passages has
     excluded from training"""
