@@ -421,7 +421,7 @@ def test_missing_files_of_msmarco_offer_a_command_that_downloads_them(recipe: st
     )
     assert offered, err
     for command in offered.groups():
-        overrides = [word for word in shlex.split(command) if "=" in word]
+        overrides = [word for word in shlex.split(command) if "=" in word or word.startswith("~")]
         assert not any(word.startswith("data.root=") for word in overrides)
         again = run_command(*overrides, f"output_root={tmp_path / 'out'}", "dry_run=plan").sound()
         assert re.search(r"corpus .* to be made", again.out)
