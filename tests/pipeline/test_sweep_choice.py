@@ -116,6 +116,10 @@ def test_a_sweep_of_toys_shows_the_best_on_dev(command: Command, tmp_path: Path)
         assert said.partition(" (")[0] in (folder / name).read_text()
     assert said in (folder / "table.md").read_text()
     assert said in " ".join(done.stdout.split())
+    assert command(*swept, choose.replace(", row: round2", "")).returncode == 0
+    each = json.loads((folder / "results.json").read_text())
+    assert [{**row, "settings": {}} for row in each] == [{**row, "settings": {}} for row in rows], "only round2 changes"
+    assert "of round2 on dev: steps of round2 = " in (folder / "table.md").read_text()
     without = command("-m", "stages.round2.steps=1,2", choose)
     rows = json.loads((folder / "results.json").read_text())
     assert {row["row"] for row in rows if row["system"] == "round2"} == {"steps=1 · round2", "steps=2 · round2"}
@@ -161,6 +165,10 @@ def test_figures_leave_out_what_only_other_rows_were_made_by(tmp_path: Path) -> 
     assert faults == []
     points = [(one["line"], one["x"], float(one["mean"])) for one in csv.DictReader(figures[0].paths["csv"].open())]
     assert sorted(points) == [("BERT", "100", 50.0), ("Condenser", "100", 40.0)]
+    assert "same size" not in figures[0].caption
+    several = [FigureJob(job.folder, f"epochs={number}") for number, job in enumerate(drawn)]
+    figures, _ = draw_figures(read_figures({"size": {"kind": "score_by_size"}}), several, [], tmp_path)
+    assert "Several settings have the same size: table.choose shows the best on dev." in figures[0].caption
 
 
 def test_a_real_sweep_over_epochs_on_sentences_has_one_point_a_size(tmp_path: Path) -> None:

@@ -217,6 +217,8 @@ def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[
     what, lines = " and ".join(metrics), [line for drawn in panels.values() for line in drawn]
     where = f" on {', '.join(map(' '.join, sorted(places)))}" if places else ""
     levels = " Lines across: no such amount." if any(not line.x for line in lines) else ""
+    if isinstance(figure, ScoreBySizeFigure) and any(len(set(line.x)) < len(line.x) for line in lines):
+        levels += " Several settings have the same size: table.choose shows the best on dev."
     missing = [name for name in names if not any(f"{line.label}, ".startswith(f"{name}, ") for line in lines)]
     about = f"{what}{where} against {x_label}{_over(lines)}.{levels}{_without(missing)}"
     drawn = draw_scores(stem, figure.title or f"{what} by {by}", about, panels, x_label)
