@@ -87,6 +87,20 @@ class LoggerConfig(_Closed):
                 raise UserError(f"logger.{key}: {key} is not installed; pip install {key}, or condensery[{key}]")
 
 
+class ChooseInSweep(_Closed):
+    """The choice of a sweep: of the jobs that differ only in ``key``, the table shows those that are best on dev.
+
+    Attributes:
+        key: key of the recipe that the sweep varies, such as ``stage.finetune.epochs``.
+        by: metric on dev; None = the first metric of the table.
+        row: the row whose best value is used for all rows; None = each row has its own.
+    """
+
+    key: Annotated[str, Field(pattern=r"^stages?\.[\w-]+\.[\w.-]+$")]
+    by: Text | None = None
+    row: Text | None = None
+
+
 class TableConfig(TableLayout):
     """The table that compares retrievers; ``TableLayout`` has the keys of columns and published rows.
 
@@ -98,6 +112,7 @@ class TableConfig(TableLayout):
         optional: whether the table is left out where the data have no judgements of the split.
         recommend: whether the text below the table recommends a row, which ``ask`` then searches
             (``reporting.recommendation``).
+        choose: the choice of a sweep among the values of a key (``pipeline.reports.chosen``); None = all jobs are shown.
         studies: runs and sweeps whose rows are shown where a table is printed without a recipe.
         command: the command that measures these studies.
     """
@@ -108,6 +123,7 @@ class TableConfig(TableLayout):
     split: Split
     optional: bool = False
     recommend: bool = False
+    choose: ChooseInSweep | None = None
     studies: list[StudyName]
     command: Text | None
 
@@ -117,6 +133,15 @@ class TableConfig(TableLayout):
         rows = info.data.get("rows", {})
         if value is not None and value not in rows and (rows or not info.data.get("published")):
             raise ValueError(f"{value!r} is not a row of the table{close_to(value, rows)}")
+        return value
+
+    @field_validator("choose")
+    @classmethod
+    def _by_what_is_measured(cls, value: ChooseInSweep | None, info: ValidationInfo) -> ChooseInSweep | None:
+        for given, known in ((value.row, "rows"), (value.by, "metrics")) if value else ():
+            if given is not None and given not in info.data.get(known, [given]):
+                one = known.removesuffix("s")
+                raise ValueError(f"{given!r} is not a {one} of the table{close_to(given, info.data[known])}")
         return value
 
 

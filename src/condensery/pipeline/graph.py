@@ -130,6 +130,13 @@ class _Builder:
         for name, figure in root.figures.items():
             kinds = {stage: node.kind for stage, node in self.nodes.items()}
             check_figure(name, figure, kinds, root.table.rows, root.table.metrics)
+        if root.table.choose:
+            group, name, key, *_ = root.table.choose.key.split(".")
+            known_keys = dict(root.stage.get(name, {}) if group == "stage" else root.stages.get(name, {}))
+            known_keys |= root.stage.get(str(known_keys.get("stage")), {}) if group == "stages" else {}
+            if key not in known_keys:
+                near = close_to(key, known_keys)
+                raise UserError(f"table.choose.key: the recipe has no key {group}.{name}.{key}{near}")
         for name in root.force:
             if name not in self.nodes:
                 raise UserError(f"force: no stage is named {name!r}{close_to(name, self.nodes)}")

@@ -1,6 +1,6 @@
 """The figures of a run or a sweep; their data are read from the folders of finished runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -50,20 +50,34 @@ class FigureJob:
     Attributes:
         folder: folder of the run.
         setting: label of the run among the jobs of a sweep, without the seed.
+        shown: names of the rows that are drawn; None = all rows.
     """
 
     folder: Path
     setting: str = ""
+    shown: frozenset[str] | None = None
 
     @cached_property
     def stages(self) -> dict[str, Artifact]:
-        """The artifacts of the run's stages, by name."""
-        return artifacts_of(self.folder)
+        """The artifacts of the run's stages, by name; without those that only rows which are not drawn were made by."""
+        stages = artifacts_of(self.folder)
+        if self.shown is None or len(self.rows) == len(self.every_row):
+            return stages
+        unused = self._behind(row for row in self.every_row if row.name not in self.shown) - self._behind(self.rows)
+        return {name: artifact for name, artifact in stages.items() if artifact not in unused}
+
+    def _behind(self, rows: Iterable[Row]) -> set[Artifact]:
+        return {artifact for row in rows if not row.failed for artifact in self.measured(row).behind()}
+
+    @cached_property
+    def every_row(self) -> list[Row]:
+        """The rows of the run's table."""
+        return read_results(self.folder / "results.json")
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The rows of the run's table."""
-        return read_results(self.folder / "results.json")
+        """The rows of the run's table that are drawn."""
+        return [row for row in self.every_row if self.shown is None or row.name in self.shown]
 
     def measured(self, row: Row) -> Artifact:
         """Return the evaluation behind a row."""
@@ -203,6 +217,8 @@ def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[
     what, lines = " and ".join(metrics), [line for drawn in panels.values() for line in drawn]
     where = f" on {', '.join(map(' '.join, sorted(places)))}" if places else ""
     levels = " Lines across: no such amount." if any(not line.x for line in lines) else ""
+    if isinstance(figure, ScoreBySizeFigure) and any(len(set(line.x)) < len(line.x) for line in lines):
+        levels += " Several settings have the same size: table.choose shows the best on dev."
     missing = [name for name in names if not any(f"{line.label}, ".startswith(f"{name}, ") for line in lines)]
     about = f"{what}{where} against {x_label}{_over(lines)}.{levels}{_without(missing)}"
     drawn = draw_scores(stem, figure.title or f"{what} by {by}", about, panels, x_label)

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import shown
 from condensery.pipeline.config import TableConfig, WandbConfig
+from condensery.pipeline.reports.chosen import Candidate, Chosen, chosen_rows
 from condensery.pipeline.reports.figure_data import FigureJob, draw_figures, read_figures
 from condensery.pipeline.reports.page_content import page_of_sweep
 from condensery.pipeline.reports.report import joined, remove_tables, with_values
@@ -37,11 +38,13 @@ def report_of_sweep(folder: Path, records: Sequence[Mapping[str, Any]], config: 
         the labels of the failed jobs, and the reasons why figures could not be drawn.
     """
     labels = labels_of([record["overrides"] for record in records])
-    settings = labels_of(of_systems([record["overrides"] for record in records]))
+    of_choice = OmegaConf.select(config, "table.choose.key") or ""
+    of_jobs = of_systems([record["overrides"] for record in records])
+    settings, groups = labels_of(of_jobs), labels_of(of_jobs, without=of_choice)
     jobs = list(zip(labels, records, strict=True))
     runs = [
-        SweptRun(label, without_seed(setting), record["overrides"], Path(record["folder"]))
-        for (label, record), setting in zip(jobs, settings, strict=True)
+        SweptRun(label, without_seed(setting), without_seed(group), record["overrides"], Path(record["folder"]))
+        for (label, record), setting, group in zip(jobs, settings, groups, strict=True)
         if record["folder"]
     ]
     nothing_left = [(label, _last_line(record["error"])) for label, record in jobs if not record["folder"]]
@@ -66,12 +69,14 @@ class SweptRun(NamedTuple):
     Attributes:
         label: overrides that distinguish the job from other jobs.
         setting: overrides that distinguish its systems from those of other jobs, without the seed.
+        group: the setting without the key of ``table.choose``.
         overrides: all overrides of the job.
         folder: folder of the run.
     """
 
     label: str
     setting: str
+    group: str
     overrides: list[str]
     folder: Path
 
@@ -88,19 +93,23 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
     Lines of the table that differ only in the seed become one line with mean and spread.
     """
     root = runs[0].folder.parents[1]
-    run_rows = [(run, row) for run in runs for row in with_values(read_results(run.folder / "results.json"), root)]
+    composed = OmegaConf.load(runs[0].folder / "config.yaml")
+    layout = TableConfig.model_validate(OmegaConf.to_container(composed.table, resolve=True))
+    rows_of = [with_values(read_results(run.folder / "results.json"), root) for run in runs]
+    rows_of, notes, not_chosen = _choose(runs, rows_of, layout)
+    runs = [run if run.group in not_chosen else run._replace(setting=run.group) for run in runs]
+    run_rows = [(run, row) for run, rows in zip(runs, rows_of, strict=True) for row in rows]
     rows = distinct_rows([(run.setting, row) for run, row in run_rows])
     rows = with_settings(rows, [(run.overrides, row) for run, row in run_rows])
     tables = []
     if any(not row.failed for row in rows):
-        composed = OmegaConf.load(runs[0].folder / "config.yaml")
-        layout = TableConfig.model_validate(OmegaConf.to_container(composed.table, resolve=True))
-        tables.append(joined(rows, folder, folder.name, layout, root))
+        tables.append(joined(rows, folder, folder.name, layout, root, notes))
     else:
         remove_tables(folder)
     figures = OmegaConf.select(config, "figures")
     wanted = read_figures(OmegaConf.to_container(figures, resolve=True)) if figures else {}
-    jobs = [FigureJob(run.folder, run.setting) for run in runs]
+    shown = [frozenset(row.name for row in rows) if layout.choose else None for rows in rows_of]
+    jobs = [FigureJob(run.folder, run.setting, names) for run, names in zip(runs, shown, strict=True) if names != set()]
     drawn, faults = draw_figures(wanted, jobs, tables, folder)
     named = [(run.label, run.folder) for run in runs]
     page_of_sweep(folder, root, command(), tables, drawn, rows, named, nothing_left)
@@ -109,6 +118,19 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
     if tables:
         print(f"\n{folder}", flush=True)
     return faults
+
+
+def _choose(runs: list[SweptRun], rows_of: list[list[Row]], layout: TableConfig) -> Chosen:
+    """Return what ``table.choose`` keeps of the rows of each run; all rows where it is null."""
+    choose = layout.choose
+    if not choose:
+        return Chosen(rows_of, [], set())
+    candidates = []
+    for run, rows in zip(runs, rows_of, strict=True):
+        config = OmegaConf.load(run.folder / "config.yaml")
+        value = OmegaConf.select(config, choose.key, throw_on_resolution_failure=False)
+        candidates.append(Candidate(run.group, as_typed(value), rows))
+    return chosen_rows(candidates, choose, choose.by or layout.metrics[0])
 
 
 def with_settings(rows: list[Row], job_rows: list[tuple[list[str], Row]]) -> list[Row]:
@@ -179,19 +201,22 @@ def distinct_rows(job_rows: list[tuple[str, Row]]) -> list[Row]:
     return list(rows.values())
 
 
-def labels_of(jobs: list[list[str]]) -> list[str]:
+def labels_of(jobs: list[list[str]], without: str = "") -> list[str]:
     """Return a label for each job: the overrides that not all jobs share, without the leading part of their keys.
 
-    Each override becomes one word, also a mapping: ``stage.finetune={steps:9,epochs:null}`` is ``steps=9,epochs=null``.
+    Each override becomes one word, also a mapping: ``stage.finetune={steps:9,epochs:null}`` is ``steps=9,epochs=null``. The
+    key ``without`` is left out.
     """
     common = set.intersection(*(set(job) for job in jobs)) if jobs else set()
-    return [" ".join(_word(override) for override in job if override not in common) for job in jobs]
+    labels = [[_word(override, without) for override in job if override not in common] for job in jobs]
+    return [" ".join(filter(None, label)) for label in labels]
 
 
-def _word(override: str) -> str:
+def _word(override: str, without: str) -> str:
     if "={" not in override:
-        return re.sub(r"^[^=]*\.(?=[^.=]*=)", "", override)
-    return ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings_of(override).items())
+        return "" if override.partition("=")[0] == without else re.sub(r"^[^=]*\.(?=[^.=]*=)", "", override)
+    settings = {key: value for key, value in settings_of(override).items() if key != without}
+    return ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings.items())
 
 
 def without_seed(label: str) -> str:

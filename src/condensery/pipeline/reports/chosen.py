@@ -1,0 +1,86 @@
+"""The choice of a sweep, ``table.choose``: of the jobs that differ only in one key, those that are best on dev are shown."""
+
+from collections.abc import Sequence
+from statistics import mean
+from typing import NamedTuple
+
+from condensery.pipeline.config import ChooseInSweep
+from condensery.reporting.results import Row
+
+DEV = "dev"
+
+
+class Candidate(NamedTuple):
+    """A job of the sweep.
+
+    Attributes:
+        setting: its settings besides the key of the choice and the seed.
+        value: its value of that key.
+        rows: its rows.
+    """
+
+    setting: str
+    value: str
+    rows: Sequence[Row]
+
+
+class Chosen(NamedTuple):
+    """The result of a choice.
+
+    Attributes:
+        rows: the rows of each job that are kept.
+        notes: sentences that say what was chosen, from which values, by which scores.
+        not_chosen: settings in which a row has several values, of which none could be chosen.
+    """
+
+    rows: list[list[Row]]
+    notes: list[str]
+    not_chosen: set[str]
+
+
+def chosen_rows(jobs: Sequence[Candidate], choose: ChooseInSweep, metric: str) -> Chosen:
+    """Choose a value of the key for each setting, and for each row where the config names none.
+
+    The chosen value has the highest mean over the seeds on dev. Of equal values, the first of the sweep is chosen. A value
+    that lacks a seed is not chosen. Where no value was measured on dev, all jobs are kept.
+
+    Args:
+        jobs: jobs of the sweep.
+        choose: config of the choice.
+        metric: metric by which values are chosen.
+    """
+    chosen = Chosen([[] for _ in jobs], [], set())
+    for setting in dict.fromkeys(job.setting for job in jobs):
+        own = {at: job for at, job in enumerate(jobs) if job.setting == setting}
+        best: dict[str, str | None] = {}
+        for name in [choose.row] if choose.row else dict.fromkeys(row.name for job in own.values() for row in job.rows):
+            best[name], note = _best(list(own.values()), name, choose, metric)
+            if note:
+                chosen.notes.append(note)
+                chosen.not_chosen.update([setting] if best[name] is None else [])
+        for at, job in own.items():
+            chosen.rows[at] += [row for row in job.rows if best[choose.row or row.name] in (None, job.value)]
+    return chosen
+
+
+def _best(jobs: Sequence[Candidate], name: str, choose: ChooseInSweep, metric: str) -> tuple[str | None, str]:
+    """Return the best value of the key for one row in one setting, or None; and a sentence on it, or an empty one."""
+    scores: dict[str, dict[str, float]] = {job.value: {} for job in jobs}  # value -> artifact of a seed -> score
+    made: dict[str, set[str]] = {job.value: set() for job in jobs}
+    for job in jobs:
+        for row in (row for row in job.rows if row.name == name):
+            made[job.value].add(row.artifact)
+            if row.split == DEV and not row.failed and metric in row.metrics:
+                scores[job.value][row.artifact] = row.metrics[metric]
+    if len(scores) == 1 or (not choose.row and len({frozenset(one) for one in made.values()}) == 1):
+        return None, ""  # nothing to choose from, or a row that the key does not change, such as BM25
+    what = f"{choose.key.rpartition('.')[2]} of {'all rows' if choose.row else name}"
+    what += f" ({jobs[0].setting})" if jobs[0].setting else ""
+    seeds = max(map(len, scores.values()))
+    if not seeds:
+        return None, f"Not chosen: {what}, for want of {metric} of {name} on dev: table.split=dev,test measures it."
+    means = {value: 100 * mean(own.values()) for value, own in scores.items() if len(own) == seeds}
+    best = max(means, key=means.__getitem__)
+    shown = ", ".join(f"{value}: {means[value]:.1f}" if value in means else f"{value}: –" for value in scores)
+    over = f", mean of {seeds} seeds" if seeds > 1 else ""
+    return best, f"Chosen by {metric} of {name} on dev: {what} = {best} ({shown}{over})."
