@@ -11,7 +11,7 @@ from condensery.errors import UserError, close_to
 from condensery.pipeline.figure_config import Figures
 from condensery.pipeline.gpus import GPUS
 from condensery.pipeline.launch.hardware import check_devices, threads_of_a_stage
-from condensery.reporting.table_layout import AS_TEXT, TableLayout, Text
+from condensery.reporting.table_layout import AS_TEXT, Cost, TableLayout, Text
 from condensery.stages.base import LeaveOut, Name, Runtime, Wandb, no_bool_as_number
 from condensery.stages.checks import Split
 from condensery.stages.launcher import Launcher
@@ -98,6 +98,8 @@ class TableConfig(TableLayout):
         optional: whether the table is left out where the data have no judgements of the split.
         recommend: whether the text below the table recommends a row, which ``ask`` then searches
             (``reporting.recommendation``).
+        costs: costs of each row that follow the metrics, from the manifests of the stages behind it; with ``columns`` none
+            is shown.
         studies: runs and sweeps whose rows are shown where a table is printed without a recipe.
         command: the command that measures these studies.
     """
@@ -108,6 +110,7 @@ class TableConfig(TableLayout):
     split: Split
     optional: bool = False
     recommend: bool = False
+    costs: tuple[Cost, ...] = ()
     studies: list[StudyName]
     command: Text | None
 
