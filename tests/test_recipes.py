@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import groupby, zip_longest
 from pathlib import Path
 
@@ -44,7 +44,7 @@ from condensery.pipeline import run
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.projection.show import Costs
 from condensery.pipeline.reports import study
-from condensery.pipeline.store import Store
+from condensery.pipeline.store import State, Store
 
 CONF = PROJECT / "conf"
 RECIPES = sorted(
@@ -187,10 +187,10 @@ def named_apart(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     jobs: list[dict[str, str]] = []
     project = run.project
 
-    def planned(graph: Graph, store: Store) -> Costs:
+    def planned(graph: Graph, store: Store, states: Mapping[str, State]) -> Costs:
         labels = study.labels(graph, [one.lstrip("+") for one in HydraConfig.get().overrides.task])
         jobs.append({f"{name} · {labels.get(name, '')}": node.id for name, node in graph.nodes.items()})
-        return project(graph, store)
+        return project(graph, store, states)
 
     def check() -> int:
         of: dict[str, set[str]] = {}
