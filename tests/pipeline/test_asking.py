@@ -17,6 +17,7 @@ from condensery.pipeline.graph import build
 from condensery.pipeline.run import run
 from condensery.pipeline.store import Store
 from condensery.reporting.results import Row
+from condensery.retrieval.query_encoder import query_encoder
 from condensery.stages.base import Artifact
 
 NO_ROWS = ["~table.rows.BM25", "~table.rows.plain", "~table.rows.better", "~table.rows.round2", "table.baseline=null"]
@@ -216,7 +217,7 @@ def test_a_query_is_encoded_as_transformers_does(tmp_path: Path, separate: bool)
     tokens = AutoTokenizer.from_pretrained(folder)("read a json file", return_tensors="pt")
     with torch.no_grad():
         wanted = AutoModel.from_pretrained(folder, add_pooling_layer=False)(**tokens).last_hidden_state[0, 0]
-    found = asking.query_encoder(tmp_path / "model")("read a json file")
+    found = query_encoder(tmp_path / "model")("read a json file")
     np.testing.assert_allclose(found, wanted.numpy(), atol=1e-6)
-    long = asking.query_encoder(tmp_path / "model")("read a json file " * 20)
+    long = query_encoder(tmp_path / "model")("read a json file " * 20)
     assert long.shape == found.shape  # cut to the length of queries

@@ -8,27 +8,23 @@ import io
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from condensery.errors import UserError
-from condensery.models.checkpoints.metadata import vector_settings
-from condensery.models.query_tower import load_query_tower
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.store import State, Store
 from condensery.reporting.ask import ask, show
 from condensery.reporting.results import Row, read_results
 from condensery.retrieval.indexes.opening import Encode, Search, open_index, search_of_texts
+from condensery.retrieval.query_encoder import query_encoder
 from condensery.stages.base import Artifact
 from condensery.system.files import content_hash, read_json, write_json
 from condensery.text.collection import Collection
-from condensery.tokens.light_tokenizer import load_quick_tokenizer
-from condensery.tokens.vocabulary import with_special
 
 ANSWERS = 5  # number of passages that are printed
 PROMPT = "-"  # the value of ``ask`` that reads several questions from standard input
@@ -129,15 +125,6 @@ def _indexes(index: Artifact) -> list[Artifact]:
         index,
         *(other for parent in index.parents() if parent.manifest["makes"] == "index" for other in _indexes(parent)),
     ]
-
-
-def query_encoder(checkpoint: Path) -> Callable[[str], Any]:
-    """Return the function that maps a string to its query vector (d,); queries are truncated to the retriever's length."""
-
-    tokenizer = load_quick_tokenizer(checkpoint)
-    encode, length = load_query_tower(checkpoint)
-    before = vector_settings(checkpoint).query_prefix
-    return lambda text: encode(with_special(tokenizer.ids(before + text), tokenizer, length))
 
 
 def questions() -> Iterator[str]:

@@ -11,7 +11,7 @@ from condensery.errors import UserError, close_to
 from condensery.pipeline.figure_config import Figures
 from condensery.pipeline.gpus import GPUS
 from condensery.pipeline.launch.hardware import check_devices, threads_of_a_stage
-from condensery.reporting.table_layout import AS_TEXT, TableLayout, Text
+from condensery.reporting.table_layout import AS_TEXT, Cost, TableLayout, Text
 from condensery.stages.base import LeaveOut, Name, Runtime, Wandb, no_bool_as_number
 from condensery.stages.checks import Split
 from condensery.stages.launcher import Launcher
@@ -113,6 +113,8 @@ class TableConfig(TableLayout):
         recommend: whether the text below the table recommends a row, which ``ask`` then searches
             (``reporting.recommendation``).
         choose: the choice of a sweep among the values of a key (``pipeline.reports.chosen``); None = all jobs are shown.
+        costs: costs of each row that follow the metrics, from the manifests of the stages behind it; with ``columns`` none
+            is shown.
         studies: runs and sweeps whose rows are shown where a table is printed without a recipe.
         command: the command that measures these studies.
     """
@@ -124,6 +126,7 @@ class TableConfig(TableLayout):
     optional: bool = False
     recommend: bool = False
     choose: ChooseInSweep | None = None
+    costs: tuple[Cost, ...] = ()
     studies: list[StudyName]
     command: Text | None
 

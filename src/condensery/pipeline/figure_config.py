@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from condensery.errors import UserError, close_to
-from condensery.reporting.table_layout import Text
+from condensery.reporting.table_layout import Cost, Text
 from condensery.stages.base import LeaveOut, Name, no_bool_as_number
 from condensery.stages.checks import Split
 
@@ -99,6 +99,13 @@ class ScoreByStepsFigure(_PanelsFigure):
     reference: Text | None = None
 
 
+class ScoreByCostFigure(_PanelsFigure):
+    """A metric against a cost of the rows, a point for each (``table.costs`` says what the costs are)."""
+
+    kind: Literal["score_by_cost"]
+    cost: Cost
+
+
 class _StagesFigure(_Figure):
     stages: Stages
 
@@ -145,6 +152,7 @@ FigureConfig = Annotated[
     | DifferencesFigure
     | ScoreBySizeFigure
     | ScoreByStepsFigure
+    | ScoreByCostFigure
     | FirstEpochsFigure
     | TrainingFigure,
     Field(discriminator="kind"),

@@ -20,7 +20,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "seed": (int, type(None)),
     "artifact": (str,),
 }
-_SOME = {"failed": str, "warnings": list, "recommended": str}  # optional fields
+_SOME = {"failed": str, "warnings": list, "recommended": str, "costs": dict}  # optional fields
 _SOME |= {"system": str, "settings": dict}  # optional fields of the results of a sweep
 
 
@@ -39,6 +39,7 @@ class Row:
         system: the name without the prefix that a sweep added; empty if no prefix was added.
         warnings: caveats on the data behind the numbers, such as test queries that also occur in train.
         recommended: reasons for the recommendation if the table recommends this row (``table.recommend``); empty otherwise.
+        costs: cost -> its amount, of those that the table shows (``table.costs``).
         settings: in a sweep, config key -> the values of this key in the jobs that produced this row.
         configs: config key -> its values in the stages that the artifact was made by; empty if these are not known. They are
             read from the artifacts, and are not written.
@@ -58,6 +59,7 @@ class Row:
     configs: dict[str, list[str]] = field(default_factory=dict, compare=False)
     warnings: Sequence[str] = field(default=(), compare=False)
     recommended: str = field(default="", compare=False)
+    costs: dict[str, float] = field(default_factory=dict, compare=False)
 
 
 def write_results(path: Path, rows: Sequence[Row]) -> None:
@@ -73,6 +75,7 @@ def write_results(path: Path, rows: Sequence[Row]) -> None:
             **({"failed": row.failed} if row.failed else {}),
             **({"warnings": list(row.warnings)} if row.warnings else {}),
             **({"recommended": row.recommended} if row.recommended else {}),
+            **({"costs": row.costs} if row.costs else {}),
             **({"system": row.system, "settings": row.settings} if row.system else {}),
         }
         for row in rows
@@ -105,9 +108,10 @@ def _row(entry: Any, where: str) -> Row:
 
 
 def _check_within(entry: dict[str, Any], where: str) -> None:
-    for name, value in entry["metrics"].items():
-        if type(value) not in (int, float) or not abs(value) <= MOST:  # NaN too
-            raise UserError(f"{where}: the metric {shown(name)!r} must be a number, not {shown(str(value))!r}")
+    for kind, most in (("metric", MOST), ("cost", 1e15)):
+        for name, value in entry.get(f"{kind}s", {}).items():
+            if type(value) not in (int, float) or not abs(value) <= most:  # NaN too
+                raise UserError(f"{where}: the {kind} {shown(name)!r} must be a number, not {shown(str(value))!r}")
     settings = entry.get("settings", {})
     for name, texts in {"warnings": entry.get("warnings", []), **settings}.items():
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):

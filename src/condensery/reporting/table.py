@@ -142,7 +142,11 @@ class Table:
 
 
 def build_table(
-    rows: Sequence[Row], metrics: Sequence[str] | None = None, significance: Significance | None = None, title: str = ""
+    rows: Sequence[Row],
+    metrics: Sequence[str] | None = None,
+    significance: Significance | None = None,
+    title: str = "",
+    costs: Sequence[str] = (),
 ) -> Table:
     """Arrange rows as a table. Lines are in the order in which the rows' names first appear.
 
@@ -154,6 +158,7 @@ def build_table(
         metrics: the metrics in the order of the columns; None = all metrics, in the order in which they appear.
         significance: settings of the test against a baseline; None = no test.
         title: the title. Collection and split are added if there is only one of them.
+        costs: costs of the rows, in columns after the metrics, without mark or test.
 
     Raises:
         UserError: all rows failed, or the baseline is not among the rows.
@@ -168,7 +173,7 @@ def build_table(
     for row in rows:
         groups.setdefault((row.name, row.collection, row.split), []).append(row)
     places = list(dict.fromkeys((row.collection, row.split) for row in rows))
-    chosen = list(metrics or dict.fromkeys(metric for row in rows for metric in row.metrics))
+    chosen = [*(metrics or dict.fromkeys(metric for row in rows for metric in row.metrics)), *costs]
     columns: list[Column] = [(*place, metric) for place in places for metric in chosen]
     single = len(places) == 1
     where = f"{places[0][0]}, {places[0][1]}" if single else ""
@@ -180,9 +185,11 @@ def build_table(
         names=names,
         cells=measured.cells(),
     )
-    mark_best(table.cells)
+    mark_best(table.cells, ["none" if metric in costs else "highest" for metric in measured.metrics])
     wide = len(columns) > WIDE
     table.notes = [IN_BOLD.format("line" if wide else "column"), *first, *measured.notes()]
+    if costs:
+        table.notes.append(f"Not in percent: {', '.join(costs)}. Training is that of all models behind a row.")
     if significance:
         if not measured.known(significance.baseline):
             raise UserError(f"table.baseline: no row is called {significance.baseline!r}; rows: {', '.join(names)}")
@@ -303,10 +310,12 @@ class Measured:
 
 def _cell(seeds: Sequence[Row], metric: str) -> Cell:
     values = [100 * row.metrics[metric] for row in seeds if metric in row.metrics]
+    costs = [row.costs[metric] for row in seeds if metric in row.costs]
+    values, digits = (values, 1) if values else (costs, 2)
     if not values:
         return Cell()
-    mean = f"{np.mean(values):.1f}"
-    text = f"{mean} ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else mean
+    mean = f"{np.mean(values):.{digits}f}"
+    text = f"{mean} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else mean
     return Cell(text, number=float(mean))
 
 

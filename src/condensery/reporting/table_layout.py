@@ -12,6 +12,7 @@ from condensery.reporting.published import PublishedRow, find
 AS_TEXT = BeforeValidator(lambda v: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v)
 Text = Annotated[str, AS_TEXT]  # a name or label, which YAML may parse as a number
 Value = str | int | float | bool | None
+Cost = Literal["CPU-seconds of training", "bytes a passage", "milliseconds a query"]
 
 
 class _Closed(BaseModel):

@@ -15,11 +15,13 @@ from condensery.pipeline.figure_config import (
     FigureConfig,
     Figures,
     FirstEpochsFigure,
+    ScoreByCostFigure,
     ScoreBySizeFigure,
     ScoreByStepsFigure,
     TrainingFigure,
 )
 from condensery.pipeline.reports.page_content import artifacts_of
+from condensery.pipeline.reports.row_origins import costs_of
 from condensery.reporting import figures as pictures
 from condensery.reporting.curves import LOSS, SCORE, read_curves
 from condensery.reporting.drawing import Figure
@@ -38,6 +40,7 @@ from condensery.system.files import read_json
 
 Value = TypeVar("Value")
 Observations = list[tuple[str, str, Value]]  # (setting, artifact, value)
+ByAmount = ScoreBySizeFigure | ScoreByStepsFigure | ScoreByCostFigure
 FOLDER = "figures"  # subfolder of the run's or sweep's folder
 LOG = "logs/metrics.csv"
 BEFORE, AFTER = "before fine-tuning", "after fine-tuning"
@@ -139,7 +142,7 @@ def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], tables: Seq
         return pictures.draw_entropy(stem, title, about, panels, even)
     if isinstance(figure, DifferencesFigure):
         return _draw_differences(figure, tables, stem)
-    if isinstance(figure, ScoreBySizeFigure | ScoreByStepsFigure):
+    if isinstance(figure, ByAmount):
         return _draw_scores(figure, jobs, stem)
     if isinstance(figure, FirstEpochsFigure):
         lines, missing = _losses(figure, jobs)
@@ -187,7 +190,7 @@ def _baseline(names: Sequence[str]) -> str:
     return f"{systems.pop()} of the same settings" if len(different) > len(systems) == 1 else " or ".join(different)
 
 
-def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
+def _draw_scores(figure: ByAmount, jobs: Sequence[FigureJob], stem: Path) -> Figure:
     rows = [(job, row) for job in jobs for row in job.rows if figure.split in (None, row.split)]
     metrics = figure.metrics or [next((name for _, row in rows for name in row.metrics), "")]
     names = figure.rows or list(dict.fromkeys(row.name for _, row in rows))
@@ -210,6 +213,8 @@ def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[
     if isinstance(figure, ScoreBySizeFigure):
         unit = " and ".join(sorted({one.unit for one in amounts.values() if one})) or "queries"
         x_label, by = f"training {unit} (log scale)", "size of the training set"
+    elif isinstance(figure, ScoreByCostFigure):
+        x_label, by = f"{figure.cost} (log scale)", figure.cost
     elif figure.amount == "batch_size":
         x_label, by = "texts a batch, of the last pre-training behind the row (log scale)", "pre-training"
     else:
@@ -222,7 +227,7 @@ def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[
     missing = [name for name in names if not any(f"{line.label}, ".startswith(f"{name}, ") for line in lines)]
     about = f"{what}{where} against {x_label}{_over(lines)}.{levels}{_without(missing)}"
     drawn = draw_scores(stem, figure.title or f"{what} by {by}", about, panels, x_label)
-    if isinstance(figure, ScoreBySizeFigure) or figure.reference is None:
+    if not isinstance(figure, ScoreByStepsFigure) or figure.reference is None:
         return drawn
     return replace(drawn, table=equal_quality(panels, figure.reference, unit_of(figure)))
 
@@ -239,8 +244,10 @@ class Amount(NamedTuple):
     unit: str
 
 
-def _amount(figure: ScoreBySizeFigure | ScoreByStepsFigure, evaluation: Artifact) -> Amount | None:
-    """Return the amount of training data or of pre-training of an evaluation's encoder; None where there is none."""
+def _amount(figure: ByAmount, evaluation: Artifact) -> Amount | None:
+    """Return the amount of training data, pre-training or cost behind an evaluation; None where there is none."""
+    if isinstance(figure, ScoreByCostFigure):
+        return next((Amount(value, key) for key, value in costs_of(evaluation, [figure.cost]).items()), None)
     encoder = evaluation.ancestor("encoder")
     if isinstance(figure, ScoreBySizeFigure):
         known = encoder.manifest["metrics"] if encoder else {}

@@ -14,7 +14,7 @@ from condensery.pipeline.executor import Lost
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.reports.figure_data import FigureJob, draw_figures
 from condensery.pipeline.reports.page_content import page_of_run, write_study
-from condensery.pipeline.reports.row_origins import made_of, unmeasured
+from condensery.pipeline.reports.row_origins import costs_of, made_of, unmeasured
 from condensery.pipeline.reports.study import about, command
 from condensery.pipeline.reports.wandb_results import log_results
 from condensery.pipeline.store import Store
@@ -142,6 +142,7 @@ def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:
             seed=graph.root.seed,
             artifact=f"{evaluation.kind}/{evaluation.id}",
             warnings=evaluation.all_warnings(),
+            costs=costs_of(evaluation, graph.root.table.costs) if graph.root.table.costs else {},
         ),
         evaluation.path,
     )
@@ -204,7 +205,7 @@ def table_of(config: TableConfig, rows: Sequence[Row], title: str) -> Table:
         config.baseline in (row.name, row.system) and not row.failed for row in rows
     )
     significance = Significance(str(config.baseline), config.test, level=config.level) if known else None
-    return build_table(rows, None, significance, config.title or title)
+    return build_table(rows, None, significance, config.title or title, config.costs)
 
 
 def concluded(

@@ -1,6 +1,6 @@
 """Determines from manifests how the rows of a table were made, to recommend a row and to report its cost."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,3 +56,28 @@ def _kept(part: Artifact) -> tuple[Artifact, dict[str, Any] | None]:
         return part, None
     kept = dict(read_json(part.path / KEPT))
     return (part if kept["share"] else _kept(part.input("start"))[0]), kept
+
+
+def costs_of(evaluation: Artifact, wanted: Sequence[str]) -> dict[str, float]:
+    """Return those of the ``wanted`` costs of a row (``table.costs``) that the manifests behind its evaluation know.
+
+    - CPU-seconds of training: of all stages that trained a model, teachers and generators too, but not of mining or encoding.
+    - bytes a passage: the size of the index's files, and of the indexes that it searches, without query vectors.
+    - milliseconds a query: as ``evaluate`` measured them (``timed``).
+    """
+    trained = [one for one in evaluation.behind() if "steps" in one.manifest["metrics"]]
+    found = {"CPU-seconds of training": float(sum(one.manifest["cpu_seconds"] for one in trained))}
+    if stored := [one for index in evaluation.inputs("index") for one in _searched(index)]:
+        passages = read_json(stored[0].path / "index.json")["passages"]
+        sizes = [size for one in stored for name, size in one.manifest["files"].items() if name != "queries.npy"]
+        found["bytes a passage"] = sum(sizes) / max(1, passages)
+    if "milliseconds_per_query" in evaluation.manifest["metrics"]:
+        found["milliseconds a query"] = evaluation.manifest["metrics"]["milliseconds_per_query"]
+    return {cost: found[cost] for cost in wanted if cost in found}
+
+
+def _searched(index: Artifact) -> list[Artifact]:
+    """Return an index and the indexes that it searches; ``encode`` only copies another's vectors."""
+    parents = index.parents() if index.kind != "encode" else []
+    indexes = [one for one in parents if one.manifest["makes"] == "index"]
+    return [index, *(part for one in indexes for part in _searched(one))]

@@ -12,7 +12,7 @@ from condensery.evaluation.names import split_metric
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.flops import Step
 from condensery.ranges import Count, CountOrZero, Share, Weight
-from condensery.stages.base import FromRecipe, Input, Precision, RowLength, Seed, StageConfig
+from condensery.stages.base import FromRecipe, Input, Later, Precision, RowLength, Seed, StageConfig
 from condensery.stages.checks import Split, not_encoded, unmeasurable
 from condensery.stages.registry import stage
 from condensery.stages.workload import Read, Work, known, product, search, total, with_encoder
@@ -164,6 +164,8 @@ class EvaluateConfig(StageConfig):
     """number of best passages of ``candidates`` that are sampled from"""
     ignore_identical_ids: bool = False
     """which passages are excluded as the query itself. false: same id and text; true: same id, as in BEIR's evaluation"""
+    timed: Annotated[CountOrZero, Later()] = 0
+    """number of queries that are asked once more, one by one, to time a search with the encoding of its query"""
 
     @field_validator("metrics")
     @classmethod

@@ -1,6 +1,8 @@
 """Stage ``evaluate``: runs a retriever on the queries of one split, and computes the metrics of each query."""
 
 import shutil
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +11,14 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.evaluation.metrics import evaluate as evaluate_run
 from condensery.retrieval.indexes.interface import CollectionRetriever, recall_of, unmatched_queries
-from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.indexes.opening import Encode, open_index, search_of_texts
 from condensery.retrieval.indexes.own_passages import own_passages_left_out
 from condensery.retrieval.indexes.sampled import SampledCandidates
+from condensery.retrieval.query_encoder import query_encoder
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.runs import Run, write_run
 from condensery.retrieval.shards import rank_in_shards
-from condensery.stages.base import Context, retriever_name
+from condensery.stages.base import Artifact, Context, retriever_name
 from condensery.stages.evaluation.config import EvaluateConfig
 from condensery.stages.sharing import process_group, searched_together
 from condensery.system.files import read_json, write_json
@@ -55,6 +58,7 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     write_json(context.folder / "metrics.json", {"metrics": evaluation.metrics, **own})
     shutil.rmtree(scratch)
     found = {**recall_of(retriever, context.stage_name), **unmatched_queries(retriever, queries)}
+    found |= _timed(retriever, config, context, collection)
     return {**evaluation.metrics, **own, **found}
 
 
@@ -77,3 +81,28 @@ def _sampled(
         raise UserError(f"stages.{context.stage_name}.candidates: {config.index} scores no passages but its own")
     pool, positives = _opened("candidates", config, context, collection), collection.qrels(config.split).positives()
     return SampledCandidates(ranker, pool, positives, config.candidates_number, config.candidates_depth)
+
+
+def _timed(
+    retriever: CollectionRetriever, config: EvaluateConfig, context: Context, collection: Collection
+) -> dict[str, float]:
+    """Return the mean milliseconds of a query that is asked by itself, its encoding included, for the manifest.
+
+    It is {} without ``timed``, and for rankings, which are made of the collection's own queries.
+    """
+    method = read_json(context.input("index") / "index.json")["method"]
+    if not config.timed or config.candidates is not None or method in ("rerank", "run"):
+        return {}
+    rows = collection.questions(config.split)[: config.timed]
+    texts, depth = list(collection.queries.column("text").take(rows)), min(config.depth, len(retriever))
+
+    def encoder_of(vectors: Path) -> Encode:
+        encode = query_encoder(Artifact(vectors).input("model").path)
+        return lambda texts: np.stack([encode(text) for text in texts])
+
+    search = search_of_texts(retriever, encoder_of)
+    search(texts[:1], depth)  # loads the encoder
+    began = time.perf_counter()
+    for text in texts:
+        search([text], depth)
+    return {"milliseconds_per_query": 1000 * (time.perf_counter() - began) / len(texts)}
