@@ -31,6 +31,7 @@ IN_NO_TABLE = {
             for name in (
                 *("pretraining", "pretraining_steps", "hard_negatives", "second_round", "contrast_batch", "model_size"),
                 *("warm_start", "warm_start_squad", "windows", "head_start", "pretraining_speed"),
+                *("baselines", "baselines_released"),
             )
         ],
         OWN_QUESTION,
