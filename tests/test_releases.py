@@ -1,5 +1,6 @@
 """What a release rests on: one version everywhere, a changelog, a lock file that the requirements allow, sound workflows."""
 
+import os
 import re
 import subprocess
 import tomllib
@@ -78,7 +79,16 @@ def test_a_gpu_has_an_installation_of_its_own_that_later_targets_keep(tmp_path: 
         (tmp_path / name).write_text((PROJECT / name).read_text())
 
     def commands(target: str) -> str:
-        return subprocess.run(["make", "-n", target], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["make", "-n", "--no-print-directory", target],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+            env={
+                key: value for key, value in os.environ.items() if not key.startswith("MAKE")
+            },  # of the make that tests
+        ).stdout
 
     assert "-r requirements.txt" in commands("install")
     assert "-gpu" not in commands("test")
