@@ -25,7 +25,7 @@ BLOCK = 4096  # queries that are read at a time
 
 
 def several_shards(config: FilterQueriesConfig, context: Context) -> bool:
-
+    """Return whether there are enough queries for several processes to save time."""
     return len(Queries(context.input("queries")).store) > config.shard_size
 
 

@@ -17,7 +17,7 @@ register_index("late_interaction", "condensery.baselines.late_interaction_index.
 class LateInteractionIndexConfig(StageConfig):
     """Store the token vectors of all passages, and search them exactly, or only the candidates of another index.
 
-    Queries are encoded when they are searched for. The manifest has the bytes of a passage and the milliseconds of a query.
+    Queries are encoded when they are searched for. The manifest has the bytes of a passage.
     If a key that needs an index names a stage finetune_late_interaction, this stage is added, with exact search.
     """
 
@@ -40,8 +40,6 @@ class LateInteractionIndexConfig(StageConfig):
     """padded tokens that the encoder processes at once"""
     shard_size: Annotated[Count, Operational()] = 20000
     """passages per shard; a restart keeps complete shards"""
-    timed: Annotated[Count, Operational()] = 100
-    """number of queries whose search is timed"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of encoding all passages; a passage has as many vectors as tokens."""

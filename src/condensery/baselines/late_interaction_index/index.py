@@ -3,7 +3,6 @@
 Shapes: n queries, m passages of a block, N vectors of these passages, v vectors of a query, d dimensions, k results.
 """
 
-import time
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -189,7 +188,7 @@ def open_late_interaction(
 def build(config: LateInteractionIndexConfig, context: Context) -> dict[str, Any]:
     """Write vectors.npy, keys.npy, counts.npy and index.json; a restart keeps complete shards."""
     device, folder, label = torch_device(context.runtime.accelerator), context.folder, context.stage_name
-    collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
+    tokens = Tokens(context.input("tokens"))
     model = load_token_encoder(context.input("model")).to(device).eval()
     source = EncoderInput(tokens.passages, tokens.vocabulary, model.about.lengths[1], tokens.titles)
 
@@ -215,20 +214,7 @@ def build(config: LateInteractionIndexConfig, context: Context) -> dict[str, Any
     about = {"method": "late_interaction", "passages": len(source), "model": f"{reference.kind}/{reference.id}"}
     about |= {"candidates": f"{candidates[0].kind}/{candidates[0].id}" if candidates else None}
     write_json(folder / "index.json", {**about, "depth": config.depth, "precision": config.precision})
-    return _cost(config, context, collection)
-
-
-def _cost(config: LateInteractionIndexConfig, context: Context, collection: Collection) -> dict[str, Any]:
-    """Return, for the manifest, the bytes of a passage and the milliseconds of a query, and print both."""
-    runtime = context.runtime
-    index = open_index(context.folder, collection, runtime.threads, device=runtime.search_device)
-    stored = [load_array(context.folder / f"{name}.npy", mapped=True) for name in ("vectors", "keys", "counts")]
-    bytes_each = sum(array.nbytes for array in stored) / len(index)
-    rows, depth = np.arange(min(config.timed, len(collection.queries))), min(100, len(index))
-    index.search(rows[:1], depth)  # loads the encoder
-    began = time.perf_counter()
-    index.search(rows, depth)
-    each = 1000 * (time.perf_counter() - began) / max(1, len(rows))
-    print(f"[{context.stage_name}] {bytes_each:,.0f} bytes a passage, {each:.1f} ms a query", flush=True)
-    found = {"passages": len(index), "vectors": len(stored[0])}
-    return {**found, "bytes_per_passage": bytes_each, "milliseconds_per_query": each}
+    stored = [load_array(folder / f"{name}.npy", mapped=True) for name in ("vectors", "keys", "counts")]
+    bytes_each = sum(array.nbytes for array in stored) / len(source)
+    print(f"[{label}] {bytes_each:,.0f} bytes a passage", flush=True)
+    return {"passages": len(source), "vectors": len(stored[0]), "bytes_per_passage": bytes_each}

@@ -17,8 +17,8 @@ register_index("splade", "condensery.baselines.splade_index.index:open_splade")
 class SpladeIndexConfig(StageConfig):
     """Store the sparse vectors of all passages as inverted lists, and search them exactly by inner product.
 
-    Queries are encoded when they are searched for. The manifest has the bytes of a passage, the milliseconds of a query and
-    the mean number of terms. If a key that needs an index names a stage finetune_splade, this stage is added.
+    Queries are encoded when they are searched for. The manifest has the bytes of a passage and the mean
+    number of its terms. If a key that needs an index names a stage finetune_splade, this stage is added.
     """
 
     model: Annotated[str, Input("sparse_encoder")]
@@ -33,8 +33,6 @@ class SpladeIndexConfig(StageConfig):
     """padded tokens that the encoder processes at once; each has a logit for every token of the vocabulary"""
     shard_size: Annotated[Count, Operational()] = 20000
     """passages per shard; a restart keeps complete shards"""
-    timed: Annotated[Count, Operational()] = 100
-    """number of queries whose search is timed"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of encoding all passages."""

@@ -3,7 +3,6 @@
 Shapes: n queries, P passages, V tokens of the vocabulary, k results.
 """
 
-import time
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +21,6 @@ from condensery.models.precision import autocast
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.dense import device_of_search
 from condensery.retrieval.indexes.encoding import EncoderInput
-from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.ranking import Ranking, ordered
 from condensery.retrieval.shards import compute_in_shards
 from condensery.stages.base import Context
@@ -135,7 +133,7 @@ def open_splade(folder: Path, collection: Collection, threads: int, memory: int,
 def build(config: SpladeIndexConfig, context: Context) -> dict[str, Any]:
     """Write weights.npy, terms.npy, counts.npy and index.json; a restart keeps complete shards."""
     device, folder, label = torch_device(context.runtime.accelerator), context.folder, context.stage_name
-    collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
+    tokens = Tokens(context.input("tokens"))
     model, _, length = load_sparse_encoder(context.input("model"))
     model = model.to(device).eval()
     source = EncoderInput(tokens.passages, tokens.vocabulary, length, tokens.titles)
@@ -151,24 +149,11 @@ def build(config: SpladeIndexConfig, context: Context) -> dict[str, Any]:
     about = {"method": "splade", "passages": len(source), "model": f"{reference.kind}/{reference.id}"}
     about |= {"dim": model.hidden_size, "precision": config.precision, "chunk_tokens": config.chunk_tokens}
     write_json(folder / "index.json", about)
-    return _cost(config, context, collection)
-
-
-def _cost(config: SpladeIndexConfig, context: Context, collection: Collection) -> dict[str, Any]:
-    """Return the bytes of a passage, the milliseconds of a query and the mean number of terms; print them."""
-    runtime = context.runtime
-    if not len(load_array(context.folder / "terms.npy", mapped=True)):
-        raise UserError(f"stages.{context.stage_name}: no passage has a term; train it with a smaller passage_flops")
-    index: Any = open_index(context.folder, collection, runtime.threads, device=runtime.search_device)
-    stored = sum(load_array(context.folder / f"{name}.npy", mapped=True).nbytes for name in ARRAYS)
-    rows, depth = np.arange(min(config.timed, len(collection.queries))), min(100, len(index))
-    queries = index.encoded(list(collection.queries.column("text").take(rows)))  # loads the encoder, too
-    began = time.perf_counter()
-    index.search(rows, depth)
-    number = max(1, len(rows))
-    found = {"bytes_per_passage": stored / len(index)}
-    found |= {"milliseconds_per_query": 1000 * (time.perf_counter() - began) / number}
-    found |= {"terms_per_passage": index.passages.nnz / len(index), "terms_per_query": queries.nnz / number}
+    stored = {name: load_array(folder / f"{name}.npy", mapped=True) for name in ARRAYS}
+    if not len(stored["terms"]):
+        raise UserError(f"stages.{label}: no passage has a term; train it with a smaller passage_flops")
+    found = {"bytes_per_passage": sum(array.nbytes for array in stored.values()) / len(source)}
+    found["terms_per_passage"] = len(stored["terms"]) / len(source)
     said = ", ".join(f"{value:,.1f} {name.replace('_per_', ' a ')}" for name, value in found.items())
-    print(f"[{context.stage_name}] {said}", flush=True)
-    return {"passages": len(index), **found}
+    print(f"[{label}] {said}", flush=True)
+    return {"passages": len(source), **found}
