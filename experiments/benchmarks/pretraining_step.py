@@ -220,7 +220,7 @@ def plain_steps(connection: Connection, shape: Shape, threads: int) -> None:
 @contextmanager
 def padded() -> Iterator[None]:
     """Let the encoder attend over padded rows, as where no kernel for rows of any lengths is known."""
-    before, encoder.kernel_of = encoder.kernel_of, lambda query: None
+    before, encoder.kernel_of = encoder.kernel_of, lambda query, window: None
     try:
         yield
     finally:

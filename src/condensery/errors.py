@@ -24,6 +24,7 @@ FULL = re.compile(
     r"No space left on device|^\d+ requested and \d+ written$|faiss::write_.* failed: write error", re.DOTALL
 )
 
+GPU_FULL = re.compile(r"(CUDA|HIP)( error:)? out of memory")
 
 LISTED = 25  # maximum number of names that a message lists
 SHOWN = 60  # maximum number of characters of a wrong value in a message
@@ -80,6 +81,15 @@ def of_the_disk(error: BaseException) -> DiskError | None:
     if FULL.search(str(error)):
         return DiskError(f"output_root: {DISK[errno.ENOSPC]}")
     return None
+
+
+def of_the_gpu(error: BaseException, stage: str) -> UserError | None:
+    """Return a ``UserError`` for an ``error`` of a ``stage`` that fills the memory of a GPU; None for any other error."""
+    if not GPU_FULL.search(str(error)):
+        return None
+    return UserError(
+        f"stages.{stage}: the GPU's memory is full; lower the stage's chunk_tokens, or end other programs that use this GPU"
+    )
 
 
 def said_within(error: BaseException) -> UserError | None:

@@ -115,3 +115,23 @@ def test_a_kernel_is_taken_if_it_gives_what_matrix_products_give(monkeypatch: py
     kernels.pop("right")
     assert best_kernel.__wrapped__(cpu, torch.float32, 8) is None
     assert torch.equal(torch.get_rng_state(), state), "random numbers were drawn"
+
+
+def test_a_kernel_is_tried_without_the_hooks_of_the_gradient_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drop(_: Tensor) -> None:
+        return None
+
+    monkeypatch.setattr(varlen, "have_kernels", lambda device: True)
+    monkeypatch.setattr(varlen, "KERNELS", {"right": one_row_after_the_other})
+    with torch.autograd.graph.saved_tensors_hooks(drop, drop):
+        assert best_kernel.__wrapped__(torch.device("cpu"), torch.float32, 8) == "right"
+
+
+def test_a_kernel_for_which_the_memory_is_full_is_not_taken_for_a_wrong_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(varlen, "have_kernels", lambda device: True)
+    monkeypatch.setattr(varlen, "KERNELS", {"full": full, "right": one_row_after_the_other})
+    with pytest.raises(torch.OutOfMemoryError):
+        best_kernel.__wrapped__(torch.device("cpu"), torch.float32, 8)

@@ -79,6 +79,11 @@ def test_a_full_disk_ends_the_run_at_once(
     assert "better" not in computed()
 
 
+def test_a_gpu_without_memory_is_one_line(bare: Compose) -> None:
+    with pytest.raises(UserError, match=r"^stages\.plain: the GPU's memory is full; lower the stage's chunk_tokens"):
+        run(bare("stages.plain.fail=gpu"))
+
+
 def test_a_worker_that_died_is_replaced(bare: Compose, tmp_path: Path) -> None:
     other = ["stages.z={stage: toy_train, init: backbone, pause: 0.1}", "stages.z2={stage: toy_train, init: z}"]
     config = bare(

@@ -96,6 +96,8 @@ def train(config: Train, context: Context) -> dict[str, Any]:
         raise UserError("text.txt:3: this text is not to be trained on")
     if config.fail == "bug":
         raise ZeroDivisionError("a fault of ours")
+    if config.fail == "gpu":
+        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported at some other call")
     if config.fail == "dead":
         os.kill(os.getpid(), signal.SIGKILL)
     checkpoint = context.folder / "checkpoint.json"

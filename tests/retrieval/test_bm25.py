@@ -2,7 +2,11 @@
 
 import json
 import math
+import os
+import pickle
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -182,3 +186,20 @@ def test_the_rank_of_a_passage_is_its_place_in_the_whole_ranking(
     assert -1 in expected
     assert max(expected) > 10
     np.testing.assert_array_equal(searcher.ranks(texts, rows, without), expected)
+
+
+def test_jax_is_not_imported_with_bm25s(tmp_path: Path, project: Path) -> None:
+    (tmp_path / "jax.py").write_text("raise SystemExit('JAX was imported, and would take the memory of a GPU')")
+    program = (
+        "import sys; from pathlib import Path; from condensery.retrieval.indexes.bm25 import index_texts; "
+        "index_texts(['a dog', 'a cat'], 2, Path(sys.argv[1]), 0.9, 0.4, 'none', 'none', 'here'); "
+        "assert 'bm25s' in sys.modules and 'jax' not in sys.modules"
+    )
+    paths = os.pathsep.join([str(tmp_path), str(project / "src")])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "index")], check=True, env=environment)
+
+
+def test_an_analyser_with_a_stemmer_can_be_sent_to_another_process() -> None:
+    analyser = Analyser("english", "porter")
+    assert pickle.loads(pickle.dumps(analyser)).terms("the running dogs") == analyser.terms("the running dogs")

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NamedTuple
 
-from condensery.errors import DiskError, StageError, UserError, of_the_disk
+from condensery.errors import DiskError, StageError, UserError, of_the_disk, of_the_gpu
 from condensery.pipeline.faults import follow
 from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.launch.hardware import THREADS
@@ -263,7 +263,7 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | F
         return store.ensure(node, runtime, force)
     except Exception as error:
         leave_if_asked()
-        known = of_the_disk(error) or error
+        known = of_the_disk(error) or of_the_gpu(error, node.name) or error
         if isinstance(known, UserError):
             kind = DiskError if isinstance(known, DiskError) else UserError
             return Failure(kind(str(known)), " ".join(str(known).split()))

@@ -9,10 +9,12 @@ comparisons with dense retrievers are Anserini's, k1 = 0.9 and b = 0.4.
 """
 
 import logging
+import sys
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -109,7 +111,8 @@ def index_texts(
     The texts are read only once, so their language cannot be guessed, and ``auto`` means ``any``. ``what`` is a noun for the
     texts in error messages.
     """
-    import bm25s
+    with _not_importing("jax"):
+        import bm25s
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when it is imported
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,6 +130,22 @@ def index_texts(
     about = {"method": "bm25", "passages": len(starts) - 1, "terms": len(vocabulary), **settings}
     write_json(folder / "index.json", about)
     return about
+
+
+@contextmanager
+def _not_importing(library: str) -> Iterator[None]:
+    """Make ``import library`` fail, unless it is imported already.
+
+    bm25s imports JAX where it is installed, and JAX takes three quarters of the GPU's memory when it is first used.
+    """
+    if library in sys.modules:
+        yield
+        return
+    sys.modules[library] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[library]
 
 
 def _write_terms(

@@ -90,6 +90,11 @@ class Analyser:
 
             self.stem = Stemmer.Stemmer(stemmer).stemWords
 
+    def __reduce__(self) -> tuple[type["Analyser"], tuple[str, ...]]:
+        return Analyser, tuple(
+            self.settings.values()
+        )  # a stemmer cannot be pickled, and processes that make batches need it
+
     def terms(self, text: str) -> list[str]:
         """Return the terms of a text in order."""
         words = [word for word in self.language.terms(text) if word not in self.stopwords]
