@@ -65,7 +65,7 @@ def test_the_gpu_report_keeps_what_is_done_and_shows_every_fault(report: ModuleT
             report.main(device="cpu")
     assert (tmp_path / "done").read_text() == "x", "done once"
     page = (tmp_path / "README.md").read_text()
-    assert "No GPU has been met yet" in page
+    assert "its numbers say nothing of a GPU" in page
     assert "| seconds | 3 |" in page
     assert "a fault of this part" in page
     assert "| what does not | **exit code 1** |" in page
