@@ -124,7 +124,8 @@ def _how_measured(rows: Sequence[PublishedRow], studies: Sequence[str]) -> str:
 
 def _origins(table: Table) -> list[str]:
     """Return notes that say how each line was or would be measured. Published lines with the same command have one note."""
-    measured, published = [], {}
+    measured: list[str] = []
+    published: dict[str, list[str]] = {}
     for block, places in table.by_block():
         others = [table.names[i] for one, at in table.by_block() for i in at if one.published == block.published]
         for i in (i for i in places if table.origins[i]):
