@@ -48,8 +48,9 @@ test-slow: .venv/.installed-dev ## the tests that take minutes
 gpu-report: .venv/.installed-dev ## all that only a GPU shows, on one page, in 30 minutes; device=cpu tries the command
 	$(BIN)/python experiments/gpu/report.py device=$(or $(device),cuda)
 
-conf: .venv/.installed ## make conf/stage/ from the config classes of the stages
+conf: .venv/.installed ## make conf/stage/ from the config classes of the stages, and docs/rows.md from the published numbers
 	$(BIN)/python .ci/conf_stage.py
+	$(BIN)/python .ci/rows_page.py
 
 check: .venv/.installed-dev ## lint, types, import cycles, conf/stage, size of the code
 	$(BIN)/ruff check .
@@ -57,6 +58,7 @@ check: .venv/.installed-dev ## lint, types, import cycles, conf/stage, size of t
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python .ci/conf_stage.py --check
+	$(BIN)/python .ci/rows_page.py --check
 	$(BIN)/python .ci/structure.py
 
 docs: .venv/.installed-docs ## the documentation, into site/; a warning or a dead link fails

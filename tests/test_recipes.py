@@ -74,7 +74,7 @@ SCRATCH = ["stages.condenser_round1.backbone.name=null"]  # instead of the Conde
 ON_MARCO = [name for name in RECIPES if name.endswith("_msmarco")]
 ON_PASSAGES = ("condenser_ct_msmarco", "low_data_msmarco", "rocketqa_msmarco", "abs_msmarco", "abs_models_msmarco")
 ON_PASSAGES += tuple(f"{name}_msmarco" for name in ("tas_b", "tct_colbert", "led", "pair", "rocketqa_v2", "simlm"))
-ON_PASSAGES += ("released_msmarco", "doc2query_msmarco", "deepct_msmarco")
+ON_PASSAGES += ("released_msmarco", "doc2query_msmarco", "deepct_msmarco", "late_interaction_msmarco")
 ON_WEB = [name for name in ON_MARCO if name not in ON_PASSAGES]
 ON_QUESTIONS = [name for name in RECIPES if name.endswith("_nq")]
 ON_TRIVIA = [name for name in RECIPES if name.endswith("_triviaqa")]
@@ -102,6 +102,7 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/warm_start": (1, 3),
     "ablation/warm_start_squad": (1, 3),
     "ablation/windows": (2, 3),
+    "ablation/baselines": (1, 3),
 }
 # By recipe: a digest of the ids of all artifacts. Where it changes, what users have is made anew: say so in the changelog
 IDS = Path(__file__).with_name("recipe_ids.json")
@@ -126,6 +127,14 @@ SHARED = {  # stages that jobs share, and how many of them there are: one set of
     "ablation/windows": {"bm25": 1, "warm": 3, "cocondenser": 3, "cocondenser_tuned.index": 6, "fused": 6},
     "ablation/model_size": {"tokenizer": 2, "warm": 6, "bm25": 1, "cocondenser": 6, "fused": 6},
     "ablation/rocketqa_comparison": {"corpus": 1, "mlm": 3, "cross_encoder": 3},
+    "ablation/baselines": {
+        "bm25_negatives": 1,
+        "warm": 3,
+        "dense": 3,
+        "lexical": 3,
+        "colbert.index": 3,
+        "splade.index": 3,
+    },
     **{
         key: {"tokens.token_vectors": 1, "noise": 3, "warm": 3, "cocondenser": 3, "mlm": 0, "round2": 0}
         for key in ("ablation/warm_start", "ablation/warm_start_squad")

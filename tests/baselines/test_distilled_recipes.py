@@ -1,10 +1,12 @@
 """The small recipes of the distilled baselines run to their tables, and their students have learned from their teachers."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_runs import MODEL, metrics_of, run_command, some_text, write_beir
+from small_runs import MODEL, amount, costs, metrics_of, run_command, some_text, write_beir
 
 from condensery.models.checkpoints.saving import load_retriever
 from condensery.models.cross_encoder import load_reranker
@@ -72,6 +74,14 @@ def test_it_runs_to_its_table(recipe: str, given: list[str]) -> None:
         assert read_json(stages / "clusters" / "manifest.json")["metrics"]["clusters"] == 3
     again = run_command(f"experiment={recipe}", *given, *GIVEN.get(recipe, [])).sound()
     assert again.computed == [], "all is there already"
+
+
+def test_the_scored_pairs_are_about_as_large_as_a_dry_run_expects(given: list[str], tmp_path: Path) -> None:
+    command = ["experiment=tas_b", *given, *GIVEN["tas_b"]]
+    done = run_command(*command).sound()
+    expected = costs(run_command(*command, "dry_run=plan", f"output_root={tmp_path}").sound().out)["taught"][3]
+    made = read_json(done.folder / "stages" / "taught" / "manifest.json")["files"]
+    assert amount(expected) == pytest.approx(sum(made.values()), rel=0.6)
 
 
 @pytest.mark.slow

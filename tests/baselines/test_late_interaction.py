@@ -1,5 +1,6 @@
 """ColBERT, COIL and ME-BERT against the papers' equations in float64, and against sentence-transformers."""
 
+import json
 import string
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from condensery.baselines.late_interaction.model import Interaction, TokenEncode
 from condensery.baselines.late_interaction.saving import load_token_encoder, new_token_encoder, save_token_encoder
 from condensery.baselines.late_interaction.training import InteractionLoss
 from condensery.baselines.late_interaction_index.index import Block
+from condensery.errors import UserError
 from condensery.losses.gradient_cache import backpropagate
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.models.encoder import Encoder
@@ -195,6 +197,55 @@ def test_a_saved_encoder_is_loaded_as_it_was(tokenizer: Path, tmp_path: Path, la
     for tower in (QUERY, PASSAGE):
         assert torch.equal(keyed(model, tokenizer, tower), keyed(again, tmp_path, tower))
     assert (tmp_path / "modules.json").exists() == (label == "colbert")
+
+
+DAMAGED: dict[str, Any] = {  # name of a fault -> what the file holds in place of what was saved, and what is said
+    "a list": ([1], "late_interaction.json: Input should be an object"),
+    "no method": ({"method": None}, "late_interaction.json: method: Input should be 'colbert', 'coil' or 'me_bert'"),
+    "another method": ({"method": "splade"}, "late_interaction.json: method: Input should be 'colbert'"),
+    "a number in words": ({"dimensions": "8"}, "late_interaction.json: dimensions: Input should be a valid integer"),
+    "no dimensions": (
+        {"dimensions": 0},
+        "late_interaction.json: dimensions: Input should be greater than or equal to 1",
+    ),
+    "a number for a list": ({"markers": 3}, "late_interaction.json: markers: Input should be a valid array"),
+    "a word in a list": ({"left_out": [1, "x"]}, "late_interaction.json: left_out: 1: Input should be a valid integer"),
+    "an id beyond the vocabulary": ({"mask": 10**9}, "late_interaction.json: its ids are not of this method"),
+    "no markers": ({"markers": []}, "late_interaction.json: its ids are not of this method"),
+    "other dimensions": ({"dimensions": 5}, "1_Dense"),
+}
+
+
+@pytest.mark.parametrize("fault", DAMAGED)
+def test_a_damaged_file_is_one_line(tokenizer: Path, tmp_path: Path, fault: str) -> None:
+    save_token_encoder(encoder(tokenizer, "colbert").float(), tmp_path, tokenizer)
+    path, (damage, said) = tmp_path / "late_interaction.json", DAMAGED[fault]
+    saved = json.loads(path.read_text())
+    path.write_text(json.dumps({**saved, **damage} if isinstance(damage, dict) else damage))
+    with pytest.raises(UserError) as caught:
+        load_token_encoder(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [None, "", '{"method": "colb'])
+def test_a_file_that_is_cut_or_missing_is_one_line(tokenizer: Path, tmp_path: Path, text: str | None) -> None:
+    save_token_encoder(encoder(tokenizer, "colbert").float(), tmp_path, tokenizer)
+    path = tmp_path / "late_interaction.json"
+    path.unlink() if text is None else path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        load_token_encoder(tmp_path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_key_that_is_missing_is_named(tokenizer: Path, tmp_path: Path) -> None:
+    save_token_encoder(encoder(tokenizer, "coil").float(), tmp_path, tokenizer)
+    path = tmp_path / "late_interaction.json"
+    path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "method"}))
+    with pytest.raises(UserError, match=r"late_interaction\.json: method: Field required; .* copy the checkpoint anew"):
+        load_token_encoder(tmp_path)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from condensery.pipeline.graph import build
 from condensery.pipeline.reports import table_of_studies
 from condensery.pipeline.run import run
 from condensery.reporting.comparison import comparison
+from condensery.reporting.published import find
 from condensery.reporting.results import Row
 from condensery.reporting.table_layout import TableLayout
 
@@ -42,9 +43,9 @@ def test_a_users_own_table_stands_alone_is_filled_by_a_sweep_and_written_again_f
     folder = out / "tables" / "own"
     assert alone.stdout.rstrip().endswith(str(folder))
     published = [
-        ["block", "row", "source", "MRR@10, 1 step", "MRR@10, 2 steps"],
-        ["published: dense", "Condenser", "CO t1", "36.6", ""],
-        ["published: dense", "mine", "my thesis", "33.3", ""],
+        ["block", "row", "source", "MRR@10, 1 step", "MRR@10, 2 steps", "how it is measured"],
+        ["published: dense", "Condenser", "published, CO t1", "36.6", "", " or ".join(find("CO/1/Condenser").commands)],
+        ["published: dense", "mine", "published, my thesis", "33.3", "", ""],
     ]
     assert read(folder / "table.csv") == published
 
@@ -55,10 +56,11 @@ def test_a_users_own_table_stands_alone_is_filled_by_a_sweep_and_written_again_f
     beside = (" ±", " significance")
     lines = [[cell for name, cell in zip(whole[0], line, strict=True) if not name.endswith(beside)] for line in whole]
     assert lines[:3] == published
-    assert all(re.fullmatch(r"\d+\.\d+|", cell) for line in whole[1:] for cell in line[3:])
+    assert all(re.fullmatch(r"\d+\.\d+|", cell) for line in whole[1:] for cell in line[3:-1])
+    assert all(re.fullmatch(r"seed \d evaluate/[0-9a-f]{16}.*", line[-1]) for line in whole[3:])
     assert [line[:3] for line in lines[3:]] == [
-        ["measured here: toys (test)", "BM25", "1 seed"],
-        *(["measured here: toys (test)", name, "2 seeds"] for name in ("plain", "better", "round2")),
+        ["measured here: toys (test)", "BM25", "measured, 1 seed"],
+        *(["measured here: toys (test)", name, "measured, 2 seeds"] for name in ("plain", "better", "round2")),
     ]
     assert all("" not in line for line in lines[3:])
     results = {entry["row"]: entry for entry in json.loads((out / "sweeps" / "toy" / "results.json").read_text())}
@@ -108,8 +110,8 @@ def test_rows_of_two_studies_are_one_only_where_they_are_the_same() -> None:
     columns = {"MRR": {"metric": "MRR@10", "collection": "toys"}}
     layout = TableLayout(title=None, columns=columns, published={}, within=0, test="t", level=0.01)
     table = comparison(layout, found, "test")
-    assert dict(zip(table.names, table.sources, strict=True))["BERT"] == "3 seeds"
-    assert dict(zip(table.names, table.sources, strict=True))["BM25"] == "1 seed"
+    assert dict(zip(table.names, table.sources, strict=True))["BERT"] == "measured, 3 seeds"
+    assert dict(zip(table.names, table.sources, strict=True))["BM25"] == "measured, 1 seed"
 
 
 def test_of_runs_the_last_is_shown_whatever_the_clock_says_and_only_those_of_the_study(

@@ -27,7 +27,7 @@ def config_of(name: str) -> TableConfig:
 def from_nothing(name: str) -> Table:
     """The table with nothing measured."""
     config = config_of(name)
-    return comparison(config, [], config.split, config.baseline)
+    return comparison(config, [], config.split, config.baseline, studies=config.studies)
 
 
 def cell_of(name: str, column: str, row: str, block: str = "") -> str:

@@ -63,7 +63,8 @@ def test_numbers_on_which_papers_disagree_stand_together_each_with_its_source() 
         ["ANCE", "33.0", "95.9"],
         ["Condenser", "36.6", "97.4"],
     ]
-    assert table.sources == ["C t6, C t5, CO t1", "C t6, CO t1", "C t6", "C t6, CO t1", "CO t1"]
+    papers = ["C t6, C t5, CO t1", "C t6, CO t1", "C t6", "C t6, CO t1", "CO t1"]
+    assert table.sources == [f"published, {source}" for source in papers]
 
 
 def test_the_best_of_each_class_is_bold_and_measured_ones_are_a_class_of_their_own() -> None:
@@ -81,7 +82,7 @@ def test_the_best_of_each_class_is_bold_and_measured_ones_are_a_class_of_their_o
     assert "| *RocketQA\\** " in text
     assert f"**{table.cells[-2][0].text}**" in text
     assert f"*{table.cells[-1][0].text}*" not in text, "measured: upright"
-    assert "| 1 seed" in text
+    assert "| measured, 1 seed" in text
     assert all(cell.published == (i < 5) for i, cells in enumerate(table.cells) for cell in cells if cell.number)
 
 
@@ -108,7 +109,7 @@ def test_the_best_may_be_the_lowest_or_of_no_interest() -> None:
 def test_measured_lines_show_spread_seeds_and_significance() -> None:
     rows = [measured("MLM", 0.3, 1), measured("MLM", 0.3, 2), measured("Condenser", 0.5, 1), measured("x", 0.3, 3)]
     table = comparison(layout(), rows, "test", baseline="MLM")
-    assert table.sources[-3:] == ["2 seeds", "1 seed", "1 seed"]
+    assert table.sources[-3:] == ["measured, 2 seeds", "measured, 1 seed", "measured, 1 seed"]
     assert "±" in table.cells[-3][0].text
     assert [cells[0].marked for cells in table.cells[-3:]] == [False, True, False]
     assert [(one.name, one.column) for one in table.comparisons] == [("Condenser", "MRR"), ("x", "MRR")]
@@ -276,7 +277,8 @@ def test_a_wide_table_is_turned_and_still_says_of_each_column_what_it_is() -> No
     grid = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in markdown(table).splitlines()[2:7]]
     assert grid[0][-3:] == ["*Condenser*", "a_b", "c"]
     assert grid[2][-3:] == ["published: dense", "measured here: pydocs (test)", "measured here: pydocs (test)"]
-    assert grid[3] == ["source", "C t6, C t5, CO t1", "C t6, CO t1", "C t6", "C t6, CO t1", "CO t1", "1 seed", "1 seed"]
+    papers = ["C t6, C t5, CO t1", "C t6, CO t1", "C t6", "C t6, CO t1", "CO t1"]
+    assert grid[3] == ["source", *(f"published, {one}" for one in papers), "measured, 1 seed", "measured, 1 seed"]
     assert data(table)["columns"] == table.names, "data is not turned"
     assert table.turn().turn() == table
     assert csv_text(table.turn()) == csv_text(table)
@@ -293,6 +295,8 @@ def test_csv_reads_back_to_the_same_numbers(table: Table) -> None:
     expected = data(table)
     assert header[:3] == ["block", "row", "source"]
     kept = [at for at, name in enumerate(header) if not name.endswith((" printed", " significance"))]
+    assert header[kept.pop()] == "how it is measured"
+    assert [line[-1] for line in found] == (table.turn() if table.turned else table).origins
     assert [header[at] for at in kept[3:]] == expected["columns"]
     wanted = [
         [block["heading"], row["name"], row["source"], *(cell["number"] for cell in row["cells"])]
@@ -331,7 +335,8 @@ def test_rows_of_ones_own_stand_under_their_source() -> None:
     own = {"mine": {"my run": {"source": "thesis 2024", "values": {"MRR": "33.30"}}, "other": "CO/1/ANCE"}}
     table = comparison(layout(published=own), [], "test")
     assert lines(table) == [["my run", "33.30", "–"], ["other", "33.0", "95.9"]]
-    assert table.sources == ["thesis 2024", "CO t1"]
+    assert table.sources == ["published, thesis 2024", "published, CO t1"]
+    assert not table.origins[0], "nobody has said how it is measured"
     assert table.cells[0][0].best
 
 

@@ -3,29 +3,24 @@
 The commands run as they are printed, on small files and with small models in the places of those on the hub.
 """
 
-import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import conf_pages
 import pytest
 from shipped_tables import NAMES, config_of
+from small_recipes import SIZES, Checkpoints, few, models, small_checkpoints
 from small_runs import (
     MODEL,
-    PROJECT,
     run_command,
     some_text,
     write_articles,
     write_beir,
-    write_documents,
     write_dpr,
     write_marco,
     write_marco_documents,
     write_stsb,
 )
-from small_t5 import save_small_t5
 from table_data import data
 
 from condensery.pipeline.config import TableConfig
@@ -33,10 +28,8 @@ from condensery.pipeline.reports import table_of_studies
 from condensery.pipeline.reports.report import table_of
 from condensery.reporting.results import Row
 from condensery.reporting.table import MISSING
-from condensery.stages.registry import registry
 
 TEXT = some_text(documents=24, seed=5)
-SIZES = {500: 6, 1000: 8, 10000: 12, 100000: 14}  # training examples of the papers -> those of the small files
 MEASURABLE = [name for name in NAMES if config_of(name).command]
 OTHER_COMMANDS = {  # that a table's file names beside the one it prints
     "rocketqa_comparison": (
@@ -45,18 +38,10 @@ OTHER_COMMANDS = {  # that a table's file names beside the one it prints
     ),
     "abs_scheduling": "python run.py -m experiment=abs_msmarco table=abs_scheduling data.root=DIR",
 }
-POSITIONS = "backbone.max_positions=160"
-LENGTHS = {"query_length": 32, "passage_length": 100, "length": 100}  # tokens, of all that is trained
 OWN = {
     **{f"query_number{end}": ["++stages.query_as_context.candidates=1,5"] for end in ("_msmarco", "_cotmae_msmarco")},
     "abs_msmarco": ["stage.finetune.train_queries=14"],
-    "rocketqa_msmarco": [
-        *("stage.denoise.below=1", "stage.pseudo_label.positive=0.01", "stage.pseudo_label.negative=0"),
-    ],
-    "ablation/rocketqa_comparison": [
-        *("stage.denoise.below=1", "stage.pseudo_label.positive=0.01", "stage.pseudo_label.negative=0"),
-        "data.unlabelled_queries=10",
-    ],
+    "ablation/rocketqa_comparison": ["data.unlabelled_queries=10"],
 }
 RUNS = [(name, str(config_of(name).command)) for name in MEASURABLE] + list(OTHER_COMMANDS.items())
 
@@ -66,8 +51,7 @@ class Small:
     """Small files, by the beginning of the recipes that read them, and checkpoints of small models."""
 
     roots: dict[str, Path]
-    encoder: Path
-    generator: Path
+    checkpoints: Checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +67,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
         name = {"cqadupstack": "cqadupstack/android"}.get(str(column.collection), str(column.collection))
         if name != "average":
             write_beir(folder / "beir" / name, some_text(documents=4, seed=len(name)))
-    done = run_command(
-        "experiment=condenser_wikipedia", f"data.root={write_documents(folder / 'text', TEXT)}", *MODEL, POSITIONS,
-        "stages.condenser.steps=1", "stages.condenser.epochs=null", f"output_root={folder / 'out'}", "logger=csv",
-    ).sound()  # fmt: skip
-    encoder = (done.folder / "stages" / "condenser").resolve()
-    save_small_t5(folder / "t5", (done.folder / "stages" / "tokenizer").resolve())
     roots = {
         "cocondenser_msmarco_document": write_marco_documents(folder / "documents", TEXT),
         "cocondenser_beir": folder / "beir",
@@ -99,7 +77,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
         **{one: write_dpr(folder / "t", TEXT, "trivia") for one in ("cocondenser_triviaqa", "low_data_triviaqa")},
         "": marco,
     }
-    return Small(roots, encoder, folder / "t5")
+    return Small(roots, small_checkpoints(folder, TEXT))
 
 
 def arguments(command: str, small: Small) -> list[str]:
@@ -113,42 +91,14 @@ def arguments(command: str, small: Small) -> list[str]:
     words = []
     for word in given:
         key, sign, value = word.partition("=")
-        value = str(small.encoder) if value == "FOLDER" else places.get(key, value)
+        value = str(small.checkpoints.encoder) if value == "FOLDER" else places.get(key, value)
         words.append(f"{key}{sign}{value}")
     if recipe.startswith("ablation/"):
         words += ["data=squad", f"data.root={root}"] if root == small.roots["ablation/"] else []
         words += [*MODEL, "seed=1"]
     else:
-        models = [f"backbone.{key}={small.encoder}" for key in ("name", "tokenizer")]
-        words += [*(one for one in MODEL if not one.startswith("backbone")), *models]
-    return [*words, *few(recipe, small), *OWN.get(recipe, [])]
-
-
-def few(recipe: str, small: Small) -> Iterator[str]:
-    """Two steps of everything that trains, inputs that fit, and the local checkpoint instead of those on the hub."""
-    whole = conf_pages.read(PROJECT / "conf" / "experiment" / f"{recipe}.yaml").whole()
-    for name, given in whole["stages"].items():
-        kind = (given or {}).get("stage")
-        fields = registry()[kind].config.model_fields if kind else {}
-        if "max_grad_norm" in fields:
-            yield from (f"++stages.{name}.{key}" for key in ("steps=2", "epochs=null", "token_budget=null"))
-        if kind in ("finetune", "train_cross_encoder"):
-            yield f"++stages.{name}.batch_size=4"
-        lengths = {key: tokens for key, tokens in LENGTHS.items() if key in fields}
-        yield from (f"++stages.{name}.{key}={tokens}" for key, tokens in lengths.items())
-        for key, value in (given or {}).get("backbone", {}).items():
-            if "/" in str(value):
-                yield f"stages.{name}.backbone.{key}={small.encoder}"
-        if kind == "tokenizer" and "name" in given:
-            yield f"stages.{name}.name={small.encoder}"
-        if kind == "generate_queries" and given.get("model", True):
-            yield from (f"++stages.{name}.{key}" for key in (f"model={small.generator}", "max_tokens=8"))
-    for sizes in whole.get("hydra", {}).get("sweeper", {}).get("params", {}).items():
-        key, values = sizes
-        for size, smaller in SIZES.items():
-            values = re.sub(rf"\b{size}\b", str(smaller), str(values))
-        if values != str(sizes[1]):
-            yield f"{key}={values}"
+        words += models(small.checkpoints)
+    return [*words, *few(recipe, small.checkpoints), *OWN.get(recipe, [])]
 
 
 def filled(config: TableConfig, rows: list[Row]) -> list[str]:

@@ -1,13 +1,15 @@
 """ColBERT, COIL and ME-BERT from the command line: the table, the index, what is kept, what people get wrong."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from killed_runs import checkpoints, kill, start, wait
-from small_runs import MODEL, Done, artifact_files, half_written, metrics_of, run_command
+from small_runs import MODEL, Done, amount, artifact_files, costs, half_written, metrics_of, run_command
 from test_bad_input import one_line
 
 from condensery.baselines.late_interaction_index import index as index_module
@@ -49,6 +51,15 @@ def test_every_row_is_in_the_table(done: Done) -> None:
     assert list(metrics_of(done.folder)) == rows
 
 
+@pytest.mark.parametrize("name", ["colbert.index", "coil.index", "me_bert.index"])
+def test_the_index_is_about_as_large_as_a_dry_run_expects(
+    name: str, done: Done, recipe: list[str], tmp_path: Path
+) -> None:
+    planned = run_command(*recipe, "dry_run=plan", f"output_root={tmp_path}").sound()
+    made = sum(stage(done, name).manifest["files"].values())
+    assert amount(costs(planned.out)[name][3]) == pytest.approx(made, rel=0.5)
+
+
 @pytest.mark.parametrize("name", ["colbert", "coil", "me_bert"])
 def test_manifests_have_validation_and_costs(done: Done, name: str) -> None:
     assert 0 < stage(done, name).manifest["metrics"]["val/mrr@10"] <= 1
@@ -82,6 +93,26 @@ def test_exact_search_ranks_all_passages_by_their_scores(
     by_text: Any = index
     asked = by_text.search_texts(list(collection.queries.column("text").take(queries)), 10)
     np.testing.assert_allclose(asked[0], scores[:, :10], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["colbert", "coil", "me_bert"])
+def test_a_card_says_what_it_is_and_its_program_runs(name: str, done: Done) -> None:
+    folder = stage(done, name).path
+    card = (folder / "README.md").read_text()
+    front = yaml.safe_load(card.split("---\n")[1])
+    assert front["library_name"] == ("sentence-transformers" if name == "colbert" else "condensery")
+    assert {"condensery", "late-interaction"} <= set(front["tags"])
+    assert "dense-retrieval" not in front["tags"]
+    what, size = {"colbert": ("A ColBERT", 64), "coil": ("A COIL", 32), "me_bert": ("An ME-BERT", 256)}[name]
+    assert f"{what}: a " in card
+    assert f"{size} dimensions" in card
+    assert "Fine-tuned on judged queries" in card
+    assert "- `beir`" in card
+    assert "- `steps`: 4\n" in card
+    assert "/tmp" not in card
+    (program,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    assert '"finetune_late_interaction"' in program
+    exec(program.replace('"finetune_late_interaction"', f'"{folder}"'), {})
 
 
 def test_over_candidates_only_their_order_is_that_of_colbert(done: Done) -> None:

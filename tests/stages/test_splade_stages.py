@@ -1,13 +1,15 @@
 """SPLADE from the command line: the table, the index, what is kept, what people get wrong."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from killed_runs import checkpoints, kill, start, wait
-from small_runs import MODEL, Done, artifact_files, half_written, metrics_of, run_command
+from small_runs import MODEL, Done, amount, artifact_files, costs, half_written, metrics_of, run_command
 from test_bad_input import one_line
 
 from condensery.baselines.splade_index import index as index_module
@@ -51,6 +53,23 @@ def test_the_table_and_the_manifest_say_what_it_reaches_and_costs(done: Done) ->
     assert metrics["bytes_per_passage"] == pytest.approx(8 * counts.sum() / 120 + counts.itemsize, abs=2)
     assert stage(done, "splade.evaluation").manifest["metrics"]["milliseconds_per_query"] > 0
     assert 0 < stage(done, "splade").manifest["metrics"]["val/mrr@10"] <= 1
+
+
+def test_its_card_says_what_it_is_and_its_program_runs(done: Done) -> None:
+    folder = stage(done, "splade").path
+    card = (folder / "README.md").read_text()
+    assert {"sparse-encoder", "sentence-transformers"} <= set(yaml.safe_load(card.split("---\n")[1])["tags"])
+    assert "A SPLADE: " in card
+    assert "- `passage_flops`: 0.03\n" in card
+    assert "It was trained with queries of 32 tokens and passages of 48." in card
+    assert "/tmp" not in card
+    (program,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    exec(program.replace('"finetune_splade"', f'"{folder}"'), {})
+
+
+def test_a_dry_run_expects_two_terms_a_token(recipe: list[str], done: Done, tmp_path: Path) -> None:
+    planned = costs(run_command(*recipe, "dry_run=plan", f"output_root={tmp_path}").sound().out)["splade.index"][3]
+    assert 0 < amount(planned) < sum(stage(done, "splade.index").manifest["files"].values()), "4 steps leave more terms"
 
 
 def test_search_is_the_inner_product_of_all_pairs(done: Done) -> None:

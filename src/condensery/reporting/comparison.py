@@ -4,7 +4,7 @@ The best number of each block is marked.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
 from condensery.reporting.plain import as_typed
@@ -29,9 +29,17 @@ from condensery.reporting.table import (
 )
 from condensery.reporting.table_layout import ColumnLayout, OwnRow, TableLayout, published_rows
 
+PUBLISHED, NOT_MEASURED = "published", "not measured"
+RECIPE = re.compile(r"\bexperiment=([\w/]+)")
+
 
 def comparison(
-    layout: TableLayout, rows: Sequence[Row], split: str, baseline: str | None = None, title: str = ""
+    layout: TableLayout,
+    rows: Sequence[Row],
+    split: str,
+    baseline: str | None = None,
+    title: str = "",
+    studies: Sequence[str] = (),
 ) -> Table:
     """Build the table that ``layout`` describes: its published rows, then the measured rows that fit its columns.
 
@@ -41,12 +49,13 @@ def comparison(
         split: split of the measured numbers in columns whose layout names no split.
         baseline: name of the line against which measured lines are tested. Without such a line, nothing is tested.
         title: the title if the layout has no title.
+        studies: studies of the table; of several commands that measure a published row, those of these studies are shown.
 
     Raises:
         UserError: systems, or seeds of one system, were evaluated on different queries.
     """
     table = Table(layout.title or title, list(layout.columns), [], [])
-    notes = _add_published(table, layout)
+    notes = _add_published(table, layout, studies)
     complete = [row for row in rows if not row.failed]
     means, of_means = _means(layout, complete)
     own, left_out = _measured(layout, [*complete, *means], split)
@@ -60,6 +69,7 @@ def comparison(
     ]
     if left_out:
         table.notes.append(f"Measured, but with no number for these columns: {', '.join(left_out)}.")
+    table.notes += _origins(table)
     for column in layout.columns.values():
         baseline = baseline.removesuffix(column.ending) if baseline else baseline
     if baseline is not None and own:
@@ -75,7 +85,7 @@ def _within(layout: TableLayout) -> str:
     return f" (published ones: within {layout.within:g} of it)" if layout.within else ""
 
 
-def _add_published(table: Table, layout: TableLayout) -> list[str]:
+def _add_published(table: Table, layout: TableLayout, studies: Sequence[str]) -> list[str]:
     """Add the published blocks to ``table``, and return notes: the papers' citations, and the notes on the papers' tables."""
     papers: dict[str, str] = {}
     notes: dict[str, None] = {}
@@ -90,14 +100,47 @@ def _add_published(table: Table, layout: TableLayout) -> list[str]:
         blocks.setdefault(name, []).append(cells)
         table.names.append(label)
         table.cells.append(cells)
-        table.sources.append(given.source if isinstance(given, OwnRow) else ", ".join(row.source for row in rows))
+        source = given.source if isinstance(given, OwnRow) else ", ".join(row.source for row in rows)
+        table.sources.append(f"{PUBLISHED}, {source}")
+        table.origins.append(_how_measured(rows, studies))
         papers |= {row.paper.key: row.paper.citation for row in rows}
         notes |= dict.fromkeys(note for row in rows for note in row.table.notes)
     best = [column.best for column in layout.columns.values()]
     for name, lines in blocks.items():
         mark_best(lines, best, layout.within)
-        table.blocks.append(Block(f"published: {name}" if name else "published", len(lines), published=True))
+        table.blocks.append(Block(f"{PUBLISHED}: {name}" if name else PUBLISHED, len(lines), published=True))
     return ["In italics what papers print, not measured here."] * bool(blocks) + [*papers.values(), *notes]
+
+
+def _how_measured(rows: Sequence[PublishedRow], studies: Sequence[str]) -> str:
+    """Return the commands that measure a published line; if there are none, the reasons why."""
+    commands = dict.fromkeys(command for row in rows for command in row.commands)
+    own = [one for one in commands if {name.replace("/", "-") for name in RECIPE.findall(one)} & {*studies}]
+    if commands:
+        return " or ".join(own or commands)
+    reasons = "; ".join(dict.fromkeys(row.reason for row in rows if row.reason))
+    return f"{NOT_MEASURED}: {reasons}" if reasons else ""
+
+
+def _origins(table: Table) -> list[str]:
+    """Return notes that say how each line was or would be measured. Published lines with the same command have one note."""
+    measured: list[str] = []
+    published: dict[str, list[str]] = {}
+    for block, places in table.by_block():
+        others = [table.names[i] for one, at in table.by_block() for i in at if one.published == block.published]
+        for i in (i for i in places if table.origins[i]):
+            name = table.names[i]
+            if others.count(name) > 1:
+                name = f"{block.heading.partition(': ')[2] or block.heading}: {name}"
+            if block.published:
+                published.setdefault(table.origins[i], []).append(name)
+            else:
+                measured.append(f"Measured: {name}: {table.origins[i]}.")
+    for origin, names in published.items():
+        what, is_none, why = origin.partition(f"{NOT_MEASURED}: ")
+        shown = "; ".join(names)
+        measured.append(f"Not measured: {shown}: {why}." if is_none else f"To measure {shown}: {what}")
+    return measured
 
 
 def published_cell(reference: str) -> Cell:
@@ -148,9 +191,18 @@ def _add_measured(table: Table, heading: str, measured: Measured, layout: TableL
     table.names += measured.names
     table.cells += cells
     seeds = [max(len(rows) for rows in line) for line in measured.seeds]
-    table.sources += [f"{number} seeds" if number > 1 else "1 seed" for number in seeds]
+    table.sources += [f"measured, {number} seeds" if number > 1 else "measured, 1 seed" for number in seeds]
+    table.origins += [_artifacts(row for rows in line for row in rows) for line in measured.seeds]
     table.blocks.append(Block(heading, len(cells)))
     return cells
+
+
+def _artifacts(rows: Iterable[Row]) -> str:
+    """Return the artifacts behind a measured line, by seed."""
+    by_seed: dict[int | None, dict[str, None]] = {}
+    for row in (row for row in rows if row.artifact):
+        by_seed.setdefault(row.seed, {})[row.artifact] = None
+    return "; ".join(f"seed {MISSING if seed is None else seed} {', '.join(own)}" for seed, own in by_seed.items())
 
 
 def _means(layout: TableLayout, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:

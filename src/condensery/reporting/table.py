@@ -109,8 +109,9 @@ class Table:
         names: labels of the lines.
         cells: cells of each line.
         sources: source of each line's numbers; empty if all numbers were measured in one run.
+        origins: how each line was or would be measured: artifacts, commands, or why not; empty if there are no ``sources``.
         blocks: blocks of lines, in order; empty if all lines form one block without a heading.
-        turned: whether the table is transposed. ``sources`` and ``blocks`` then belong to columns.
+        turned: whether the table is transposed. ``sources``, ``origins`` and ``blocks`` then belong to columns.
         conclusion: result of the table in one or two sentences; may be empty.
         notes: sentences below the table.
         comparisons: comparisons of measured lines with the baseline.
@@ -123,6 +124,7 @@ class Table:
     notes: list[str] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     turned: bool = False
     conclusion: str = ""

@@ -20,7 +20,7 @@ from condensery.reporting.table import COMPARED, MARK, MISSING, Block, Cell, Tab
 from condensery.system.files import atomic
 from condensery.system.spreadsheets import NUMBER, harmless
 
-SOURCE = "source"
+SOURCE, ORIGIN = "source", "how it is measured"
 ABOUT_COMPARED = (
     "p is of the test over queries, after Holm's correction. The 95 % interval and the last p, of each test by itself, take "
     "the seeds as drawn at random as well as the queries (Clark 1973); a line with one seed has no spread over seeds."
@@ -60,6 +60,7 @@ def one_lined(table: Table) -> Table:
         notes=[one_line(text) for text in table.notes],
         comparisons=[replace(one, name=one_line(one.name), column=one_line(one.column)) for one in table.comparisons],
         sources=[one_line(text) for text in table.sources],
+        origins=[one_line(text) for text in table.origins],
         blocks=[replace(block, heading=one_line(block.heading)) for block in table.blocks],
         conclusion=one_line(table.conclusion),
     )
@@ -221,7 +222,8 @@ def records(table: Table) -> tuple[list[str], list[list[str]]]:
 
     The column of a metric holds only the numbers. After it, further columns are added if any line needs them: the standard
     deviation over seeds, the p-value against the baseline, and the different numbers of papers that disagree. If papers
-    disagree, the column of the metric holds the highest number. A missing value is an empty string.
+    disagree, the column of the metric holds the highest number. A missing value is an empty string. The last column says how
+    each line was or would be measured.
     """
     table = one_lined(table.turn() if table.turned else table)
     header = [*(["block"] if table.blocks else []), "row", *([SOURCE] if table.sources else [])]
@@ -237,6 +239,9 @@ def records(table: Table) -> tuple[list[str], list[list[str]]]:
                 header.append(f"{label} {kind}".rstrip())
                 for line, one in zip(lines, texts, strict=True):
                     line.append(one[kind])
+    if table.origins:
+        header.append(ORIGIN)
+        lines = [[*line, origin] for line, origin in zip(lines, table.origins, strict=True)]
     return header, lines
 
 
@@ -291,7 +296,7 @@ def show(table: Table, console: Console | None = None) -> None:
             shown.add_row(*map(_text, line))
     console.print(shown)
     for note in table.notes:
-        console.print(Text(note))
+        console.print(Text(note), soft_wrap="python run.py" in note)  # a command is copied as one line
     if table.conclusion:
         console.print(Text(f"\n{table.conclusion}"))
 

@@ -21,6 +21,8 @@ _METHODS = {
     "pretrain_contrastive": "Trained by the contrast of pairs of texts, in its own vectors",
     "finetune": "Fine-tuned on judged queries, contrastively",
     "finetune_sentences": "Fine-tuned on sentences",
+    "finetune_late_interaction": "Fine-tuned on judged queries, contrastively",
+    "finetune_splade": "Fine-tuned on judged queries, contrastively and with FLOPS regularisation",
 }
 
 

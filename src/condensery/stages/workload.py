@@ -32,6 +32,7 @@ class Sizes:
         passage_length: maximum tokens of a passage for the encoder.
         same_passages: whether training changed only the query tower, so that passage vectors are the same.
         dimensions: dimensions of an index's vectors; 0 = a lexical index.
+        token_numbers, token_vectors: numbers and vectors that an encoder of token vectors makes of a passage.
         members: the indexes that a fused index combines.
         negatives: total number of mined negatives, over all queries.
         sentences: sizes of the examples of a sentence task.
@@ -43,6 +44,8 @@ class Sizes:
     passage_length: int | None = None
     same_passages: bool | None = None
     dimensions: int | None = None
+    token_numbers: float | None = None
+    token_vectors: float | None = None
     members: "tuple[Sizes, ...] | None" = None
     negatives: float | None = None
     sentences: SentenceSizes | None = None

@@ -25,6 +25,7 @@ from condensery.losses.gradient_cache import wide
 from condensery.models.biencoder import QUERY, BiEncoder
 from condensery.models.encoder import Encoder
 from condensery.models.packing import PackedLayout
+from condensery.ranges import Count, CountOrZero, Length
 from condensery.tokens.batches import Chunk
 
 Method = Literal["colbert", "coil", "me_bert"]
@@ -47,12 +48,12 @@ class Interaction:
     """
 
     method: Method
-    dimensions: int
-    query_length: int
-    passage_length: int
-    first: int = 0
-    whole: int = 0
-    mask: int = 0
+    dimensions: Count
+    query_length: Length
+    passage_length: Length
+    first: CountOrZero = 0
+    whole: CountOrZero = 0
+    mask: CountOrZero = 0
     markers: tuple[int, ...] = ()
     left_out: tuple[int, ...] = ()
 

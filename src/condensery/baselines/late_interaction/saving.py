@@ -9,15 +9,17 @@ import torch
 from tokenizers import AddedToken
 
 from condensery.baselines.late_interaction.model import Interaction, TokenEncoder
+from condensery.errors import UserError
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.models.checkpoints.head import load_head, save_head
 from condensery.models.checkpoints.loading import quiet
+from condensery.models.checkpoints.metadata import read_record
 from condensery.models.checkpoints.saving import load_encoder
-from condensery.models.checkpoints.sentence_transformers import ABOUT, MODULES, TRANSFORMER, SavedDense
+from condensery.models.checkpoints.sentence_transformers import SavedDense, write_multi_vector
 from condensery.models.encoder import Encoder
 from condensery.models.pooling import head_of
 from condensery.models.vectors import DenseShape
-from condensery.system.files import read_json, write_json
+from condensery.system.files import write_json
 from condensery.tokens.tokenizer import load_tokenizer
 
 OWN, DENSE, WHOLE = "late_interaction.json", "1_Dense", "whole"  # what Interaction says; folders of the further layers
@@ -72,35 +74,21 @@ def save_token_encoder(model: TokenEncoder, folder: Path, tokenizer: Path | str)
         save_head(head, [path] * len(head))
     write_json(folder / OWN, asdict(about))
     if about.method == "colbert":
-        _write_multi_vector(folder, about, int(model.query.model.config.hidden_size))
-
-
-def _write_multi_vector(folder: Path, about: Interaction, hidden: int) -> None:
-    """Write the files from which sentence-transformers builds a ``MultiVectorEncoder``."""
-    tokens = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
-    dense = {"in_features": hidden, "out_features": about.dimensions, "bias": False}
-    modules = {
-        "": "base.modules.transformer.Transformer",
-        DENSE: "base.modules.dense.Dense",
-        "2_Normalize": "base.modules.normalize.Normalize",
-        "3_Mask": "multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
-    }
-    named = [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in modules.items()]
-    write_json(folder / MODULES, [{"idx": idx, "name": str(idx), **module} for idx, module in enumerate(named)])
-    write_json(folder / DENSE / "config.json", {**dense, "activation_function": "torch.nn.Identity", **tokens})
-    write_json(folder / "2_Normalize" / "config.json", tokens)
-    write_json(folder / "3_Mask" / "config.json", {"skiplist_words": list(string.punctuation)})
-    filled = {"strategy": "fixed", "attend": True, "token": None, "length": about.query_length}
-    write_json(folder / TRANSFORMER, {"max_seq_length": about.passage_length, "query_expansion": filled})
-    prompts = {"query": f"{MARKERS[QUERY]} ", "document": f"{MARKERS[PASSAGE]} "}
-    write_json(folder / ABOUT, {"model_type": "MultiVectorEncoder", "prompts": prompts, "similarity_fn_name": "maxsim"})
+        sizes = int(model.query.model.config.hidden_size), about.dimensions
+        signs, prefixes = list(string.punctuation), (f"{MARKERS[QUERY]} ", f"{MARKERS[PASSAGE]} ")
+        write_multi_vector(folder, sizes, (about.query_length, about.passage_length), prefixes, signs, DENSE)
 
 
 def load_token_encoder(folder: Path) -> TokenEncoder:
-    """Load a folder that ``save_token_encoder`` wrote. Raises ``UserError`` if a file is missing or has other tensors."""
-    saved = read_json(folder / OWN)
-    about = Interaction(**{**saved, "markers": tuple(saved["markers"]), "left_out": tuple(saved["left_out"])})
-    encoder = load_encoder(folder)
+    """Load a folder that ``save_token_encoder`` wrote.
+
+    Raises:
+        UserError: a file is missing or damaged, or has other tensors.
+    """
+    about, encoder = read_record(folder / OWN, Interaction), load_encoder(folder)
+    largest = max(0, about.mask, *about.markers, *about.left_out)
+    if largest >= encoder.model.config.vocab_size or len(about.markers) != 2 * (about.method == "colbert"):
+        raise UserError(f"{folder / OWN}: its ids are not of this method and vocabulary; copy the checkpoint anew")
     hidden = int(encoder.model.config.hidden_size)
     encoder.head, whole = (
         load_head([SavedDense(folder / name, _shape(about, hidden, size))] if size else [], hidden)

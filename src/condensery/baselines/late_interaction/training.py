@@ -11,9 +11,11 @@ from condensery.baselines.late_interaction.model import Interaction, TokenEncode
 from condensery.baselines.late_interaction.saving import new_token_encoder, save_token_encoder
 from condensery.losses.info_nce import info_nce
 from condensery.losses.retrieval_loss import RetrievalLoss
+from condensery.models.checkpoints.card import Described
 from condensery.ranges import Positive
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
+from condensery.stages.card import card_of, name_of_data
 from condensery.stages.finetuning.training_queries import training_queries
 from condensery.stages.training import initial_towers, loop_settings, run_training, validation_sample
 from condensery.text.collection import Collection
@@ -74,9 +76,14 @@ class LateInteractionModule(BiEncoderModule):
         scores = self.loss.scores(queries, passages)  # (q, p)
         return {"val/mrr@10": float(reciprocal_ranks(scores, torch.eye(scores.shape[1]).to(scores), sample).mean())}
 
-    def save_pretrained(self, folder: Path | str, tokenizer: Path | str | None = None, *_: Any) -> None:
-        """Save the encoder (``save_token_encoder``), without a model card; None = the tokenizer of the data module."""
-        save_token_encoder(self.model, Path(folder), str(tokenizer or self.saved_with))
+    def described(self) -> Described:
+        """Return what the model card says of the vectors."""
+        library = "sentence-transformers" if self.model.about.method == "colbert" else "condensery"
+        text = Path(__file__).with_name("card.md")
+        return Described(text, {"about": self.model.about}, ["late-interaction"], library)
+
+    def _save(self, folder: Path, tokenizer: Path | str, lengths: tuple[int, int]) -> None:
+        save_token_encoder(self.model, folder, str(tokenizer))
 
 
 def finetune(config: FinetuneLateInteractionConfig, context: Context) -> dict[str, Any]:
@@ -96,5 +103,6 @@ def finetune(config: FinetuneLateInteractionConfig, context: Context) -> dict[st
     module = LateInteractionModule(model, temperature=config.temperature, **config.optimiser())
     sample = validation_sample(config, module, context, data.lengths)
     values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)
-    module.save_pretrained(context.folder, context.input("tokenizer"))
+    card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
+    module.save_pretrained(context.folder, context.input("tokenizer"), card=card)
     return {"queries": len(training.rows), **by_text, **values}

@@ -42,12 +42,17 @@ class LateInteractionIndexConfig(StageConfig):
     """passages per shard; a restart keeps complete shards"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of encoding all passages; a passage has as many vectors as tokens."""
+        """Estimate the work of encoding all passages.
+
+        A vector has its numbers and a key of four bytes; a passage has a count of eight bytes.
+        """
         sizes = known(read)
         texts, size, longest = sizes.collection, sizes.encoder, sizes.passage_length or 180
         if size is None or texts.passages is None or texts.passage_tokens is None:
             return Work(sizes)
         length = min(texts.passage_tokens + 2, longest)
         step = Step(size, texts.passages, length, self.chunk_tokens, trained=False, precision=self.precision)
-        compared = 0 if self.retriever else int(32 * length * 128)  # as if a passage had one vector of so many numbers
-        return Work(replace(sizes, dimensions=compared), 1, step, seconds=0.0)
+        numbers, vectors = sizes.token_numbers or length * 128, sizes.token_vectors or length
+        compared = 0 if self.retriever else int(32 * numbers)  # as if a passage had one vector of so many numbers
+        each = numbers * (2 if self.dtype == "float16" else 4) + 4 * vectors + 8
+        return Work(replace(sizes, dimensions=compared), 1, step, seconds=0.0, disk=each * texts.passages)

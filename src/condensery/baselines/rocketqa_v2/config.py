@@ -1,7 +1,7 @@
 """Configs of the stages of RocketQAv2 (Ren et al. 2021)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -25,6 +25,7 @@ class TrainJointlyConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     re-ranker out of it.
     """
 
+    data_checks: ClassVar = {**QueriesConfig.data_checks, "corpus": ["judged", "apart_from_dev", "enough_passages"]}
     init_reranker: Annotated[str, Input("cross_encoder")]
     """the stage with the initial re-ranker (train_cross_encoder)"""
     negatives_per_query: Count = 127

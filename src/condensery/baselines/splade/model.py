@@ -16,7 +16,7 @@ from condensery.models.checkpoints.backbone import load_masked_language_model
 from condensery.models.checkpoints.loading import quiet
 from condensery.models.checkpoints.metadata import ABOUT, read_about
 from condensery.models.checkpoints.sentence_transformers import ABOUT as THEIR_ABOUT
-from condensery.models.checkpoints.sentence_transformers import MODULES, TRANSFORMER
+from condensery.models.checkpoints.sentence_transformers import TRANSFORMER, write_list
 from condensery.models.encoder import Encoder
 from condensery.models.packing import PackedLayout
 from condensery.system.files import write_json
@@ -104,8 +104,7 @@ def save_sparse_encoder(model: SparseEncoder, folder: Path, tokenizer: Path | st
         "": "base.modules.transformer.Transformer",
         "1_SpladePooling": "sparse_encoder.modules.splade_pooling.SpladePooling",
     }
-    named = [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in kinds.items()]
-    write_json(folder / MODULES, [{"idx": idx, "name": str(idx), **module} for idx, module in enumerate(named)])
+    write_list(folder, kinds)
     write_json(folder / TRANSFORMER, {"transformer_task": "fill-mask", "max_seq_length": lengths[1]})
     pooling = {"pooling_strategy": "max", "activation_function": "relu", "embedding_dimension": model.hidden_size}
     write_json(folder / POOLING / "config.json", pooling)

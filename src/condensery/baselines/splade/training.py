@@ -11,8 +11,10 @@ from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.checkpoints.backbone import load_masked_language_model, masked_language_model
+from condensery.models.checkpoints.card import Described
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
+from condensery.stages.card import card_of, name_of_data
 from condensery.stages.finetuning.training_queries import training_queries
 from condensery.stages.training import loop_settings, run_training, validation_sample
 from condensery.text.collection import Collection
@@ -43,15 +45,12 @@ class SpladeModule(BiEncoderModule):
         self.loss.step = self.global_step
         return super().objective(batch)
 
-    def save_pretrained(
-        self,
-        folder: Path | str,
-        tokenizer: Path | str | None = None,
-        lengths: tuple[int, int] | None = None,
-        *_: Any,
-    ) -> None:
-        """Save the encoder (``save_sparse_encoder``), without a model card; None = as the data module has them."""
-        save_sparse_encoder(self.model, Path(folder), str(tokenizer or self.saved_with), lengths or self.lengths)
+    def described(self) -> Described:
+        """Return what the model card says of the vectors."""
+        return Described(Path(__file__).with_name("card.md"), {}, ["sparse-encoder", "splade"])
+
+    def _save(self, folder: Path, tokenizer: Path | str, lengths: tuple[int, int]) -> None:
+        save_sparse_encoder(self.model, folder, str(tokenizer), lengths)
 
 
 def _check_alive(module: SpladeModule, batch: Batch, stage: str) -> None:
@@ -97,5 +96,6 @@ def finetune(config: FinetuneSpladeConfig, context: Context) -> dict[str, Any]:
     _check_alive(module, data.batches.batch(0), context.stage_name)
     sample = validation_sample(config, module, context, data.lengths)
     values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)
-    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
+    card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
+    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths, card)
     return {"queries": len(training.rows), **by_text, **values}

@@ -35,11 +35,15 @@ class SpladeIndexConfig(StageConfig):
     """passages per shard; a restart keeps complete shards"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of encoding all passages."""
+        """Estimate the work of encoding all passages.
+
+        How many terms a passage keeps is known after the training alone. Two for each of its tokens are assumed, each with a
+        weight and a number of four bytes, and a count of four bytes. A short training leaves far more.
+        """
         sizes = known(read)
         texts, size, longest = sizes.collection, sizes.encoder, sizes.passage_length or 256
         if size is None or texts.passages is None or texts.passage_tokens is None:
             return Work(sizes)
         length = min(texts.passage_tokens + 2, longest)
         step = Step(size, texts.passages, length, self.chunk_tokens, trained=False, precision=self.precision)
-        return Work(replace(sizes, dimensions=0), 1, step, seconds=0.0)
+        return Work(replace(sizes, dimensions=0), 1, step, seconds=0.0, disk=(16 * length + 4) * texts.passages)

@@ -24,6 +24,23 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Described:
+    """What the card says of a model that does not make one dense vector of a text.
+
+    Attributes:
+        template: file with the text that describes the model and shows a program, in the language of ``card.md``.
+        values: further values for the template, by name.
+        tags: the hub's tags of such models.
+        library: name of the library that opens the model.
+    """
+
+    template: Path
+    values: Mapping[str, Any]
+    tags: Sequence[str]
+    library: str = "sentence-transformers"
+
+
+@dataclass(frozen=True)
 class Card:
     """The contents of a model card.
 
@@ -47,21 +64,26 @@ class Card:
     measured: Sequence[Measured] = ()
     licence: str | None = None
 
-    def text(self, name: str, settings: VectorSettings, lengths: tuple[int, int]) -> str:
+    def text(self, name: str, settings: VectorSettings | Described, lengths: tuple[int, int]) -> str:
         """Return the text of the whole card.
 
         Args:
             name: name under which a reader would load the model.
-            settings: vector settings of the model.
+            settings: vector settings of the model, or what it makes in place of one dense vector.
             lengths: maximum query length and passage length in tokens.
         """
         from jinja2 import Template  # a dry run imports this module and renders no card
 
-        template = Template(TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True)
-        given = {"card": self, "name": name, "settings": settings, "lengths": lengths, "shown": _shown, "repr": repr}
-        return template.render(given, front=self._front(name), pooled=POOLED[settings.pooling]) + "\n"
+        def filled(file: Path, **values: Any) -> str:
+            template = Template(file.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True)
+            return template.render(values, card=self, name=name, settings=settings, lengths=lengths, repr=repr)
 
-    def _front(self, name: str) -> str:
+        kind = _DENSE if isinstance(settings, VectorSettings) else settings
+        pooled = POOLED[settings.pooling] if isinstance(settings, VectorSettings) else ""
+        about = filled(kind.template, pooled=pooled, **kind.values)
+        return filled(TEMPLATE, front=self._front(name, kind), about=about, shown=_shown) + "\n"
+
+    def _front(self, name: str, kind: Described) -> str:
         from huggingface_hub import EvalResult, ModelCardData
 
         results = [
@@ -72,13 +94,16 @@ class Card:
         front = ModelCardData(
             base_model=self.base_model,
             eval_results=results or None,
-            library_name="sentence-transformers",
+            library_name=kind.library,
             license=self.licence or _UNKNOWN,
             model_name=name.rpartition("/")[2],
-            pipeline_tag="sentence-similarity",
-            tags=[_LIBRARY, "sentence-transformers", "feature-extraction", "dense-retrieval"],
+            pipeline_tag="sentence-similarity" if kind is _DENSE else "feature-extraction",
+            tags=[*dict.fromkeys((_LIBRARY, kind.library, "feature-extraction", *kind.tags))],
         )
         return front.to_yaml()
+
+
+_DENSE = Described(Path(__file__).with_name("card_dense.md"), {}, ["dense-retrieval"])
 
 
 def write_card(folder: Path, text: str) -> None:

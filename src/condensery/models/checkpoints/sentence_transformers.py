@@ -1,6 +1,6 @@
 """The sentence-transformers files of a retriever: written into saved folders, and read from folders of other origin."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -91,18 +91,13 @@ def write_modules(
     layers = [*head, *([None] if settings.normalise else [])]
     behind = [("Normalize" if shape is None else "Dense") for shape in layers]
     paths = [f"{place}_{kind}" for place, kind in enumerate(behind, start=2)]
-    modules = [
-        {"idx": place, "name": str(place), "path": path, "type": f"{_LIBRARY}models.{kind}"}
-        for place, (path, kind) in enumerate(
-            [("", "Transformer"), (POOLING, "Pooling"), *zip(paths, behind, strict=True)]
-        )
-    ]
+    kinds = {"": "Transformer", POOLING: "Pooling", **dict(zip(paths, behind, strict=True))}
     prompts = {"query": settings.query_prefix, "document": settings.passage_prefix}
     cut = settings.truncate_dim
     about: dict[str, Any] = {"similarity_fn_name": "cosine" if cut and settings.normalise else "dot"}
     about |= {"prompts": prompts if any(prompts.values()) else {}, **({"truncate_dim": cut} if cut else {})}
     flags: tuple[Pooling, ...] = ("cls", "mean", settings.pooling)
-    write_json(folder / MODULES, modules)
+    write_list(folder, {path: f"models.{kind}" for path, kind in kinds.items()})
     write_json(folder / TRANSFORMER, {"max_seq_length": max_length, "do_lower_case": False})
     write_json(folder / ABOUT, about)
     write_json(
@@ -130,7 +125,48 @@ def write_router(folder: Path, query: str) -> None:
         structure[route] = list(modules)
     parameters = {"default_route": "document", "allow_empty_key": True}
     write_json(folder / ROUTER, {"types": types, "structure": structure, "parameters": parameters})
-    write_json(folder / MODULES, [{"idx": 0, "name": "0", "path": "", "type": f"{_LIBRARY}models.{_ROUTERS[0]}"}])
+    write_list(folder, {"": f"models.{_ROUTERS[0]}"})
+
+
+def write_multi_vector(
+    folder: Path,
+    sizes: tuple[int, int],
+    lengths: tuple[int, int],
+    prefixes: tuple[str, str],
+    left_out: Sequence[str],
+    dense: str,
+) -> None:
+    """Write the files from which sentence-transformers builds a ``MultiVectorEncoder``: vectors of tokens, of length 1.
+
+    Args:
+        folder: folder of the checkpoint.
+        sizes: dimensions of a state and of a vector.
+        lengths: tokens that a query is filled up to, and maximum tokens of a passage.
+        prefixes: what stands before a query and before a passage.
+        left_out: words of a passage without a vector.
+        dense: folder of the layer behind the states, which has no bias.
+    """
+    modules = {
+        "": "base.modules.transformer.Transformer",
+        dense: "base.modules.dense.Dense",
+        "2_Normalize": "base.modules.normalize.Normalize",
+        "3_Mask": "multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+    }
+    write_list(folder, modules)
+    tokens = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+    write_json(folder / dense / "config.json", {**_described(DenseShape(*sizes, False, "Identity")), **tokens})
+    write_json(folder / "2_Normalize" / "config.json", tokens)
+    write_json(folder / "3_Mask" / "config.json", {"skiplist_words": [*left_out]})
+    filled = {"strategy": "fixed", "attend": True, "token": None, "length": lengths[0]}
+    write_json(folder / TRANSFORMER, {"max_seq_length": lengths[1], "query_expansion": filled})
+    prompts = dict(zip(("query", "document"), prefixes, strict=True))
+    write_json(folder / ABOUT, {"model_type": "MultiVectorEncoder", "prompts": prompts, "similarity_fn_name": "maxsim"})
+
+
+def write_list(folder: Path, modules: Mapping[str, str]) -> None:
+    """Write the list of the modules that sentence-transformers builds: folder of each -> its class within that library."""
+    named = [{"path": path, "type": f"{_LIBRARY}{kind}"} for path, kind in modules.items()]
+    write_json(folder / MODULES, [{"idx": place, "name": str(place), **one} for place, one in enumerate(named)])
 
 
 def _described(shape: DenseShape) -> dict[str, Any]:

@@ -200,7 +200,7 @@ def table_of(config: TableConfig, rows: Sequence[Row], title: str) -> Table:
     own baseline, rows are compared within each job.
     """
     if config.columns:
-        return comparison(config, rows, config.split, config.baseline, title)
+        return comparison(config, rows, config.split, config.baseline, title, config.studies)
     known = config.baseline is not None and any(
         config.baseline in (row.name, row.system) and not row.failed for row in rows
     )

@@ -1,5 +1,7 @@
 """Read the numbers printed in papers, with their sources. Tables show them next to measured numbers, never as measured.
 
+For each row a file has the command that measures it here, or the reason why there is none.
+
 Each file in this folder describes one paper: C is condenser, E its early version, CO cocondenser, Q query_as_context, and A
 adaptive_batch_scheduling. It contains the paper's tables, with their columns and rows, and every number as printed.
 ``CO/1/BM25`` names a row by paper, table and row. ``msmarco dev/MRR@10/1K`` names a column by data set, metric and, if there
@@ -50,7 +52,10 @@ class PublishedColumn(_Closed):
 class PublishedTable(_Closed):
     """A table of a paper.
 
-    ``rows``: class -> row -> the printed number in each column, or ``None`` if nothing is printed.
+    Attributes:
+        rows: class -> row -> the printed number in each column, or ``None`` if nothing is printed.
+        measured: command that measures rows here -> row -> the row of the command's recipe, which is of the same kind.
+        not_measured: row -> the reason why no recipe measures it.
     """
 
     caption: str
@@ -58,6 +63,8 @@ class PublishedTable(_Closed):
     unit: Literal["percent", "fraction"] = "percent"
     columns: list[PublishedColumn]
     rows: dict[str, dict[str, list[Decimal | None]]]
+    measured: dict[str, dict[str, str]] = {}
+    not_measured: dict[str, str] = {}
     notes: list[str] = []
 
     @model_validator(mode="after")
@@ -69,6 +76,11 @@ class PublishedTable(_Closed):
         for name, values in self.by_row().items():
             if len(values) != len(self.columns):
                 raise ValueError(f"row {name!r}: {len(values)} numbers for {len(self.columns)} columns")
+        by_command = {name for own in self.measured.values() for name in own}
+        if unknown := sorted((by_command | self.not_measured.keys()) - set(names)):
+            raise ValueError(f"measured, not_measured: no row is called {unknown[0]!r}{close_to(unknown[0], names)}")
+        if both := sorted(by_command & self.not_measured.keys()):
+            raise ValueError(f"row {both[0]!r} stands in measured and in not_measured")
         return self
 
     def by_row(self) -> dict[str, list[Decimal | None]]:
@@ -116,13 +128,19 @@ class Paper(_Closed):
 class PublishedRow:
     """A row of a paper's table.
 
-    ``number``: number of the table. ``values``: column key -> number, in the form that tables show.
+    Attributes:
+        number: number of the table.
+        values: column key -> number, in the form that tables show.
+        commands: commands that measure the row here.
+        reason: why there are none.
     """
 
     paper: Paper
     number: str
     table: PublishedTable
     values: dict[str, Decimal]
+    commands: tuple[str, ...] = ()
+    reason: str = ""
 
     @property
     def source(self) -> str:
@@ -187,4 +205,5 @@ def find(reference: str) -> PublishedRow:
     rows = table.by_row()
     if row not in rows:
         raise UserError(f"{reference!r}: table {number} of {key} has no row {row!r}{close_to(row, rows)}")
-    return PublishedRow(paper, number, table, table.shown(row))
+    commands = tuple(command for command, own in table.measured.items() if row in own)
+    return PublishedRow(paper, number, table, table.shown(row), commands, table.not_measured.get(row, ""))

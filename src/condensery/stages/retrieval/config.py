@@ -38,6 +38,7 @@ from condensery.stages.workload import (
     released_size,
     search,
     together,
+    total,
 )
 from condensery.system.files import expanded, is_hub_name
 from condensery.text.hashes import content_hashes
@@ -215,7 +216,10 @@ class ScorePairsConfig(ScoringStageConfig):
         return content_hashes([named.look()])
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: each cross-encoder reads every pair, or each retriever searches for all queries."""
+        """Estimate the work: each cross-encoder reads every pair, or each retriever searches for all queries.
+
+        A pair takes eight bytes in the arrays and some twenty in pair_scores.jsonl.
+        """
         sizes = known(read)
         queries = sizes.collection.queries.get(self.split) if self.train_queries is None else float(self.train_queries)
         pairs = (
@@ -223,12 +227,14 @@ class ScorePairsConfig(ScoringStageConfig):
             if self.depth
             else [one.negatives for one in read.get("negatives", ())]
         )
+        number = total([queries, *pairs])
+        disk = product(28.0, number)
         if self.retrievers and not self.cross_encoders:
             looked = together(search(index, queries, SEARCHED) for index in read.get("retrievers", ()))
-            return Work(sizes, products=looked.products, seconds=looked.seconds)
-        if not self.cross_encoders or queries is None or None in pairs:
+            return Work(sizes, products=looked.products, seconds=looked.seconds, disk=disk)
+        if not self.cross_encoders or number is None:
             return Work(sizes)
-        return self.scoring(read, queries + sum(one for one in pairs if one is not None), 1)
+        return replace(self.scoring(read, number, 1), disk=disk)
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Report a split that the collection or an index does not have, or a reranked index of another split."""

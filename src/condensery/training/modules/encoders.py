@@ -9,10 +9,10 @@ from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.blending import same_weights
 from condensery.models.checkpoints.backbone import check_words
-from condensery.models.checkpoints.card import Card, write_card
+from condensery.models.checkpoints.card import Card, Described, write_card
 from condensery.models.checkpoints.saving import SavedRetriever, load_biencoder, save_retriever
 from condensery.models.encoder import Encoder
-from condensery.models.vectors import VectorOptions
+from condensery.models.vectors import VectorOptions, VectorSettings
 from condensery.ranges import Share, check_numbers
 from condensery.system.files import expanded, is_hub_name
 from condensery.tokens.batches import Chunk
@@ -54,6 +54,10 @@ class EncoderModule(TrainingModule):
         """Return the current retriever, which shares its weights with this module."""
         raise NotImplementedError
 
+    def described(self) -> VectorSettings | Described:
+        """Return what the model card says of the vectors."""
+        return self.towers().settings
+
     def save_pretrained(
         self,
         folder: PathOrName,
@@ -83,7 +87,7 @@ class EncoderModule(TrainingModule):
         self._save(Path(folder), tokenizer, lengths)
         card = card or self._card()
         name = card.name or Path(folder).resolve().name
-        write_card(Path(folder), card.text(name, self.towers().settings, lengths))
+        write_card(Path(folder), card.text(name, self.described(), lengths))
 
     def _card(self) -> Card:
         trainer, plain = self._trainer, (int, float, str, bool)

@@ -1,0 +1,74 @@
+"""Make docs/rows.md: every row of the papers' tables, with the recipe that measures it or the reason why none does.
+
+python .ci/rows_page.py          # what `make conf` runs
+python .ci/rows_page.py --check  # fails where the page is not what src/condensery/reporting/published/ says
+"""
+
+import sys
+from pathlib import Path
+
+from condensery.reporting.comparison import RECIPE
+from condensery.reporting.published import PublishedTable, papers
+from condensery.reporting.table_formats import escape_markdown
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "rows.md"
+HEAD = """# Every row of the papers' tables
+
+Each row below has a recipe that measures it, or a reason why there is none. {counts}
+`make conf` writes this page from the files in `src/condensery/reporting/published/`, so change it there.
+
+A recipe trains on your files. The numbers of its row and of the paper differ for the reasons in
+[differences from the papers](deviations.md). None of these recipes has been run at full size yet. What a command will cost
+is shown if you add `dry_run=true`.
+
+- `DIR` is the folder with the files of the collection; the head of the recipe names them. For BEIR it has a folder for each
+  data set.
+- `STSB` is the folder with the files of STS-b.
+- `FOLDER` is a checkpoint: for ICT an artifact of `experiment=ict_wikipedia`, and for BEIR a trained retriever, such as
+  `round2` of `experiment=cocondenser_msmarco`, or `queries_round2` of `experiment=query_as_context_msmarco`.
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    tables = [table for paper in papers().values() for table in paper.tables.values()]
+    rows = sum(len(table.by_row()) for table in tables)
+    without = sum(len(table.not_measured) for table in tables)
+    counts = f"Of {rows} rows in {len(tables)} tables, {rows - without} have a recipe."
+    parts = [HEAD.format(counts=counts)]
+    for paper in papers().values():
+        parts.append(f"## {paper.key}\n\n{escape_markdown(paper.citation.partition(': ')[2])}\n")
+        parts += [_section(*one) for one in paper.tables.items()]
+    return "\n".join(parts)
+
+
+def _section(number: str, table: PublishedTable) -> str:
+    lines = [f"### Table {number}: {escape_markdown(table.caption)}", ""]
+    lines += [f"    {command}" for command in table.measured] + [""] * bool(table.measured)
+    lines += ["| row of the paper | recipe and its row, or why there is none |", "|---|---|"]
+    for row in table.by_row():
+        recipes = [
+            f"{_link(command)}: {escape_markdown(own[row])}" for command, own in table.measured.items() if row in own
+        ]
+        said = "<br>".join(recipes) or f"none: {escape_markdown(table.not_measured[row])}"
+        lines.append(f"| {escape_markdown(row)} | {said.replace('|', '&#124;')} |")
+    return "\n".join([*lines, ""])
+
+
+def _link(command: str) -> str:
+    (name,) = RECIPE.findall(command)
+    return f"[{escape_markdown(name)}](../conf/experiment/{name}.yaml)"
+
+
+def main() -> int:
+    """Write the page; with --check, 1 where it is another."""
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(page(), encoding="utf-8")
+    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():
+        print("docs/rows.md is not what src/condensery/reporting/published/ says: run `make conf`", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

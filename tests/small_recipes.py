@@ -1,0 +1,105 @@
+"""Recipes at the size of the papers on small files: with small models in the places of those on the hub, and a few steps."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import conf_pages
+import torch
+from small_runs import MODEL, PROJECT, Text, run_command, write_documents
+from small_t5 import save_small_t5
+from transformers import AutoTokenizer, BertForSequenceClassification
+
+from condensery.stages.registry import registry
+
+SIZES = {500: 6, 1000: 8, 10000: 12, 100000: 14}  # training examples of the papers -> those of the small files
+POSITIONS = "backbone.max_positions=160"
+LENGTHS = {"query_length": 32, "passage_length": 100, "length": 100}  # tokens, of all that is trained
+FEW_OF = {  # kind of stage -> keys whose values at the size of the papers do not fit small files
+    "cluster_queries": ["clusters=3"],
+    "denoise": ["below=1"],
+    "pseudo_label": ["positive=0.01", "negative=0"],
+    "generate_queries": ["max_tokens=8"],
+    "rerank": ["depth=20"],
+    "train_jointly": ["negatives_per_query=7"],
+}
+LOADED = ("retriever", "cross_encoder")  # kinds that load what others released
+IN_STEPS = ("finetune", "train_", "cross_encoder")  # how the names begin of kinds whose batches are of queries
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Small checkpoints: an encoder with a Condenser's head, a generator of queries, and a cross-encoder."""
+
+    encoder: Path
+    generator: Path
+    cross_encoder: Path
+
+
+def small_checkpoints(folder: Path, text: Text) -> Checkpoints:
+    """Train the encoder for a step on ``text``; the generator and the output of the cross-encoder have random weights."""
+    documents = write_documents(folder / "text", text)
+    done = run_command(
+        "experiment=condenser_wikipedia", f"data.root={documents}", *MODEL, POSITIONS, "logger=csv",
+        "stages.condenser.steps=1", "stages.condenser.epochs=null", f"output_root={folder / 'out'}",
+    ).sound()  # fmt: skip
+    encoder, tokenizer = ((done.folder / "stages" / name).resolve() for name in ("condenser", "tokenizer"))
+    torch.manual_seed(0)
+    scorer = BertForSequenceClassification.from_pretrained(encoder, num_labels=1)
+    for one in (scorer, AutoTokenizer.from_pretrained(tokenizer)):
+        one.save_pretrained(folder / "scorer")
+    return Checkpoints(encoder, save_small_t5(folder / "t5", tokenizer), folder / "scorer")
+
+
+def stages_of(recipe: str) -> dict[str, Any]:
+    """The composed values of a recipe."""
+    return conf_pages.read(PROJECT / "conf" / "experiment" / f"{recipe}.yaml").whole()
+
+
+def models(small: Checkpoints) -> list[str]:
+    """The small encoder in the place of the recipe's backbone, on one thread."""
+    own = [f"backbone.{key}={small.encoder}" for key in ("name", "tokenizer")]
+    return [*(one for one in MODEL if not one.startswith("backbone")), *own]
+
+
+def few(recipe: str, small: Checkpoints) -> Iterator[str]:
+    """Two steps of everything that trains, inputs that fit, and local checkpoints instead of those on the hub."""
+    whole = stages_of(recipe)
+    shared = {kind: given or {} for kind, given in whole.get("stage", {}).items()}
+    for kind, given in shared.items():
+        yield from _local(f"stage.{kind}", kind, given, small)
+    for name, given in whole["stages"].items():
+        kind = (given or {}).get("stage")
+        fields = registry()[kind].config.model_fields if kind else {}
+        if "max_grad_norm" in fields:
+            yield from (f"++stages.{name}.{key}" for key in ("steps=2", "epochs=null", "token_budget=null"))
+        if kind and kind.startswith(IN_STEPS) and "batch_size" in fields:
+            yield f"++stages.{name}.batch_size=4"
+        lengths = {key: tokens for key, tokens in LENGTHS.items() if key in fields}
+        yield from (f"++stages.{name}.{key}={tokens}" for key, tokens in lengths.items())
+        yield from (f"++stages.{name}.{key}" for key in FEW_OF.get(kind or "", ()))
+        yield from _local(f"stages.{name}", kind or "", given or {}, small)
+        if kind == "generate_queries":
+            number = given.get("number", shared.get(kind, {}).get("number", 1))
+            yield f"++stages.{name}.number={min(5, number)}"
+            if given.get("model", True):
+                yield f"++stages.{name}.model={small.generator}"
+    for key, values in whole.get("hydra", {}).get("sweeper", {}).get("params", {}).items():
+        smaller = str(values)
+        for size, fewer in SIZES.items():
+            smaller = re.sub(rf"\b{size}\b", str(fewer), smaller)
+        if smaller != str(values):
+            yield f"{key}={smaller}"
+
+
+def _local(place: str, kind: str, given: dict[str, Any], small: Checkpoints) -> Iterator[str]:
+    """The overrides that name local checkpoints in the places of those on the hub."""
+    for key, value in (given.get("backbone") or {}).items():
+        if "/" in str(value):
+            yield f"{place}.backbone.{key}={small.encoder}"
+    if kind == "tokenizer" and "name" in given:
+        yield f"{place}.name={small.encoder}"
+    if kind in LOADED and "/" in str(given.get("folder", "")):
+        yield f"{place}.folder={small.cross_encoder if kind == 'cross_encoder' else small.encoder}"
