@@ -2,20 +2,27 @@
 
 import json
 import re
+import signal
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from toy_commands import Compose
+from killed_runs import MARK, alive, described
+from toy_commands import Compose, Launch
 
 from condensery.errors import UserError
 from condensery.pipeline.launch import on_ray
+from condensery.pipeline.launch.stage_call import StageCall
 from condensery.pipeline.run import run
 from condensery.sharing import NotRankZero, ShardsLeft, ShardTask, TaskGroup
-from condensery.stages.base import Context, Runtime, Wandb
-from condensery.stages.launcher import RayLauncher
+from condensery.stages.base import Context, Runtime, StageConfig, Wandb
+from condensery.stages.launcher import RayLauncher, Resources
 from condensery.stages.registry import registry
+from condensery.system.children import Parent
 from condensery.system.files import read_json
 from condensery.system.seconds import Seconds
 
@@ -105,7 +112,9 @@ def test_a_recipe_has_the_ids_and_bytes_of_a_run_without_ray(
     assert contents(tmp_path / "ray") == contents(tmp_path / "out")
     out, err = capfd.readouterr()
     assert err == ""
-    said = r"\[[a-z0-9.]+\] (starts|done in 0:\d\d)|7 stages, 0 of them reused from .*||" + re.escape(str(tmp_path)) + ".*"
+    said = (
+        r"\[[a-z0-9.]+\] (starts|done in 0:\d\d)|7 stages, 0 of them reused from .*||" + re.escape(str(tmp_path)) + ".*"
+    )
     assert [line for line in out.splitlines() if not re.fullmatch(said, line)] == [], "something of Ray's is printed"
     assert out.index("[bm25] starts") < out.index("[plain] done"), "what does not wait for another runs beside it"
     (manifest,) = (tmp_path / "ray" / "artifacts" / "toy_corpus").glob("*/manifest.json")
@@ -136,15 +145,115 @@ def test_a_group_meets_over_the_nodes(act: Callable[..., Any], capfd: pytest.Cap
     assert capfd.readouterr().out == "process 0 at work\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act_", ["all fail", "one fails"])
 def test_what_a_user_can_mend_is_said_once(act: Callable[..., Any], act_: str) -> None:
     with pytest.raises(UserError, match=r"^text\.txt:3: this text is not to be trained on$"):
         act("toy_together", {"act": act_}, devices=2, threads=2)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_again_and_again_is_one_line(
     act: Callable[..., Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UserError, match=r"^stage toy: a process died, perhaps for want of memory; run the same command"):
+    with pytest.raises(
+        UserError, match=r"^stage toy: a process died, perhaps for want of memory; run the same command"
+    ):
         act("toy_together", {"act": "one dies"}, devices=2, threads=2)
-    assert capfd.readouterr().out.count("a process died, perhaps for want of memory; what is lost is computed again") == 1
+    assert (
+        capfd.readouterr().out.count("a process died, perhaps for want of memory; what is lost is computed again") == 1
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_nothing_of_ray_is_left_when_the_command_ends(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv(MARK, str(tmp_path))  # every process of the cluster inherits it
+    process = launch("launcher=ray", "stage.toy_train.pause=30", recipe="bare")
+    until = time.monotonic() + 300
+    while not list(tmp_path.glob("out/artifacts/toy_train/*.partial/checkpoint.json")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert len(alive(str(tmp_path))) > 3, "the command, and what runs on the cluster"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == code
+    assert err == ("" if number == signal.SIGKILL else "interrupted; run the same command again to go on\n")
+    until = time.monotonic() + 60
+    while alive(str(tmp_path)):
+        assert time.monotonic() < until, described(str(tmp_path))
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_what_this_machine_has_no_room_for_is_one_line(composed: Compose, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(
+        UserError, match=r"^launcher: stage corpus: the cluster has no room for 1 x \(CPU 1, memory 1e\+15\)"
+    ):
+        run(composed(in_recipe(None, memory=1e6), recipe="bare"))
+
+
+def test_a_node_that_does_not_see_the_store_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_ray, "_SHOWN_LATE", 0.0)
+    context = Context("toy", tmp_path, Runtime("cpu", 1, 1, 0, Wandb("x", None, False), "x", tmp_path), {})
+    call = StageCall("toy_shared", {"queries": 2}, context, "head", Parent.here())
+    outcome = on_ray.take_part(call, on_ray.Part(0, ShardTask()), tmp_path / "elsewhere", str(tmp_path), True)
+    assert outcome.failure is not None
+    assert outcome.failure["kind"] == "user"
+    assert re.fullmatch(
+        r"output_root: node \S+ does not see \S+/elsewhere; it must be on a file system that all share",
+        outcome.failure["text"],
+    )
+
+
+def test_what_is_missing_or_misspelt_is_one_line_before_anything_starts(
+    composed: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    misspelt = {"toy_encod": {"num_cpus": 2}}
+    with pytest.raises(
+        UserError, match=r"^launcher\.stages: 'toy_encod' is neither .* \(did you mean 'toy_encode'\?\)$"
+    ):
+        run(composed(in_recipe("auto", stages=misspelt), recipe="bare"))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"^launcher: ray is not installed; pip install condensery\[ray\]$"):
+        run(composed(in_recipe("auto"), recipe="bare"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "accelerator", "devices", "wanted"),
+    [
+        ("toy_train", "cpu", 1, (6, 0, 0)),
+        ("toy_train", "auto", 1, (6, 1, 0)),
+        ("corpus", "auto", 1, (6, 0, 0)),  # it only reads text
+        ("toy_bm25", "gpu", 1, (6, 0, 0)),
+        ("toy_mine", "cpu", 1, (8, 0, 32e9)),
+        ("toy_together", "gpu", 4, (1.5, 1, 0)),
+        ("toy_together", "auto", "auto", (2, 1, 0)),  # all GPUs of the cluster
+    ],
+)
+def test_resources_are_those_of_the_stage(
+    kind: str,
+    accelerator: str,
+    devices: Any,
+    wanted: tuple[float, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = SimpleNamespace(cluster_resources=lambda: {"CPU": 12.0, "GPU": 3.0})
+    monkeypatch.setattr(on_ray, "_ray", lambda: cluster)
+    of_stages = {
+        "toy_bm25": Resources(num_gpus=0),
+        "toy_mine": Resources(num_cpus=4, memory=32),
+        "mined": Resources(num_cpus=8),
+    }
+    launcher = ray_launcher("auto", stages={"toy_bm25": Resources(num_gpus=0), **mine})
+    runtime = Runtime(accelerator, devices, 6, 0, Wandb("x", None, False), "x", tmp_path, launcher=launcher)
+    name = "mined" if kind == "toy_mine" else "other"
+    tasks = on_ray.Tasks(registry()[kind], StageConfig(), Context(name, tmp_path, runtime, {}))
+    assert tuple(tasks.wanted.values()) == wanted
+    assert tasks.call.context.runtime.threads == max(1, int(wanted[0]))

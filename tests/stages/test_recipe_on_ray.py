@@ -1,16 +1,15 @@
 """Whole recipes as tasks of a Ray cluster: the ids and bytes of a run without Ray, also where nodes are lost on the way."""
 
 import os
+import re
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-from killed_runs import same_results
+from killed_runs import same_results, start
 from small_runs import MODEL, Done, run_command
 
 from condensery.system.files import read_json
@@ -73,25 +72,34 @@ def at_work(kind: str, root: Path, task: str, begun: str) -> int | None:
         with suppress(OSError):
             output = Path(os.readlink(process / "fd" / "1"))
             partial = output.parents[1] if len(output.parents) > 1 else output
-            if output.match(f"{root}/artifacts/{kind}/*.partial/processes-*/output-{task}.txt") and [*partial.glob(begun)]:
+            if output.match(f"{root}/artifacts/{kind}/*.partial/processes-*/output-{task}.txt") and [
+                *partial.glob(begun)
+            ]:
                 return int(process.name)
     return None
 
 
-class Losses(threading.Thread):
-    """Loses a node in each of these stages: a kind, a task of it, and files that it has left by then."""
+def run_with_losses(
+    cluster: Cluster, root: Path, recipe: list[str], stages: list[tuple[str, str, str]]
+) -> tuple[str, Path]:
+    """Run a recipe on the cluster; what it printed, and its folder.
 
-    def __init__(self, cluster: Cluster, root: Path, stages: list[tuple[str, str, str]]) -> None:
-        super().__init__(daemon=True)
-        self.cluster, self.root, self.stages = cluster, root, stages
-        self.lost: list[str] = []
-
-    def run(self) -> None:
-        for kind, task, begun in self.stages:
-            while (process := at_work(kind, self.root, task, begun)) is None:
-                time.sleep(0.005)
-            self.cluster.lose(process)
-            self.lost.append(kind)
+    ``stages``: where a node is lost, in this order: the kind of a stage, the number of a task of it, and the files that the
+    stage has left by then.
+    """
+    launcher = ["launcher=ray", f"launcher.address={cluster.ray.address}", "launcher.retries=1"]
+    process = start(str(root), *recipe, *launcher, f"output_root={root}")
+    for kind, task, begun in stages:
+        while (found := at_work(kind, root, task, begun)) is None:
+            assert process.poll() is None, f"no process at work in {kind}: {process.communicate()[0]}"
+            time.sleep(0.005)
+        cluster.lose(found)
+    out, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, out
+    assert "(raylet)" not in out, "Ray's own lines are kept off the terminal"
+    assert out.count("; what is lost is computed again") == len(stages), out
+    (run,) = root.glob("runs/*")
+    return out, run
 
 
 @pytest.fixture
@@ -128,16 +136,11 @@ def test_lost_nodes_cost_what_they_were_at_and_change_nothing(
         ("tokens", "0", "*"),
         ("mine", "0", "*"),
         ("pretrain_mlm", "0", "checkpoints/step=*.ckpt"),
-        ("encode", "[1-9]", "passages/*.npy"),
         ("finetune", "0", "checkpoints/step=*.ckpt"),
+        ("encode", "[1-9]", "passages/*.npy"),
     ]
-    losses = Losses(cluster, tmp_path / "ray", stages)
-    losses.start()
-    launcher = ["launcher=ray", f"launcher.address={cluster.ray.address}", "launcher.retries=1"]
-    done = run_command(*recipe, *launcher, f"output_root={tmp_path / 'ray'}").sound()
-    assert losses.lost == [kind for kind, *_ in stages]
-    assert done.out.count("; what is lost is computed again") == len(stages), done.out
-    same_results(done.folder, whole.folder)
+    _, run = run_with_losses(cluster, tmp_path / "ray", recipe, stages)
+    same_results(run, whole.folder)
 
 
 def test_a_group_that_loses_a_node_goes_on_from_its_last_checkpoint(
@@ -145,12 +148,8 @@ def test_a_group_that_loses_a_node_goes_on_from_its_last_checkpoint(
 ) -> None:
     recipe = [*TWO, *on_beir]
     whole = run_command(*recipe, f"output_root={tmp_path / 'whole'}").sound()
-    losses = Losses(cluster, tmp_path / "ray", [("finetune", "1", "checkpoints/step=*.ckpt")])
-    losses.start()
-    launcher = ["launcher=ray", f"launcher.address={cluster.ray.address}", "launcher.retries=1"]
-    done = run_command(*recipe, *launcher, f"output_root={tmp_path / 'ray'}").sound()
-    assert losses.lost == ["finetune"]
-    assert "[round1] a" in done.out
-    assert "resum" in done.out
-    assert read_json(done.folder / "stages" / "round1" / "manifest.json")["machine"]["processes"] == "2"
-    same_results(done.folder, whole.folder)
+    stages = [("finetune", "1", "checkpoints/step=*.ckpt")]
+    out, run = run_with_losses(cluster, tmp_path / "ray", recipe, stages)
+    assert re.search(r"^\[round1\] goes on from step \d+ of 60$", out, re.MULTILINE), out
+    assert read_json(run / "stages" / "round1" / "manifest.json")["machine"]["processes"] == "2"
+    same_results(run, whole.folder)

@@ -51,7 +51,7 @@ _ending = threading.Event()
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """What a task computes.
 
     Attributes:
@@ -68,7 +68,7 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class Outcome:
     """What a task returns: the stage's result, the values of ``ShardsLeft``, a failure, or nothing of these."""
 
     wall: float
@@ -104,12 +104,19 @@ def cluster(launcher: RayLauncher, threads: int) -> Iterator[None]:
         ray.init(address, runtime_env={"env_vars": _environment()}, **quiet, **mine)
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"launcher.address: no Ray cluster at {address} ({reason})") from None
+        where = "Ray does not start on this machine" if address == "local" else f"no Ray cluster at {address}"
+        raise UserError(f"launcher.address: {where} ({reason})") from None
     hear_again()
+    worker = ray._private.worker
+    told = worker.print_to_stdstream
+    worker.print_to_stdstream = lambda *given, **named: (
+        None
+    )  # Ray's own lines about lost nodes, which no option silences
     try:
         yield
     finally:
         ray.shutdown()
+        worker.print_to_stdstream = told
 
 
 def end() -> None:
@@ -148,7 +155,7 @@ def compute(
         Exception: any exception that the stage raises.
     """
     clear(context.folder)
-    stages = _Tasks(stage, config, context)
+    stages = Tasks(stage, config, context)
     try:
         result = stages.result()
     finally:
@@ -157,7 +164,7 @@ def compute(
     return result
 
 
-class _Tasks:
+class Tasks:
     """The tasks of one stage.
 
     Attributes:
@@ -203,7 +210,7 @@ class _Tasks:
         name, left, first, tries = self.context.stage_name, math.inf, ShardTask(), self.launcher.retries
         while True:
             before = checkpoints(self.context.folder)
-            outcomes, lost = self._group() if self.number > 1 else self._run([_Part(0, first)])
+            outcomes, lost = self._group() if self.number > 1 else self._run([Part(0, first)])
             outcome = next((one for one in outcomes if one.result or one.said), None)
             if outcome and outcome.said:
                 missing = outcome.said[-1]
@@ -221,13 +228,13 @@ class _Tasks:
             elif not (outcome and outcome.said):
                 raise EndedError(name, "its processes ended without a result")
 
-    def _shards(self, said: list[Any]) -> tuple[list[_Outcome], str, ShardTask]:
+    def _shards(self, said: list[Any]) -> tuple[list[Outcome], str, ShardTask]:
         """Compute missing shards as tasks; return the first task that is to find them, besides what ``_run`` returns."""
         missing = said[-1]
         size = max(1, len(missing) // (TASKS * max(1, self._room())))
         runs = [missing[first : first + size] for first in range(0, len(missing), size)]
         print(f"[{self.context.stage_name}] {len(missing)} shards are computed in {len(runs)} tasks", flush=True)
-        outcomes, lost = self._run([_Part(number, ShardTask(said, run)) for number, run in enumerate(runs, 1)])
+        outcomes, lost = self._run([Part(number, ShardTask(said, run)) for number, run in enumerate(runs, 1)])
         written = [] if lost else missing
         return outcomes, lost, ShardTask([*said[:-1], written])
 
@@ -241,7 +248,7 @@ class _Tasks:
         names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
         return {names[key]: amount for key, amount in self.wanted.items() if amount}
 
-    def _group(self) -> tuple[list[_Outcome], str]:
+    def _group(self) -> tuple[list[Outcome], str]:
         """Compute the stage in a group of processes, each a task."""
         from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -257,7 +264,7 @@ class _Tasks:
             parts = []
             for rank, node in enumerate(nodes):
                 member = DistributedProcess(rank, self.number, nodes[:rank].count(node), nodes.count(node))
-                parts.append(_Part(rank, None, member, _variables(member, address, port)))
+                parts.append(Part(rank, None, member, _variables(member, address, port)))
             return self._run(parts, places)
         except self._losses() as error:
             return [], _said(error)
@@ -285,7 +292,7 @@ class _Tasks:
             known.TaskUnschedulableError,
         )
 
-    def _run(self, parts: Sequence[_Part], places: Sequence[Any] = ()) -> tuple[list[_Outcome], str]:
+    def _run(self, parts: Sequence[Part], places: Sequence[Any] = ()) -> tuple[list[Outcome], str]:
         """Run tasks; return what they return, and how one was lost, or an empty string.
 
         Args:
@@ -383,7 +390,7 @@ def _variables(member: DistributedProcess, address: str, port: int) -> dict[str,
     return {"MASTER_ADDR": address, **{name: str(value) for name, value in {**numbers, **local}.items()}}
 
 
-def take_part(call: StageCall, part: _Part, folder: Path, directory: str, quiet: bool) -> _Outcome:
+def take_part(call: StageCall, part: Part, folder: Path, directory: str, quiet: bool) -> Outcome:
     """Compute a part of a stage, as a task on any node.
 
     Args:
@@ -395,8 +402,8 @@ def take_part(call: StageCall, part: _Part, folder: Path, directory: str, quiet:
     """
     began, spent = time.monotonic(), cpu_seconds()
 
-    def outcome(**what: Any) -> _Outcome:
-        return _Outcome(time.monotonic() - began, cpu_seconds() - spent, **what)
+    def outcome(**what: Any) -> Outcome:
+        return Outcome(time.monotonic() - began, cpu_seconds() - spent, **what)
 
     try:
         _check_seen(folder)
@@ -413,7 +420,7 @@ def take_part(call: StageCall, part: _Part, folder: Path, directory: str, quiet:
         return outcome(failure=failure_of(error, part.member or _ALONE))
 
 
-def _computed(call: StageCall, part: _Part) -> tuple[dict[str, Any], dict[str, str]]:
+def _computed(call: StageCall, part: Part) -> tuple[dict[str, Any], dict[str, str]]:
     runtime = replace(call.context.runtime, distributed=part.member, task=part.shards)
     limit_threads(runtime.threads)
     summary = registry()[call.kind].function(call.config, replace(call.context, runtime=runtime))
