@@ -198,15 +198,14 @@ def test_what_this_machine_has_no_room_for_is_one_line(composed: Compose, tmp_pa
         run(composed(in_recipe(None, memory=1e6), recipe="bare"))
 
 
-def test_a_node_that_does_not_see_the_store_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_ray, "_SHOWN_LATE", 0.0)
+def test_a_node_that_does_not_see_the_store_is_one_line(tmp_path: Path) -> None:
     context = Context("toy", tmp_path, Runtime("cpu", 1, 1, 0, Wandb("x", None, False), "x", tmp_path), {})
     call = StageCall("toy_shared", {"queries": 2}, context, "head", Parent.here())
     outcome = on_ray.take_part(call, on_ray.Part(0, ShardTask()), tmp_path / "elsewhere", str(tmp_path), True)
     assert outcome.failure is not None
     assert outcome.failure["kind"] == "user"
     assert re.fullmatch(
-        r"output_root: node \S+ does not see \S+/elsewhere; it must be on a file system that all share",
+        r"output_root: node \S+ does not see \S+/elsewhere; it must be on a file system that all nodes share",
         outcome.failure["text"],
     )
 
@@ -246,11 +245,7 @@ def test_resources_are_those_of_the_stage(
 ) -> None:
     cluster = SimpleNamespace(cluster_resources=lambda: {"CPU": 12.0, "GPU": 3.0})
     monkeypatch.setattr(on_ray, "_ray", lambda: cluster)
-    of_stages = {
-        "toy_bm25": Resources(num_gpus=0),
-        "toy_mine": Resources(num_cpus=4, memory=32),
-        "mined": Resources(num_cpus=8),
-    }
+    mine = {"toy_mine": Resources(num_cpus=4, memory=32), "mined": Resources(num_cpus=8)}
     launcher = ray_launcher("auto", stages={"toy_bm25": Resources(num_gpus=0), **mine})
     runtime = Runtime(accelerator, devices, 6, 0, Wandb("x", None, False), "x", tmp_path, launcher=launcher)
     name = "mined" if kind == "toy_mine" else "other"

@@ -278,7 +278,7 @@ class _Run:
                     for future in futures.wait(waiting, 1.0, futures.FIRST_COMPLETED).done:
                         self.finish(waiting.pop(future), future.result())
             finally:
-                on_ray.end()
+                on_ray.ending.set()
 
 
 def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | Failure:

@@ -20,7 +20,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,17 +37,27 @@ from condensery.stages.launcher import RayLauncher
 from condensery.stages.registry import Stage, registry
 from condensery.system.children import Parent, cores
 from condensery.system.memory import PROCESS
+from condensery.system.progress import progress
 from condensery.system.seconds import Seconds, cpu_seconds
 from condensery.system.signals import hear_again
 
 PASSED = ("CONDENSERY_", "HF_", "WANDB_")  # environment variables that every node gets, but for secrets
 SECRET = ("KEY", "TOKEN")  # ends of their names
 TASKS = 4  # at most so many tasks of shards for each task that the cluster runs at once
+RESOURCES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}  # options of a task -> what a node has
+LOST = {  # Ray's exceptions -> why a task ended without a result
+    "NodeDiedError": "a node was lost",
+    "LocalRayletDiedError": "a node was lost",
+    "ObjectLostError": "a node was lost",
+    "TaskUnschedulableError": "a node was lost",
+    "OutOfMemoryError": "a node was short of memory",
+    "WorkerCrashedError": "a process died, perhaps for want of memory",
+}
 _PAUSE = 0.2  # seconds between two checks
-_SHOWN_LATE = 10.0  # seconds in which a node sees a folder that another has made
 _PEERS = 40.0  # seconds in which the loss of a node is known, after processes that worked with it have failed
 _ALONE = DistributedProcess(0, 1, 0, 1)
-_ending = threading.Event()
+ending = threading.Event()
+"""Set to make the threads that wait for tasks cancel them and end."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +89,8 @@ class Outcome:
 
 
 def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise UserError("launcher: ray needs Ray; pip install ray, or condensery[ray]") from None
+    import ray  # takes a second, and is an extra
+
     return ray
 
 
@@ -91,15 +99,16 @@ def cluster(launcher: RayLauncher, threads: int) -> Iterator[None]:
     """Context manager. Inside it, this process is connected to a cluster, or has started one of this machine alone.
 
     Raises:
-        UserError: Ray is not installed, or the cluster cannot be reached.
+        UserError: the cluster cannot be reached, or cannot be started.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("CONDENSERY_PROGRESS", "lines")  # bars of several stages would overwrite each other
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     ray = _ray()
     address = _address(launcher)
     mine = {"num_cpus": max(cores(), threads), "include_dashboard": False} if address == "local" else {}
     quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
-    _ending.clear()
+    ending.clear()
     try:
         ray.init(address, runtime_env={"env_vars": _environment()}, **quiet, **mine)
     except Exception as error:
@@ -107,21 +116,12 @@ def cluster(launcher: RayLauncher, threads: int) -> Iterator[None]:
         where = "Ray does not start on this machine" if address == "local" else f"no Ray cluster at {address}"
         raise UserError(f"launcher.address: {where} ({reason})") from None
     hear_again()
-    worker = ray._private.worker
-    told = worker.print_to_stdstream
-    worker.print_to_stdstream = lambda *given, **named: (
-        None
-    )  # Ray's own lines about lost nodes, which no option silences
+    with suppress(AttributeError):  # Ray's own lines about lost nodes, which no option silences
+        ray._private.worker.print_to_stdstream = lambda *given, **named: None
     try:
         yield
     finally:
         ray.shutdown()
-        worker.print_to_stdstream = told
-
-
-def end() -> None:
-    """Make the threads that wait for tasks cancel them and end."""
-    _ending.set()
 
 
 def _address(launcher: RayLauncher) -> str:
@@ -185,6 +185,7 @@ class Tasks:
             "num_gpus": given.get("num_gpus", self._gpu(context.runtime.accelerator) if gpus else 0),
             "memory": round(1e9 * given.get("memory", 0)),
         }
+        self.bundle = {RESOURCES[key]: amount for key, amount in self.wanted.items() if amount}
         self.variables = {variable: str(threads) for variable in THREADS}
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=context.folder))
         alone = replace(context, runtime=replace(context.runtime, devices=1, threads=threads))
@@ -213,9 +214,9 @@ class Tasks:
             outcomes, lost = self._group() if self.number > 1 else self._run([Part(0, first)])
             outcome = next((one for one in outcomes if one.result or one.said), None)
             if outcome and outcome.said:
-                missing = outcome.said[-1]
-                further, left = len(missing) < left, len(missing)
-                outcomes, lost, first = self._shards(outcome.said)
+                further, left = len(outcome.said[-1]) < left, len(outcome.said[-1])
+                lost, first = self._shards(outcome.said)
+                left = left if lost else math.inf
             elif outcome and outcome.result and not lost:
                 return outcome.result
             else:
@@ -228,25 +229,24 @@ class Tasks:
             elif not (outcome and outcome.said):
                 raise EndedError(name, "its processes ended without a result")
 
-    def _shards(self, said: list[Any]) -> tuple[list[Outcome], str, ShardTask]:
-        """Compute missing shards as tasks; return the first task that is to find them, besides what ``_run`` returns."""
+    def _shards(self, said: list[Any]) -> tuple[str, ShardTask]:
+        """Compute missing shards as tasks; return how one was lost, and the first task, which is to find them."""
         missing = said[-1]
         size = max(1, len(missing) // (TASKS * max(1, self._room())))
         runs = [missing[first : first + size] for first in range(0, len(missing), size)]
-        print(f"[{self.context.stage_name}] {len(missing)} shards are computed in {len(runs)} tasks", flush=True)
-        outcomes, lost = self._run([Part(number, ShardTask(said, run)) for number, run in enumerate(runs, 1)])
-        written = [] if lost else missing
-        return outcomes, lost, ShardTask([*said[:-1], written])
+        name, parts = (
+            self.context.stage_name,
+            [Part(number, ShardTask(said, run)) for number, run in enumerate(runs, 1)],
+        )
+        print(f"[{name}] {len(missing)} shards are computed in {len(runs)} tasks", flush=True)
+        with progress(name, len(runs), "tasks") as task:
+            _, lost = self._run(parts, done=task.advance)
+        return lost, ShardTask([*said[:-1], [] if lost else missing])
 
     def _room(self) -> int:
-        """Return how many of the tasks the cluster can run at once, now that all its nodes are free or will be."""
-        wanted, nodes = self._named(), [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        return sum(int(min(node.get(key, 0) / amount for key, amount in wanted.items())) for node in nodes)
-
-    def _named(self) -> dict[str, float]:
-        """Return what a task reserves, by Ray's names of what a node has."""
-        names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
-        return {names[key]: amount for key, amount in self.wanted.items() if amount}
+        """Return how many of the tasks the cluster can run at once where it has nothing else to do."""
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        return sum(int(min(node.get(key, 0) / amount for key, amount in self.bundle.items())) for node in nodes)
 
     def _group(self) -> tuple[list[Outcome], str]:
         """Compute the stage in a group of processes, each a task."""
@@ -254,7 +254,7 @@ class Tasks:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         self._check_room()
-        group = placement_group([self._named()] * self.number, strategy="PACK")
+        group = placement_group([self.bundle] * self.number, strategy="PACK")
         try:
             self._until([group.ready()])
             places = [PlacementGroupSchedulingStrategy(group, index) for index in range(self.number)]
@@ -266,8 +266,8 @@ class Tasks:
                 member = DistributedProcess(rank, self.number, nodes[:rank].count(node), nodes.count(node))
                 parts.append(Part(rank, None, member, _variables(member, address, port)))
             return self._run(parts, places)
-        except self._losses() as error:
-            return [], _said(error)
+        except self.ray.exceptions.RayError as error:
+            return [], _lost(error)
         finally:
             remove_placement_group(group)
 
@@ -275,29 +275,21 @@ class Tasks:
         """Raise ``UserError`` where a task has no room on this machine; on a cluster, to which nodes may come, say so."""
         if self._room() >= self.number:
             return
-        wanted = ", ".join(f"{key} {amount:g}" for key, amount in self._named().items())
+        wanted = ", ".join(f"{key} {amount:g}" for key, amount in self.bundle.items())
         text = f"the cluster has no room for {self.number} x ({wanted})"
         if _address(self.launcher) == "local":
             raise UserError(f"launcher: stage {self.context.stage_name}: {text}; ask for less")
         print(f"[{self.context.stage_name}] waits: {text}", flush=True)
 
-    def _losses(self) -> tuple[type[Exception], ...]:
-        known = self.ray.exceptions
-        return (
-            known.WorkerCrashedError,
-            known.NodeDiedError,
-            known.LocalRayletDiedError,
-            known.OutOfMemoryError,
-            known.ObjectLostError,
-            known.TaskUnschedulableError,
-        )
-
-    def _run(self, parts: Sequence[Part], places: Sequence[Any] = ()) -> tuple[list[Outcome], str]:
+    def _run(
+        self, parts: Sequence[Part], places: Sequence[Any] = (), done: Callable[[], None] = lambda: None
+    ) -> tuple[list[Outcome], str]:
         """Run tasks; return what they return, and how one was lost, or an empty string.
 
         Args:
             parts: what the tasks compute.
             places: the place of each task of a group. When one is lost, the others are cancelled.
+            done: is called for each task that has ended.
 
         Raises:
             Exception: a task failed; the others are cancelled.
@@ -306,33 +298,32 @@ class Tasks:
         once = {"max_calls": 1} if places or self.wanted["num_gpus"] else {}
         task = self.ray.remote(**self.wanted, **once, max_retries=0)(take_part)
         options = [{"scheduling_strategy": place} for place in places] or [{} for _ in parts]
-        own, quiet = {"env_vars": self.variables}, os.environ.get("CONDENSERY_PROGRESS") == "off"
-        running = {
-            task.options(runtime_env=own, **option).remote(self.call, part, self.folder, os.getcwd(), quiet): part
+        variables, quiet = {"env_vars": self.variables}, os.environ["CONDENSERY_PROGRESS"] == "off"
+        running = [
+            task.options(runtime_env=variables, **option).remote(self.call, part, self.folder, os.getcwd(), quiet)
             for part, option in zip(parts, options, strict=True)
-        }
-        outcomes, lost, began, until = [], "", time.monotonic(), math.inf
+        ]
+        outcomes: list[Outcome] = []
+        lost, began, until = "", time.monotonic(), math.inf
         try:
             while running and not (lost and places) and time.monotonic() < until:
-                for reference in self._until(list(running), LAST_WORDS):
-                    del running[reference]
+                for reference in self._until(running, LAST_WORDS):
+                    running.remove(reference)
                     try:
                         outcomes.append(self.ray.get(reference))
-                    except self._losses() as error:
-                        lost = _said(error)
+                        done()
                     except self.ray.exceptions.RayError as error:
-                        raise UserError(f"launcher: {str(error).strip().splitlines()[-1].strip()}") from None
-                kinds = [outcome.failure["kind"] for outcome in outcomes if outcome.failure]
-                if kinds:  # of a group, a process may fail because another was lost
-                    patience = _PEERS if places and set(kinds) == {"bug"} else LAST_WORDS
-                    until = min(until, time.monotonic() + patience)
+                        lost = _lost(error)
+                failures = [outcome.failure for outcome in outcomes if outcome.failure]
+                if failures:  # of a group, a process may fail because another was lost
+                    alone = places and all(failure["kind"] == "bug" for failure in failures)
+                    until = min(until, time.monotonic() + (_PEERS if alone else LAST_WORDS))
         finally:
-            self._cancel(list(running))
+            self._cancel(running)
             self._show()
-            shared = max((outcome.wall for outcome in outcomes), default=0.0)
-            self.wall += time.monotonic() - began if len(parts) > 1 and not places else shared
+            together = max((outcome.wall for outcome in outcomes), default=0.0)
+            self.wall += together if places or len(parts) == 1 else time.monotonic() - began
             self.cpu += sum(outcome.cpu for outcome in outcomes)
-        failures = [outcome.failure for outcome in outcomes if outcome.failure]
         fault = error_of(failures, lost if places else "", self.context.stage_name)
         if fault and not isinstance(fault, EndedError):
             raise fault
@@ -343,7 +334,7 @@ class Tasks:
         until = time.monotonic() + seconds
         ready: list[Any] = []
         while not ready and time.monotonic() < until:
-            if _ending.is_set():
+            if ending.is_set():
                 raise SystemExit
             ready, _ = self.ray.wait(references, timeout=_PAUSE)
             self._show()
@@ -353,10 +344,9 @@ class Tasks:
         """Print what task 0 has printed since the last call."""
         with suppress(FileNotFoundError), open(self.folder / OUTPUT.format(0), "rb") as stream:
             stream.seek(self.shown)
-            if text := stream.read():
-                self.shown += len(text)
-                sys.stdout.write(text.decode(errors="replace"))
-                sys.stdout.flush()
+            lines, end, _ = stream.read().rpartition(b"\n")
+            self.shown += len(lines + end)
+            print((lines + end).decode(errors="replace"), end="", flush=True)
 
     def _cancel(self, references: list[Any]) -> None:
         """End tasks: by an exception in them, and after a while by force."""
@@ -368,11 +358,12 @@ class Tasks:
                 _, references = self.ray.wait(references, num_returns=len(references), timeout=PATIENCE)
 
 
-def _said(error: Exception) -> str:
-    kind = type(error).__name__
-    if kind in ("NodeDiedError", "LocalRayletDiedError", "TaskUnschedulableError"):
-        return "a node was lost"
-    return "a node is short of memory" if kind == "OutOfMemoryError" else "a process died, perhaps for want of memory"
+def _lost(error: Exception) -> str:
+    """Return how a task was lost. Raises ``UserError`` where Ray could not run it at all."""
+    for kind in type(error).__mro__:
+        if kind.__name__ in LOST:
+            return LOST[kind.__name__]
+    raise UserError(f"launcher: {str(error).strip().splitlines()[-1].strip()}") from None
 
 
 def _meeting() -> tuple[str, int]:
@@ -406,7 +397,11 @@ def take_part(call: StageCall, part: Part, folder: Path, directory: str, quiet: 
         return Outcome(time.monotonic() - began, cpu_seconds() - spent, **what)
 
     try:
-        _check_seen(folder)
+        if not folder.is_dir():
+            text = (
+                f"node {socket.gethostname()} does not see {folder}; it must be on a file system that all nodes share"
+            )
+            raise UserError(f"output_root: {text}")
         with suppress(OSError):
             os.chdir(directory)
         os.environ.update(part.environment, CONDENSERY_PROGRESS="off" if quiet or part.number else "lines")
@@ -444,15 +439,3 @@ def _output_into(path: Path) -> Iterator[None]:
             output.flush()
             os.dup2(descriptor, output.fileno())
             os.close(descriptor)
-
-
-def _check_seen(folder: Path) -> None:
-    """Raise ``UserError`` where this node does not see a folder of the store."""
-    until = time.monotonic() + _SHOWN_LATE
-    while not folder.is_dir():
-        if time.monotonic() > until:
-            host = socket.gethostname()
-            raise UserError(
-                f"output_root: node {host} does not see {folder}; it must be on a file system that all share"
-            )
-        time.sleep(_PAUSE)
