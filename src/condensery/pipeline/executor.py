@@ -4,7 +4,8 @@ When a stage fails, the stages that depend on it are skipped, and all other stag
 need a trained model come first. When their data lack something that a later stage needs, the run ends at once.
 
 A worker computes one stage after the other and never outlives this process. Each worker leads its own process group. So a
-stage's child processes end with the worker, and Ctrl-C reaches only this process.
+stage's child processes end with the worker, and Ctrl-C reaches only this process. With Ray, stages are tasks of a cluster
+instead (``pipeline.launch.on_ray``).
 """
 
 import os
@@ -79,7 +80,7 @@ def execute(graph: Graph, store: Store, states: Mapping[str, State], runtime: Ru
     warn(graph, store, reused)
     run = _Run(graph, store, runtime, reused)
     if isinstance(runtime.launcher, RayLauncher):
-        run.on_ray(runtime.launcher)
+        run.in_cluster(runtime.launcher)
     elif graph.root.jobs == 1:
         run.in_this_process()
     elif run.left():
@@ -254,7 +255,7 @@ class _Run:
             for worker in workers:
                 worker.stop()
 
-    def on_ray(self, launcher: RayLauncher) -> None:
+    def in_cluster(self, launcher: RayLauncher) -> None:
         """Compute each stage that can be started as tasks of a Ray cluster; a thread here waits for those of a stage.
 
         Raises:
