@@ -7,12 +7,14 @@ processes therefore agree, even if one is ahead, or if a shared file system show
 neither on the process that writes it nor on the number of processes.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
+LATE = 90.0  # seconds in which a shared file system shows the files of another machine
 
 
 class NotRankZero(BaseException):
@@ -63,3 +65,83 @@ class ProcessGroup:
 
 
 SINGLE_PROCESS = ProcessGroup()
+
+
+class ShardsLeft(BaseException):
+    """Exception that ends a stage where shards are left for other tasks.
+
+    Attributes:
+        said: the values that the tasks agree on, ``ShardTask.said``.
+    """
+
+    def __init__(self, said: list[Any]) -> None:
+        super().__init__()
+        self.said = said
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """The part of a stage that one task computes, where each shard may be computed anywhere and at any time.
+
+    The first task runs the stage until several shards are left, and ends with ``ShardsLeft``. The other tasks run the stage
+    as well, but compute only their shards there and end. Then the first task is run again. It finds these shards, goes on,
+    and writes the artifact. So a task that is lost costs only its own shards.
+
+    Attributes:
+        said: what the first process of a ``ProcessGroup`` would have sent to the others up to these shards. The last value is
+            the list of the missing shards. For the first task that is run again, it is the list of the computed shards.
+        shards: the shards that this task computes; None = the first task.
+    """
+
+    said: Sequence[Any] = ()
+    shards: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class TaskGroup(ProcessGroup):
+    """The group of a ``ShardTask``. Its processes do not run at the same time, and exchange nothing."""
+
+    task: ShardTask = ShardTask()
+    said: list[Any] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, task: ShardTask) -> "TaskGroup":
+        """Return the group of ``task``."""
+        first = task.shards is None
+        return cls(0 if first else 1, task=task, said=[] if first else list(task.said))
+
+    def from_rank_zero(self, work: Callable[[], Value]) -> Value:
+        """Return the result of ``work`` in the first task, and in the others what it was there."""
+        if self.rank:
+            value: Value = self.said.pop(0)
+        else:
+            self.said.append(value := work())
+        return value
+
+    @contextmanager
+    def shards(self, left: Callable[[], Sequence[int]]) -> Iterator[Sequence[int]]:
+        """Context manager. Inside it, the task computes its shards; the first task computes a single one by itself.
+
+        Raises:
+            ShardsLeft: in the first task, several shards are missing.
+            NotRankZero: in another task, its shards are written.
+        """
+        missing = self.from_rank_zero(lambda: self._left(left))
+        if not self.rank:
+            if len(missing) > 1:
+                raise ShardsLeft(self.said)
+            yield missing
+        elif self.said:  # shards that were complete before
+            yield []
+        else:
+            yield self.task.shards or []
+            raise NotRankZero
+
+    def _left(self, left: Callable[[], Sequence[int]]) -> Sequence[int]:
+        """Return the missing shards; wait for the files of shards that are known to be written."""
+        here = len(self.said) == len(self.task.said) - 1
+        written = set(self.task.said[-1]) if here else set()
+        until = time.monotonic() + LATE
+        while written.intersection(missing := left()) and time.monotonic() < until:
+            time.sleep(1)
+        return missing

@@ -220,6 +220,8 @@ class RootConfig(_Closed):
         wandb, trainer = self.logger.wandb.settings(), self.trainer
         if self.launcher.kind == "local":
             check_devices(trainer.accelerator, trainer.devices)
+        if self.launcher.kind == "ray" and not find_spec("ray"):
+            raise UserError("launcher: ray is not installed; pip install condensery[ray]")
         return Runtime(
             accelerator=trainer.accelerator,
             devices=trainer.devices,

@@ -4,7 +4,8 @@ When a stage fails, the stages that depend on it are skipped, and all other stag
 need a trained model come first. When their data lack something that a later stage needs, the run ends at once.
 
 A worker computes one stage after the other and never outlives this process. Each worker leads its own process group. So a
-stage's child processes end with the worker, and Ctrl-C reaches only this process.
+stage's child processes end with the worker, and Ctrl-C reaches only this process. With Ray, stages are tasks of a cluster
+instead (``pipeline.launch.on_ray``).
 """
 
 import os
@@ -14,6 +15,8 @@ import signal
 import time
 import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -21,13 +24,16 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NamedTuple
 
-from condensery.errors import DiskError, StageError, UserError, of_the_disk, of_the_gpu
+from condensery.errors import DiskError, StageError, UserError, close_to, of_the_disk, of_the_gpu
 from condensery.pipeline.faults import follow
 from condensery.pipeline.graph import Graph, Node
+from condensery.pipeline.launch import on_ray
 from condensery.pipeline.launch.hardware import THREADS
 from condensery.pipeline.store import State, Store
 from condensery.reporting.plain import one_line
 from condensery.stages.base import Artifact, Runtime
+from condensery.stages.launcher import RayLauncher
+from condensery.stages.registry import registry
 from condensery.stages.training_config import OptimisedStageConfig
 from condensery.system.children import Parent, manner_of_death
 from condensery.system.progress import clock
@@ -73,7 +79,9 @@ def execute(graph: Graph, store: Store, states: Mapping[str, State], runtime: Ru
     print(f"{len(graph.nodes)} stages, {len(reused)} of them reused from {store.folder}", flush=True)
     warn(graph, store, reused)
     run = _Run(graph, store, runtime, reused)
-    if graph.root.jobs == 1:
+    if isinstance(runtime.launcher, RayLauncher):
+        run.in_cluster(runtime.launcher)
+    elif graph.root.jobs == 1:
         run.in_this_process()
     elif run.left():
         run.in_workers()
@@ -173,6 +181,11 @@ class _Run:
         ready = [node for node in nodes if node.name not in self.started and self.done.issuperset(node.parents)]
         return sorted(ready, key=lambda node: node.name in self.later)
 
+    def longest_first(self) -> list[Node]:
+        """Return the stages that can be started: those without trained models first, then by the chain of what follows."""
+        chains = chain_lengths(self.graph)
+        return sorted(self.ready(), key=lambda node: (node.name in self.later, -chains[node.name]))
+
     def forced(self, node: Node) -> bool:
         """Return whether a stage is to be computed even if its artifact exists."""
         return node.name in self.graph.root.force
@@ -222,7 +235,6 @@ class _Run:
         if os.environ.get("CONDENSERY_PROGRESS") != "off":
             environment["CONDENSERY_PROGRESS"] = "lines"  # several bars on one terminal would overwrite each other
         size = min(self.graph.root.jobs, len(self.left()))
-        chains = chain_lengths(self.graph)
         workers: list[Worker] = []
         try:
             while self.left():
@@ -231,8 +243,7 @@ class _Run:
                     with deaf_to_ctrl_c():
                         workers.append(Worker(self.store.folder.parent, self.runtime, environment))
                 idle = [worker for worker in workers if worker.node is None]
-                first = sorted(self.ready(), key=lambda node: (node.name in self.later, -chains[node.name]))
-                for worker, node in zip(idle, first, strict=False):
+                for worker, node in zip(idle, self.longest_first(), strict=False):
                     self.start(node)
                     worker.begin(node, self.forced(node))
                 for worker in Worker.wait([worker for worker in workers if worker.node]):
@@ -243,6 +254,32 @@ class _Run:
         finally:
             for worker in workers:
                 worker.stop()
+
+    def in_cluster(self, launcher: RayLauncher) -> None:
+        """Compute each stage that can be started as tasks of a Ray cluster; a thread here waits for those of a stage.
+
+        Raises:
+            UserError: a key of the launcher names no stage, or there is no cluster.
+        """
+        for name in launcher.stages:
+            known = {*self.graph.nodes, *registry()}
+            if name not in known:
+                raise UserError(f"launcher.stages: {name!r} is neither a stage nor a kind{close_to(name, known)}")
+        if not self.left():
+            return
+        waiting: dict[Future[bool | Failure], Node] = {}
+        with on_ray.cluster(launcher, self.runtime.threads), ThreadPoolExecutor(len(self.left())) as threads:
+            try:
+                while self.left():
+                    leave_if_asked()
+                    for node in self.longest_first():
+                        self.start(node)
+                        future = threads.submit(attempt, self.store, self.runtime, node, self.forced(node))
+                        waiting[future] = node
+                    for future in futures.wait(waiting, 1.0, futures.FIRST_COMPLETED).done:
+                        self.finish(waiting.pop(future), future.result())
+            finally:
+                on_ray.ending.set()
 
 
 def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | Failure:

@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 
 from condensery.errors import UserError
 from condensery.pipeline.graph import Graph, Node
+from condensery.pipeline.launch import on_ray
 from condensery.pipeline.launch.processes import compute
 from condensery.stages.base import Artifact, Context, Runtime
 from condensery.stages.registry import Stage, registry
@@ -173,7 +174,11 @@ class Store:
         self.check(artifact for artifacts in made_from.values() for artifact in artifacts)
         seconds = Seconds(folder)
         try:
-            summary, where = compute(stage, node.config, Context(node.name, folder, runtime, made_from))
+            context = Context(node.name, folder, runtime, made_from)
+            if runtime.launcher.kind == "ray":
+                summary, where = on_ray.compute(stage, node.config, context, seconds)
+            else:
+                summary, where = compute(stage, node.config, context)
         except BaseException:
             seconds.interrupted()
             raise

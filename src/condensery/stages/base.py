@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from annotated_types import Ge
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from condensery.sharing import ShardTask
 from condensery.stages.launcher import Launcher, LocalLauncher
 from condensery.stages.workload import Read, Sizes, Work
 from condensery.system.files import inside, read_json
@@ -313,6 +314,7 @@ class Runtime:
     labels: Mapping[str, str] = field(default_factory=dict)  # stage -> label that distinguishes it from other jobs
     launcher: Launcher = field(default_factory=lambda: LocalLauncher(kind="local"))
     distributed: DistributedProcess | None = None  # set in a process that was started for the stage
+    task: ShardTask | None = None  # set in a task that computes the stage, or some of its shards, by itself
     compile: bool = False  # whether torch compiles the layers that are trained
     flags: Mapping[str, Any] = field(default_factory=dict)  # further arguments of Lightning's Trainer
     tensorboard: bool = False  # whether curves are also written for TensorBoard

@@ -32,7 +32,7 @@ def init_process_group(runtime: Runtime) -> None:
     gpu = torch_device(runtime.accelerator).type == "cuda"
     if gpu:
         seen = torch.cuda.device_count()
-        bound = seen == 1 and runtime.launcher.kind == "slurm"  # SLURM may show each process only its own GPU
+        bound = seen == 1 and runtime.launcher.kind in ("slurm", "ray")  # they may show each process only its own GPU
         if seen < member.local_processes and not bound:
             raise UserError(f"trainer.devices: {member.local_processes} GPUs are asked for, and torch sees {seen}")
         torch.cuda.set_device(0 if bound else member.local_rank)

@@ -60,4 +60,33 @@ class SlurmLauncher(_Launcher):
     options: dict[str, Any]
 
 
-Launcher = Annotated[LocalLauncher | TorchrunLauncher | SlurmLauncher, Field(discriminator="kind")]
+class Resources(_Launcher):
+    """What a Ray task reserves; None = the value of the launcher itself.
+
+    Attributes:
+        num_cpus: CPU cores, and threads.
+        num_gpus: GPUs, or a part of one.
+        memory: GB of memory.
+    """
+
+    num_cpus: Count | None = None
+    num_gpus: Annotated[float, Field(ge=0)] | None = None
+    memory: Annotated[float, Field(gt=0)] | None = None
+
+
+class RayLauncher(Resources):
+    """Runs every stage, and every shard of a stage, as a task of a Ray cluster.
+
+    Attributes:
+        address: address of the cluster; None = that of ``RAY_ADDRESS``, or else a cluster of this machine alone.
+        stages: other resources, by the name or the kind of a stage.
+        retries: how often in a row a stage is started again, if a node or a process was lost and it got no further.
+    """
+
+    kind: Literal["ray"]
+    address: str | None
+    stages: dict[str, Resources]
+    retries: Annotated[int, Field(ge=0)]
+
+
+Launcher = Annotated[LocalLauncher | TorchrunLauncher | SlurmLauncher | RayLauncher, Field(discriminator="kind")]

@@ -10,7 +10,7 @@ from typing import Any
 from torch import distributed
 
 from condensery.retrieval.shards import SHARD
-from condensery.sharing import SINGLE_PROCESS, ProcessGroup
+from condensery.sharing import SINGLE_PROCESS, ProcessGroup, TaskGroup
 from condensery.stages.base import Runtime
 from condensery.stages.devices import init_process_group
 from condensery.system.files import read_json
@@ -18,6 +18,8 @@ from condensery.system.files import read_json
 
 def process_group(runtime: Runtime) -> ProcessGroup:
     """Return the group of processes that compute this stage; several processes are first joined into a group."""
+    if runtime.task is not None:
+        return TaskGroup.of(runtime.task)
     member = runtime.distributed
     if member is None:
         return SINGLE_PROCESS

@@ -28,8 +28,12 @@ class Seconds:
             self.wall, self.cpu, self.killed, begun = map(float, read_json(self.file))
             last = max((path.stat().st_mtime for path in folder.rglob("*") if path.is_file()), default=0.0)
             self.killed += max(0.0, last - begun) if begun else 0.0
-        self.begun, self.begun_cpu = time.monotonic(), _cpu_seconds()
+        self.begun, self.begun_cpu = time.monotonic(), cpu_seconds()
         write_json(self.file, [self.wall, self.cpu, self.killed, time.time()])
+
+    def measured(self, wall: float, cpu: float) -> None:
+        """Count these seconds for this part, which another process has measured, instead of those of this process."""
+        self.begun, self.begun_cpu = time.monotonic() - wall, cpu_seconds() - cpu
 
     def interrupted(self) -> None:
         """Write the time so far, for the next part."""
@@ -43,9 +47,10 @@ class Seconds:
         return {"wall_seconds": wall + self.killed, "cpu_seconds": cpu * (1 + self.killed / wall) if wall else cpu}
 
     def _known(self) -> tuple[float, float]:
-        return self.wall + time.monotonic() - self.begun, self.cpu + _cpu_seconds() - self.begun_cpu
+        return self.wall + time.monotonic() - self.begun, self.cpu + cpu_seconds() - self.begun_cpu
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process and of its ended child processes."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system

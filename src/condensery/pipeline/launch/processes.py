@@ -30,16 +30,16 @@ from condensery.stages.registry import Stage
 from condensery.system.children import Parent
 from condensery.system.files import read_json
 
-_PREFIX = "processes-"
+PREFIX = "processes-"
 _PAUSE = 0.1  # seconds between two checks
-_LAST_WORDS = 0.5  # seconds that other processes get to report their failures
+LAST_WORDS = 0.5  # seconds that other processes get to report their failures
 
 
 class ProcessError(Exception):
     """An unexpected exception in one of the processes; its cause contains the traceback."""
 
 
-class _EndedError(UserError):
+class EndedError(UserError):
     """A process ended without reporting a failure; ``exit_reason`` has the reason."""
 
     def __init__(self, name: str, exit_reason: str) -> None:
@@ -58,7 +58,7 @@ def compute(stage: Stage, config: StageConfig, context: Context) -> tuple[Mappin
         Exception: any exception that the stage raises.
     """
     runtime = context.runtime
-    _clear(context.folder)  # files of a killed attempt, whose processes end by themselves
+    clear(context.folder)  # files of a killed attempt, whose processes end by themselves
     here, number = runtime.launcher.kind == "local", 1
     if stage.together and not (here and runtime.devices == 1):
         number = processes_a_node(runtime)
@@ -97,26 +97,26 @@ def _in_processes(
     With SLURM, further jobs are started as long as each job writes a later checkpoint than the one before.
     """
     while True:
-        before = _checkpoints(context.folder)
+        before = checkpoints(context.folder)
         try:
             result = _attempt(stage, config, context, number)
-        except _EndedError as ended:
-            further = isinstance(context.runtime.launcher, SlurmLauncher) and _checkpoints(context.folder) - before
+        except EndedError as ended:
+            further = isinstance(context.runtime.launcher, SlurmLauncher) and checkpoints(context.folder) - before
             if not further:
                 raise
             print(f"[{context.stage_name}] {ended.exit_reason}; it got further, so another job goes on", flush=True)
         else:
-            _clear(context.folder)
+            clear(context.folder)
             return result
 
 
-def _clear(folder: Path) -> None:
+def clear(folder: Path) -> None:
     """Remove the files of earlier attempts at a stage, including their logs."""
-    for earlier in folder.glob(f"{_PREFIX}*"):
+    for earlier in folder.glob(f"{PREFIX}*"):
         shutil.rmtree(earlier, ignore_errors=True)
 
 
-def _checkpoints(folder: Path) -> set[str]:
+def checkpoints(folder: Path) -> set[str]:
     """Return the names of the checkpoints that a stage would resume from."""
     return {path.name for path in folder.glob("checkpoints/*.ckpt")}
 
@@ -125,7 +125,7 @@ def _attempt(
     stage: Stage, config: StageConfig, context: Context, number: int
 ) -> tuple[Mapping[str, Any], dict[str, str]]:
     """Compute a stage once in ``number`` processes per node; return the result and the machine."""
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=context.folder))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=context.folder))
     settings = config.model_dump(mode="json")
     StageCall(stage.kind, settings, context, socket.gethostname(), Parent.here()).write(folder)
     gpus = context.runtime.accelerator != "cpu"
@@ -136,7 +136,7 @@ def _attempt(
         (folder / STOP).touch()
         started.end(PATIENCE)
     failures = [failure for _, failure in sorted((path.name, read_json(path)) for path in _failures(folder))]
-    if error := _error(failures, exit_reason, context.stage_name):
+    if error := error_of(failures, exit_reason, context.stage_name):
         raise error
     done = read_json(folder / DONE)
     return done["summary"], {**done["machine"], "processes": str(done["processes"])}
@@ -151,14 +151,14 @@ def _wait(started: Commands | Job, folder: Path) -> str:
     while (exit_reason := started.exit_reason()) is None and not _failures(folder):
         time.sleep(_PAUSE)
     if _failures(folder):
-        time.sleep(_LAST_WORDS)
+        time.sleep(LAST_WORDS)
         exit_reason = started.exit_reason()
     if not exit_reason and not _failures(folder) and not (folder / DONE).exists():
         exit_reason = "its processes ended without a result"
     return exit_reason or ""
 
 
-def _error(failures: list[dict[str, str]], exit_reason: str, name: str) -> Exception | None:
+def error_of(failures: list[dict[str, str]], exit_reason: str, name: str) -> Exception | None:
     """Return the error that the pipeline raises, or None.
 
     Faults that a user can fix come first. The death of a process comes next, because failures of other processes may be its
@@ -168,7 +168,7 @@ def _error(failures: list[dict[str, str]], exit_reason: str, name: str) -> Excep
         if texts := [failure["text"] for failure in failures if failure["kind"] == kind]:
             return said(texts[0])
     if exit_reason:
-        return _EndedError(name, exit_reason)
+        return EndedError(name, exit_reason)
     if failures:
         earliest = min(failures, key=lambda failure: failure["time"])
         error = ProcessError(f"process {earliest['process']}: {earliest['reason']}")

@@ -14,6 +14,7 @@ import traceback
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from condensery.errors import DiskError, UserError, of_the_disk
 from condensery.pipeline.launch.hardware import about_machine, limit_threads
@@ -39,14 +40,14 @@ def main(folder: Path) -> None:
     threading.Thread(target=_end_with_pipeline, args=(folder, task), daemon=True).start()
     if member.rank:
         os.environ["CONDENSERY_PROGRESS"] = "off"
-        _print_into(folder / OUTPUT.format(member.rank))
+        print_into(folder / OUTPUT.format(member.rank))
     try:
         _compute(folder, task, member)
     except NotRankZero:
         pass
     except Exception as error:
         leave_if_asked()
-        _report(folder, member, of_the_disk(error) or error)
+        _report(folder, member, error)
 
 
 def run_in_job(folder: Path) -> None:
@@ -73,15 +74,21 @@ def _compute(folder: Path, task: StageCall, member: DistributedProcess) -> None:
 
 
 def _report(folder: Path, member: DistributedProcess, error: Exception) -> None:
+    with suppress(FileNotFoundError):  # the pipeline has given up and removed the folder
+        write_json(folder / FAILED.format(member.rank), failure_of(error, member))
+
+
+def failure_of(error: Exception, member: DistributedProcess) -> dict[str, Any]:
+    """Return a failure of a process in words and numbers; called where the error is handled."""
+    error = of_the_disk(error) or error
     kind = "disk" if isinstance(error, DiskError) else "user" if isinstance(error, UserError) else "bug"
     text = traceback.format_exc() if kind == "bug" else str(error)
     reason = " ".join("".join(traceback.format_exception_only(error)).split())
-    about = {"process": f"{member.rank} of {member.processes}", "time": time.time(), "reason": reason}
-    with suppress(FileNotFoundError):  # the pipeline has given up and removed the folder
-        write_json(folder / FAILED.format(member.rank), {"kind": kind, "text": text, **about})
+    process = f"{member.rank} of {member.processes}"
+    return {"kind": kind, "text": text, "process": process, "time": time.time(), "reason": reason}
 
 
-def _print_into(path: Path) -> None:
+def print_into(path: Path) -> None:
     """Redirect all output of this process, including messages of libraries, into a file."""
     with open(path, "ab") as stream:
         for output in (sys.stdout, sys.stderr):

@@ -1,0 +1,441 @@
+"""Computes stages on a Ray cluster (``launcher=ray``): each stage is a task, and so are its shards, on any node.
+
+A thread of the pipeline waits for the tasks of a stage, and starts tasks again whose node or process was lost:
+
+- A stage that shares shards (``condensery.sharing.ShardTask``) is run by one task until shards are left, then by tasks for
+  these shards, and again by one task that finishes it.
+- A stage that trains on several devices is run by a group of tasks, which are placed together (a placement group) and form
+  the process group of ``torch.distributed``. If one is lost, the group starts again from the last checkpoint.
+- Any other stage is one task.
+
+Ray passes only small values between the processes. Artifacts stay on the file system that all nodes share.
+"""
+
+import logging
+import math
+import os
+import socket
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from condensery.errors import UserError
+from condensery.pipeline.launch.hardware import THREADS, about_machine, limit_threads
+from condensery.pipeline.launch.processes import LAST_WORDS, PREFIX, EndedError, checkpoints, clear, error_of
+from condensery.pipeline.launch.stage_call import OUTPUT, PATIENCE, StageCall
+from condensery.pipeline.launch.stage_process import failure_of, print_into
+from condensery.sharing import NotRankZero, ShardsLeft, ShardTask
+from condensery.stages.base import Context, DistributedProcess, Runtime, StageConfig
+from condensery.stages.launcher import RayLauncher
+from condensery.stages.registry import Stage, registry
+from condensery.system.children import Parent, cores
+from condensery.system.memory import PROCESS
+from condensery.system.progress import progress
+from condensery.system.seconds import Seconds, cpu_seconds
+from condensery.system.signals import hear_again
+
+PASSED = ("CONDENSERY_", "HF_", "WANDB_")  # environment variables that every node gets, but for secrets
+SECRET = ("KEY", "TOKEN")  # ends of their names
+TASKS = 4  # at most so many tasks of shards for each task that the cluster runs at once
+RESOURCES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}  # options of a task -> what a node has
+LOST = {  # Ray's exceptions -> why a task ended without a result
+    "NodeDiedError": "a node was lost",
+    "LocalRayletDiedError": "a node was lost",
+    "ObjectLostError": "a node was lost",
+    "TaskUnschedulableError": "a node was lost",
+    "OutOfMemoryError": "a node was short of memory",
+    "WorkerCrashedError": "a process died, perhaps for want of memory",
+}
+_PAUSE = 0.2  # seconds between two checks
+_PEERS = 40.0  # seconds in which the loss of a node is known, after processes that worked with it have failed
+_ALONE = DistributedProcess(0, 1, 0, 1)
+ending = threading.Event()
+"""Set to make the threads that wait for tasks cancel them and end."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a task computes.
+
+    Attributes:
+        number: number of the task; the output of task 0 is shown.
+        shards: its shards; unused in a group of processes.
+        member: its place in a group of processes.
+        environment: environment variables that ``torch.distributed`` reads.
+    """
+
+    number: int
+    shards: ShardTask | None = None
+    member: DistributedProcess | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a task returns: the stage's result, the values of ``ShardsLeft``, a failure, or nothing of these."""
+
+    wall: float
+    cpu: float
+    result: tuple[dict[str, Any], dict[str, str]] | None = None
+    said: list[Any] | None = None
+    failure: dict[str, Any] | None = None
+
+
+def _ray() -> Any:
+    import ray  # takes a second, and is an extra
+
+    return ray
+
+
+@contextmanager
+def cluster(launcher: RayLauncher, threads: int) -> Iterator[None]:
+    """Context manager. Inside it, this process is connected to a cluster, or has started one of this machine alone.
+
+    Raises:
+        UserError: the cluster cannot be reached, or cannot be started.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("CONDENSERY_PROGRESS", "lines")  # bars of several stages would overwrite each other
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    ray = _ray()
+    address = _address(launcher)
+    mine = {"num_cpus": max(cores(), threads), "include_dashboard": False} if address == "local" else {}
+    quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    ending.clear()
+    try:
+        ray.init(address, runtime_env={"env_vars": _environment()}, **quiet, **mine)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        where = "Ray does not start on this machine" if address == "local" else f"no Ray cluster at {address}"
+        raise UserError(f"launcher.address: {where} ({reason})") from None
+    hear_again()
+    with suppress(AttributeError):  # Ray's own lines about lost nodes, which no option silences
+        ray._private.worker.print_to_stdstream = lambda *given, **named: None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _address(launcher: RayLauncher) -> str:
+    return launcher.address or os.environ.get("RAY_ADDRESS") or "local"
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment variables of the workers, with the import folders of this process but for its libraries."""
+    named = {name: value for name, value in os.environ.items() if name.startswith(PASSED) and not name.endswith(SECRET)}
+    libraries = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+    own = [path for path in sys.path if path and not path.startswith(libraries)]
+    return {**PROCESS, **named, "PYTHONPATH": os.pathsep.join(own)}
+
+
+def compute(
+    stage: Stage, config: StageConfig, context: Context, seconds: Seconds
+) -> tuple[Mapping[str, Any], dict[str, str]]:
+    """Compute a stage as tasks of the cluster that this process is connected to.
+
+    Args:
+        stage: the stage.
+        config: its config.
+        context: its context.
+        seconds: is given the seconds that the tasks measure, without those in which they waited for a free node.
+
+    Returns:
+        the metrics that the stage returns, and a description of its machine.
+
+    Raises:
+        UserError: bad input, or the stage was lost too often.
+        Exception: any exception that the stage raises.
+    """
+    clear(context.folder)
+    stages = Tasks(stage, config, context)
+    try:
+        result = stages.result()
+    finally:
+        seconds.measured(stages.wall, stages.cpu)
+    clear(context.folder)
+    return result
+
+
+class Tasks:
+    """The tasks of one stage.
+
+    Attributes:
+        wall: seconds of the tasks that have ended, where tasks that run at the same time count once.
+        cpu: their CPU seconds.
+    """
+
+    def __init__(self, stage: Stage, config: StageConfig, context: Context) -> None:
+        assert isinstance(context.runtime.launcher, RayLauncher)
+        self.ray, self.launcher, self.context = _ray(), context.runtime.launcher, context
+        self.number = self._processes(context.runtime) if stage.together is True else 1
+        own = self.launcher.stages.get(stage.kind), self.launcher.stages.get(context.stage_name)
+        given = {key: value for one in (self.launcher, *own) if one for key, value in one if value is not None}
+        threads = given.get("num_cpus") or max(1, context.runtime.threads // self.number)
+        gpus = stage.together or not stage.place.startswith("condensery.stages.corpus.")
+        self.wanted = {
+            "num_cpus": given.get("num_cpus") or context.runtime.threads / self.number,
+            "num_gpus": given.get("num_gpus", self._gpu(context.runtime.accelerator) if gpus else 0),
+            "memory": round(1e9 * given.get("memory", 0)),
+        }
+        self.bundle = {RESOURCES[key]: amount for key, amount in self.wanted.items() if amount}
+        self.variables = {variable: str(threads) for variable in THREADS}
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=context.folder))
+        alone = replace(context, runtime=replace(context.runtime, devices=1, threads=threads))
+        settings = config.model_dump(mode="json")
+        self.call = StageCall(stage.kind, settings, alone, socket.gethostname(), Parent.here())
+        self.wall = self.cpu = 0.0
+        self.shown = 0  # bytes
+
+    def _gpu(self, accelerator: str) -> int:
+        return int(accelerator == "gpu" or (accelerator == "auto" and "GPU" in self.ray.cluster_resources()))
+
+    def _processes(self, runtime: Runtime) -> int:
+        if isinstance(runtime.devices, int):
+            return runtime.devices
+        return max(1, int(self.ray.cluster_resources().get("GPU", 0))) if self._gpu(runtime.accelerator) else 1
+
+    def result(self) -> tuple[Mapping[str, Any], dict[str, str]]:
+        """Compute the stage, and start what is lost again.
+
+        Raises:
+            EndedError: it was lost too often without having got further.
+        """
+        name, left, first, tries = self.context.stage_name, math.inf, ShardTask(), self.launcher.retries
+        while True:
+            before = checkpoints(self.context.folder)
+            outcomes, lost = self._group() if self.number > 1 else self._run([Part(0, first)])
+            outcome = next((one for one in outcomes if one.result or one.said), None)
+            if outcome and outcome.said:
+                further, left = len(outcome.said[-1]) < left, len(outcome.said[-1])
+                lost, first = self._shards(outcome.said)
+                left = left if lost else math.inf
+            elif outcome and outcome.result and not lost:
+                return outcome.result
+            else:
+                further = bool(checkpoints(self.context.folder) - before)
+            if lost:
+                tries = self.launcher.retries if further else tries - 1
+                if tries < 0:
+                    raise EndedError(name, lost)
+                print(f"[{name}] {lost}; what is lost is computed again", flush=True)
+            elif not (outcome and outcome.said):
+                raise EndedError(name, "its processes ended without a result")
+
+    def _shards(self, said: list[Any]) -> tuple[str, ShardTask]:
+        """Compute missing shards as tasks; return how one was lost, and the first task, which is to find them."""
+        missing = said[-1]
+        size = max(1, len(missing) // (TASKS * max(1, self._room())))
+        runs = [missing[first : first + size] for first in range(0, len(missing), size)]
+        name, parts = (
+            self.context.stage_name,
+            [Part(number, ShardTask(said, run)) for number, run in enumerate(runs, 1)],
+        )
+        print(f"[{name}] {len(missing)} shards are computed in {len(runs)} tasks", flush=True)
+        with progress(name, len(runs), "tasks") as task:
+            _, lost = self._run(parts, done=task.advance)
+        return lost, ShardTask([*said[:-1], [] if lost else missing])
+
+    def _room(self) -> int:
+        """Return how many of the tasks the cluster can run at once where it has nothing else to do."""
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        return sum(int(min(node.get(key, 0) / amount for key, amount in self.bundle.items())) for node in nodes)
+
+    def _group(self) -> tuple[list[Outcome], str]:
+        """Compute the stage in a group of processes, each a task."""
+        from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        self._check_room()
+        group = placement_group([self.bundle] * self.number, strategy="PACK")
+        try:
+            self._until([group.ready()])
+            places = [PlacementGroupSchedulingStrategy(group, index) for index in range(self.number)]
+            meeting = self.ray.remote(num_cpus=0, max_retries=0)(_meeting).options(scheduling_strategy=places[0])
+            address, port = self.ray.get(meeting.remote())
+            nodes = list(placement_group_table(group)["bundles_to_node_id"].values())
+            parts = []
+            for rank, node in enumerate(nodes):
+                member = DistributedProcess(rank, self.number, nodes[:rank].count(node), nodes.count(node))
+                parts.append(Part(rank, None, member, _variables(member, address, port)))
+            return self._run(parts, places)
+        except self.ray.exceptions.RayError as error:
+            return [], _lost(error)
+        finally:
+            remove_placement_group(group)
+
+    def _check_room(self) -> None:
+        """Raise ``UserError`` where a task has no room on this machine; on a cluster, to which nodes may come, say so."""
+        if self._room() >= self.number:
+            return
+        wanted = ", ".join(f"{key} {amount:g}" for key, amount in self.bundle.items())
+        text = f"the cluster has no room for {self.number} x ({wanted})"
+        if _address(self.launcher) == "local":
+            raise UserError(f"launcher: stage {self.context.stage_name}: {text}; ask for less")
+        print(f"[{self.context.stage_name}] waits: {text}", flush=True)
+
+    def _run(
+        self, parts: Sequence[Part], places: Sequence[Any] = (), done: Callable[[], None] = lambda: None
+    ) -> tuple[list[Outcome], str]:
+        """Run tasks; return what they return, and how one was lost, or an empty string.
+
+        Args:
+            parts: what the tasks compute.
+            places: the place of each task of a group. When one is lost, the others are cancelled.
+            done: is called for each task that has ended.
+
+        Raises:
+            Exception: a task failed; the others are cancelled.
+        """
+        self._check_room()
+        once = {"max_calls": 1} if places or self.wanted["num_gpus"] else {}
+        task = self.ray.remote(**self.wanted, **once, max_retries=0)(take_part)
+        options = [{"scheduling_strategy": place} for place in places] or [{} for _ in parts]
+        variables, quiet = {"env_vars": self.variables}, os.environ["CONDENSERY_PROGRESS"] == "off"
+        running = [
+            task.options(runtime_env=variables, **option).remote(self.call, part, self.folder, os.getcwd(), quiet)
+            for part, option in zip(parts, options, strict=True)
+        ]
+        outcomes: list[Outcome] = []
+        lost, began, until = "", time.monotonic(), math.inf
+        try:
+            while running and not (lost and places) and time.monotonic() < until:
+                for reference in self._until(running, LAST_WORDS):
+                    running.remove(reference)
+                    try:
+                        outcomes.append(self.ray.get(reference))
+                        done()
+                    except self.ray.exceptions.RayError as error:
+                        lost = _lost(error)
+                failures = [outcome.failure for outcome in outcomes if outcome.failure]
+                if failures:  # of a group, a process may fail because another was lost
+                    alone = places and all(failure["kind"] == "bug" for failure in failures)
+                    until = min(until, time.monotonic() + (_PEERS if alone else LAST_WORDS))
+        finally:
+            self._cancel(running)
+            self._show()
+            together = max((outcome.wall for outcome in outcomes), default=0.0)
+            self.wall += together if places or len(parts) == 1 else time.monotonic() - began
+            self.cpu += sum(outcome.cpu for outcome in outcomes)
+        fault = error_of(failures, lost if places else "", self.context.stage_name)
+        if fault and not isinstance(fault, EndedError):
+            raise fault
+        return outcomes, lost
+
+    def _until(self, references: list[Any], seconds: float = math.inf) -> list[Any]:
+        """Wait until a task has ended, or for so many seconds; show the output of task 0 meanwhile."""
+        until = time.monotonic() + seconds
+        ready: list[Any] = []
+        while not ready and time.monotonic() < until:
+            if ending.is_set():
+                raise SystemExit
+            ready, _ = self.ray.wait(references, timeout=_PAUSE)
+            self._show()
+        return ready
+
+    def _show(self) -> None:
+        """Print what task 0 has printed since the last call."""
+        with suppress(FileNotFoundError), open(self.folder / OUTPUT.format(0), "rb") as stream:
+            stream.seek(self.shown)
+            lines, end, _ = stream.read().rpartition(b"\n")
+            self.shown += len(lines + end)
+            print((lines + end).decode(errors="replace"), end="", flush=True)
+
+    def _cancel(self, references: list[Any]) -> None:
+        """End tasks: by an exception in them, and after a while by force."""
+        for force in (False, True):
+            for reference in references:
+                with suppress(Exception):
+                    self.ray.cancel(reference, force=force)
+            if references:
+                _, references = self.ray.wait(references, num_returns=len(references), timeout=PATIENCE)
+
+
+def _lost(error: Exception) -> str:
+    """Return how a task was lost. Raises ``UserError`` where Ray could not run it at all."""
+    for kind in type(error).__mro__:
+        if kind.__name__ in LOST:
+            return LOST[kind.__name__]
+    raise UserError(f"launcher: {str(error).strip().splitlines()[-1].strip()}") from None
+
+
+def _meeting() -> tuple[str, int]:
+    """Return the address of this node and a free port, where the processes of a group meet."""
+    import ray
+
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return ray.util.get_node_ip_address(), probe.getsockname()[1]
+
+
+def _variables(member: DistributedProcess, address: str, port: int) -> dict[str, str]:
+    numbers = {"RANK": member.rank, "WORLD_SIZE": member.processes, "MASTER_PORT": port}
+    local = {"LOCAL_RANK": member.local_rank, "LOCAL_WORLD_SIZE": member.local_processes}
+    return {"MASTER_ADDR": address, **{name: str(value) for name, value in {**numbers, **local}.items()}}
+
+
+def take_part(call: StageCall, part: Part, folder: Path, directory: str, quiet: bool) -> Outcome:
+    """Compute a part of a stage, as a task on any node.
+
+    Args:
+        call: the stage.
+        part: the part.
+        folder: folder of the outputs of the tasks.
+        directory: working directory of the pipeline, which relative paths in the recipe start from.
+        quiet: whether no progress is shown.
+    """
+    began, spent = time.monotonic(), cpu_seconds()
+
+    def outcome(**what: Any) -> Outcome:
+        return Outcome(time.monotonic() - began, cpu_seconds() - spent, **what)
+
+    try:
+        if not folder.is_dir():
+            text = (
+                f"node {socket.gethostname()} does not see {folder}; it must be on a file system that all nodes share"
+            )
+            raise UserError(f"output_root: {text}")
+        with suppress(OSError):
+            os.chdir(directory)
+        os.environ.update(part.environment, CONDENSERY_PROGRESS="off" if quiet or part.number else "lines")
+        with _output_into(folder / OUTPUT.format(part.number)):
+            return outcome(result=_computed(call, part))
+    except ShardsLeft as left:
+        return outcome(said=left.said)
+    except NotRankZero:
+        return outcome()
+    except Exception as error:
+        return outcome(failure=failure_of(error, part.member or _ALONE))
+
+
+def _computed(call: StageCall, part: Part) -> tuple[dict[str, Any], dict[str, str]]:
+    runtime = replace(call.context.runtime, distributed=part.member, task=part.shards)
+    limit_threads(runtime.threads)
+    summary = registry()[call.kind].function(call.config, replace(call.context, runtime=runtime))
+    if part.number:
+        raise NotRankZero
+    machine = about_machine(runtime.threads)
+    if part.member:
+        machine["processes"] = str(part.member.processes)
+    return dict(summary or {}), machine
+
+
+@contextmanager
+def _output_into(path: Path) -> Iterator[None]:
+    """Context manager. Inside it, all output of this process goes into a file."""
+    before = [os.dup(output.fileno()) for output in (sys.stdout, sys.stderr)]
+    print_into(path)
+    try:
+        yield
+    finally:
+        for output, descriptor in zip((sys.stdout, sys.stderr), before, strict=True):
+            output.flush()
+            os.dup2(descriptor, output.fileno())
+            os.close(descriptor)
