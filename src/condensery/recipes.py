@@ -1,4 +1,4 @@
-"""Define the folder of the recipes, the stages that are added to them, and the name of the program in messages."""
+"""Define the folder of the recipes, the stages and keys with a meaning of their own, and the program's name in messages."""
 
 from pathlib import Path
 
@@ -8,3 +8,4 @@ INSTALLED = "condensery"
 ADDED_FIRST = ("corpus", "tokenizer", "tokens")  # names (and kinds) of stages that are added if another reads them
 # kinds of stages that are added between two stages
 ADDED_BETWEEN = ("encode", "evaluate", "late_interaction_index", "splade_index", "token_vectors")
+RUN_LENGTHS = ("steps", "epochs", "token_budget")  # configuration keys; one of them sets the length of a training stage

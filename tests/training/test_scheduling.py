@@ -86,7 +86,7 @@ def test_no_swap_makes_a_batch_less_hard_and_a_beam_sees_no_worse_swap(
     seen: list[list[float]] = []
 
     def watched(self: Scheduler) -> tuple[int, int] | None:
-        members = [*self._weights]
+        members = self._kept[[*self._weights]].tolist()
         before = h(similarity, members)
         if len(seen) == 0 or before <= seen[-1][-1]:  # another batch, or none better
             seen.append([])
@@ -95,7 +95,8 @@ def test_no_swap_makes_a_batch_less_hard_and_a_beam_sees_no_worse_swap(
         def after(width: int) -> float:
             self.beam = width
             swap = search(self)
-            return h(similarity, [d for d in members if d != swap[0]] + [swap[1]]) if swap else before
+            removed, added = self._kept[[*swap]] if swap else (None, None)
+            return h(similarity, [d for d in members if d != removed] + [added]) if swap else before
 
         assert after(3) >= after(1) >= before
         self.beam = beam

@@ -25,7 +25,7 @@ StudyName = Annotated[str, Field(pattern=STUDY, max_length=100), AS_TEXT]
 
 
 class _Closed(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), defer_build=True)
 
     @field_validator("*", mode="before")
     @classmethod

@@ -16,7 +16,7 @@ Stages = Annotated[dict[Text, Text], Field(min_length=1)]  # label in the figure
 class _Figure(BaseModel):
     """Base of all kinds of figures; ``title``: null = the default of the kind."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     title: Text | None = None
 

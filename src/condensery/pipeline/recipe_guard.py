@@ -12,10 +12,12 @@ it. SECURITY.md explains the limits for users.
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import hydra._internal.hydra
+import omegaconf._utils
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_search_path import ConfigSearchPath
@@ -27,14 +29,15 @@ from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import Container, DictConfig, Node, OmegaConf, open_dict
+from omegaconf.base import Box
 
 from condensery.errors import UserError
-from condensery.pipeline.recipe_files import check_file, environment
+from condensery.pipeline.recipe_files import LOADER, check_file, environment
 from condensery.pipeline.sweep import JoinedTable
-from condensery.recipes import ADDED_BETWEEN, ADDED_FIRST, RECIPES
-from condensery.training.settings import RUN_LENGTHS
+from condensery.recipes import ADDED_BETWEEN, ADDED_FIRST, RECIPES, RUN_LENGTHS
 
 ROOT = "config"  # the name of the root config
+MODE = "hydra.mode=RUN"  # what Hydra adds to the command, unless the command or a file sets it
 GROUPS = ("data", "backbone", "trainer", "launcher", "logger", "stage", "stages", "table", "figures")  # all mappings
 KEYS: tuple[str, ...] = ("name", "seed", "output_root", "jobs", "force", "ask", "next", "push_to_hub", *GROUPS)
 KEYS += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost", "estimate", "choose")
@@ -55,16 +58,18 @@ USED = re.compile(r"\$\{stage\.(\w+)")  # a reference to the defaults of a kind 
 _followed = [0]  # number of references that were resolved since the config was composed
 
 
-def install(shows: bool = False, home: Path | None = None) -> None:
+def install(shows: bool = False, home: Path | None = None, helps: bool = False) -> None:
     """Make Hydra compose with ``RecipeLoader``, and count the resolved references; a second call changes nothing.
 
     Args:
         shows: whether the command prints the config (``--cfg``) instead of running it.
         home: the folder of the program, whose folder ``conf`` is the user's own; None = as before.
+        helps: whether the command prints only the help, for which the root config alone is read.
     """
-    RecipeLoader.shows = shows
+    RecipeLoader.shows, RecipeLoader.helps = shows, helps
     RecipeLoader.home = home or RecipeLoader.home
     hydra._internal.hydra.ConfigLoaderImpl = RecipeLoader  # type: ignore[misc]
+    omegaconf._utils.get_yaml_loader = lambda: LOADER
     OmegaConf.register_new_resolver("oc.env", environment, replace=True)
     Container.resolve_parse_tree = _counted_reference  # type: ignore[method-assign]
 
@@ -72,13 +77,14 @@ def install(shows: bool = False, home: Path | None = None) -> None:
 class RecipeLoader(ConfigLoaderImpl):
     """Hydra's composition of a config, with checks of each file, of the keys that it sets, and of what Hydra would call."""
 
-    shows = False
+    shows = helps = False
     home = Path()
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
         self.repository = _Files(config_search_path)
         self._repositories: dict[tuple[str | None, tuple[str, ...]], Any] = {}
+        self._first: tuple[list[str], DictConfig] = [MODE], OmegaConf.create()  # what the command set, and its config
         self.lengths: dict[str, set[str]] = {}  # a stage or kind -> the key of training length that the last file sets
 
     def _parse_overrides_and_create_caching_repo(
@@ -90,6 +96,11 @@ class RecipeLoader(ConfigLoaderImpl):
             self._repositories[key] = super()._parse_overrides_and_create_caching_repo(config_name, overrides, *more)
         return self._repositories[key]
 
+    @cache  # noqa: B019
+    def get_group_options(self, *group: Any, **filtered: Any) -> list[str]:
+        """Compute this once per command, because Hydra's list of options in the help requests it twice."""
+        return list(super().get_group_options(*group, **filtered))
+
     def load_configuration(
         self,
         config_name: str | None,
@@ -98,11 +109,19 @@ class RecipeLoader(ConfigLoaderImpl):
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        """Compose the config of a command.
+        """Compose the config of a command. Hydra does so twice: it first looks up ``hydra.mode``, and checks no sweep then.
 
         Raises:
             UserError: the files include each other in a cycle, or name a class that may not be called.
         """
+        overrides = [] if self.helps else overrides
+        given, config = self._first
+        if run_mode == RunMode.RUN and overrides == [*given, MODE]:
+            self.validate_sweep_overrides_legal(OverridesParser.create().parse_overrides(given), run_mode, from_shell)
+            config.hydra.overrides.hydra.append(MODE)
+            return config
+        if not validate_sweep_overrides:
+            run_mode = RunMode.RUN
         _followed[0] = 0
         try:
             config = super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
@@ -115,6 +134,8 @@ class RecipeLoader(ConfigLoaderImpl):
             refuse_foreign_targets(config.hydra.get(called))
         if self.shows:
             leave_used_kinds(config)
+        if not validate_sweep_overrides:
+            self._first = list(overrides), config
         return config
 
     def _load_single_config(self, default: Any, repo: Any) -> Any:
@@ -131,11 +152,18 @@ class RecipeLoader(ConfigLoaderImpl):
 
     def _compose_config_from_defaults_list(self, defaults: Any, repo: Any) -> DictConfig:
         self.lengths = {}
+        set_parents, Box._re_parent = (
+            Box._re_parent,
+            lambda self: None,
+        )  # each merge of a file would visit all keys so far
         try:
             config = super()._compose_config_from_defaults_list(defaults, repo)
         except ConfigCompositionException:
             self._refuse_other_kinds(defaults, repo)
             raise
+        finally:
+            Box._re_parent = set_parents  # type: ignore[method-assign]
+        config._re_parent()
         release(config, self.lengths)
         return config
 
@@ -225,6 +253,8 @@ class _Files(ConfigRepository):
             raise UserError(f"{path}: {' '.join(str(error).split())}") from None
         if loaded is not None and not own:
             _check_choices(path, loaded.defaults_list or [])
+        if loaded is not None and own and RecipeLoader.helps:
+            loaded.defaults_list = [one for one in loaded.defaults_list or [] if one.is_self() or one.is_override()]
         return loaded
 
 

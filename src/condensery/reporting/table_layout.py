@@ -16,7 +16,7 @@ Cost = Literal["CPU-seconds of training", "bytes a passage", "milliseconds a que
 
 
 class _Closed(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), defer_build=True)
 
 
 class ColumnLayout(_Closed):

@@ -90,7 +90,12 @@ class StageConfig(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=(), validate_default=True
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        validate_default=True,
+        defer_build=True,  # of sixty kinds, a recipe has a dozen
     )
     data_checks: ClassVar[Mapping[str, Sequence[str]]] = {}
 

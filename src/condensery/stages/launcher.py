@@ -8,7 +8,7 @@ from condensery.ranges import Count
 
 
 class _Launcher(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class LocalLauncher(_Launcher):

@@ -7,11 +7,12 @@ from pydantic import model_validator
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.flops import Step
 from condensery.ranges import Count, CountOrZero, Positive, PositiveShare, Share, Weight
+from condensery.recipes import RUN_LENGTHS
 from condensery.stages.base import FromRecipe, Input, Operational, Precision, Seed, StageConfig
 from condensery.stages.checks import check_checkpoint, check_length
 from condensery.stages.trainer_options import Callbacks, identity
 from condensery.stages.workload import Sizes, Work, checkpoint_bytes, product
-from condensery.training.settings import RUN_LENGTHS, Optimiser
+from condensery.training.settings import Optimiser
 
 SMALLEST = 2048  # padded tokens per chunk that chunk_tokens=auto tries first
 

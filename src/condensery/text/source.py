@@ -50,7 +50,7 @@ def missing_files(files: Iterable[InputFile]) -> list[str]:
 class Keys(BaseModel):
     """The base class of all groups of config keys below ``data``. An unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Splits(Keys):

@@ -11,9 +11,9 @@ def ranges(starts: ArrayLike, counts: ArrayLike) -> Ids:
 
     ``starts`` and ``counts`` have the same, arbitrary shape. Pairs are taken in C order.
     """
-    first, number = (np.asarray(values, dtype=np.int64).reshape(-1) for values in (starts, counts))
-    before = np.cumsum(number) - number
-    return np.repeat(first - before, number) + np.arange(number.sum(), dtype=np.int64)
+    first, number = np.asarray(starts, np.int64).reshape(-1), np.asarray(counts, np.int64).reshape(-1)
+    ends = number.cumsum()
+    return (first - ends + number).repeat(number) + np.arange(ends[-1] if len(ends) else 0)
 
 
 def around(starts: Ids, counts: Ids, hidden: Ids, hidden_counts: Ids) -> tuple[Ids, Ids]:

@@ -8,7 +8,6 @@ from condensery.ranges import Positive, PositiveShare, Share, Weight
 
 Precision = Literal["fp32", "bf16", "fp16"]
 TRAINER_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true")  # those that can train
-RUN_LENGTHS = ("steps", "epochs", "token_budget")  # configuration keys; one of them sets the length of a training stage
 
 
 class Optimiser(TypedDict, total=False):

@@ -16,7 +16,7 @@ WEIGHTS_AND_WORDS = {".json", ".safetensors", ".bin", ".txt", ".model"}  # suffi
 class BackboneConfig(VectorConfig):
     """An encoder on the hub, in a local folder, or randomly initialised with the given sizes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     name: str | None  # hub name or local path of a checkpoint; None = randomly initialised
     revision: str | None  # commit, tag or branch of the hub repository

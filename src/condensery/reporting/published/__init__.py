@@ -25,7 +25,7 @@ UNITS = {"percent": 0, "fraction": 2, "plain": 0}  # power of ten from the print
 
 
 class _Closed(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class PublishedColumn(_Closed):

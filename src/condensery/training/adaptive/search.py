@@ -56,36 +56,45 @@ class Scheduler:
         self.seed, self.epoch = seed, epoch
         values = similarity.data.astype(np.float64)
         whole = np.rint(values / max(np.abs(values).max(initial=0.0), 1e-30) * SCALE).astype(np.int32)  # (stored,)
-        self._by_query = sparse.csr_matrix((whole, similarity.indices, similarity.indptr), shape=similarity.shape)
-        self._by_passage = self._by_query.tocsc()
-        self._pairs = np.argsort(passage, kind="stable")  # (t,) the pairs, sorted by their passage
-        self._first = np.searchsorted(passage[self._pairs], np.arange(similarity.shape[1] + 1))  # (u + 1,)
-        pairs = len(passage)
-        self._used = np.zeros(pairs, bool)
-        # The state of the search for one batch. The neighbourhood is the set of pairs whose gain may differ from 0.
-        self._size = 0  # number of pairs in the neighbourhood
-        self._place = np.full(pairs, -1, np.int64)  # (t,) index of each pair in ``_near`` and ``_gains``, or -1
-        self._near = np.empty(pairs, np.int64)  # (t,) the first ``_size`` entries are the pairs of the neighbourhood
-        self._gains = np.empty(pairs, np.int64)  # (t,) the gains of the pairs in ``_near``, minus TAKEN for members
-        self._weights: dict[int, tuple[Ids, Ids]] = {}  # member -> indices of its neighbours, and its weights with them
+        self._similarity = sparse.csr_matrix((whole, similarity.indices, similarity.indptr), shape=similarity.shape)
+        self._weights: dict[int, tuple[Ids, Ids]] = {}  # member -> places of its neighbours, and its weights with them
 
     def batches(self, done: Ids) -> Iterator[Ids]:
         """Yield the batches (n,), ascending, that come after the batches of the pairs ``done``.
 
         A batch depends only on which pairs are done, so an interrupted search continues with the same batches.
         """
-        self._used[:] = False
-        self._used[done] = True
-        unused = np.flatnonzero(~self._used)
+        unused = np.delete(np.arange(len(self.passage)), done)
         number = len(done) // self.batch_size
+        self._search_among(unused)
         while len(unused):
+            if 2 * len(unused) < len(self._kept):
+                self._search_among(unused)
             size = min(self.batch_size, len(unused))
             random = generator(self.seed, "schedule", self.epoch, number)
-            batch = np.sort(self._hardened(random.choice(unused, size, replace=False)))
-            self._used[batch] = True
-            unused = unused[~self._used[unused]]
+            first = np.searchsorted(self._kept, random.choice(unused, size, replace=False))
+            batch = np.sort(self._hardened(first))
+            self._unused[batch] = False
+            unused = self._kept[self._unused]
             number += 1
-            yield batch
+            yield self._kept[batch]
+
+    def _search_among(self, kept: Ids) -> None:
+        """Prepare the search among the pairs ``kept`` (k,), ascending. From here on, a pair is a place in ``kept``."""
+        self._kept = kept
+        self._by_query = self._similarity[kept] if len(kept) < len(self.passage) else self._similarity  # (k, u)
+        self._by_passage = self._by_query.tocsc()
+        self._own = self.passage[kept]  # (k,)
+        self._pairs = np.argsort(self._own, kind="stable")  # (k,) the pairs, sorted by their passage
+        self._first = np.searchsorted(self._own[self._pairs], np.arange(self._similarity.shape[1] + 1))  # (u + 1,)
+        self._unused = np.ones(len(kept), bool)
+        # The state of the search for one batch. The neighbourhood is the set of pairs whose gain may differ from 0.
+        self._size = 0  # number of pairs in the neighbourhood
+        self._place = np.full(len(kept), -1, np.int64)  # (k,) index of each pair in ``_near`` and ``_gains``, or -1
+        self._near = np.empty(
+            len(kept), np.int64
+        )  # (k,) the first ``_size`` entries are the pairs of the neighbourhood
+        self._gains = np.empty(len(kept), np.int64)  # (k,) the gains of the pairs in ``_near``, minus TAKEN for members
 
     def _hardened(self, batch: Ids) -> Ids:
         """Swap members of ``batch`` (n,) for unused pairs as long as the batch gets harder; return the members (n,)."""
@@ -105,25 +114,26 @@ class Scheduler:
         members = np.fromiter(self._weights, np.int64)  # (n,)
         gains = self._gains[self._place[members]] + TAKEN  # (n,)
         best, swap = 0, None
+        rest = self._gains[: self._size]  # (size,)
         for i in np.lexsort((members, gains))[: self.beam].tolist():
-            rest = self._gains[: self._size].copy()  # (size,) becomes the gains without this member
-            np.subtract.at(rest, *self._weights[int(members[i])])
+            np.subtract.at(rest, *self._weights[int(members[i])])  # the gains without this member
             top = rest.max()
             if top - gains[i] > best:
                 best = top - gains[i]
                 swap = int(members[i]), int(self._near[: self._size][rest == top].min())
+            np.add.at(rest, *self._weights[int(members[i])])
         return swap
 
     def _enter(self, pair: int) -> None:
         """Make a pair a member: add the weight between the pair and each neighbour to the neighbour's gain."""
-        parts = [(np.array([pair]), np.zeros(1, np.int64)), *self._neighbours(pair)]
-        for neighbours, _ in parts:
-            new = neighbours[self._place[neighbours] < 0]
-            stop = self._size + len(new)
-            self._place[new] = np.arange(self._size, stop)
-            self._near[self._size : stop], self._gains[self._size : stop] = new, 0
-            self._size = stop
-        neighbours, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
+        neighbours, weights = self._neighbours(pair)
+        new = neighbours[self._place[neighbours] < 0]
+        self._place[new] = np.arange(len(new))
+        new = new[self._place[new] == np.arange(len(new))]  # each once
+        stop = self._size + len(new)
+        self._place[new] = np.arange(self._size, stop)
+        self._near[self._size : stop], self._gains[self._size : stop] = new, 0
+        self._size = stop
         places = self._place[neighbours]
         np.add.at(self._gains, places, weights)
         self._gains[self._place[pair]] -= TAKEN
@@ -133,24 +143,23 @@ class Scheduler:
         np.subtract.at(self._gains, *self._weights.pop(pair))
         self._gains[self._place[pair]] += TAKEN
 
-    def _neighbours(self, pair: int) -> Iterator[tuple[Ids, Ids]]:
-        """Yield the unused neighbours of a pair and their weights, in parts.
+    def _neighbours(self, pair: int) -> tuple[Ids, Ids]:
+        """Return the unused neighbours of a pair, the pair itself among them, and their weights with the pair.
 
-        A neighbour occurs at most once in each part. The neighbour's weight with the pair is the sum over the parts.
+        A neighbour occurs up to three times. Its weight is the sum. The weight of the pair itself is 0.
         """
         by_query, by_passage = self._by_query, self._by_passage
-        own = self.passage[pair]
+        own = self._own[pair]
         row = slice(by_query.indptr[pair], by_query.indptr[pair + 1])
         column = slice(by_passage.indptr[own], by_passage.indptr[own + 1])
         passages = by_query.indices[row]
-        numbers = self._first[passages + 1] - self._first[passages]
-        near = self._pairs[ranges(self._first[passages], numbers)]
+        first = self._first[passages]
+        numbers = self._first[passages + 1] - first
         same = self._pairs[self._first[own] : self._first[own + 1]]
-        parts = (
-            (near, np.repeat(by_query.data[row], numbers)),  # similarity of this query and the neighbours' passages
-            (by_passage.indices[column], by_passage.data[column]),  # that of the neighbours' queries and this passage
-            (same, np.full(len(same), -APART)),
-        )
-        for neighbours, weights in parts:
-            there = ~self._used[neighbours] & (neighbours != pair)
-            yield neighbours[there], weights[there]
+        neighbours = np.concatenate([self._pairs[ranges(first, numbers)], by_passage.indices[column], same])
+        of_query = np.repeat(by_query.data[row], numbers)  # similarity of this query and the neighbours' passages
+        of_passage = by_passage.data[column]  # that of the neighbours' queries and this passage
+        weights = np.concatenate([of_query, of_passage, np.full(len(same), -APART)])
+        weights[neighbours == pair] = 0
+        there = self._unused[neighbours]
+        return neighbours[there], weights[there]
