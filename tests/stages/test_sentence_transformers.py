@@ -132,7 +132,7 @@ HALF: dict[str, Any] = {"pooling": "weightedmean", "behind": SEVERAL, "truncate_
 SMALL = {
     "fp16, Dense, cut": HALF,
     "mpnet in fp16": {"family": "mpnet", "similarity": "cosine"},
-    "electra in fp16, by its first token": {"family": "electra", "pooling": "cls", "behind": [("Normalize", {})]},
+    "electra in fp16, by the largest": {"family": "electra", "pooling": "max", "behind": [("Normalize", {})]},
     "xlm-roberta in fp16, by its last token": {"family": "xlm-roberta", "pooling": "lasttoken", "similarity": "cosine"},
 }
 
