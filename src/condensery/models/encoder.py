@@ -291,15 +291,28 @@ class Encoder(nn.Module):
 
     def vectors(self, chunk: Chunk) -> Tensor:
         """Return the vector of each row, (b, d): pool by ``settings``, apply ``head``, truncate and normalise."""
-        vectors = self.head(self.pooled(chunk))[:, : self.settings.truncate_dim]
-        return nn.functional.normalize(vectors, dim=-1) if self.settings.normalise else vectors
+        return self.vectors_and_states(chunk, masked=False)[0]
 
-    def pooled(self, chunk: Chunk) -> Tensor:
-        """Return the pooled states of each row after the last layer, (b, d). Padding does not count."""
-        if self.settings.pooling == "cls":
-            return self.cls(chunk)
+    def vectors_and_states(self, chunk: Chunk, masked: bool = True) -> tuple[Tensor, Tensor]:
+        """Return the vectors of ``vectors`` (b, d), with the same dropout, and the last states (k, d) at masked tokens.
+
+        Args:
+            chunk: a chunk of b rows, with k masked positions.
+            masked: false = the states are not needed; k is then 0.
+        """
+        pooled, states = self._pooled(chunk, masked)
+        vectors = self.head(pooled)[:, : self.settings.truncate_dim]
+        return nn.functional.normalize(vectors, dim=-1) if self.settings.normalise else vectors, states
+
+    def _pooled(self, chunk: Chunk, masked: bool) -> tuple[Tensor, Tensor]:
+        """Return the pooled states of each row (b, d), without padding, and the last states at masked tokens (k, d)."""
         layout = PackedLayout(chunk)
-        if self.settings.pooling == "last":
-            return self(layout, layout.at(chunk.lengths - 1))[0]
-        states = layout.tokens.pad(self(layout)[0])  # (b, t, d); on a CPU some padding has states, see ``_places``
-        return pool(states, chunk.attention_mask, chunk.lengths, self.settings.pooling)
+        read = [layout.masked] if masked and layout.masked is not None else []
+        if self.settings.pooling in ("cls", "last"):
+            pooled = layout.cls if self.settings.pooling == "cls" else layout.at(chunk.lengths - 1)
+            states = self(layout, pooled, *read)[0]
+            return states[: len(chunk)], states[len(chunk) :]
+        states = self(layout)[0]  # (n, d)
+        padded = layout.tokens.pad(states)  # (b, t, d); on a CPU some padding has states, see ``_places``
+        of_masked = states.index_select(0, read[0].index) if read else states[:0]
+        return pool(padded, chunk.attention_mask, chunk.lengths, self.settings.pooling), of_masked
