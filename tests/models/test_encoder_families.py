@@ -20,7 +20,7 @@ from transformers import (
 
 from condensery.errors import UserError
 from condensery.models.attention import cls_entropy
-from condensery.models.checkpoints.saving import load_condenser, load_encoder, save_condenser
+from condensery.models.checkpoints.saving import load_condenser, load_encoder, load_lm_head, save_condenser
 from condensery.models.condenser import Condenser, condenser_shape
 from condensery.models.encoder import Encoder, attend, plain_attention
 from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder
@@ -138,6 +138,13 @@ def test_a_condenser_of_each_comes_back_with_its_weights(
     again = load_condenser(tmp_path, words, 1, 1, late_mlm=True, dropout=None)
     for name, value in made.state_dict().items():
         assert torch.equal(again.state_dict()[name], value), name
+    encoder = load_encoder(tmp_path)
+    whole = load_lm_head(tmp_path, encoder)
+    assert whole is not None
+    assert whole.base_model is encoder.model
+    assert whole.get_output_embeddings().weight is encoder.model.get_input_embeddings().weight
+    for name, value in made.language_model.state_dict().items():
+        assert torch.equal(whole.state_dict()[name], value), name
     assert load_encoder(tmp_path, dropout=0.3).family.attention_dropout(load_encoder(tmp_path, 0.3).layers[0]) == 0.3
 
 

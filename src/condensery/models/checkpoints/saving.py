@@ -195,7 +195,7 @@ def load_lm_head(source: Path | str, encoder: Encoder) -> PreTrainedModel | None
         return None
     setattr(model, model.base_model_prefix, encoder.model)
     model.tie_weights()
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def load_retriever(folder: Path) -> SavedRetriever:
