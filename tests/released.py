@@ -1,12 +1,33 @@
 """Small retrievers of each kind that others release, made and saved by sentence-transformers."""
 
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, BertModel
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    CamembertConfig,
+    CamembertModel,
+    DistilBertConfig,
+    DistilBertModel,
+    ElectraConfig,
+    ElectraModel,
+    ModernBertConfig,
+    ModernBertModel,
+    MPNetConfig,
+    MPNetModel,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaModel,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+)
 
 SIZE = 16  # of a state
 PROMPTS = {"query": "river: ", "document": "sea and stones: "}
@@ -14,6 +35,16 @@ SEVERAL = [
     ("Dense", {"out_features": 24, "bias": True, "activation_function": torch.nn.GELU()}),
     ("Dense", {"out_features": 10, "bias": False, "activation_function": torch.nn.Identity()}),
 ]
+FAMILIES: dict[str, tuple[Any, Any]] = {
+    "bert": (BertConfig, BertModel),
+    "roberta": (RobertaConfig, RobertaModel),
+    "xlm-roberta": (XLMRobertaConfig, XLMRobertaModel),
+    "camembert": (CamembertConfig, CamembertModel),
+    "mpnet": (MPNetConfig, MPNetModel),
+    "electra": (ElectraConfig, ElectraModel),
+    "distilbert": (DistilBertConfig, DistilBertModel),
+    "modernbert": (ModernBertConfig, ModernBertModel),
+}
 KINDS: dict[str, dict[str, Any]] = {
     **{f"pooled by {mode}": {"pooling": mode} for mode in ("cls", "mean", "max", "lasttoken", "weightedmean")},
     "the root of the length": {"pooling": "mean_sqrt_len_tokens", "behind": [("Normalize", {})]},
@@ -40,17 +71,19 @@ def released(
     language_model: bool = False,
     prompts: dict[str, str] = PROMPTS,
     length: int = 14,
+    family: str = "bert",
 ) -> Path:
-    """Save a BERT with a pooling and the modules ``behind`` it into ``folder``/saved; its path."""
+    """Save a model of a family with a pooling and the modules ``behind`` it into ``folder``/saved; its path."""
     library: Any = pytest.importorskip("sentence_transformers")
     modules: Any = pytest.importorskip("sentence_transformers.models")
     from condensery.tokens.tokenizer import load_tokenizer
 
     torch.manual_seed(0)
-    read = load_tokenizer(tokenizer)
-    sizes = {"hidden_size": SIZE, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    config = BertConfig(vocab_size=len(read), max_position_embeddings=40, initializer_range=0.3, **sizes)
-    backbone = BertForMaskedLM(config) if language_model else BertModel(config, add_pooling_layer=False)
+    read = load_tokenizer(words_of(family, tokenizer, folder / "words"))
+    if language_model:
+        backbone: Any = BertForMaskedLM(_config(family, len(read), read.pad_token_id))
+    else:
+        backbone = plain_model(family, len(read), read.pad_token_id)
     backbone.to(dtype).save_pretrained(folder / "backbone")
     read.save_pretrained(folder / "backbone")
     transformer = modules.Transformer(str(folder / "backbone"), max_seq_length=length)
@@ -62,6 +95,44 @@ def released(
     model.similarity_fn_name = similarity
     model.to(dtype).save(str(folder / "saved"))
     return folder / "saved"
+
+
+def words_of(family: str, tokenizer: Path, folder: Path) -> Path:
+    """The tokenizer for a family: that of an MPNet pads with id 1, which is copied into ``folder``."""
+    if family != "mpnet":
+        return tokenizer
+    shutil.copytree(tokenizer, folder)
+    file = folder / "tokenizer.json"
+    about = json.loads(file.read_text())
+    words, other = about["model"]["vocab"], {0: 1, 1: 0}
+    about["model"]["vocab"] = {word: other.get(number, number) for word, number in words.items()}
+    for one in about["added_tokens"]:
+        one["id"] = other.get(one["id"], one["id"])
+    about["added_tokens"].sort(key=lambda one: one["id"])
+    file.write_text(json.dumps(about))
+    return folder
+
+
+def _config(family: str, words: int, pad: int) -> Any:
+    sizes = {"hidden_size": SIZE, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    own: dict[str, Any] = {}
+    if family == "distilbert":
+        sizes = dict(zip(("dim", "n_layers", "n_heads", "hidden_dim"), sizes.values(), strict=True))
+    if family == "electra":
+        own["embedding_size"] = SIZE // 2
+    if family == "modernbert":
+        own = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 3)
+        own |= {"local_attention": 4, "global_attn_every_n_layers": 2}
+    return FAMILIES[family][0](
+        vocab_size=words, max_position_embeddings=40, initializer_range=0.3, pad_token_id=pad, **sizes, **own
+    )
+
+
+def plain_model(family: str, words: int, pad: int) -> PreTrainedModel:
+    """A model of a family with random weights, and without the pooling layer of its authors."""
+    plain: dict[str, Any] = {} if family in ("electra", "distilbert", "modernbert") else {"add_pooling_layer": False}
+    model: PreTrainedModel = FAMILIES[family][1](_config(family, words, pad), **plain)
+    return model
 
 
 def two_towers(

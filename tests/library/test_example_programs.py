@@ -45,6 +45,7 @@ def test_what_they_print(ran: dict[str, str]) -> None:
     assert re.search(r"^\{'NDCG@10': [01]\.\d+\}$", ran["distillation"], re.M)
     measured = r"\{'NDCG@10': [01]\.\d+, 'Recall@100': [01]\.\d+\}"
     assert re.search(rf"^{measured} {measured}\n{measured}$", ran["adapt"], re.M)
+    assert re.search(rf"^kept: (tuned|the start)\n{measured} {measured}\n{measured}$", ran["adapt_queries"], re.M)
     assert re.search(r"^loss \d+\.\d{3}$", ran["gradient_cache"], re.M)
     assert re.search(
         r"^probably: weights .* \(log_scale\).*\nprobably: dropout is not replayed", ran["check_gradients"], re.M

@@ -10,6 +10,8 @@ import released
 import torch
 from error_lines import names
 from released import KINDS, SEVERAL, library_scores, two_towers
+from safetensors.torch import load_file
+from transformers import AutoModel
 
 from condensery.errors import UserError
 from condensery.models.checkpoints.config import BackboneConfig
@@ -24,6 +26,7 @@ from condensery.models.checkpoints.saving import (
 from condensery.models.checkpoints.sentence_transformers import write_modules
 from condensery.models.vectors import POOLED, DenseShape, VectorSettings
 from condensery.retrieval.searchers.retriever import Retriever
+from condensery.tokens.tokenizer import load_tokenizer
 
 QUESTIONS = ["what does a river carry", "stones", "who reads passages and queries at sea, and why would anybody"]
 
@@ -64,6 +67,150 @@ def test_every_released_kind_has_the_scores_of_sentence_transformers_and_keeps_t
         torch.testing.assert_close(library_scores(ours, QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
 
 
+def pickled(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def in_shards(folder: Path) -> None:
+    model = AutoModel.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="8KB")
+    assert len([*folder.glob("model-*.safetensors")]) > 1
+
+
+def in_pickled_shards(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    files = {name: f"pytorch_model-0000{at % 2 + 1}-of-00002.bin" for at, name in enumerate(weights)}
+    for file in set(files.values()):
+        torch.save({name: value for name, value in weights.items() if files[name] == file}, folder / file)
+    size = sum(value.nbytes for value in weights.values())
+    about = {"metadata": {"total_size": size}, "weight_map": files}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(about))
+
+
+def with_dropout(folder: Path) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "2_Dropout").mkdir()
+    (folder / "2_Dropout" / "config.json").write_text('{"dropout": 0.3}')
+    modules.append({"idx": 2, "name": "2", "path": "2_Dropout", "type": "sentence_transformers.models.Dropout"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def by_default(folder: Path) -> None:
+    """A default prompt for whatever is neither a query nor a passage."""
+    changed(folder, "config_sentence_transformers.json", prompts={"any": "stones ", **released.PROMPTS})
+    changed(folder, "config_sentence_transformers.json", default_prompt_name="any")
+
+
+STORED: dict[str, tuple[dict[str, Any], Any]] = {
+    **{family: ({"family": family}, None) for family in released.FAMILIES if family != "bert"},
+    "mpnet in fp16, by its first token": (
+        {"family": "mpnet", "dtype": torch.float16, "pooling": "cls", "behind": [("Normalize", {})]}, None,
+    ),
+    "electra in bf16, cut": ({"family": "electra", "dtype": torch.bfloat16, "truncate_dim": 6, "pooling": "max"}, None),
+    "pickled": ({}, pickled),
+    "pickled in half precision": ({"dtype": torch.float16, "behind": SEVERAL}, pickled),
+    "in shards": ({}, in_shards),
+    "in pickled shards": ({}, in_pickled_shards),
+    "a default prompt": ({}, by_default),
+    "no prompts": ({"prompts": {}}, None),
+    "Dropout, which is only of training": ({}, with_dropout),
+    **{
+        f"{activation.__class__.__name__}, {'with' if bias else 'without'} a bias": (
+            {"behind": [("Dense", {"out_features": 8, "bias": bias, "activation_function": activation})]}, None,
+        )
+        for activation in (torch.nn.Tanh(), torch.nn.ReLU(), torch.nn.SiLU())
+        for bias in (True, False)
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_each_family_and_each_way_of_storing_it_has_the_scores_of_sentence_transformers(
+    kind: str, wordpiece: Path, texts: list[str], tmp_path: Path
+) -> None:
+    about, then = STORED[kind]
+    folder = released.released(tmp_path, wordpiece, **about)
+    if then:
+        then(folder)
+    wanted = library_scores(folder, QUESTIONS, texts)
+    torch.testing.assert_close(our_scores(folder, QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
+    model, _ = load_any_retriever(folder)
+    save_retriever(SavedRetriever(model, 14, 14), tmp_path / "ours", folder)
+    torch.testing.assert_close(library_scores(tmp_path / "ours", QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(our_scores(tmp_path / "ours", QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_a_prompt_named_passage_is_that_of_passages(wordpiece: Path, texts: list[str], tmp_path: Path) -> None:
+    """Release 6 writes an empty prompt "document" beside it, which goes first there unless the prompt is named."""
+    library: Any = pytest.importorskip("sentence_transformers")
+    folder = released.released(tmp_path, wordpiece, prompts={"query": "river: ", "passage": "sea and stones: "})
+    assert vector_settings(folder).passage_prefix == "sea and stones: "
+    model = library.SentenceTransformer(str(folder), device="cpu").double()
+    asked = model.encode_query(QUESTIONS, convert_to_tensor=True)
+    wanted = asked @ model.encode(texts, prompt_name="passage", convert_to_tensor=True).T
+    torch.testing.assert_close(our_scores(folder, QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
+    save_retriever(SavedRetriever(load_biencoder(folder), 14, 14), tmp_path / "ours", folder)
+    torch.testing.assert_close(library_scores(tmp_path / "ours", QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", released.FAMILIES)
+def test_a_folder_without_modules_is_read_by_its_first_token_or_as_is_said(
+    family: str, wordpiece: Path, texts: list[str], tmp_path: Path
+) -> None:
+    read = load_tokenizer(released.words_of(family, wordpiece, tmp_path / "words"))
+    torch.manual_seed(0)
+    model = released.plain_model(family, len(read), read.pad_token_id).eval()
+    model.save_pretrained(tmp_path)
+    read.save_pretrained(tmp_path)
+    given = read(texts, padding=True, truncation=True, max_length=14, return_tensors="pt")
+    given.pop("token_type_ids", None)
+    with torch.no_grad():
+        states = model(**given).last_hidden_state
+    real = given["attention_mask"][..., None]
+    mean = torch.nn.functional.normalize((states * real).sum(1) / real.sum(1), dim=1)
+    for options, wanted in (({}, states[:, 0]), ({"pooling": "mean", "normalise": True}, mean)):
+        found = Retriever(tmp_path, passage_length=14, device="cpu", vectors=options).encode_passages(texts)
+        torch.testing.assert_close(torch.from_numpy(found), wanted, rtol=1e-5, atol=1e-5)
+
+
+def saved_by_the_library(folder: Path, *modules: Any, **about: Any) -> Path:
+    library: Any = pytest.importorskip("sentence_transformers")
+    library.SentenceTransformer(modules=list(modules), device="cpu", **about).save(str(folder))
+    return folder
+
+
+def kinds_that_are_not_known(wordpiece: Path, folder: Path) -> dict[str, tuple[list[Any], str]]:
+    """Modules as sentence-transformers saves them, and what is named of each."""
+    modules: Any = pytest.importorskip("sentence_transformers.models")
+    read = load_tokenizer(wordpiece)
+    released.plain_model("bert", len(read), read.pad_token_id).save_pretrained(folder / "plain")
+    read.save_pretrained(folder / "plain")
+    transformer = modules.Transformer(str(folder / "plain"), max_seq_length=14)
+    static = modules.StaticEmbedding(read.backend_tokenizer, embedding_dim=16)
+    pooling = modules.Pooling(16, pooling_mode="mean")
+    routed = modules.Router.for_query_document([static], [transformer, pooling])
+    return {
+        "static": ([static], "modules.json: a module 'StaticEmbedding'"),
+        "static queries": ([routed], "modules.json: a module 'StaticEmbedding'"),
+        "all layers": ([transformer, modules.WeightedLayerPooling(16, num_hidden_layers=2), pooling], "modules.json"),
+        "two poolings": ([transformer, modules.Pooling(16, pooling_mode=("cls", "mean"))], "1_Pooling/config.json"),
+        "residual": ([transformer, pooling, modules.Dense(16, 16, use_residual=True)], "2_Dense/config.json: adds"),
+        "LayerNorm": ([transformer, pooling, modules.LayerNorm(16)], "modules.json: a module 'LayerNorm'"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["static", "static queries", "all layers", "two poolings", "residual", "LayerNorm"])
+def test_what_the_library_saves_and_is_not_known_here_is_one_line(kind: str, wordpiece: Path, tmp_path: Path) -> None:
+    modules, said = kinds_that_are_not_known(wordpiece, tmp_path)[kind]
+    folder = saved_by_the_library(tmp_path / "saved", *modules)
+    with pytest.raises(UserError) as raised:
+        Retriever(folder)
+    names(str(raised.value), str(folder), said, "this project pools by one of")
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("language_model", [False, True])
 def test_half_precision_with_and_without_a_language_models_head(
@@ -81,8 +228,6 @@ def test_weights_that_torch_pickled_and_flags_of_older_releases_are_read(
 ) -> None:
     folder = released.released(tmp_path, wordpiece, pooling="weightedmean", behind=SEVERAL)
     wanted = our_scores(folder, QUESTIONS, texts)
-    from safetensors.torch import load_file
-
     for dense in ("2_Dense", "3_Dense"):
         torch.save(load_file(folder / dense / "model.safetensors"), folder / dense / "pytorch_model.bin")
         (folder / dense / "model.safetensors").unlink()

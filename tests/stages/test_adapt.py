@@ -172,6 +172,31 @@ def test_contrastive_pre_training_keeps_how_and_how_long_texts_are_read(adapted:
     assert metrics["temperature"] != 0.05
 
 
+def test_mlm_stands_beside_the_contrast_where_the_start_has_a_head(adapted: tuple[Done, list[str]]) -> None:
+    from transformers import AutoModelForMaskedLM
+
+    _, command = adapted
+    short = "steps: 3, epochs: null, batch_size: 8, length: 24, min_length: 4, validate_every: 0"
+    own = "mlm_weight: 0.1, mask_rate: 0.3, query_length: 20, queries: queries"
+    stages = {
+        "headless": f"{{stage: pretrain_contrastive, init: backbone, {own}, {short}}}",
+        "filled": f"{{stage: pretrain_mlm, init: as_it_is, {short}}}",
+        "both": f"{{stage: pretrain_contrastive, init: filled, {own}, {short}}}",
+    }
+    done = run_command(*command, *(f"+stages.{name}={settings}" for name, settings in stages.items())).sound()
+    assert done.out.count("no head for masked tokens, so mlm_weight has no effect") == 1
+    weights = []
+    for name in ("filled", "both"):
+        model, info = AutoModelForMaskedLM.from_pretrained(artifact(done, name), output_loading_info=True)
+        assert not info["missing_keys"]
+        weights.append(model.state_dict()["cls.predictions.transform.dense.weight"])
+    assert not weights[0].equal(weights[1]), "the head is trained"
+    headless, both = (read_json(artifact(done, name) / "manifest.json")["metrics"] for name in ("headless", "both"))
+    assert both["train/mlm_late"] > 0
+    assert both["train/loss"] == pytest.approx(both["train/mlm_late"] + both["train/contrast"], rel=1e-5)
+    assert "train/mlm_late" not in headless
+
+
 def test_a_training_that_destroys_is_not_kept_and_that_is_said(adapted: tuple[Done, list[str]]) -> None:
     done, command = adapted
     destroyed = ["stages.distilled.learning_rate=0.1", "stages.distilled.steps=6", "stages.adapted.level=0.05"]

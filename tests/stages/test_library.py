@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     run_stage("encode", folder / "dense", dense)
     run_stage("retriever", folder / "narrow", {}, folder=folder / "plain", query_length=16, passage_length=14)
     run_stage("encode", folder / "windows", {**dense, "model": folder / "narrow"}, windows=3)
+    for dtype in ("int8", "binary"):
+        run_stage("encode", folder / dtype, dense, dtype=dtype)
+    run_stage("encode", folder / "int8 windows", {**dense, "model": folder / "narrow"}, windows=3, dtype="int8")
     run_stage("bm25", folder / "bm25", {"corpus": read["corpus"]})
     return {path.name: path for path in folder.iterdir()}
 
@@ -76,12 +80,15 @@ def test_bm25_is_set_in_python_as_in_a_recipe(made: dict[str, Path]) -> None:
     assert {name: stage[name] for name in settings} == settings == neighbours.BM25
 
 
-@pytest.mark.parametrize("kind", ["dense", "windows", "bm25"])
+@pytest.mark.parametrize("kind", ["dense", "windows", "bm25", "int8", "binary", "int8 windows"])
 def test_it_finds_and_measures_what_the_stages_do(kind: str, made: dict[str, Path], tmp_path: Path) -> None:
     searchers = {
         "dense": lambda: Retriever(made["retriever"], device="cpu"),
         "windows": lambda: Retriever(made["narrow"], device="cpu", windows=3),
         "bm25": BM25,
+        "int8": lambda: Retriever(made["retriever"], device="cpu", dtype="int8"),
+        "binary": lambda: Retriever(made["retriever"], device="cpu", dtype="binary"),
+        "int8 windows": lambda: Retriever(made["narrow"], device="cpu", windows=3, dtype="int8"),
     }
     retriever = searchers[kind]()
     metrics = ["MRR@10", "Recall@5"]
@@ -93,6 +100,43 @@ def test_it_finds_and_measures_what_the_stages_do(kind: str, made: dict[str, Pat
     assert len(retriever) == 0, "the retriever's own index stays as it is"
     folder = write_beir(tmp_path / "beir", TEXT)
     assert evaluate(retriever, folder, ["MRR@10"]).keys() == {"MRR@10"}
+
+
+@pytest.mark.parametrize("windows", [1, 3])
+@pytest.mark.parametrize(("dtype", "bits"), [("int8", 8), ("binary", 1)])
+def test_vectors_in_fewer_bits_say_what_they_lose_and_score_by_their_levels(
+    dtype: Any, bits: int, windows: int, made: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = passages(made["corpus"])
+    exact = Retriever(made["narrow"], device="cpu", windows=windows).index(texts)
+    capsys.readouterr()
+    fewer = Retriever(made["narrow"], device="cpu", windows=windows, dtype=dtype).index(texts)
+    said = capsys.readouterr().out
+    before, after = exact.passage_vectors, fewer.passage_vectors
+    number = len(before)
+    assert after.shape == before.shape
+    assert all(len(np.unique(column)) <= 2**bits for column in after.T)
+    for depth in (10, 100):
+        wanted = hits = 0
+        for row in range(number):
+            best, found = (
+                [one for one in np.argsort(-(vectors @ before[row]), kind="stable") if one != row][:depth]
+                for vectors in (before, after)
+            )
+            wanted, hits = wanted + len(best), hits + len({*best} & {*found})
+        share = re.search(rf"([\d.]+) % of its {depth} best", said)
+        assert share is not None
+        assert float(share[1]) == pytest.approx(100 * hits / wanted, abs=2), "but for scores that rounding orders"
+    assert f"{dtype}: " in said
+    assert f"({number:,} passages as queries)" in said
+    question = "a question about a river"
+    (scores,) = fewer.score([question], np.arange(len(texts))[None])
+    products = after @ fewer.encode_queries([question])[0]
+    if windows == 1:
+        np.testing.assert_allclose(scores, products, atol=1e-4)
+    assert max(scores) == pytest.approx(max(products), abs=1e-4)
+    assert fewer.search(question)[0].score == pytest.approx(max(products), abs=1e-4)
+    assert fewer.identity() != exact.identity()
 
 
 def test_hits_say_what_was_found(made: dict[str, Path]) -> None:
@@ -121,6 +165,7 @@ def test_hits_say_what_was_found(made: dict[str, Path]) -> None:
         (lambda made: BM25().index("one text"), "a sequence of texts"),
         (lambda made: BM25().index({"a": {"title": "no text"}}), "passage 'a' has no text"),
         (lambda made: BM25(stemmer="none", stopwords="klingon").index(["x"]), "klingon"),
+        (lambda made: Retriever(made["plain"], dtype="int4"), "dtype is 'int4'; it must be float32, int8 or binary"),
         (lambda made: Retriever(made["corpus"]), "no checkpoint can be loaded"),
         (lambda made: Retriever(Retriever(made["plain"]).model), "give `tokenizer`"),
         (lambda made: evaluate(BM25(), made["corpus"] / "nowhere"), "no such folder"),

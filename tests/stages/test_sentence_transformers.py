@@ -125,19 +125,30 @@ def small_half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint in fp16 without LM head: weighted mean, two ``Dense``, and 6 numbers of a vector are kept."""
     import torch
 
+    return small(tmp_path_factory.mktemp("small_half"), torch.float16, **HALF)
+
+
+HALF: dict[str, Any] = {"pooling": "weightedmean", "behind": SEVERAL, "truncate_dim": 6, "similarity": "cosine"}
+SMALL = {
+    "fp16, Dense, cut": HALF,
+    "mpnet in fp16": {"family": "mpnet", "similarity": "cosine"},
+    "electra in fp16, by the largest": {"family": "electra", "pooling": "max", "behind": [("Normalize", {})]},
+    "xlm-roberta in fp16, by its last token": {"family": "xlm-roberta", "pooling": "lasttoken", "similarity": "cosine"},
+}
+
+
+def small(folder: Path, dtype: Any, **kind: Any) -> Path:
     from condensery.tokens.tokenizer import train_wordpiece
 
-    folder = tmp_path_factory.mktemp("small_half")
-    train_wordpiece([*(words for _, _, words, _ in TEXT.passages), *PROMPTS.values()], 400, folder / "words")
-    kind: dict[str, Any] = {"pooling": "weightedmean", "behind": SEVERAL, "truncate_dim": 6, "similarity": "cosine"}
-    return released(folder, folder / "words", **kind, dtype=torch.float16, prompts=PROMPTS, length=40)
+    train_wordpiece([*(words for _, _, words, _ in TEXT.passages), *PROMPTS.values()], 400, folder / "given")
+    return released(folder, folder / "given", **kind, dtype=dtype, prompts=PROMPTS, length=36)
 
 
-def test_from_the_command_line_to_its_table_goes_a_checkpoint_in_fp16_with_dense_and_a_cut(
-    small_half: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("kind", SMALL)
+def test_from_the_command_line_to_its_table_goes_each_kind_of_checkpoint(kind: str, tmp_path: Path) -> None:
     import torch
 
+    small_half = small(tmp_path / "made", torch.float16, **SMALL[kind])
     library = pytest.importorskip("sentence_transformers")
     evaluation = pytest.importorskip("sentence_transformers.evaluation")
     done = run_command(
@@ -156,9 +167,11 @@ def test_from_the_command_line_to_its_table_goes_a_checkpoint_in_fp16_with_dense
     evaluator = their_evaluator(evaluation)
     whole = {"dtype": torch.float32}
     theirs = evaluator(library.SentenceTransformer(str(small_half), device="cpu", model_kwargs=whole).float())
+    by = SMALL[kind].get("similarity", "dot")
     for name in ("MRR@10", "NDCG@10"):
-        assert ours[name] == pytest.approx(theirs[f"cosine_{name.lower()}"], abs=1e-6), name
+        assert ours[name] == pytest.approx(theirs[f"{by}_{name.lower()}"], abs=1e-6), name
     assert 0 < ours["MRR@10"] < 1
+    assert {"BM25", "as it is", "adapted", "BM25 + as it is", "BM25 + adapted"} == metrics_of(done.folder).keys()
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("int8", 6), ("binary", 1)])

@@ -10,17 +10,22 @@ import textbook
 import torch
 import trainings
 from error_lines import names
+from released import released
+from transformers import AutoModelForMaskedLM
 
 from condensery.errors import UserError
 from condensery.losses.gradient_cache import backpropagate
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.encoder import Encoder
+from condensery.models.pretraining import PooledLanguageModel
 from condensery.models.vectors import VectorSettings
+from condensery.retrieval.searchers.retriever import Retriever
 from condensery.tokens.batches import chunks
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.data.passage_queries import PassageQueryDataModule
 from condensery.training.data.sources import prefixed
+from condensery.training.data.spans import SpanPairDataModule
 from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.contrastive import COLDEST, ContrastiveModule
 from condensery.training.modules.query_tower import QueryTowerModule
@@ -59,6 +64,111 @@ def test_the_contrast_is_that_of_cosines_over_the_temperature_whatever_the_chunk
     for one, other in zip(*(each for _, each in found), strict=True):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-7)
     assert (module.log_temperature.grad is not None) if learned else not hasattr(module, "log_temperature")
+
+
+POOLINGS = ["cls", "mean", "last", "max"]
+
+
+def with_head(pooling: str, dropout: float = 0.0) -> tuple[Any, ContrastiveModule]:
+    """A language model, and the module that trains its backbone with MLM of weight .7 beside the contrast."""
+    model = textbook.language_model(dropout=dropout)
+    module = ContrastiveModule(BiEncoder(Encoder(model.base_model, VectorSettings(pooling, normalise=True))))  # type: ignore[arg-type]
+    module.mlm, module.mlm_weight = PooledLanguageModel(model, module.model.passage), 0.7
+    return model, module.double()
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_mlm_beside_the_contrast_is_the_textbook_one_whatever_the_chunks(tmp_path: Path, pooling: str) -> None:
+    model, module = with_head(pooling)
+    found: list[tuple[dict[str, torch.Tensor], list[torch.Tensor]]] = []
+    for budget in (20, 10_000):
+        batch = trainings.span_batches(tmp_path, budget=budget).batch(0)
+        module.zero_grad()
+        encoder, contrast = module.objective(batch)
+        losses = backpropagate(encoder, batch.chunks, contrast)
+        found.append((losses, gradients(module)))
+    module.zero_grad()
+    (chunk,) = batch.chunks
+    assert chunk.masked is not None
+    assert chunk.targets is not None
+    labels = torch.full_like(chunk.input_ids, -100)
+    labels.view(-1)[chunk.masked] = chunk.targets
+    mask = chunk.attention_mask
+    states = model.base_model(input_ids=chunk.input_ids, attention_mask=mask).last_hidden_state
+    pooled = {
+        "cls": states[:, 0],
+        "mean": (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True),
+        "last": states[torch.arange(len(chunk)), chunk.lengths - 1],
+        "max": states.masked_fill(~mask[..., None], -torch.inf).amax(1),
+    }[pooling]
+    vectors = torch.nn.functional.normalize(pooled, dim=1)[chunk.rows.argsort()]
+    scores = (vectors @ vectors.T / 0.05).masked_fill(torch.eye(len(vectors), dtype=torch.bool), -torch.inf)
+    right = torch.nn.functional.cross_entropy(scores, torch.arange(len(vectors)) ^ 1)
+    mlm = model(input_ids=chunk.input_ids, attention_mask=mask, labels=labels).loss
+    (right + 0.7 * mlm).backward()
+    for losses, gradient in found:
+        assert losses["contrast"].item() == pytest.approx(right.item(), abs=1e-6)
+        assert losses["mlm_late"].item() == pytest.approx(0.7 * mlm.item(), abs=1e-9)
+        for one, other in zip(gradient, gradients(module), strict=True):
+            torch.testing.assert_close(one, other, atol=1e-8, rtol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_the_vectors_of_both_passes_have_the_same_dropout(tmp_path: Path, pooling: str) -> None:
+    _, module = with_head(pooling, dropout=0.3)
+    (chunk,) = trainings.span_batches(tmp_path, budget=10_000).batch(0).chunks
+    assert module.mlm is not None
+    torch.manual_seed(5)
+    alone = module.mlm.vectors(chunk)
+    torch.manual_seed(5)
+    beside, _ = module.mlm.encode(chunk)
+    torch.testing.assert_close(alone, beside, rtol=0, atol=0)
+    assert not torch.equal(alone, module.mlm.vectors(chunk)), "dropout is off"
+
+
+def test_a_head_is_trained_and_saved_where_there_is_one_and_said_where_there_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "a text of several words that is long enough. And a second sentence of it, which is longer."
+    train_wordpiece([words], 60, tmp_path / "words")
+    quiet: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+    given: Any = {"tokenizer": tmp_path / "words", "length": 16, "min_length": 2, "batch_size": 2}
+    given |= {"query_prefix": "", "passage_prefix": ""}
+    kind: Any = {"prompts": {}, "similarity": "cosine"}
+    folder = released(tmp_path / "with", tmp_path / "words", language_model=True, **kind)
+    AutoModelForMaskedLM.from_pretrained(folder.parent / "backbone").save_pretrained(
+        folder
+    )  # that library saves no head
+    module = ContrastiveModule(folder, mlm_weight=0.5, learning_rate=1e-2)
+    assert module.mlm is not None
+    before = AutoModelForMaskedLM.from_pretrained(folder)
+    start = {name: value.clone() for name, value in module.mlm.language_model.state_dict().items()}
+    assert start.keys() == before.state_dict().keys()
+    assert all(torch.equal(value, before.state_dict()[name]) for name, value in start.items())
+    pl.Trainer(max_steps=3, **quiet).fit(module, SpanPairDataModule([words] * 6, **given))
+    module.save_pretrained(tmp_path / "saved")
+    after, info = AutoModelForMaskedLM.from_pretrained(tmp_path / "saved", output_loading_info=True)
+    assert not info["missing_keys"]
+    moved = [name for name, value in after.state_dict().items() if not torch.equal(value, before.state_dict()[name])]
+    assert any("cls.predictions" in name for name in moved)
+    assert any("encoder.layer.0" in name for name in moved)
+    found = Retriever(tmp_path / "saved", device="cpu").encode_passages([words])
+    np.testing.assert_allclose(module.model.eval().passage.dimensions, found.shape[1])
+    theirs = pytest.importorskip("sentence_transformers").SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    np.testing.assert_allclose(found, theirs.encode([words], normalize_embeddings=True), atol=1e-6)
+    again = ContrastiveModule(tmp_path / "saved", mlm_weight=0.5)
+    assert again.mlm is not None, "training goes on with the head"
+
+    with pytest.raises(UserError, match="give the data module a mask_rate"):
+        pl.Trainer(max_steps=1, **quiet).fit(again, SpanPairDataModule([words] * 6, mask_rate=None, **given))
+    capsys.readouterr()
+    without = released(tmp_path / "without", tmp_path / "words", **kind)
+    plain = ContrastiveModule(without, mlm_weight=0.5, learning_rate=1e-2)
+    assert capsys.readouterr().out == f"{without}: no head for masked tokens, so mlm_weight has no effect\n"
+    assert plain.mlm is None
+    assert ContrastiveModule(folder).mlm is None, "a weight of 0 loads no head"
+    whole = SpanPairDataModule([words] * 6, mask_rate=None, **given)
+    pl.Trainer(max_steps=1, **quiet).fit(plain, whole)
 
 
 def test_a_learned_temperature_moves_and_ends_at_the_coldest(tmp_path: Path) -> None:
@@ -124,8 +234,6 @@ def test_passages_in_the_place_of_queries_have_no_prefix_of_queries() -> None:
 
 
 def test_masked_texts_are_refused(tmp_path: Path) -> None:
-    from condensery.training.data.spans import SpanPairDataModule
-
     words = "a text of several words that is long enough. And a second sentence of it, which is longer."
     train_wordpiece([words], 60, tmp_path / "tokenizer")
     data = SpanPairDataModule([words] * 6, tmp_path / "tokenizer", length=16, min_length=2, batch_size=2)

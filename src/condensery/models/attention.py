@@ -43,8 +43,11 @@ def _entropy(encoder: Encoder, layer: Any, hidden: Tensor, layout: PackedLayout)
     query = by_head(heads, family.query(layer, states, read.packing.positions), read.packing).double()  # (b, h, 1, e)
     key = by_head(heads, keys, layout.tokens).double()  # (b, h, t, e)
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (b, h, 1, t)
+    if family.biased:
+        every = torch.arange(scores.shape[-1], device=scores.device)  # (t,)
+        scores = scores + family.bias(layer, every[None, :1], every)  # CLS is at position 0
     if layout.tokens.padding is not None:
         scores = scores.masked_fill(~layout.tokens.padding, -math.inf)
-    if window is not None:  # CLS is at position 0
+    if window is not None:
         scores[..., window + 1 :] = -math.inf
     return torch.special.entr(scores.softmax(dim=-1)).sum(dim=-1).mean(dim=1)[:, 0]

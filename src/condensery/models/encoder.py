@@ -1,4 +1,4 @@
-"""The encoder: a BERT, RoBERTa, DistilBERT or ModernBERT of the transformers library, with a cheaper forward pass.
+"""The encoder: a model of the BERT family (``FAMILIES``) of the transformers library, with a cheaper forward pass.
 
 Parameters, parameter names and checkpoint format are those of transformers; only the forward pass is reimplemented. The last
 layer of a stack is computed only at the positions whose states are used (CLS, masked tokens). This gives the same states at
@@ -38,7 +38,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
 
     Shape:
         query (b, h, m, e); key and value (b, h, t, e); the result (b, h, m, e). visible (b or 1, 1, m or 1, t) is True where
-        the query attends to the key, for at least one key per query. None = all queries attend to all keys.
+        the query attends to the key, for at least one key per query. None = all queries attend to all keys. If it is not
+        bool, it is (b or 1, h, m, t) and added to the scores.
     """
     fused = p == 0.0 and (query.dtype != torch.bfloat16 or torch.is_inference_mode_enabled() or key.shape[-2] > _LONG)
     if query.device.type != "cpu" or fused:
@@ -49,7 +50,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float) -> Tensor:
     """Compute ``attend`` by plain matrix products. Keeps the attention weights (b, h, m, t) for the backward pass."""
     scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), key.transpose(-1, -2))  # (b, h, m, t)
-    if visible is not None:
+    if visible is not None and visible.is_floating_point():
+        scores = scores + visible
+    elif visible is not None:
         scores = scores.masked_fill_(~visible, torch.finfo(scores.dtype).min)
     weights = dropout(scores.softmax(dim=-1), p, training=p > 0.0)  # (b, h, m, t)
     return torch.matmul(weights.to(value.dtype), value)
@@ -131,6 +134,7 @@ class _Memory:
     """The keys and values of a layer, packed (n, d). They are also padded to (b, h, t, e) if ``attend`` needs them."""
 
     def __init__(self, family: Bert, layer: Any, hidden: Tensor, tokens: Packing) -> None:
+        self.family, self.layer = family, layer
         self.heads, self.tokens = family.heads(layer), tokens
         self.key, self.value = family.key_and_value(layer, hidden, tokens.positions)
         window = family.window(layer)
@@ -155,13 +159,22 @@ class _Memory:
         seen = self.tokens.padding if visible is None else visible
         if self.window is not None:
             seen = self._near(packing, seen, self.window)
+        if self.family.biased:
+            seen = self._biased(packing, seen, query.dtype)
         key, value = self.rectangle
         rows = attend(by_head(self.heads, query, packing), key, value, seen, p)  # (b, h, m, e)
         return packing.unpad(rows.transpose(1, 2).flatten(2))
 
     def _for_kernel(self, packing: Packing) -> bool:
-        """Return whether kernels can be used. Kernels support a window only if all tokens of a row are queries."""
-        return self.window is None or packing is self.tokens
+        """Return whether kernels can be used: without a bias, and with a window only if all tokens of a row are queries."""
+        return not self.family.biased and (self.window is None or packing is self.tokens)
+
+    def _biased(self, packing: Packing, visible: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """Return the bias of the scores (b or 1, h, m, t), in ``dtype``; its minimum at keys that are not ``visible``."""
+        every = torch.arange(self.tokens.width, device=packing.positions.device)  # (t,)
+        own = every[None] if packing is self.tokens else packing.pad(packing.positions[:, None])[..., 0]  # (b or 1, m)
+        bias = self.family.bias(self.layer, own, every).to(dtype)
+        return bias if visible is None else torch.where(visible, bias, torch.finfo(dtype).min)
 
     def _near(self, packing: Packing, visible: Tensor | None, window: int) -> Tensor:
         """Restrict ``visible`` to the window around each query: (b, 1, m, t). Each query sees its own position."""
@@ -278,15 +291,28 @@ class Encoder(nn.Module):
 
     def vectors(self, chunk: Chunk) -> Tensor:
         """Return the vector of each row, (b, d): pool by ``settings``, apply ``head``, truncate and normalise."""
-        vectors = self.head(self.pooled(chunk))[:, : self.settings.truncate_dim]
-        return nn.functional.normalize(vectors, dim=-1) if self.settings.normalise else vectors
+        return self.vectors_and_states(chunk, masked=False)[0]
 
-    def pooled(self, chunk: Chunk) -> Tensor:
-        """Return the pooled states of each row after the last layer, (b, d). Padding does not count."""
-        if self.settings.pooling == "cls":
-            return self.cls(chunk)
+    def vectors_and_states(self, chunk: Chunk, masked: bool = True) -> tuple[Tensor, Tensor]:
+        """Return the vectors of ``vectors`` (b, d), with the same dropout, and the last states (k, d) at masked tokens.
+
+        Args:
+            chunk: a chunk of b rows, with k masked positions.
+            masked: false = the states are not needed; k is then 0.
+        """
+        pooled, states = self._pooled(chunk, masked)
+        vectors = self.head(pooled)[:, : self.settings.truncate_dim]
+        return nn.functional.normalize(vectors, dim=-1) if self.settings.normalise else vectors, states
+
+    def _pooled(self, chunk: Chunk, masked: bool) -> tuple[Tensor, Tensor]:
+        """Return the pooled states of each row (b, d), without padding, and the last states at masked tokens (k, d)."""
         layout = PackedLayout(chunk)
-        if self.settings.pooling == "last":
-            return self(layout, layout.at(chunk.lengths - 1))[0]
-        states = layout.tokens.pad(self(layout)[0])  # (b, t, d); on a CPU some padding has states, see ``_places``
-        return pool(states, chunk.attention_mask, chunk.lengths, self.settings.pooling)
+        read = [layout.masked] if masked and layout.masked is not None else []
+        if self.settings.pooling in ("cls", "last"):
+            pooled = layout.cls if self.settings.pooling == "cls" else layout.at(chunk.lengths - 1)
+            states = self(layout, pooled, *read)[0]
+            return states[: len(chunk)], states[len(chunk) :]
+        states = self(layout)[0]  # (n, d)
+        padded = layout.tokens.pad(states)  # (b, t, d); on a CPU some padding has states, see ``_places``
+        of_masked = states.index_select(0, read[0].index) if read else states[:0]
+        return pool(padded, chunk.attention_mask, chunk.lengths, self.settings.pooling), of_masked

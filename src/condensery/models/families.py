@@ -2,7 +2,8 @@
 
 BERT and RoBERTa are post-norm and have position embeddings. DistilBERT is like BERT, but has no token types. ModernBERT
 (Warner et al. 2024) is pre-norm and rotates queries and keys by their positions (RoPE). In two of every three ModernBERT
-layers a token sees only nearby tokens.
+layers a token sees only nearby tokens. MPNet (Song et al. 2020) adds a number to each attention score that depends on the
+distance of the two tokens. ELECTRA (Clark et al. 2020) may have embeddings of another size than its states.
 
 Symbols in shapes: n tokens, k queries, d hidden size, h heads, e = d / h.
 """
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.distilbert.modeling_distilbert import TransformerBlock
 from transformers.models.modernbert.modeling_modernbert import ModernBertEncoderLayer
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetLayer
 
 ROPE = "rope_parameters"
 
@@ -26,8 +28,10 @@ class Bert:
         options: arguments of transformers' ``AutoModel`` for a backbone without further parts.
         dropouts: config entries that are dropout rates.
         counts_from_padding: whether positions are counted from the id of the padding token + 1.
+        biased: whether ``bias`` is added to the attention scores.
     """
 
+    biased = False
     lm_head: tuple[str, ...] = ("cls.predictions", "lm_head")
     options: dict[str, Any] = {"add_pooling_layer": False}  # noqa: RUF012
     dropouts: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -80,6 +84,10 @@ class Bert:
         """Return the largest distance, in tokens, that attention spans; None = unlimited."""
         return None
 
+    def bias(self, layer: Any, queries: Tensor, keys: Tensor) -> Tensor:
+        """Return what is added to the attention scores, (b, h, m, t), from positions of queries (b, m) and of keys (t,)."""
+        raise NotImplementedError
+
     def query(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
         """Return the queries (k, d) of states (k, d) at positions (k,) in their rows."""
         return layer.attention.self.query(states)
@@ -91,6 +99,69 @@ class Bert:
     def rest(self, layer: Any, context: Tensor, states: Tensor) -> Tensor:
         """Return a layer's output (k, d) from the attention result ``context`` (k, d) and the layer's input (k, d)."""
         attended = layer.attention.output(context, states)
+        return layer.output(layer.intermediate(attended), attended)
+
+
+class Electra(Bert):
+    """ELECTRA: BERT's layers. Where embeddings and states differ in size, the embeddings are projected."""
+
+    lm_head = ("generator_predictions", "generator_lm_head")
+    options: dict[str, Any] = {}  # noqa: RUF012
+
+    def embed(self, model: Any, ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
+        return self._projected(model, super().embed(model, ids, positions, types))
+
+    def position_vectors(self, model: Any, positions: Tensor) -> Tensor:
+        return self._projected(model, super().position_vectors(model, positions))
+
+    def transform(self, model: Any, states: Tensor) -> Tensor:
+        return model.generator_predictions(states)
+
+    def _projected(self, model: Any, embeddings: Tensor) -> Tensor:
+        return model.embeddings_project(embeddings) if hasattr(model, "embeddings_project") else embeddings
+
+
+class MPNet(Bert):
+    """MPNet: BERT's layers under other names, without token types, with a bias of attention that all layers share."""
+
+    biased = True
+
+    def offset(self, config: Any) -> int:
+        return 2  # whatever the padding token's id is
+
+    def layers(self, model: Any) -> nn.ModuleList:
+        for layer in model.encoder.layer:  # in ``__dict__``, because the weights belong to the encoder
+            layer.__dict__["relative_bias"] = model.encoder.relative_attention_bias
+        return model.encoder.layer
+
+    def new_layer(self, layers: nn.ModuleList, config: Any) -> nn.Module:
+        made = super().new_layer(layers, config)
+        made.__dict__["relative_bias"] = layers[0].relative_bias
+        return made
+
+    def embed(self, model: Any, ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
+        at = positions[None] + self.offset(model.config)
+        return model.embeddings(input_ids=ids[None], position_ids=at)[0]
+
+    def heads(self, layer: Any) -> int:
+        return int(layer.attention.attn.num_attention_heads)
+
+    def attention_dropout(self, layer: Any) -> float:
+        return float(layer.attention.attn.dropout.p)
+
+    def bias(self, layer: Any, queries: Tensor, keys: Tensor) -> Tensor:
+        buckets = MPNetEncoder.relative_position_bucket(keys - queries[..., None])  # (b, m, t)
+        return layer.relative_bias(buckets).permute(0, 3, 1, 2)  # (b, h, m, t)
+
+    def query(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
+        return layer.attention.attn.q(states)
+
+    def key_and_value(self, layer: Any, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        return layer.attention.attn.k(states), layer.attention.attn.v(states)
+
+    def rest(self, layer: Any, context: Tensor, states: Tensor) -> Tensor:
+        own = layer.attention
+        attended = own.LayerNorm(own.dropout(own.attn.o(context)) + states)
         return layer.output(layer.intermediate(attended), attended)
 
 
@@ -203,18 +274,20 @@ class ModernBert(Bert):
         return turned.flatten(1).to(states.dtype)
 
 
-_BERT, _DISTILBERT, _MODERNBERT = Bert(), DistilBert(), ModernBert()
+_BERT, _DISTILBERT, _MODERNBERT, _MPNET = Bert(), DistilBert(), ModernBert(), MPNet()
 FAMILIES: dict[str, Bert] = {  # transformers' model_type -> family
     "bert": _BERT,
     "roberta": Bert(counts_from_padding=True),
     "xlm-roberta": Bert(counts_from_padding=True),
+    "camembert": Bert(counts_from_padding=True),
+    "electra": Electra(),
+    "mpnet": _MPNET,
     "distilbert": _DISTILBERT,
     "modernbert": _MODERNBERT,
 }
 
 
 def family_of(layer: nn.Module) -> Bert:
-    """Return the family of a layer. RoBERTa layers count as BERT layers."""
-    if isinstance(layer, ModernBertEncoderLayer):
-        return _MODERNBERT
-    return _DISTILBERT if isinstance(layer, TransformerBlock) else _BERT
+    """Return the family of a layer. Layers of RoBERTa and ELECTRA count as BERT layers."""
+    kinds = {ModernBertEncoderLayer: _MODERNBERT, TransformerBlock: _DISTILBERT, MPNetLayer: _MPNET}
+    return kinds.get(type(layer), _BERT)

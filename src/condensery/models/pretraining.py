@@ -27,10 +27,10 @@ class PretrainingModel(nn.Module):
     language_model: Any  # a PreTrainedModel; its parts are accessed by name
     layers_loaded: bool = False
 
-    def __init__(self, language_model: PreTrainedModel) -> None:
-        """Wrap a masked language model of transformers, of one of ``FAMILIES``."""
+    def __init__(self, language_model: PreTrainedModel, encoder: Encoder | None = None) -> None:
+        """Wrap a masked language model of transformers, of one of ``FAMILIES``; ``encoder``: its backbone."""
         super().__init__()
-        self.encoder = Encoder(language_model.base_model)
+        self.encoder = encoder or Encoder(language_model.base_model)
         self.language_model = language_model
         words: Any = language_model.get_input_embeddings()
         # With tied weights, the projection's gradient is dense. The sparse gradient of the input embeddings is added to it
@@ -73,6 +73,20 @@ class PretrainingModel(nn.Module):
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the vectors of ``vectors`` (b, d), with the same dropout, and per loss the cross-entropy of each token."""
         raise NotImplementedError
+
+
+class PooledLanguageModel(PretrainingModel):
+    """A retriever with its checkpoint's LM head: its own vectors and the MLM loss, computed in one pass."""
+
+    def vectors(self, chunk: Chunk) -> Tensor:
+        """Return the vectors (b, d) that the retriever is searched with."""
+        return self.encoder.vectors(chunk)
+
+    def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the vectors (b, d), and as ``mlm_late`` the cross-entropy (k,) at the chunk's k masked tokens."""
+        assert chunk.targets is not None
+        vectors, states = self.encoder.vectors_and_states(chunk)
+        return vectors, self.cross_entropy({"mlm_late": states}, {"mlm_late": chunk.targets})
 
 
 def with_cls(states: Tensor, layout: PackedLayout, cls: Tensor) -> Tensor:

@@ -248,12 +248,18 @@ def _lost_settings(now: VectorSettings, backbone: BackboneConfig, init: Artifact
     return f"was pre-trained from {start.manifest['name']}, but makes vectors otherwise; to keep its way: {keys}"
 
 
+def folder_of_start(config: EncoderStageConfig, context: Context) -> Path | None:
+    """Return the folder of the initial checkpoint; None = from scratch."""
+    if config.init != "backbone":
+        return context.input("init")
+    name = config.backbone.name
+    return None if name is None else checkpoint_folder(name, config.backbone.revision)
+
+
 def lengths_of_start(config: EncoderStageConfig, context: Context) -> tuple[int, int] | None:
     """Return the initial encoder's maximum query and passage length in tokens; None = the encoder does not record them."""
-    if config.init != "backbone":
-        return longest_inputs(context.input("init"))
-    name = config.backbone.name
-    return None if name is None else longest_inputs(checkpoint_folder(name, config.backbone.revision))
+    folder = folder_of_start(config, context)
+    return None if folder is None else longest_inputs(folder)
 
 
 def _check_positions(module: TrainingModule, config: OptimisedStageConfig, stage: str) -> None:

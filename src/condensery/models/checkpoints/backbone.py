@@ -21,7 +21,9 @@ _FAMILIES = ", ".join(FAMILIES)
 OWN_TOKENIZER = "set backbone.tokenizer to the checkpoint's own"
 # heads of other tasks with which a checkpoint may have been saved
 LM_HEAD = "the head for masked tokens"
-OTHER_HEADS = ("pooler", "cls.seq_relationship", "classifier", "pre_classifier", "qa_outputs")
+OTHER_HEADS = (
+    *("pooler", "cls.seq_relationship", "classifier", "pre_classifier", "qa_outputs", "discriminator_predictions"),
+)
 DECODERS = ("c_head",)  # the decoder of CoT-MAE, which is saved among the weights
 
 
@@ -83,9 +85,10 @@ def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
         UserError: the config is of an unsupported family, or holds values from which no model can be built.
     """
     where = config_name(source)
-    about = check_config(config_content(source), where, encoder=True)
-    if "model_type" in about and about["model_type"] not in FAMILIES:
+    about = config_content(source)
+    if isinstance(about, dict) and about.get("model_type", "bert") not in [*FAMILIES]:
         raise UserError(f"{where}: model_type is {shown(about['model_type'])}; use one of the families {_FAMILIES}")
+    check_config(about, where, encoder=True)
     config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
     if config.model_type not in FAMILIES:  # the file lacks the key, and transformers guessed
         raise UserError(f"{where}: model_type is missing; use one of the families {_FAMILIES}")

@@ -63,7 +63,7 @@ _RULES = {
             *("type_vocab_size", "d_model", "d_kv", "d_ff", "num_heads", "encoder_attention_heads", "encoder_ffn_dim"),
             *("decoder_attention_heads", "decoder_ffn_dim", "relative_attention_num_buckets"),
             *("relative_attention_max_distance", "dim", "n_heads", "hidden_dim", "local_attention"),
-            "global_attn_every_n_layers",
+            *("global_attn_every_n_layers", "embedding_size"),
         ),
         _SIZE,
     ),
@@ -133,11 +133,13 @@ def check_encoder(config: Any, where: str) -> None:
     hidden, heads = config.hidden_size, config.num_attention_heads
     if hidden % heads:
         raise UserError(f"{where}: num_attention_heads is {heads}, which does not divide hidden_size, {hidden}")
-    pad, roberta = config.pad_token_id, config.model_type in ("roberta", "xlm-roberta")
+    pad, roberta = config.pad_token_id, config.model_type in ("roberta", "xlm-roberta", "camembert")
     if pad is None and roberta:  # positions are counted from pad_token_id + 1
         raise UserError(f"{where}: pad_token_id is null; a {config.model_type} model needs it")
     if pad is not None and pad >= config.vocab_size:
         raise UserError(f"{where}: pad_token_id is {pad}, but there are {config.vocab_size} tokens (vocab_size)")
+    if config.model_type == "mpnet" and pad != 1:  # its embeddings count positions from 2 whatever the config says
+        raise UserError(f"{where}: pad_token_id is {shown(pad)}; in an mpnet model it must be 1")
     if config.model_type == "modernbert":
         for kind, about in config.rope_parameters.items():
             if about is not None and about.get("rope_type", "default") != "default":

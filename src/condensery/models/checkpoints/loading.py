@@ -35,10 +35,12 @@ class Allowed:
             if it also lacks the parts listed before. A missing part is randomly initialised.
         unused: prefixes of the tensor names of parts that the checkpoint may have although the model has none, such as heads
             of other tasks. The prefixes do not begin with the prefix of the backbone.
+        silent: whether no line is printed of a part that is new. ``load_weights`` notes such parts as ``new_parts``.
     """
 
     new: Mapping[str, str] = field(default_factory=dict)
     unused: Collection[str] = ()
+    silent: bool = False
 
 
 class quiet:  # noqa: N801  (a context manager, which reads like a verb phrase)
@@ -138,7 +140,8 @@ def load_weights(
         raise UserError(
             f"{source}: the tensors of this checkpoint are not those that its config.json describes: {said}"
         )
-    if new:
+    model.new_parts = tuple(new)
+    if new and not allowed.silent:
         parts = ", ".join(f"{what} ({number} tensors)" for what, number in new.items())
         print(f"{source}: new, with random weights: {parts}", flush=True)
     return model

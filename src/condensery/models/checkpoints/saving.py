@@ -19,12 +19,13 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
 
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.backbone import (
     DECODERS,
+    LM_HEAD,
     OTHER_HEADS,
     OWN_TOKENIZER,
     check_words,
@@ -68,11 +69,15 @@ _C_HEAD = "c_head."
 
 @dataclass(frozen=True)
 class SavedRetriever:
-    """A retriever as it is saved: the towers, and the maximum query length and passage length in tokens in training."""
+    """A retriever as it is saved: the towers, and the maximum query length and passage length in tokens in training.
+
+    With ``language_model``, whose backbone is that of the passage tower, the LM head is saved too.
+    """
 
     model: BiEncoder
     query_length: int
     passage_length: int
+    language_model: PreTrainedModel | None = None
 
 
 def save_condenser(model: Condenser, folder: Path, tokenizer: Path | str, length: int) -> None:
@@ -155,7 +160,9 @@ def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | st
     model = retriever.model
     settings = model.settings
     passage, query = model.passage, model.query
-    _save_model(passage.model, folder, tokenizer, retriever.passage_length, settings, passage.head)
+    _save_model(
+        retriever.language_model or passage.model, folder, tokenizer, retriever.passage_length, settings, passage.head
+    )
     if not model.shared:
         place = folder / QUERY_ENCODER
         _save_model(query.model, place, tokenizer, retriever.query_length, query.settings, query.head)
@@ -167,6 +174,28 @@ def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | st
         **settings.own(),
     }
     write_json(folder / ABOUT, about)
+
+
+def load_lm_head(source: Path | str, encoder: Encoder) -> PreTrainedModel | None:
+    """Load the masked language model of a checkpoint, with ``encoder``'s backbone in place of its own; None = no LM head.
+
+    Args:
+        source: folder or hub name of a retriever or of a language model.
+        encoder: the passage encoder that was loaded from it.
+
+    Raises:
+        UserError: no checkpoint can be loaded, or its tensors do not match its config.
+    """
+    folder = saved_towers(checkpoint_folder(source))[0].folder
+    allowed = Allowed(dict.fromkeys(encoder.family.lm_head, LM_HEAD), (*OTHER_HEADS, *DECODERS), silent=True)
+    with readable(folder):
+        loaded: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "eager"}
+        model: Any = load_weights(AutoModelForMaskedLM, folder, checkpoint_config(folder), allowed, **loaded)
+    if model.new_parts:
+        return None
+    setattr(model, model.base_model_prefix, encoder.model)
+    model.tie_weights()
+    return model
 
 
 def load_retriever(folder: Path) -> SavedRetriever:

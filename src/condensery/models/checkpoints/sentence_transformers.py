@@ -197,8 +197,8 @@ def read_modules(folder: Path, route: Route = "document") -> SavedModules:
             head.append(SavedDense(path, _dense(path / "config.json")))
         elif kind == "Transformer" and pooling is None:
             encoder = path
-        else:
-            raise _other(folder / MODULES, f"a module {kind[:40]!r} changes the vectors here")
+        elif kind != "Dropout" or pooling is None:  # training has its own dropout
+            raise _other(folder / MODULES, f"a module {kind[:40]!r} is not supported at this place")
     cosine, cut = _by_cosine(about, folder / ABOUT), _cut(about, folder / ABOUT)
     # The library truncates last. If vectors are normalised, then truncated, then compared by inner product, the last
     # normalisation stays a layer of ``head``.

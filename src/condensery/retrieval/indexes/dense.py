@@ -201,7 +201,7 @@ def multiply(
 
 
 def search_array(
-    queries: NDArray[np.float32], passages: NDArray[np.float32], k: int, device: str, threads: int = 1
+    queries: NDArray[np.float32], passages: "NDArray[np.float32] | Decoded", k: int, device: str, threads: int = 1
 ) -> Ranking:
     """Search passage vectors (m, d) in memory with query vectors (n, d), as ``DenseIndex.search_vectors`` does."""
     blocks = ((first, passages[first : first + BLOCK]) for first in range(0, len(passages), BLOCK))

@@ -12,6 +12,7 @@ Shapes: m vectors, d dimensions, n queries, k results.
 """
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -20,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.randomness import generator
-from condensery.retrieval.indexes.dense import BLOCK, DenseIndex, torch_search
+from condensery.retrieval.indexes.dense import BLOCK, DenseIndex, search_array, torch_search
 from condensery.retrieval.indexes.quantiser import FILE as LEVELS
-from condensery.retrieval.indexes.quantiser import QUANTISED, Quantiser
+from condensery.retrieval.indexes.quantiser import QUANTISED, Decoded, Quantiser
 from condensery.retrieval.ranking import top, unpack
+from condensery.system.downloads import as_bytes
 from condensery.system.files import load_array, read_json, save_array, write_json
 
 Dtype = Literal["float32", "float16", "int8", "binary"]
@@ -103,6 +105,36 @@ class Quantising:
         shutil.rmtree(folder / EXACT, ignore_errors=True)
         recall: dict[str, Any] = read_json(folder / RECALL)
         return recall
+
+
+def described(dtype: str, vectors: int, quantiser: Quantiser, shares: Mapping[str, float], compared: str) -> str:
+    """Return the line that says how small the quantised vectors are, and what is lost.
+
+    Args:
+        dtype: int8 or binary.
+        vectors: number of vectors.
+        quantiser: encodes a vector as a code.
+        shares: ``recall_10`` and ``recall_100``.
+        compared: the queries that were searched before and after quantisation, in words.
+    """
+    kept, whole = as_bytes(vectors * quantiser.width), as_bytes(4 * vectors * quantiser.dim)
+    found = ", ".join(f"{100 * shares[f'recall_{depth}']:.1f} % of its {depth} best" for depth in DEPTHS)
+    sizes = f"{dtype}: {kept} of passage vectors instead of {whole}"
+    return f"{sizes}; of what float32 finds it finds {found} ({compared})"
+
+
+def quantised(vectors: NDArray[np.float32], dtype: Dtype) -> tuple[Decoded, str]:
+    """Quantise vectors (m, d) in memory to ``dtype``, int8 or binary.
+
+    Returns:
+        the codes, and the line of ``described``. What is lost is measured with passages as queries.
+    """
+    drawn = sample_of(len(vectors), SAMPLE)
+    quantiser = Quantiser.fitted(vectors[drawn], QUANTISED[dtype])
+    codes, asked = Decoded(quantiser.codes(vectors), quantiser), drawn[:COMPARED]
+    exact, found = (search_array(vectors[asked], one, DEPTHS[-1] + 1, "cpu")[1] for one in (vectors, codes))
+    shares = {f"recall_{depth}": share_found(exact, found, asked, depth) for depth in DEPTHS}
+    return codes, described(dtype, len(vectors), quantiser, shares, f"{len(asked):,} passages as queries")
 
 
 def share_found(exact: NDArray[np.int64], found: NDArray[np.int64], own: NDArray[np.int64], depth: int) -> float:

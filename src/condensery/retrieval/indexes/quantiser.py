@@ -109,10 +109,13 @@ def _means(
 
 @dataclass(frozen=True)
 class Decoded:
-    """Wraps codes on disk, and decodes them to vectors on access."""
+    """Wraps codes, on disk or in memory, and decodes them to vectors on access."""
 
     codes: NDArray[Any]
     quantiser: Quantiser
+
+    def __len__(self) -> int:
+        return len(self.codes)
 
     def __getitem__(self, rows: Any) -> NDArray[np.float32]:
         return self.quantiser.vectors(self.codes[rows])

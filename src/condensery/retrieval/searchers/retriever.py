@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from condensery.ranges import Count, Length, check_numbers
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.dense import device_of_search, multiply, search_array
 from condensery.retrieval.indexes.encoding import encode_chunks
+from condensery.retrieval.indexes.quantisation_loss import quantised
+from condensery.retrieval.indexes.quantiser import QUANTISED, Decoded
 from condensery.retrieval.indexes.windows import best_of_windows, cut, scores_of_best_window
 from condensery.retrieval.ranking import Ranking, pack, unpack
 from condensery.retrieval.searchers.base import Searcher
@@ -66,6 +68,8 @@ class Retriever(Searcher):
             replace the values stored with ``source``, if ``source`` is a folder or a name. ``VectorSettings`` explains them.
         windows: maximum number of windows that are indexed per passage. Each window has ``passage_length`` tokens, and begins
             with the title. A passage is ranked by its best window. 1 = longer passages are truncated.
+        dtype: how the vectors of passages are kept: float32, int8 (a quarter of the memory) or binary (a 32nd), as in the
+            stage ``encode``. ``index`` then prints what is lost.
 
     Raises:
         UserError: the model or tokenizer cannot be loaded, or its sentence-transformers modules are not supported here.
@@ -81,6 +85,7 @@ class Retriever(Searcher):
         device: str | None = None,
         vectors: VectorOptions | None = None,
         windows: Count = 1,
+        dtype: Literal["float32", "int8", "binary"] = "float32",
     ) -> None:
 
         check_numbers(Retriever, locals())
@@ -101,7 +106,9 @@ class Retriever(Searcher):
         longest = min(512, self.model.query.longest, self.model.passage.longest)
         self.query_length = query_length or lengths[0] or longest
         self.passage_length = passage_length or lengths[1] or longest
-        self.device, self.windows = device_of_search(device), windows
+        if dtype not in ("float32", *QUANTISED):
+            raise UserError(f"Retriever: dtype is {shown(str(dtype))!r}; it must be float32, int8 or binary")
+        self.device, self.windows, self.dtype = device_of_search(device), windows, dtype
         self.tokenizer, self._tokenizer = tokenizer, load_tokenizer(tokenizer)
         self._vocabulary = Vocabulary.of(self._tokenizer)
         for side in ("query", "passage"):
@@ -113,13 +120,13 @@ class Retriever(Searcher):
     def passage_vectors(self) -> NDArray[np.float32]:
         """Vectors of the indexed passages, float32 (m, d). If ``windows`` is above 1, each window has a row.
 
-        The windows of a passage have consecutive rows.
+        The windows of a passage have consecutive rows. Vectors that are kept in int8 or binary are decoded.
 
         Raises:
             UserError: nothing is indexed.
         """
         self._check([])
-        return self._vectors
+        return self._vectors[:]
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of queries, float32 (n, d). Raises ``UserError`` if a vector is not finite."""
@@ -149,17 +156,21 @@ class Retriever(Searcher):
             digest.update(name.encode() + weight.cpu().numpy().tobytes())
         own, windows = self.model.settings.own(), f" windows {self.windows}" if self.windows > 1 else ""
         settings = f" {sorted(own.items())}" if own else ""
-        return f"{digest.hexdigest()} {self.query_length} {self.passage_length}{settings}{windows}"
+        kept = "" if self.dtype == "float32" else f" {self.dtype}"
+        return f"{digest.hexdigest()} {self.query_length} {self.passage_length}{settings}{windows}{kept}"
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
-
         if self.windows == 1:
-            self._vectors = self.encode_passages(texts, titles)
-            return
-        pieces = [self._windows_of(text, title) for title, text in zip(titles, texts, strict=True)]
-        owners = [text for text, windows in zip(texts, pieces, strict=True) for _ in windows]
-        self._vectors = self._encode([ids for windows in pieces for ids in windows], PASSAGE, owners)
-        self._starts = np.cumsum([0, *map(len, pieces)])  # (m + 1,) row of each passage's first window
+            vectors = self.encode_passages(texts, titles)
+        else:
+            pieces = [self._windows_of(text, title) for title, text in zip(titles, texts, strict=True)]
+            owners = [text for text, windows in zip(texts, pieces, strict=True) for _ in windows]
+            vectors = self._encode([ids for windows in pieces for ids in windows], PASSAGE, owners)
+            self._starts = np.cumsum([0, *map(len, pieces)])  # (m + 1,) row of each passage's first window
+        self._vectors: NDArray[np.float32] | Decoded = vectors
+        if self.dtype != "float32":
+            self._vectors, lost = quantised(vectors, self.dtype)
+            print(f"{self._name}: {lost}", flush=True)
 
     def _rank(self, queries: list[str], k: int) -> Ranking:
 

@@ -347,6 +347,10 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
     """temperature of the contrastive loss, which divides the inner products; .01 to .1 for cosines"""
     learn_temperature: bool = False
     """learn the temperature, with ``temperature`` as initial value"""
+    mlm_weight: Annotated[Weight, Later()] = 0.0
+    """weight of an MLM loss beside the contrast, if ``init`` has an LM head; texts are then masked; 0: none"""
+    mask_rate: Annotated[PositiveShare, Later()] = 0.15
+    """share of the tokens that are masked and predicted, with ``mlm_weight``"""
     batch_size: Count = 64
     """documents per step, or passages with ``queries``; each gives two texts"""
     steps: Count | None = 150
@@ -358,8 +362,8 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
     """peak learning rate of AdamW; 1e-5 to 5e-5 preserve what a released retriever has learned"""
 
     def objective(self) -> dict[str, Any]:
-        """Return the fields of ``Step``: the contrast."""
-        return {"contrast": True}
+        """Return the fields of ``Step``: the contrast, and the predicted tokens."""
+        return {"contrast": True, "predicted": self.mask_rate if self.mlm_weight else 0.0}
 
 
 @stage("distil_ranking", "distil_ranking:distil_ranking", version=2, makes="encoder")

@@ -30,6 +30,7 @@ from condensery.stages.pretraining.config import (
     PretrainRetromaeConfig,
 )
 from condensery.stages.training import (
+    folder_of_start,
     initial_towers,
     lengths_of_start,
     loop_settings,
@@ -127,10 +128,10 @@ def pretrain_contrastive(config: PretrainContrastiveConfig, context: Context) ->
     """
     towers = initial_towers(config, context, Tokens(context.input("tokens")).vocabulary, separate=False)
     prefixes = {name: getattr(towers.settings, name) for name in ("query_prefix", "passage_prefix")}
-    data = _pairs(config, context, mask_rate=None, tokenizer=context.input("tokenizer"), **prefixes)
-    module = ContrastiveModule(
-        towers, temperature=config.temperature, learn_temperature=config.learn_temperature, **config.optimiser()
-    )
+    own = {name: getattr(config, name) for name in ("temperature", "learn_temperature", "mlm_weight")}
+    module = ContrastiveModule(towers, lm_head=folder_of_start(config, context), **own, **config.optimiser())
+    masked = config.mask_rate if module.mlm is not None else None
+    data = _pairs(config, context, mask_rate=masked, tokenizer=context.input("tokenizer"), **prefixes)
     values = _fit(module, data, config, context, lengths_of_start(config, context))
     return {**values, **({"temperature": module.reached} if config.learn_temperature else {})}
 

@@ -1,6 +1,5 @@
 """Stage ``encode``: encodes passages and queries into the index of a dense retriever."""
 
-import math
 import shutil
 from dataclasses import replace
 from typing import Any
@@ -14,12 +13,13 @@ from condensery.models.biencoder import QUERY
 from condensery.models.checkpoints.saving import load_retriever
 from condensery.models.precision import autocast
 from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.retrieval.indexes.quantisation_loss import described
+from condensery.retrieval.indexes.quantiser import Quantiser
 from condensery.stages.base import Context
 from condensery.stages.devices import torch_device
 from condensery.stages.frozen_passages import check_encoded_by
-from condensery.stages.retrieval.config import BYTES, EncodeConfig
+from condensery.stages.retrieval.config import EncodeConfig
 from condensery.stages.sharing import process_group
-from condensery.system.downloads import as_bytes
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
@@ -76,7 +76,11 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     group.leave_unless_rank_zero()
     about = write_dense_index(context.folder, passages.cut if config.windows > 1 else None, quantising)
     values: dict[str, Any] = {key: about[key] for key in ("passages", "windows", "queries", "dim") if key in about}
-    return values if quantising is None else {**values, **_lost(about, config.dtype, context.stage_name)}
+    return (
+        values
+        if quantising is None
+        else {**values, **_lost(about, quantising.quantiser, config.dtype, context.stage_name)}
+    )
 
 
 def _asked(config: EncodeConfig, context: Context) -> NDArray[np.int64] | None:
@@ -89,21 +93,13 @@ def _asked(config: EncodeConfig, context: Context) -> NDArray[np.int64] | None:
     return np.unique(np.concatenate([np.empty(0, np.int64), *map(collection.questions, there)]))
 
 
-def _lost(about: dict[str, Any], dtype: str, stage: str) -> dict[str, Any]:
+def _lost(about: dict[str, Any], quantiser: Quantiser, dtype: str, stage: str) -> dict[str, Any]:
     """Print the size in bytes and the recall of quantised vectors, and return both for the manifest."""
     vectors = about.get("windows", about["passages"])
-    whole, kept = (
-        4 * vectors * about["dim"],
-        vectors * math.ceil(about["dim"] * BYTES[dtype]),
-    )  # each vector is padded to whole bytes
     found = {key: value for key, value in about.items() if key.startswith("recall_")}
-    said = ", ".join(f"{100 * value:.1f} % of its {key.removeprefix('recall_')} best" for key, value in found.items())
-    print(
-        f"[{stage}] {dtype}: {as_bytes(kept)} of passage vectors instead of {as_bytes(whole)}; of what float32 finds it finds"
-        f" {said} ({about['compared']:,} queries)",
-        flush=True,
-    )
-    return {"bytes": kept, "compared": about["compared"], **found}
+    compared = f"{about['compared']:,} queries"
+    print(f"[{stage}] {described(dtype, vectors, quantiser, found, compared)}", flush=True)
+    return {"bytes": vectors * quantiser.width, "compared": about["compared"], **found}
 
 
 def _take_passages(config: EncodeConfig, context: Context, texts: int) -> None:

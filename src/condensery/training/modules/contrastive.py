@@ -1,18 +1,23 @@
 """Contrastive pre-training of an existing retriever, with the retriever's own pooling, normalisation and prefixes."""
 
 import math
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from condensery.distributed import rank, share_of
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast, span_contrast
 from condensery.losses.cross_batch import across_processes
 from condensery.losses.gradient_cache import ChunkEncoder
+from condensery.losses.mlm import MaskedPrediction
 from condensery.models.biencoder import BiEncoder
-from condensery.ranges import Positive, check_numbers
+from condensery.models.checkpoints.saving import SavedRetriever, load_lm_head, save_retriever
+from condensery.models.pretraining import PooledLanguageModel
+from condensery.ranges import Positive, Weight, check_numbers
 from condensery.training.data.span_batches import SpanBatch
 from condensery.training.data.spans import Masking
 from condensery.training.modules.encoders import TowersModule
@@ -25,7 +30,7 @@ TEMPERATURE_RATE = 100.0
 
 
 class ContrastiveModule(TowersModule):
-    """coCondenser's contrastive loss (Gao and Callan 2021b, eq. 6-7) on a retriever's own vectors, without MLM.
+    """coCondenser's contrastive loss (Gao and Callan 2021b, eq. 6-7) on a retriever's own vectors, and MLM beside it.
 
     A released retriever has its own pooling, normalisation and prefixes, which also apply when it is used for search. This
     module trains the retriever with the same pooling, normalisation and prefixes. It trains on pairs of texts from a
@@ -36,6 +41,9 @@ class ContrastiveModule(TowersModule):
         temperature: divisor of the inner products; for cosines .01 to .1 is usual.
         learn_temperature: train the logarithm of the temperature with the encoder, starting from ``temperature``. The
             temperature stays at .01 or above (CLIP: Radford et al. 2021, §2.5).
+        mlm_weight: factor of an MLM loss beside the contrast (eq. 7 of Gao and Callan 2021b, on masked texts); 0 = texts are
+            read whole, and no LM head is loaded. A checkpoint without an LM head is trained without MLM, and a line says so.
+        lm_head: folder or hub name of the checkpoint with the LM head; None = ``model``, if that is a folder or a name.
         others: further arguments of ``TowersModule``.
 
     Raises:
@@ -52,6 +60,8 @@ class ContrastiveModule(TowersModule):
         *,
         temperature: Positive = 0.05,
         learn_temperature: bool = False,
+        mlm_weight: Weight = 0.0,
+        lm_head: PathOrName | None = None,
         **others: Any,
     ) -> None:
         check_numbers(type(self), locals())
@@ -65,7 +75,14 @@ class ContrastiveModule(TowersModule):
         self.temperature, self.learn_temperature = temperature, learn_temperature
         if learn_temperature:
             self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
-        self._remember(temperature=temperature, learn_temperature=learn_temperature)
+        lm_head = model if lm_head is None and isinstance(model, str | Path) else lm_head
+        head = load_lm_head(lm_head, self.model.passage) if mlm_weight and lm_head is not None else None
+        if mlm_weight and head is None and rank() == 0:
+            print(f"{lm_head or 'the model'}: no head for masked tokens, so mlm_weight has no effect", flush=True)
+        self.mlm = None if head is None else PooledLanguageModel(head, self.model.passage).train()
+        self.mlm_weight = mlm_weight
+        own = {"temperature": temperature, "learn_temperature": learn_temperature}
+        self._remember(**own, mlm_weight=mlm_weight, lm_head=lm_head)
 
     @property
     def reached(self) -> float:
@@ -77,19 +94,32 @@ class ContrastiveModule(TowersModule):
         )
 
     def on_fit_start(self) -> None:
-        """Check the data as ``TowersModule`` does. Also raise ``UserError`` if the data module masks tokens."""
+        """Check the data as ``TowersModule`` does, and that tokens are masked with MLM and not without.
+
+        Raises:
+            UserError: the data do not fit.
+        """
         super().on_fit_start()
         masking = getattr(self._data, "masking", None)
-        if isinstance(masking, Masking) and masking.rate is not None:
-            raise UserError("ContrastiveModule reads whole texts: give the data module mask_rate=None")
+        if isinstance(masking, Masking) and (masking.rate is None) != (self.mlm is None):
+            if self.mlm is None:
+                raise UserError("ContrastiveModule reads whole texts: give the data module mask_rate=None")
+            raise UserError("ContrastiveModule predicts masked tokens (mlm_weight): give the data module a mask_rate")
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder, and the contrastive loss over the vectors of all processes."""
+        """Return the encoder, with MLM if there is a head, and the contrastive loss over the vectors of all processes."""
+        if self.mlm is not None:
+            predicted = MaskedPrediction(self.mlm, share_of(batch.masked), self.mlm_weight)
+            return predicted, across_processes(self._contrast)
         return self.model, across_processes(self._contrast)
 
     def _contrast(self, vectors: Tensor) -> Tensor:
         learned = self.log_temperature.clamp(min=math.log(COLDEST)).exp() if self.learn_temperature else None
         return span_contrast(vectors, self.temperature if learned is None else learned)
+
+    def _save(self, folder: Path, tokenizer: PathOrName, lengths: tuple[int, int]) -> None:
+        language_model = None if self.mlm is None else self.mlm.language_model
+        save_retriever(SavedRetriever(self.model, *lengths, language_model), folder, tokenizer)
 
     def rate_shares(self) -> dict[nn.Parameter, float]:
         """Return the factors of the learning rate as ``TrainingModule`` does, with the temperature's larger factor."""
