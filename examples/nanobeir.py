@@ -17,4 +17,4 @@ for part in ("corpus", "queries"):
     load_dataset("nanobeir", part, split="NanoSciFact").to_json(beir / f"{part}.jsonl")
 judged = load_dataset("nanobeir", "qrels", split="NanoSciFact")
 judged.add_column("score", [1] * len(judged)).to_csv(beir / "qrels" / "test.tsv", sep="\t")
-print(evaluate(Retriever("adapted"), beir, ["NDCG@10", "MRR@10", "Recall@10"]))
+print(evaluate(Retriever("adapted", precision="fp32"), beir, ["NDCG@10", "MRR@10", "Recall@10"]))

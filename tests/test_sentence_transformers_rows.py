@@ -85,9 +85,9 @@ def test_each_method_makes_a_checkpoint_that_ours_reads_as_the_library_does(
     model = library.SentenceTransformer(str(out), device="cpu")
     assert model.max_seq_length == 30
     texts = [words for _, words, _ in TEXT.questions[:5]]
-    ours, theirs = Retriever(out).encode_queries(texts), model.encode_query(texts)
+    ours, theirs = Retriever(out, precision="fp32").encode_queries(texts), model.encode_query(texts)
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
-    assert np.abs(ours - Retriever(start).encode_queries(texts)).max() > 1e-4
+    assert np.abs(ours - Retriever(start, precision="fp32").encode_queries(texts)).max() > 1e-4
 
 
 def test_a_query_is_a_pair_with_each_positive_and_dev_queries_are_held_out(
@@ -250,5 +250,5 @@ def test_its_commands_make_a_row_of_a_table(
     assert json.loads(capsys.readouterr().out)["method"] == "mnrl"
     quick = ["trainer=cpu", "trainer.precision=fp32", "logger=csv", "stages.distilled.steps=2"]
     done = run_command(*using[2:], *quick, f"output_root={tmp_path / 'out'}").sound()
-    alone = evaluate(Retriever(tmp_path / "st"), data, ["NDCG@10"])
+    alone = evaluate(Retriever(tmp_path / "st", precision="fp32"), data, ["NDCG@10"])
     assert metrics_of(done.folder)["sentence-transformers"]["NDCG@10"] == pytest.approx(alone["NDCG@10"], abs=1e-6)

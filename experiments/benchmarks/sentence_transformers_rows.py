@@ -66,9 +66,9 @@ from condensery.errors import UserError, close_to, of_the_disk
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.loading import quiet, readable
 from condensery.models.checkpoints.metadata import vector_settings
-from condensery.pipeline.launch.hardware import quick_precision
 from condensery.ranges import Count, CountOrZero, Length, Positive, Weight, fault
 from condensery.system.files import atomic, expanded, write_json
+from condensery.system.processor import quick_precision
 from condensery.text.collection import DESCRIPTION, Collection
 from condensery.text.to_collection import collection_of
 from condensery.tokens.grouping import sentences

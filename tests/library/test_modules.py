@@ -222,7 +222,7 @@ def test_dev_queries_are_validated_on(world: Path, tmp_path: Path) -> None:
     run.fit(module, triples()(world))
     value = float(run.callback_metrics["val/mrr@10"])
     assert float(best.best_model_score) == value
-    retriever = Retriever(module)
+    retriever = Retriever(module, precision="fp32")
     dev = evaluate(retriever, condensery.text.to_collection.collection_of(world / "scifact"), ["MRR@10"], split="dev")
     assert value == pytest.approx(dev["MRR@10"], abs=1e-6), "the sample holds all passages of so small a collection"
     assert retriever.query_length == 16

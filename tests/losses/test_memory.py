@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from condensery.pipeline.launch.hardware import quick_precision
 from condensery.system import memory
+from condensery.system.processor import quick_precision
 
 BF16 = pytest.param(
     "bf16", marks=pytest.mark.skipif(quick_precision("cpu") != "bf16", reason="this CPU takes hours in bf16")

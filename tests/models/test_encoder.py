@@ -7,6 +7,7 @@ import textbook
 import torch
 from torch import Tensor, nn
 from transformers import ModernBertConfig, ModernBertModel
+from transformers.activations import ACT2FN
 
 from condensery.errors import UserError
 from condensery.models.encoder import Encoder
@@ -71,6 +72,28 @@ def test_poolings_read_real_tokens_alone_and_have_the_gradient_of_the_librarys_s
     (found * weights).sum().backward()
     (wanted * weights).sum().backward()
     assert textbook.worst(textbook.gradients(ours.model), textbook.gradients(library)) < 1e-9
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["float64", "bf16"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+@pytest.mark.parametrize("family", [*textbook.FAMILIES, *textbook.LATER])
+def test_inference_overwrites_nothing_that_is_read_again(family: str, activation: str, mixed: bool) -> None:
+    model = textbook.language_model(family, dropout=0.3).base_model.eval()
+    encoder = Encoder(model.float() if mixed else model, VectorSettings("mean")).eval()
+    for layer in encoder.layers:
+        if hasattr(layer, "intermediate"):
+            layer.intermediate.intermediate_act_fn = ACT2FN[activation]
+    (chunk,) = textbook.rows(LENGTHS["padded"]).cut([5])
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+        wanted = encoder.vectors(chunk), encoder.cls(chunk)
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    for _ in range(2):
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            found = encoder.vectors(chunk), encoder.cls(chunk)
+        near = 5e-2 if mixed else 1e-12  # in bf16 attention has another kernel
+        for ours, theirs in zip(found, wanted, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=near)
+    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
 
 
 def test_the_weights_of_a_long_row_are_whole_numbers_in_half_precision_too() -> None:

@@ -33,7 +33,7 @@ QUESTIONS = ["what does a river carry", "stones", "who reads passages and querie
 
 def our_scores(folder: Path, queries: list[str], passages: list[str]) -> torch.Tensor:
     """(n, m) in float64, as searching has them."""
-    retriever = Retriever(folder, device="cpu")
+    retriever = Retriever(folder, device="cpu", precision="fp32")
     retriever.model.double()
     kept: list[Any] = []
     model: Any = retriever.model

@@ -6,19 +6,21 @@ import pytest
 
 from condensery.errors import UserError
 from condensery.pipeline.launch import hardware
-from condensery.pipeline.launch.hardware import check_devices, quick_precision
+from condensery.pipeline.launch.hardware import check_devices
+from condensery.system import processor
+from condensery.system.processor import quick_precision
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with an NVIDIA driver, whose tool is to be written into the folder; its CPU has no bf16."""
-    hardware._oldest_gpu.cache_clear()
-    monkeypatch.setattr(hardware, "_has_gpu", lambda: True)
-    monkeypatch.setattr(hardware, "_cpu_is_quick_at_bf16", lambda: False)
+    processor._oldest_gpu.cache_clear()
+    monkeypatch.setattr(processor, "_has_gpu", lambda: True)
+    monkeypatch.setattr(processor, "_cpu_is_quick_at_bf16", lambda: False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     yield tmp_path
-    hardware._oldest_gpu.cache_clear()
+    processor._oldest_gpu.cache_clear()
 
 
 def write_tool(folder: Path, script: str) -> None:
@@ -52,10 +54,10 @@ def test_only_the_gpus_of_this_process_count(machine: Path, monkeypatch: pytest.
 
 
 def test_gpus_that_are_not_seen_here_are_taken_for_new_ones(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "_has_gpu", lambda: False)
+    monkeypatch.setattr(processor, "_has_gpu", lambda: False)
     assert quick_precision("gpu") == "bf16"  # of a SLURM job
     assert quick_precision("auto") == "fp32"
-    hardware._oldest_gpu.cache_clear()
+    processor._oldest_gpu.cache_clear()
     write_tool(machine, "exit 9")
     assert quick_precision("gpu") == "bf16"
 
@@ -100,4 +102,4 @@ def test_devices_that_are_not_there_are_refused(
     ],
 )
 def test_bf16_is_taken_where_a_processor_is_quick_at_it(flags: str, quick: bool) -> None:
-    assert hardware._quick_at_bf16(set(flags.split())) is quick
+    assert processor._quick_at_bf16(set(flags.split())) is quick

@@ -77,7 +77,7 @@ def test_the_table_has_its_rows_and_the_start_is_as_it_came(adapted: tuple[Done,
     rows = metrics_of(done.folder)
     assert list(rows) == ROWS
     data = Path(next(word for word in command if word.startswith("data.root=")).partition("=")[2])
-    alone = evaluate(Retriever(released), data, ["NDCG@10"])
+    alone = evaluate(Retriever(released, precision="fp32"), data, ["NDCG@10"])
     assert rows["as it is"]["NDCG@10"] == pytest.approx(alone["NDCG@10"], abs=1e-6)
     assert "[adapted] MRR@10 of" in done.out
     assert re.search(r"MRR@10 of \d+ dev queries and queries of passages that are held out: ", done.out)
@@ -146,7 +146,7 @@ def test_what_is_saved_opens_in_sentence_transformers_with_equal_vectors(adapted
     library = pytest.importorskip("sentence_transformers")
     folder = artifact(adapted[0], "distilled")
     queries, passages = [words for _, words, _ in TEXT.questions[:5]], [words for _, _, words, _ in TEXT.passages[:5]]
-    ours, theirs = Retriever(folder), library.SentenceTransformer(str(folder), device="cpu")
+    ours, theirs = Retriever(folder, precision="fp32"), library.SentenceTransformer(str(folder), device="cpu")
     np.testing.assert_allclose(ours.encode_queries(queries), theirs.encode_query(queries), atol=1e-6)
     np.testing.assert_allclose(ours.encode_passages(passages), theirs.encode_document(passages), atol=1e-6)
     assert not np.allclose(theirs.encode_query(queries), theirs.encode_document(queries), atol=1e-3)

@@ -22,7 +22,9 @@ from condensery.retrieval import neighbours
 from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.runs import Run
+from condensery.system import processor
 from condensery.system.files import read_json
+from condensery.system.processor import quick_precision
 from condensery.text.collection import Collection
 from condensery.tokens.tokenizer import load_tokenizer
 
@@ -60,7 +62,7 @@ def passages(corpus: Path) -> dict[str, dict[str, str]]:
 
 
 def test_a_retriever_has_the_vectors_of_the_stage_encode(made: dict[str, Path]) -> None:
-    retriever = Retriever(made["retriever"], device="cpu")
+    retriever = Retriever(made["retriever"], device="cpu", precision="fp32")
     assert (retriever.query_length, retriever.passage_length) == (16, 40)
     texts = passages(made["corpus"])
     index = DenseIndex(made["dense"], device="cpu")
@@ -73,6 +75,43 @@ def test_a_retriever_has_the_vectors_of_the_stage_encode(made: dict[str, Path]) 
     assert retriever.encode_queries([]).shape[0] == 0
 
 
+def test_windows_of_texts_change_no_vector(made: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = passages(made["corpus"])
+    given = [[one[part] for one in texts.values()] for part in ("text", "title")]
+    retriever = Retriever(made["retriever"], device="cpu", precision="fp32")
+    whole = retriever.encode_passages(*given)
+    monkeypatch.setattr("condensery.retrieval.searchers.retriever.WINDOW", 5)
+    assert len(texts) > 15
+    np.testing.assert_allclose(retriever.encode_passages(*given), whole, atol=1e-6)
+    with pytest.raises(ValueError, match="zip"):
+        retriever.encode_passages(given[0], given[1][:-1])
+    with pytest.raises(UserError, match="text"):
+        retriever.encode_passages([*given[0], "half of a pair: \ud800"])
+
+
+def test_the_precision_is_that_of_a_recipe(
+    made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dense = {"model": made["retriever"], "tokens": made["tokens"], "corpus": made["corpus"]}
+    run_stage("encode", tmp_path / "bf16", dense, precision="bf16")
+    texts = passages(made["corpus"])
+    given = [[one[part] for one in texts.values()] for part in ("text", "title")]
+    found: dict[str, np.ndarray] = {}
+    for quick, precision in ((True, "bf16"), (False, "fp32")):
+        monkeypatch.setattr(processor, "_cpu_is_quick_at_bf16", lambda quick=quick: quick)
+        retriever = Retriever(made["retriever"], device="cpu")
+        assert retriever.precision == precision == quick_precision("cpu")
+        assert retriever.identity().endswith(" bf16") is quick
+        found[precision] = retriever.encode_passages(*given)
+        asked = Retriever(made["retriever"], device="cpu", precision=precision).encode_passages(*given)  # type: ignore[arg-type]
+        assert (asked == found[precision]).all()
+    index = DenseIndex(tmp_path / "bf16", device="cpu")
+    ours, wanted = found["bf16"], index.passage_vectors(np.arange(len(texts)))
+    rounding = np.abs(ours - found["fp32"]).max()
+    assert 1e-5 < rounding / np.abs(wanted).max() < 1e-2
+    assert np.abs(ours - wanted).max() < rounding / 2, "the stage rounds at the same places"
+
+
 def test_bm25_is_set_in_python_as_in_a_recipe(made: dict[str, Path]) -> None:
     settings = {name: parameter.default for name, parameter in inspect.signature(BM25).parameters.items()}
     stage = read_json(made["bm25"] / "index.json")
@@ -83,8 +122,8 @@ def test_bm25_is_set_in_python_as_in_a_recipe(made: dict[str, Path]) -> None:
 @pytest.mark.parametrize("kind", ["dense", "windows", "bm25", "int8", "binary", "int8 windows"])
 def test_it_finds_and_measures_what_the_stages_do(kind: str, made: dict[str, Path], tmp_path: Path) -> None:
     searchers = {
-        "dense": lambda: Retriever(made["retriever"], device="cpu"),
-        "windows": lambda: Retriever(made["narrow"], device="cpu", windows=3),
+        "dense": lambda: Retriever(made["retriever"], device="cpu", precision="fp32"),
+        "windows": lambda: Retriever(made["narrow"], device="cpu", windows=3, precision="fp32"),
         "bm25": BM25,
         "int8": lambda: Retriever(made["retriever"], device="cpu", dtype="int8"),
         "binary": lambda: Retriever(made["retriever"], device="cpu", dtype="binary"),
@@ -168,6 +207,11 @@ def test_hits_say_what_was_found(made: dict[str, Path]) -> None:
         (lambda made: Retriever(made["plain"], dtype="int4"), "dtype is 'int4'; it must be float32, int8 or binary"),
         (lambda made: Retriever(made["corpus"]), "no checkpoint can be loaded"),
         (lambda made: Retriever(Retriever(made["plain"]).model), "give `tokenizer`"),
+        (
+            lambda made: Retriever(made["plain"], precision="half"),
+            "^Retriever: precision must be one of auto, fp32, bf16, fp16, not 'half'$",
+        ),
+        (lambda made: Retriever(made["plain"], device="cpu", precision="fp16"), "precision: fp16 needs a GPU"),
         (lambda made: evaluate(BM25(), made["corpus"] / "nowhere"), "no such folder"),
         (lambda made: evaluate(BM25(), Collection(made["corpus"]), ["Speed@3"], split="train"), "Speed"),
         (lambda made: evaluate(BM25(), Collection(made["corpus"]), split="test"), 'no split "test"'),

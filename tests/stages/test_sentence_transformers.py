@@ -104,7 +104,7 @@ def test_fine_tuning_keeps_how_vectors_are_made_and_sentence_transformers_reads_
     module.save_pretrained(tmp_path / "tuned")
 
     questions, passages = [words for _, words, _ in TEXT.questions], [words for _, _, words, _ in TEXT.passages]
-    ours, before = Retriever(tmp_path / "tuned"), Retriever(saved)
+    ours, before = (Retriever(one, precision="fp32") for one in (tmp_path / "tuned", saved))
     assert ours.model.settings == before.model.settings
     assert ours.model.settings.own() == {
         "pooling": "mean",
@@ -217,7 +217,7 @@ def test_nested_vectors_are_trained_with_the_layers_behind_them_and_open_there_c
     assert trained.settings == before.settings
     for tower in (trained.query, trained.passage):
         assert not np.allclose(tower.head[0].linear.weight.detach(), before.passage.head[0].linear.weight.detach())
-    ours = Retriever(tmp_path / "tuned", vectors={"truncate_dim": 3})
+    ours = Retriever(tmp_path / "tuned", vectors={"truncate_dim": 3}, precision="fp32")
     passages = [words for _, _, words, _ in TEXT.passages]
     theirs = library.SentenceTransformer(str(tmp_path / "tuned"), device="cpu", truncate_dim=3)
     found = theirs.encode_document(passages, normalize_embeddings=True)

@@ -49,6 +49,25 @@ def test_a_chunk_takes_rows_until_the_budget_is_full() -> None:
     assert [tuple(chunk.input_ids.shape) for chunk in made] == [(2, 20), (2, 16), (1, 8)]
 
 
+@pytest.mark.parametrize("budget", [1, 17, 64, 300])
+@pytest.mark.parametrize("seed", range(3))
+def test_level_chunks_have_no_padding_where_equal_rows_fill_a_quarter(seed: int, budget: int) -> None:
+    flat, starts = rows_of(seed, number=400)
+    lengths = np.diff(starts)
+    padded = 0
+    for chunk in (made := chunks(flat, starts, budget, pad_id=0, level=True)):
+        assert chunk.tokens <= budget or len(chunk) == 1
+        width = int(chunk.lengths[0])
+        assert chunk.input_ids.shape[1] == max(1, width)
+        padded += chunk.tokens - int(chunk.lengths.sum())
+        for ids, mask, row in zip(chunk.input_ids, chunk.attention_mask, chunk.rows.tolist(), strict=True):
+            assert ids[mask].tolist() == flat[starts[row] : starts[row + 1]].tolist()
+    rows = torch.cat([chunk.rows for chunk in made])
+    assert rows.tolist() == sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
+    usual = sum(chunk.tokens for chunk in chunks(flat, starts, budget, pad_id=0)) - len(flat)
+    assert padded < usual / 4 or budget == 1
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_masked_positions_point_at_the_same_tokens_in_the_chunks(seed: int) -> None:
     flat, starts = rows_of(seed)

@@ -20,6 +20,20 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetLayer
 ROPE = "rope_parameters"
 
 
+def _added(output: Any, states: Tensor, residual: Tensor) -> Tensor:
+    """Apply BERT's output module ``output`` without dropout. In inference the sum overwrites the product: no new memory."""
+    product = output.dense(states)
+    same = product.dtype == residual.dtype  # under autocast they differ
+    return output.LayerNorm(product.add_(residual) if same else product + residual)
+
+
+def _activated(intermediate: Any, states: Tensor) -> Tensor:
+    """Apply BERT's intermediate module. In inference GELU overwrites its input, most of a layer's memory."""
+    product, activation = intermediate.dense(states), intermediate.intermediate_act_fn
+    exact = getattr(activation, "act", None) is nn.functional.gelu
+    return torch.ops.aten.gelu_(product) if exact else activation(product)
+
+
 class Bert:
     """BERT and RoBERTa, whose parts have the same names. Base class of the other families.
 
@@ -98,6 +112,9 @@ class Bert:
 
     def rest(self, layer: Any, context: Tensor, states: Tensor) -> Tensor:
         """Return a layer's output (k, d) from the attention result ``context`` (k, d) and the layer's input (k, d)."""
+        if torch.is_inference_mode_enabled() and not layer.training:
+            attended = _added(layer.attention.output, context, states)
+            return _added(layer.output, _activated(layer.intermediate, attended), attended)
         attended = layer.attention.output(context, states)
         return layer.output(layer.intermediate(attended), attended)
 

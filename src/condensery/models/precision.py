@@ -1,6 +1,12 @@
 """The values of the key ``precision``: fp32, and mixed precision in bf16 or fp16."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
+
+from condensery.errors import UserError, shown
+from condensery.system.processor import quick_precision
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -13,3 +19,34 @@ def autocast(device: torch.device | str, precision: str) -> torch.autocast:
         precision: a key of ``DTYPES``.
     """
     return torch.autocast(torch.device(device).type, DTYPES[precision], enabled=precision != "fp32")
+
+
+@contextmanager
+def inference(device: torch.device | str, precision: str) -> Iterator[None]:
+    """Context manager. Inside it, models are evaluated in a precision and without gradients.
+
+    A context is for many chunks, because at its end the weights that it cast to the precision are forgotten.
+    """
+    with torch.inference_mode(), autocast(device, precision):
+        yield
+
+
+def precision_on(device: torch.device | str, precision: str, name: str = "precision") -> str:
+    """Return the precision in which ``device`` computes: ``precision``, or what ``auto`` stands for in a recipe.
+
+    Args:
+        device: the device that computes, or its type.
+        precision: a key of ``DTYPES``, or ``auto``.
+        name: beginning of the error message.
+
+    Raises:
+        UserError: the precision is unknown, or the device does not support it.
+    """
+    kind = torch.device(device).type
+    if precision == "auto":
+        return quick_precision("gpu" if kind == "cuda" else "cpu") if kind in ("cpu", "cuda") else "fp32"
+    if precision not in DTYPES:
+        raise UserError(f"{name} must be one of auto, {', '.join(DTYPES)}, not {shown(repr(precision))}")
+    if precision == "fp16" and kind == "cpu":
+        raise UserError(f"{name}: fp16 needs a GPU; use bf16 or fp32 on a CPU")
+    return precision

@@ -15,12 +15,12 @@ from condensery.errors import MissingDataError, UserError, close_to, listed, sai
 from condensery.pipeline.config import RootConfig
 from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
-from condensery.pipeline.launch.hardware import quick_precision
 from condensery.recipes import ADDED_FIRST, RUN_LENGTHS
 from condensery.stages.base import StageConfig, references
 from condensery.stages.checks import missing_split
 from condensery.stages.registry import Stage, registry
 from condensery.stages.trainer_options import idle_callback
+from condensery.system.processor import quick_precision
 
 MEASURED = {"rows", "baseline", "metrics", "split"}  # keys of a table that do not only change how rows are shown
 OWN_STAGES = "; for one of your own set CONDENSERY_STAGES to the module that defines it"

@@ -8,7 +8,7 @@ import torch
 
 from condensery.errors import UserError
 from condensery.models.cross_encoder import CrossEncoder, load_reranker
-from condensery.models.precision import autocast
+from condensery.models.precision import inference
 from condensery.retrieval.cross_encoders import PairScorer
 from condensery.stages.base import Artifact, Context
 from condensery.stages.devices import torch_device
@@ -50,7 +50,7 @@ def _score(model: CrossEncoder, precision: str, accelerator: str) -> Callable[[C
     model.to(device).eval()
 
     def score(chunk: Chunk) -> torch.Tensor:
-        with torch.inference_mode(), autocast(device, precision):
+        with inference(device, precision):
             return model.scores(chunk.to(device))
 
     return score

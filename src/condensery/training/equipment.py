@@ -4,7 +4,7 @@ import torch
 
 from condensery.errors import UserError
 from condensery.models.encoder import Encoder
-from condensery.models.precision import DTYPES
+from condensery.models.precision import DTYPES, precision_on
 from condensery.models.varlen import best_kernel
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Precision
@@ -12,8 +12,7 @@ from condensery.training.settings import Precision
 
 def check_precision(precision: Precision, device: torch.device) -> None:
     """Raise ``UserError`` unless ``device`` supports ``precision``."""
-    if precision == "fp16" and device.type == "cpu":
-        raise UserError("trainer.precision: fp16 needs a GPU; use bf16 or fp32 on a CPU")
+    precision_on(device, precision, "trainer.precision")
     if precision == "bf16" and not _has_bf16(device):
         name = torch.cuda.get_device_name(device)
         raise UserError(f"trainer.precision: a {name} does not compute in bf16; use fp16 or fp32")

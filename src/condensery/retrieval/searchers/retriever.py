@@ -6,7 +6,8 @@ Shapes: n texts or queries, m passages, d dimensions, k results.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
@@ -19,6 +20,7 @@ from condensery.errors import UserError, shown
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.saving import load_any_retriever
+from condensery.models.precision import inference, precision_on
 from condensery.models.vectors import VectorOptions
 from condensery.ranges import Count, Length, check_numbers
 from condensery.retrieval.finite import check_finite
@@ -35,7 +37,11 @@ from condensery.tokens.prefixes import check_prefix
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary, with_special
 
+WINDOW = 16_384  # texts that are sorted by length together; the next ones are tokenised while these are encoded
 CHUNK_TOKENS = 16_384  # maximum number of tokens per encoder batch, padding included
+CHUNK_TOKENS_CPU = 2_048  # the same on a CPU, whose caches hold the states of that many (docs/measured.md, "Encoding")
+
+Rows = list[NDArray[np.int64]]  # token ids of each text
 
 
 class TrainedModule(Protocol):
@@ -70,9 +76,16 @@ class Retriever(Searcher):
             with the title. A passage is ranked by its best window. 1 = longer passages are truncated.
         dtype: how the vectors of passages are kept: float32, int8 (a quarter of the memory) or binary (a 32nd), as in the
             stage ``encode``. ``index`` then prints what is lost.
+        precision: "fp32", or mixed precision in "bf16" or "fp16"; "auto" = what ``trainer.precision=auto`` is in a recipe:
+            bf16 on GPUs and processors that are fast at it, and fp32 otherwise. docs/measured.md ("Encoding") compares
+            rankings in bf16 and fp32.
+
+    Attributes:
+        precision: the precision that is used, never "auto".
 
     Raises:
-        UserError: the model or tokenizer cannot be loaded, or its sentence-transformers modules are not supported here.
+        UserError: the model or tokenizer cannot be loaded, or its sentence-transformers modules are not supported here,
+            or the device does not support the precision.
     """
 
     def __init__(
@@ -86,6 +99,7 @@ class Retriever(Searcher):
         vectors: VectorOptions | None = None,
         windows: Count = 1,
         dtype: Literal["float32", "int8", "binary"] = "float32",
+        precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
     ) -> None:
 
         check_numbers(Retriever, locals())
@@ -109,12 +123,13 @@ class Retriever(Searcher):
         if dtype not in ("float32", *QUANTISED):
             raise UserError(f"Retriever: dtype is {shown(str(dtype))!r}; it must be float32, int8 or binary")
         self.device, self.windows, self.dtype = device_of_search(device), windows, dtype
+        self.precision = precision_on(self.device, precision, "Retriever: precision")
         self.tokenizer, self._tokenizer = tokenizer, load_tokenizer(tokenizer)
         self._vocabulary = Vocabulary.of(self._tokenizer)
         for side in ("query", "passage"):
             prefix = getattr(self.model.settings, f"{side}_prefix")
             length = getattr(self, f"{side}_length")
-            check_prefix(f"{side}_prefix", prefix, len(self._words(prefix)), f"{side}_length", length)
+            check_prefix(f"{side}_prefix", prefix, len(self._words([prefix])[0]), f"{side}_length", length)
 
     @property
     def passage_vectors(self) -> NDArray[np.float32]:
@@ -130,8 +145,10 @@ class Retriever(Searcher):
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of queries, float32 (n, d). Raises ``UserError`` if a vector is not finite."""
-        before = self.model.settings.query_prefix
-        return self._encode([self._ids_of(text, self.query_length, before) for text in texts], QUERY, texts)
+        rows_of = partial(
+            self._rows, [("", text) for text in texts], self.query_length, self.model.settings.query_prefix
+        )
+        return self._encode(rows_of, QUERY, texts)
 
     def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> NDArray[np.float32]:
         """Return the vectors of passages, float32 (n, d). A passage with a title is encoded as its title, [SEP] and its text.
@@ -139,10 +156,9 @@ class Retriever(Searcher):
         Raises:
             UserError: a vector is not finite.
         """
-        titles = titles or [""] * len(texts)
-        before, length = self.model.settings.passage_prefix, self.passage_length
-        rows = [self._ids_of(text, length, before, title) for title, text in zip(titles, texts, strict=True)]
-        return self._encode(rows, PASSAGE, texts)
+        titled = list(zip(titles or [""] * len(texts), texts, strict=True))
+        rows_of = partial(self._rows, titled, self.passage_length, self.model.settings.passage_prefix)
+        return self._encode(rows_of, PASSAGE, texts)
 
     def identity(self) -> str:
         """Return a string with a hash of weights and tokenizer, the lengths and the settings.
@@ -157,7 +173,9 @@ class Retriever(Searcher):
         own, windows = self.model.settings.own(), f" windows {self.windows}" if self.windows > 1 else ""
         settings = f" {sorted(own.items())}" if own else ""
         kept = "" if self.dtype == "float32" else f" {self.dtype}"
-        return f"{digest.hexdigest()} {self.query_length} {self.passage_length}{settings}{windows}{kept}"
+        precision = f" {self.precision}" if self.precision != "fp32" else ""
+        lengths = f"{self.query_length} {self.passage_length}"
+        return f"{digest.hexdigest()} {lengths}{settings}{windows}{kept}{precision}"
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
         if self.windows == 1:
@@ -165,7 +183,8 @@ class Retriever(Searcher):
         else:
             pieces = [self._windows_of(text, title) for title, text in zip(titles, texts, strict=True)]
             owners = [text for text, windows in zip(texts, pieces, strict=True) for _ in windows]
-            vectors = self._encode([ids for windows in pieces for ids in windows], PASSAGE, owners)
+            rows = [ids for windows in pieces for ids in windows]
+            vectors = self._encode(rows.__getitem__, PASSAGE, owners)
             self._starts = np.cumsum([0, *map(len, pieces)])  # (m + 1,) row of each passage's first window
         self._vectors: NDArray[np.float32] | Decoded = vectors
         if self.dtype != "float32":
@@ -193,39 +212,64 @@ class Retriever(Searcher):
 
         return scores_of_best_window(products, None if self.windows == 1 else self._starts, passage_rows)
 
-    def _windows_of(self, text: str, title: str) -> list[NDArray[np.int64]]:
+    def _windows_of(self, text: str, title: str) -> Rows:
 
-        before, words = self._words(self.model.settings.passage_prefix + title), self._words(text)
-        if title and self._words(title):
+        before, words, named = self._words([self.model.settings.passage_prefix + title, text, title])
+        if named:
             before = [*before, self._vocabulary.sep]
         room = max(1, self.passage_length - 2 - len(before))  # 2: [CLS] and [SEP]
         skipped = cut(np.array([len(words)]), np.array([room]), self.windows).skipped.tolist()
         return [with_special([*before, *words[at:]], self._vocabulary, self.passage_length) for at in skipped]
 
-    def _ids_of(self, text: str, length: int, prefix: str, title: str = "") -> NDArray[np.int64]:
+    def _rows(self, titled: Sequence[tuple[str, str]], length: int, prefix: str, part: slice) -> Rows:
+        """Return the token ids, special tokens included, of a part of pairs of title and text."""
+        pairs = titled[part]
+        named = [bool(ids) for ids in self._words([title for title, _ in pairs])]  # whether the title has a token
+        bodies = self._words([text if own else prefix + text for (_, text), own in zip(pairs, named, strict=True)])
+        titles = iter(self._words([prefix + title for (title, _), own in zip(pairs, named, strict=True) if own]))
+        rows = []
+        for body, own in zip(bodies, named, strict=True):
+            ids = [*next(titles), self._vocabulary.sep, *body] if own else body
+            rows.append(with_special(ids, self._vocabulary, length))
+        return rows
 
-        if title and self._words(title):
-            ids = [*self._words(prefix + title), self._vocabulary.sep, *self._words(text)]
-        else:
-            ids = self._words(prefix + text)
-        return with_special(ids, self._vocabulary, length)
-
-    def _words(self, text: str) -> list[int]:
-        check_whole(text, "text", "encode")
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    def _words(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each text, without special tokens."""
+        for text in texts:
+            check_whole(text, "text", "encode")
+        if not any(texts):  # the tokenizer does not take an empty list
+            return [[] for _ in texts]
+        found = self._tokenizer(list(texts), add_special_tokens=False, verbose=False, return_attention_mask=False)
+        ids: list[list[int]] = found["input_ids"]
         return ids
 
-    def _encode(self, rows: list[NDArray[np.int64]], tower: int, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Encode n rows of token ids into vectors (n, d).
+    def _encode(self, rows_of: Callable[[slice], Rows], tower: int, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Encode n texts into vectors (n, d). ``rows_of`` returns the token ids of a part of the texts.
 
         Raises ``UserError`` if a vector is not finite. The message quotes its text.
         """
-        encoder = self.model.to(self.device)
+        encoder, pad, device = self.model.to(self.device), self._vocabulary.pad, torch.device(self.device)
+        cpu = device.type == "cpu"
+        budget = CHUNK_TOKENS_CPU if cpu else CHUNK_TOKENS
         training = encoder.training
         encoder.eval()
-        parts = chunks(*flatten(rows), CHUNK_TOKENS, self._vocabulary.pad, tower=tower)
-        with torch.inference_mode():
-            encoded = encode_chunks(lambda chunk: encoder.vectors(chunk.to(self.device)), parts, len(rows))
+        windows = [slice(first, first + WINDOW) for first in range(0, max(1, len(texts)), WINDOW)]
+        vectors = []
+        with inference(device, self.precision):
+            for rows in _one_ahead(rows_of, windows):
+                parts = chunks(*flatten(rows), budget, pad, tower=tower, level=cpu)
+                vectors.append(encode_chunks(lambda chunk: encoder.vectors(chunk.to(device)), parts, len(rows)))
         encoder.train(training)
+        encoded = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
         check_finite(encoded, f"{self._name}: the vector of", texts)
         return encoded
+
+
+def _one_ahead(rows_of: Callable[[slice], Rows], parts: Sequence[slice]) -> Iterator[Rows]:
+    """Yield the rows of each part. While they are used, a thread computes those of the next part."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(rows_of, parts[0])
+        for part in parts[1:]:
+            ready, coming = coming, thread.submit(rows_of, part)
+            yield ready.result()
+        yield coming.result()

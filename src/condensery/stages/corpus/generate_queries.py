@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from condensery.errors import UserError
 from condensery.models.generator import Generator, Sampling, load_generator
+from condensery.models.precision import precision_on
 from condensery.stages.base import Context
 from condensery.stages.corpus.config import GenerateQueriesConfig
 from condensery.stages.corpus.queries import write_queries
@@ -36,8 +36,7 @@ def several_shards(config: GenerateQueriesConfig, context: Context) -> bool:
 def generate_queries(config: GenerateQueriesConfig, context: Context) -> dict[str, Any]:
     """Write the queries of all passages. Raises ``UserError`` where the model cannot be used."""
     group, device = process_group(context.runtime), torch_device(context.runtime.accelerator).type
-    if config.precision == "fp16" and device == "cpu":
-        raise UserError(f"stages.{context.stage_name}.precision: fp16 needs a GPU; use bf16 or fp32 on a CPU")
+    precision_on(device, config.precision, f"stages.{context.stage_name}.precision")
     shards = _Shards(config, context)
     with group.shards(shards.missing) as mine:
         if mine:

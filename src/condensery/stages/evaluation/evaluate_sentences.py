@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.sentence_tasks import nearer, spearman
 from condensery.models.checkpoints.saving import load_retriever
-from condensery.models.precision import autocast
+from condensery.models.precision import inference
 from condensery.retrieval.finite import check_finite
+from condensery.retrieval.indexes.encoding import encode_chunks
 from condensery.stages.base import Context
 from condensery.stages.devices import torch_device
 from condensery.stages.evaluation.config import EvaluateSentencesConfig
@@ -45,15 +45,9 @@ def _vectors(
     model = encoder.model.to(device).eval()
     distinct, place = np.unique(rows, return_inverse=True)
     texts = text_rows(sentences.store, distinct, sentences.vocabulary, encoder.query_length)
-    vectors: np.ndarray | None = None
-    with progress(context.stage_name, len(distinct), "sentences") as task:
-        for chunk in chunks(*texts, config.chunk_tokens, sentences.vocabulary.pad):
-            with torch.inference_mode(), autocast(device, config.precision):
-                part = model.vectors(chunk.to(device)).float().cpu().numpy()
-            vectors = np.empty((len(distinct), part.shape[1]), np.float32) if vectors is None else vectors
-            vectors[chunk.rows.numpy()] = part
-            task.advance(len(part))
-    assert vectors is not None, "a split has an example"
+    parts = chunks(*texts, config.chunk_tokens, sentences.vocabulary.pad)
+    with progress(context.stage_name, len(distinct), "sentences") as task, inference(device, config.precision):
+        vectors = encode_chunks(lambda chunk: model.vectors(chunk.to(device)), parts, len(distinct), task=task)
     name = "{0.kind}/{0.id}".format(context.artifact("encoder"))
     check_finite(vectors, f"{context.stage_name}: by {name}, the vector of sentence", distinct)
     return list(vectors[place.reshape(rows.shape).T])

@@ -11,7 +11,7 @@ from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.blending import same_weights
 from condensery.models.checkpoints.saving import SavedRetriever
-from condensery.models.precision import autocast
+from condensery.models.precision import inference
 from condensery.reporting.choice import HELD_OUT
 from condensery.stages.base import Context
 from condensery.stages.devices import torch_device
@@ -121,7 +121,7 @@ def _encode_with(config: SampleConfig, context: Context) -> Encode:
         model.to(device).eval()
 
         def encode(chunk: Chunk) -> torch.Tensor:
-            with torch.inference_mode(), autocast(device, config.precision):
+            with inference(device, config.precision):
                 return model.vectors(chunk.to(device))
 
         return encode

@@ -126,6 +126,7 @@ def _encoder_of(context: Context) -> Callable[[Path], Encode]:
         if encoder is None:
             raise UserError(f"{vectors} does not say which encoder made it; run its stage again")
         device = context.runtime.accelerator
-        return Retriever(encoder.path, device="cpu" if device == "cpu" else None).encode_queries
+        on = "cpu" if device == "cpu" else None
+        return Retriever(encoder.path, device=on, precision="fp32").encode_queries
 
     return encoder_of

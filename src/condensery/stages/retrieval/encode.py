@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.models.biencoder import QUERY
 from condensery.models.checkpoints.saving import load_retriever
-from condensery.models.precision import autocast
+from condensery.models.precision import inference
 from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
 from condensery.retrieval.indexes.quantisation_loss import described
 from condensery.retrieval.indexes.quantiser import Quantiser
@@ -44,8 +44,7 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     check_same_tokenizer(context.input("model"), tokens.vocabulary, what, advice)
 
     def vectors(chunk: Chunk) -> torch.Tensor:
-        with torch.inference_mode(), autocast(device, config.precision):
-            return model.vectors(chunk.to(device))
+        return model.vectors(chunk.to(device))
 
     def queries(chunk: Chunk) -> torch.Tensor:
         return vectors(replace(chunk, tower=QUERY))
@@ -67,11 +66,13 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
         "label": context.stage_name,
         "encoder": "{0.kind}/{0.id}".format(context.artifact("model")),
     }
-    encode_queries(queries, questions, context.folder, **settings)  # the queries also measure the loss by quantisation
     quantising = None
-    if config.passages is None:
-        quantising = encode_store(vectors, passages, context.folder, **settings)
-    else:
+    with inference(device, config.precision):
+        # the queries come first, because they also measure the loss by quantisation
+        encode_queries(queries, questions, context.folder, **settings)
+        if config.passages is None:
+            quantising = encode_store(vectors, passages, context.folder, **settings)
+    if config.passages is not None:
         group.from_rank_zero(lambda: _take_passages(config, context, len(passages)))
     group.leave_unless_rank_zero()
     about = write_dense_index(context.folder, passages.cut if config.windows > 1 else None, quantising)
