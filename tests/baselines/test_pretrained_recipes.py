@@ -9,8 +9,9 @@ CHAIN = ["BM25", *(f"retriever {name}" for name in ("1 (BM25's negatives)", "2 (
 ROWS = {
     "simlm_pretraining_msmarco": [*CHAIN, "retriever 3 (distilled)"],
     "seed_msmarco": ["BM25", "SEED", "SEED + hard negatives"],
+    "costa_msmarco": ["BM25", "COSTA", "COSTA + hard negatives"],
 }
-TRAINED = ("pretrain_mlm", "pretrain_simlm", "pretrain_seed", "finetune", "train_cross_encoder")
+TRAINED = ("pretrain_mlm", "pretrain_simlm", "pretrain_seed", "pretrain_costa", "finetune", "train_cross_encoder")
 FEW = [f"++stage.{kind}.{key}" for kind in TRAINED for key in ("steps=2", "epochs=null", "batch_size=6")]
 GIVEN = {
     "simlm_pretraining_msmarco": [

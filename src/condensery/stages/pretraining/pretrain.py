@@ -146,11 +146,13 @@ def _shared(config: AnyConfig, context: Context) -> dict[str, Any]:
     return {**settings, "chunk_tokens": config.budget, "workers": context.runtime.workers}
 
 
-def span_data(config: AnyConfig, context: Context, **own: Any) -> SpanPairDataModule:
-    """Return the data module of spans of the documents, by default single spans."""
+def span_data(
+    config: AnyConfig, context: Context, kind: type[SpanPairDataModule] = SpanPairDataModule, **own: Any
+) -> SpanPairDataModule:
+    """Return the data module of spans of the documents, by default single spans. ``kind`` is its class."""
     cut = {"spans": config.spans, "short_probability": config.short_probability, "min_length": config.min_length}
     given = {"pairs": None, **_shared(config, context), **cut, **own}
-    return SpanPairDataModule(Tokens(context.input("tokens")), **given)
+    return kind(Tokens(context.input("tokens")), **given)
 
 
 def _pairs(
