@@ -16,6 +16,7 @@ import yaml
 from error_lines import names
 from hydra.core.hydra_config import HydraConfig
 from hydra.plugins.sweeper import Sweeper
+from paq_files import write_paq
 from small_runs import (
     MODEL,
     PROJECT,
@@ -75,6 +76,7 @@ ON_MARCO = [name for name in RECIPES if name.endswith("_msmarco")]
 ON_PASSAGES = ("condenser_ct_msmarco", "low_data_msmarco", "rocketqa_msmarco", "abs_msmarco", "abs_models_msmarco")
 ON_PASSAGES += tuple(f"{name}_msmarco" for name in ("tas_b", "tct_colbert", "led", "pair", "rocketqa_v2", "simlm"))
 ON_PASSAGES += ("released_msmarco", "doc2query_msmarco", "deepct_msmarco", "late_interaction_msmarco")
+ON_PASSAGES += ("simlm_pretraining_msmarco", "dpr_paq_msmarco")
 ON_WEB = [name for name in ON_MARCO if name not in ON_PASSAGES]
 ON_QUESTIONS = [name for name in RECIPES if name.endswith("_nq")]
 ON_TRIVIA = [name for name in RECIPES if name.endswith("_triviaqa")]
@@ -220,6 +222,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write_questions(judged, _by_paragraph(judged, TEXT))
     marco, documents = write_marco(folder / "marco", TEXT), write_documents(folder / "documents", TEXT)
     write_stsb(folder / "articles", ARTICLES)
+    write_paq(folder / "paq")
     return {
         **dict.fromkeys(ON_MARCO, marco),
         "ict_wikipedia": documents,
@@ -238,6 +241,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "cocondenser_beir": write_beir(folder / "scifact", TEXT),
         "data=tevatron": write_tevatron(folder / "tevatron", TEXT),
         "openstax": _judged_documents(folder / "openstax", TEXT),
+        "paq": folder / "paq",
         "hub": write_hub(folder / "hub", TEXT),
     }
 
@@ -266,9 +270,11 @@ def test_the_recipes_that_the_readme_speaks_of_are_here() -> None:
 
 
 def sentences_of(recipe: str, roots: dict[str, Path]) -> list[str]:
-    """The overrides that say where the examples of a sentence task, or the sections of Wikipedia, lie."""
+    """The overrides that say where the examples of a sentence task, the sections of Wikipedia, or PAQ's files lie."""
     if recipe == "attention_entropy_sections":
         return [f"stages.wikipedia.data.root={roots['condenser_wiki_sections']}"]
+    if recipe == "dpr_paq_msmarco":
+        return [f"stages.pairs.root={roots['paq']}"]
     if recipe not in ON_SENTENCES:
         return []
     articles = roots["condenser_wiki_sections"]

@@ -65,7 +65,13 @@ class MaskedAutoEncoder(PretrainingModel):
     """A masked language model with a decoder that predicts the tokens of each row's context from the context and CLS vector.
 
     The losses are those of Wu et al. 2023, eq. 7-11.
+
+    Attributes:
+        span: number of tokens that a token of a causal decoder sees besides the CLS vector, itself included; None = itself
+            and all tokens before it.
     """
+
+    span: int | None = None
 
     def __init__(self, language_model: PreTrainedModel, shape: DecoderShape, init: Init = "random") -> None:
         """Wrap a masked language model of transformers.
@@ -111,9 +117,9 @@ class MaskedAutoEncoder(PretrainingModel):
         visible, read = None, layout.masked
         assert read is not None
         if causal:
-            place = torch.arange(layout.tokens.width, device=cls.device)  # (t,)
-            visible = (place <= place[:, None])[None, None]  # (1, 1, t, t); no token sees the padding behind it
-            read = replace(read, visible=_by_row(read, place <= layout.positions[read.index][:, None]))
+            # no token sees the padding behind it
+            seen = causal_mask(layout.tokens.width, self.span, cls.device)  # (t, t)
+            visible, read = seen[None, None], replace(read, visible=_by_row(read, seen[layout.positions[read.index]]))
         elif self.shape.kind == "enhanced":
             read = self._enhanced(layout, read, cls, context.masked)
         states = transformer_layers(self.decoder, with_cls(embedded, layout, cls), layout.tokens, visible, read)
@@ -131,6 +137,16 @@ class MaskedAutoEncoder(PretrainingModel):
             visible = visible & layout.tokens.padding
         rows = torch.div(masked, layout.tokens.width, rounding_mode="floor")  # (k,)
         return replace(read, states=cls.index_select(0, rows) + positions, visible=visible)
+
+
+def causal_mask(width: int, span: int | None, device: torch.device) -> Tensor:
+    """Return which place sees which: bool (t, t). A place sees the first one, itself and the ``span - 1`` places before it.
+
+    ``span`` None = itself and all places before it.
+    """
+    place = torch.arange(width, device=device)  # (t,)
+    back = place[:, None] - place  # (t, t)
+    return (back >= 0) if span is None else (back >= 0) & ((back < span) | (place == 0))
 
 
 def sampled_sets(places: Tensor, width: int, keep: float) -> Tensor:

@@ -195,8 +195,6 @@ class DecoderConfig(StageConfig):
     """Transformer layers of the decoder"""
     decoder_init: Literal["random", "last"] = "random"
     """initial weights of the decoder: random, or last: copied from the backbone's last layers"""
-    decoder_mask_rate: PositiveShare
-    """share of the tokens that are masked for the decoder"""
     length: RowLength = 144
     """maximum tokens of a span, including [CLS] and [SEP]"""
     short_probability: Share = 0.0
@@ -212,6 +210,10 @@ class DecoderConfig(StageConfig):
             decoder: share of the tokens that the decoder predicts.
         """
         return {"head_layers": self.decoder_layers, "predicted": (encoder + decoder) / 2, "losses": 2}
+
+
+class SpanDecoderConfig(DecoderConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
+    """Shared keys of the stages that pre-train a masked auto-encoder on single spans."""
 
 
 @stage("pretrain_mlm", "pretrain:pretrain_mlm", version=3, makes="encoder", together=True)
@@ -287,7 +289,7 @@ class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedCo
 
 
 @stage("pretrain_retromae", "pretrain:pretrain_retromae", version=1, makes="encoder", together=True)
-class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
+class PretrainRetromaeConfig(SpanDecoderConfig):
     """Pre-train by RetroMAE (Xiao et al. 2022): a one-layer decoder reconstructs a text from the text's own vector."""
 
     decoder: Literal["enhanced", "masked"] = "enhanced"
@@ -533,6 +535,6 @@ def other_dimensions(name: str | None, configs: Sequence[StageConfig], hidden: i
 
 
 CondenserConfig = PretrainMlmConfig | PretrainCondenserConfig | PretrainCoCondenserConfig
-AutoEncoderConfig = PretrainCotmaeConfig | PretrainRetromaeConfig
+AutoEncoderConfig = PretrainCotmaeConfig | SpanDecoderConfig
 TowersConfig = PretrainIctConfig | PretrainContrastiveConfig
 AnyConfig = CondenserConfig | AutoEncoderConfig | TowersConfig

@@ -57,7 +57,7 @@ from condensery.training.modules.pretraining import (
 
 def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
     """Pre-train by plain masked language modelling: the baseline."""
-    return _pretrain_condenser(config, context, _spans(config, context), CondenserModule)
+    return _pretrain_condenser(config, context, span_data(config, context), CondenserModule)
 
 
 def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dic
 
     With the weights of another stage and a low learning rate it is continued training (§5.4 of the paper's early version).
     """
-    return _pretrain_condenser(config, context, _spans(config, context), CondenserModule)
+    return _pretrain_condenser(config, context, span_data(config, context), CondenserModule)
 
 
 def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) -> dict[str, Any]:
@@ -84,40 +84,44 @@ def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) ->
 def _pretrain_condenser(
     config: CondenserConfig, context: Context, data: TokenDataModule, kind: Callable[..., CondenserModule]
 ) -> dict[str, Any]:
-    model, head_steps = _condenser(config, context, data.vocabulary), getattr(config, "head_steps", 0)
+    model, head_steps = condenser(config, context, data.vocabulary), getattr(config, "head_steps", 0)
     module = kind(model, mlm_weight=config.mlm_weight, head_steps=head_steps, **config.optimiser())
     if module.first_steps and rank() == 0:
         print(f"[{context.stage_name}] the first {module.first_steps:,} steps train the new head alone", flush=True)
-    return _fit(module, data, config, context)
+    return fit_and_save(module, data, config, context)
 
 
 def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str, Any]:
     """Pre-train by CoT-MAE (Wu et al. 2023, §2.4): a decoder fills in one text of a pair, given the other text's vector."""
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
-    return _pretrain_autoencoder(
-        config, context, _pairs(config, context, ContextMasking("partner", config.both_directions, rate))
-    )
+    data = _pairs(config, context, ContextMasking("partner", config.both_directions, rate))
+    return _pretrain_autoencoder(config, context, data)
 
 
 def pretrain_retromae(config: PretrainRetromaeConfig, context: Context) -> dict[str, Any]:
     """Pre-train by RetroMAE (Xiao et al. 2022): a decoder reconstructs a text, given the text's own vector."""
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
-    return _pretrain_autoencoder(config, context, _spans(config, context, decoder=ContextMasking("same", True, rate)))
+    return _pretrain_autoencoder(
+        config, context, span_data(config, context, decoder=ContextMasking("same", True, rate))
+    )
 
 
-def _pretrain_autoencoder(config: AutoEncoderConfig, context: Context, data: TokenDataModule) -> dict[str, Any]:
-    model = _autoencoder(config, context, data.vocabulary)
+def _pretrain_autoencoder(
+    config: PretrainCotmaeConfig | PretrainRetromaeConfig, context: Context, data: TokenDataModule
+) -> dict[str, Any]:
+    shape = DecoderShape(config.decoder, config.decoder_layers, config.decoder_mask_rate)
+    model = autoencoder(config, shape, context, data.vocabulary)
     module = MaskedAutoEncoderModule(model, mlm_weight=config.mlm_weight, **config.optimiser())
-    return _fit(module, data, config, context)
+    return fit_and_save(module, data, config, context)
 
 
 def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
     """Pre-train by the inverse cloze task (Lee et al. 2019; Gao and Callan 2021a, §4.4): a sentence retrieves its passage."""
     own: dict[str, Any] = {"query_length": config.query_length, "keep_sentence": config.keep_sentence}
-    data = _spans(config, context, pairs="sentence", **own)
+    data = span_data(config, context, pairs="sentence", **own)
     towers = initial_towers(config, context, data.vocabulary, separate=False)
     module = InverseClozeModule(towers, temperature=config.temperature, **config.optimiser())
-    return _fit(module, data, config, context)
+    return fit_and_save(module, data, config, context)
 
 
 def pretrain_contrastive(config: PretrainContrastiveConfig, context: Context) -> dict[str, Any]:
@@ -132,7 +136,7 @@ def pretrain_contrastive(config: PretrainContrastiveConfig, context: Context) ->
     module = ContrastiveModule(towers, lm_head=folder_of_start(config, context), **own, **config.optimiser())
     masked = config.mask_rate if module.mlm is not None else None
     data = _pairs(config, context, mask_rate=masked, tokenizer=context.input("tokenizer"), **prefixes)
-    values = _fit(module, data, config, context, lengths_of_start(config, context))
+    values = fit_and_save(module, data, config, context, lengths_of_start(config, context))
     return {**values, **({"temperature": module.reached} if config.learn_temperature else {})}
 
 
@@ -143,11 +147,13 @@ def _shared(config: AnyConfig, context: Context) -> dict[str, Any]:
     return {**settings, "chunk_tokens": config.budget, "workers": context.runtime.workers}
 
 
-def _spans(config: AnyConfig, context: Context, **own: Any) -> SpanPairDataModule:
-    """Return the data module of spans of the documents, by default single spans."""
+def span_data(
+    config: AnyConfig, context: Context, kind: type[SpanPairDataModule] = SpanPairDataModule, **own: Any
+) -> SpanPairDataModule:
+    """Return the data module of spans of the documents, by default single spans. ``kind`` is its class."""
     cut = {"spans": config.spans, "short_probability": config.short_probability, "min_length": config.min_length}
     given = {"pairs": None, **_shared(config, context), **cut, **own}
-    return SpanPairDataModule(Tokens(context.input("tokens")), **given)
+    return kind(Tokens(context.input("tokens")), **given)
 
 
 def _pairs(
@@ -158,7 +164,7 @@ def _pairs(
 ) -> TokenDataModule:
     """Return the data module of pairs: two spans of a document, or a passage and one of its ``queries``."""
     if not config.queries:
-        return _spans(config, context, pairs=config.pairs_within, decoder=decoder, **own)
+        return span_data(config, context, pairs=config.pairs_within, decoder=decoder, **own)
     artifact = context.artifact("queries")
     _check_tokenizers(artifact, context)
     queries, passages = Queries(artifact.path), Passages(artifact.input("passages").path)
@@ -185,7 +191,7 @@ def _check_tokenizers(queries: Artifact, context: Context) -> None:
             )
 
 
-def _fit(
+def fit_and_save(
     module: EncoderModule,
     data: TokenDataModule,
     config: AnyConfig,
@@ -214,7 +220,7 @@ def _fit(
     return {"items": source.items, "left_out": source.left_out, **values}
 
 
-def _condenser(config: CondenserConfig, context: Context, vocabulary: Vocabulary) -> Condenser:
+def condenser(config: CondenserConfig, context: Context, vocabulary: Vocabulary) -> Condenser:
     """Return the Condenser before the first step: from scratch, from a checkpoint, or from another stage's artifact."""
     torch.manual_seed(config.seed)  # for weights that a checkpoint lacks, such as a new Condenser head
     # the baseline has no head, and so no keys for it
@@ -226,10 +232,11 @@ def _condenser(config: CondenserConfig, context: Context, vocabulary: Vocabulary
     return Condenser(language_model, condenser_shape(language_model, *head))
 
 
-def _autoencoder(config: AutoEncoderConfig, context: Context, vocabulary: Vocabulary) -> MaskedAutoEncoder:
+def autoencoder(
+    config: AutoEncoderConfig, shape: DecoderShape, context: Context, vocabulary: Vocabulary
+) -> MaskedAutoEncoder:
     """Return the auto-encoder before the first step: from scratch, from a checkpoint, or from another stage's artifact."""
     torch.manual_seed(config.seed)  # for the weights of a new decoder
-    shape = DecoderShape(config.decoder, config.decoder_layers, config.decoder_mask_rate)
     if source := _start(config, context):
         dropout = config.backbone.dropout
         return load_masked_autoencoder(source[0], vocabulary, shape, config.decoder_init, dropout, source[1])

@@ -111,14 +111,14 @@ def read(config: DprSource, writer: "CollectionWriter") -> None:
         else:
             _read_json(at_least_one(read_array(path), path, none), config, split, writer)
     document, before, path = "", "", passages.open_path()
-    rows = at_least_one(_read_passages(path), path, f"holds no passages{passages.hint}")
+    rows = at_least_one(read_passages(path), path, f"holds no passages{passages.hint}")
     for place, (identifier, text, title) in rows:
         if not document or not title or title != before:
             document, before = identifier, title
         writer.add_passage(Passage(identifier, title, text, document), place)
 
 
-def _read_passages(path: Path) -> Iterator[tuple[str, list[str]]]:
+def read_passages(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield (place, [id, text, title]) of every passage. Raises ``UserError`` where the header's columns differ."""
     for number, (place, fields) in enumerate(read_columns(path, HEADER, quoted=True)):
         if number or fields[0] != HEADER[0]:

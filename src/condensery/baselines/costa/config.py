@@ -1,0 +1,51 @@
+"""Config of the stage that pre-trains by COSTA's contrastive span prediction (Ma et al. 2022)."""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+
+from condensery.ranges import Count, Positive, Weight
+from condensery.stages.pretraining.config import PretrainMlmConfig
+from condensery.stages.registry import stage
+
+
+def _ascending(lengths: tuple[int, int]) -> tuple[int, int]:
+    if lengths[0] > lengths[1]:
+        raise ValueError(f"[{lengths[0]}, {lengths[1]}]: give the least number of words first, then the most")
+    return lengths
+
+
+Words = Annotated[tuple[Count, Count], AfterValidator(_ascending)]  # least and most words of a span
+
+
+@stage("pretrain_costa", "pretrain_costa:pretrain_costa", version=1, makes="encoder", together=True)
+class PretrainCostaConfig(PretrainMlmConfig):
+    """Pre-train by COSTA (Ma et al. 2022): MLM, and a contrast of each text's vector with those of its own random spans.
+
+    The spans are words, phrases, sentences and paragraphs by their length. A span's vector is the mean of its tokens' states.
+    Spans of other texts, and other texts, are the negatives.
+    """
+
+    spans_each: Count = 5
+    """spans of a text for each granularity: words, phrases, sentences and paragraphs"""
+    phrase: Words | None = (4, 16)
+    """least and most words of a phrase; null: no phrases. A text that is too short for a granularity has no spans of it"""
+    sentence: Words | None = (16, 64)
+    """least and most words of a sentence; null: no sentences"""
+    paragraph: Words | None = (64, 128)
+    """least and most words of a paragraph; null: no paragraphs"""
+    projector: bool = True
+    """the text's vector passes through two layers before it is compared with its spans'; retrieval uses it as it is"""
+    temperature: Positive = 1.0
+    """temperature of the contrastive loss, which divides the inner products"""
+    contrast_weight: Weight = 0.1
+    """weight of the contrastive loss relative to MLM"""
+
+    @property
+    def granularities(self) -> tuple[tuple[int, int], ...]:
+        """The least and the most words of a span of each granularity, single words first."""
+        return ((1, 1), *filter(None, (self.phrase, self.sentence, self.paragraph)))
+
+    def objective(self) -> dict[str, Any]:
+        """Return the fields of ``Step``: those of MLM, and the contrast."""
+        return {**super().objective(), "contrast": True}
