@@ -74,7 +74,7 @@ SCRATCH = ["stages.condenser_round1.backbone.name=null"]  # instead of the Conde
 ON_MARCO = [name for name in RECIPES if name.endswith("_msmarco")]
 ON_PASSAGES = ("condenser_ct_msmarco", "low_data_msmarco", "rocketqa_msmarco", "abs_msmarco", "abs_models_msmarco")
 ON_PASSAGES += tuple(f"{name}_msmarco" for name in ("tas_b", "tct_colbert", "led", "pair", "rocketqa_v2", "simlm"))
-ON_PASSAGES += ("released_msmarco", "doc2query_msmarco", "deepct_msmarco")
+ON_PASSAGES += ("released_msmarco", "doc2query_msmarco", "deepct_msmarco", "ance_msmarco")
 ON_WEB = [name for name in ON_MARCO if name not in ON_PASSAGES]
 ON_QUESTIONS = [name for name in RECIPES if name.endswith("_nq")]
 ON_TRIVIA = [name for name in RECIPES if name.endswith("_triviaqa")]
