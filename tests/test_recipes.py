@@ -131,6 +131,7 @@ SHARED = {  # stages that jobs share, and how many of them there are: one set of
         for key in ("ablation/warm_start", "ablation/warm_start_squad")
     },
 }
+ON_NLI = ("bert_nli", "bert_nli_stsb")
 ON_SENTENCES = (
     *("condenser_stsb", "condenser_wiki_sections", "ablation/stsb", "ablation/wiki_sections"),
     "ablation/attention_entropy_sections",
@@ -260,10 +261,16 @@ def sentences_of(recipe: str, roots: dict[str, Path]) -> list[str]:
     """The overrides that say where the examples of a sentence task, or the sections of Wikipedia, lie."""
     if recipe == "attention_entropy_sections":
         return [f"stages.wikipedia.data.root={roots['condenser_wiki_sections']}"]
-    if recipe not in ON_SENTENCES:
+    if recipe not in (*ON_SENTENCES, *ON_NLI):
         return []
     articles = roots["condenser_wiki_sections"]
-    return [f"stage.read_sts.root={articles}", f"stage.section_triplets.path={articles}/documents.jsonl"]
+    given = [f"stage.read_sts.root={articles}", f"stage.section_triplets.path={articles}/documents.jsonl"]
+    if recipe in ON_NLI:
+        pairs, vectors = articles / "nli.jsonl", articles / "glove.txt"
+        pairs.write_text('{"premise": "a", "hypothesis": "b", "label": "neutral"}\n')
+        vectors.write_text("a 0.1 0.2\n")
+        given = [given[0], f"stage.read_nli.paths=[{pairs}]", f"stage.evaluate_word_vectors.path={vectors}"]
+    return given
 
 
 @pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda path: path.relative_to(CONF).as_posix())

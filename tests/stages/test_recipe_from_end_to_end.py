@@ -23,7 +23,7 @@ ELSEWHERE |= {"expanded_bm25", "filter_queries", "train_term_weights", "weighted
 ELSEWHERE |= {"pretrain_contrastive", "distil_ranking", "keep_best", "validate", "cross_encoder"}
 ELSEWHERE |= {"cluster_queries", "finetune_tas_b", "train_jointly", "joint_reranker"}  # tests/baselines/
 ELSEWHERE |= {"finetune_late_interaction", "late_interaction_index", "finetune_splade", "splade_index"}
-ELSEWHERE |= {"finetune_ance"}
+ELSEWHERE |= {"finetune_ance", "read_nli", "finetune_nli", "evaluate_word_vectors"}
 
 
 @pytest.fixture(scope="module")
