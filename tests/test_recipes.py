@@ -76,7 +76,7 @@ ON_MARCO = [name for name in RECIPES if name.endswith("_msmarco")]
 ON_PASSAGES = ("condenser_ct_msmarco", "low_data_msmarco", "rocketqa_msmarco", "abs_msmarco", "abs_models_msmarco")
 ON_PASSAGES += tuple(f"{name}_msmarco" for name in ("tas_b", "tct_colbert", "led", "pair", "rocketqa_v2", "simlm"))
 ON_PASSAGES += ("released_msmarco", "doc2query_msmarco", "deepct_msmarco", "late_interaction_msmarco")
-ON_PASSAGES += ("simlm_pretraining_msmarco", "dpr_paq_msmarco")
+ON_PASSAGES += ("simlm_pretraining_msmarco", "dpr_paq_msmarco", "ance_msmarco")
 ON_WEB = [name for name in ON_MARCO if name not in ON_PASSAGES]
 ON_QUESTIONS = [name for name in RECIPES if name.endswith("_nq")]
 ON_TRIVIA = [name for name in RECIPES if name.endswith("_triviaqa")]
@@ -142,6 +142,7 @@ SHARED = {  # stages that jobs share, and how many of them there are: one set of
         for key in ("ablation/warm_start", "ablation/warm_start_squad")
     },
 }
+ON_NLI = ("bert_nli", "bert_nli_stsb")
 ON_SENTENCES = (
     *("condenser_stsb", "condenser_wiki_sections", "ablation/stsb", "ablation/wiki_sections"),
     "ablation/attention_entropy_sections",
@@ -275,10 +276,16 @@ def sentences_of(recipe: str, roots: dict[str, Path]) -> list[str]:
         return [f"stages.wikipedia.data.root={roots['condenser_wiki_sections']}"]
     if recipe == "dpr_paq_msmarco":
         return [f"stages.pairs.root={roots['paq']}"]
-    if recipe not in ON_SENTENCES:
+    if recipe not in (*ON_SENTENCES, *ON_NLI):
         return []
     articles = roots["condenser_wiki_sections"]
-    return [f"stage.read_sts.root={articles}", f"stage.section_triplets.path={articles}/documents.jsonl"]
+    given = [f"stage.read_sts.root={articles}", f"stage.section_triplets.path={articles}/documents.jsonl"]
+    if recipe in ON_NLI:
+        pairs, vectors = articles / "nli.jsonl", articles / "glove.txt"
+        pairs.write_text('{"premise": "a", "hypothesis": "b", "label": "neutral"}\n')
+        vectors.write_text("a 0.1 0.2\n")
+        given = [given[0], f"stage.read_nli.paths=[{pairs}]", f"stage.evaluate_word_vectors.path={vectors}"]
+    return given
 
 
 @pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda path: path.relative_to(CONF).as_posix())

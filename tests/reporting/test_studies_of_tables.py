@@ -38,7 +38,7 @@ IN_NO_TABLE = {
     ),
     **dict.fromkeys(
         (
-            *("deepct", "doc2query", "late_interaction", "splade"),
+            *("ance", "bert_nli", "deepct", "doc2query", "late_interaction", "splade"),
             *("led", "pair", "rocketqa_v2", "simlm", "tas_b", "tct_colbert"),
             *("simlm_pretraining", "seed", "costa", "dpr_paq"),
         ),

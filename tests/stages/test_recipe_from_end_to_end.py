@@ -24,6 +24,7 @@ ELSEWHERE |= {"pretrain_contrastive", "distil_ranking", "keep_best", "validate",
 ELSEWHERE |= {"cluster_queries", "finetune_tas_b", "train_jointly", "joint_reranker"}  # tests/baselines/
 ELSEWHERE |= {"pretrain_simlm", "pretrain_seed", "pretrain_costa", "question_pairs"}  # tests/baselines/
 ELSEWHERE |= {"finetune_late_interaction", "late_interaction_index", "finetune_splade", "splade_index"}
+ELSEWHERE |= {"finetune_ance", "read_nli", "finetune_nli", "evaluate_word_vectors"}
 
 
 @pytest.fixture(scope="module")

@@ -21,13 +21,15 @@ def torch_device(accelerator: str) -> torch.device:
 
 
 def init_process_group(runtime: Runtime) -> None:
-    """Join the processes of a stage into a process group, each on its own GPU if there are GPUs; a single process skips this.
+    """Join the processes of a stage into a process group, each on its own GPU if there are GPUs.
+
+    A single process skips this, and so do processes that are joined.
 
     Raises:
         UserError: there are fewer GPUs than processes.
     """
     member = runtime.distributed
-    if member is None:
+    if member is None or distributed.is_initialized():
         return
     gpu = torch_device(runtime.accelerator).type == "cuda"
     if gpu:

@@ -25,14 +25,19 @@ def evaluate_sentences(config: EvaluateSentencesConfig, context: Context) -> dic
     sentences = Sentences(context.input("sentences"))
     rows = sentences.rows(config.split)
     vectors = _vectors(config, context, sentences, rows)
-    names = [str(number) for number in range(len(rows))]
+    return write_evaluation(vectors, sentences, config.split, context.folder)
+
+
+def write_evaluation(vectors: list[np.ndarray], sentences: Sentences, split: str, folder: Path) -> dict[str, Any]:
+    """Measure the vectors of a split's examples, k arrays (n, d), and write the files of the evaluation into ``folder``."""
+    names = [str(number) for number in range(len(vectors[0]))]
     if sentences.about["task"] == "similarity":
-        evaluation = Evaluation(names, {"Spearman": spearman(vectors[0], vectors[1], sentences.scores(config.split))})
+        evaluation = Evaluation(names, {"Spearman": spearman(vectors[0], vectors[1], sentences.scores(split))})
     else:
         evaluation = Evaluation(names, {"Accuracy": nearer(*vectors)})
     metrics = evaluation.metrics
-    evaluation.save(context.folder / "evaluation.npz")
-    write_json(context.folder / "metrics.json", {"metrics": metrics, "collection": sentences.about["name"]})
+    evaluation.save(folder / "evaluation.npz")
+    write_json(folder / "metrics.json", {"metrics": metrics, "collection": sentences.about["name"]})
     return metrics
 
 

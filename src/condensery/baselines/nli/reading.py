@@ -1,0 +1,114 @@
+"""Stage ``read_nli``: pairs of sentences with a label, from files in the formats of SNLI, MultiNLI and AllNLI."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from condensery.baselines.nli.config import EXPECTED, ReadNliConfig
+from condensery.errors import UserError, shown
+from condensery.stages.base import Context
+from condensery.system.files import write_json
+from condensery.text.lines import at_least_one, check_whole, fields_of, read_lines, read_objects
+from condensery.text.table import TableWriter, TextTable
+from condensery.text.words import is_blank
+from condensery.tokens.artifacts import unknown_words
+from condensery.tokens.store import tokenise
+from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.vocabulary import Vocabulary
+
+LABELS = ("entailment", "neutral", "contradiction")  # in the order of the data sets of the hub
+NO_LABEL = ("-", "-1", "")  # the annotators did not agree
+PREMISE, HYPOTHESIS, LABEL = ("premise", "sentence1"), ("hypothesis", "sentence2"), ("gold_label", "label")
+
+Pair = tuple[str, str, int | None]  # premise, hypothesis, index in ``LABELS`` or None
+
+
+def read_nli(config: ReadNliConfig, context: Context) -> dict[str, Any]:
+    """Write the distinct sentences with their tokens, and the two sentences and the label of each pair.
+
+    Raises:
+        UserError: a line is malformed, or no pair has a label.
+    """
+    folder, tokenizer, counts = context.folder, context.input("tokenizer"), Counter[str]()
+    known: dict[str, int] = {}
+    rows, labels = list[tuple[int, int]](), list[int]()
+    with TableWriter(folder / "sentences.arrow", ("text",)) as table:
+        for path in config.files():
+            for premise, hypothesis, label in pairs_of(path):
+                if label is None:
+                    counts["without_label"] += 1
+                    continue
+                for text in (premise, hypothesis):
+                    if text not in known:
+                        known[text] = table.count
+                        table.add((text,), len(text))
+                rows.append((known[premise], known[hypothesis]))
+                labels.append(label)
+                counts[LABELS[label]] += 1
+    if not rows:
+        raise UserError(f"{config.files()[0]}: no pair has a label; it is to be {EXPECTED}")
+    np.save(folder / "rows-train.npy", np.array(rows, np.int64))
+    np.save(folder / "scores-train.npy", np.array(labels, np.float32))
+    vocabulary = Vocabulary.of(load_tokenizer(tokenizer))
+    vocabulary.save(folder)
+    column = TextTable(folder / "sentences.arrow").column("text")
+    store = tokenise(column, tokenizer, folder / "texts", sentences=False, label=f"{context.stage_name}: tokens")
+    write_json(folder / "sentences.json", {"name": "NLI", "task": "nli"})
+    return {
+        "sentences": len(known),
+        "train": len(rows),
+        **counts,
+        **unknown_words({"sentences": store}, vocabulary.unk),
+    }
+
+
+def pairs_of(path: Path) -> Iterator[Pair]:
+    """Yield the pairs of one file.
+
+    Raises:
+        UserError: a field is missing, a sentence is empty, a label is unknown, or the file has no pairs.
+    """
+    json_lines = path.name.removesuffix(".gz").endswith((".jsonl", ".json"))
+    records = read_objects(path) if json_lines else _columns(path)
+    for place, record in at_least_one(records, path, f"no pair of sentences; it is to be {EXPECTED}"):
+        if str(record.get("split") or "train") == "train":
+            yield _pair(record, place)
+
+
+def _columns(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the lines of a file with columns between tabs, as records by the names of its first line."""
+    names: list[str] = []
+    for place, line in read_lines(path):
+        fields = line.split("\t")
+        if not names:
+            names = fields
+        elif line.strip():
+            yield place, dict(zip(names, fields, strict=False))
+
+
+def _pair(record: dict[str, Any], place: str) -> Pair:
+    texts = [_field(record, names, place) for names in (PREMISE, HYPOTHESIS)]
+    for text, names in zip(texts, (PREMISE, HYPOTHESIS), strict=True):
+        if not isinstance(text, str):
+            raise UserError(f"{place}: the {names[0]} must be a string; it is to be {EXPECTED}")
+        check_whole(text, names[0], place)
+        if is_blank(text):
+            raise UserError(f"{place}: the {names[0]} is empty")
+    written = _field(record, LABEL, place)
+    label = str(written).strip().lower()
+    if label in NO_LABEL:
+        return texts[0], texts[1], None
+    found = LABELS.index(label) if label in LABELS else int(label) if label in ("0", "1", "2") else None
+    if found is None or isinstance(written, bool):
+        raise UserError(f'{place}: the label must be one of {", ".join(LABELS)}, not "{shown(str(written))}"')
+    return texts[0], texts[1], found
+
+
+def _field(record: dict[str, Any], names: tuple[str, str], place: str) -> Any:
+    value = next((record[name] for name in names if record.get(name) is not None), None)
+    if value is None:
+        raise UserError(f'{place}: the field "{names[0]}" or "{names[1]}" is missing ({fields_of(record)})')
+    return value

@@ -1,0 +1,53 @@
+"""Config of the stage that measures averaged word vectors on a sentence task."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from condensery.stages.base import FromRecipe, Input, Operational, StageConfig
+from condensery.stages.checks import Split
+from condensery.stages.registry import stage
+from condensery.stages.workload import Read, Work, known
+from condensery.system.files import expanded
+from condensery.system.inputs import look
+from condensery.text.hashes import content_hashes
+from condensery.text.input_file import InputFile
+
+LINE = 1e-6  # seconds on one core for a line of the file
+
+
+@stage("evaluate_word_vectors", "evaluate:evaluate_word_vectors", version=1, makes="evaluation")
+class EvaluateWordVectorsConfig(StageConfig):
+    """Measure averaged word vectors on a sentence task, for a row of the table.
+
+    The vector of a sentence is the mean of its words' vectors, in lower case; words that the file lacks are left out.
+    """
+
+    path: Annotated[str, Field(min_length=1), Operational()]  # the content enters the id, the path does not
+    """file of word vectors in GloVe's text format, plain or .gz: on each line a word and its numbers, between spaces"""
+    sentences: Annotated[str, Input("sentences")] = "sentences"
+    """the stage with the examples"""
+    split: Annotated[Split, FromRecipe("table.split")]
+    """the split that is measured: train, dev or test"""
+
+    def file(self) -> Path:
+        """Return the path of the file. Raises ``UserError`` where it is missing."""
+        hint = ", such as glove.6B.300d.txt of nlp.stanford.edu/projects/glove"
+        return InputFile("file of word vectors", expanded(self.path), hint).open_path()
+
+    def identity(self) -> list[str]:
+        """Return the content hash of the file.
+
+        Raises:
+            UserError: the file is missing or unreadable; this is checked before anything is computed.
+        """
+        file = self.file()
+        look([file])
+        return content_hashes([file])
+
+    def work(self, read: Read) -> Work:
+        """Estimate the work of reading the file, whose lines have some 2,500 bytes."""
+        path = expanded(self.path)
+        seconds = LINE * path.stat().st_size / 2500 if path.is_file() else 1.0
+        return Work(known(read), seconds=seconds)

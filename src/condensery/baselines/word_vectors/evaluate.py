@@ -1,0 +1,82 @@
+"""Stage ``evaluate_word_vectors``: the mean of the word vectors of a sentence, measured on a sentence task."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.baselines.word_vectors.config import EvaluateWordVectorsConfig
+from condensery.errors import UserError
+from condensery.stages.base import Context
+from condensery.stages.evaluation.evaluate_sentences import write_evaluation
+from condensery.text.lines import read_lines
+from condensery.text.table import TextTable
+from condensery.text.words import words
+from condensery.tokens.artifacts import Sentences
+
+HEADER = 2  # fields of the first line of word2vec's format: the number of words and the number of dimensions
+
+
+def evaluate_word_vectors(config: EvaluateWordVectorsConfig, context: Context) -> dict[str, Any]:
+    """Write the files of ``evaluate_sentences``; return the metrics, and the share of the words that have a vector.
+
+    Raises:
+        UserError: a line is malformed, or no word of the sentences has a vector.
+    """
+    sentences = Sentences(context.input("sentences"))
+    rows = sentences.rows(config.split)  # (n, k)
+    distinct, place = np.unique(rows, return_inverse=True)
+    column = TextTable(context.input("sentences") / "sentences.arrow").column("text")
+    texts = [words(column[row]) for row in distinct.tolist()]
+    wanted = {word for text in texts for word in text}
+    vectors = read_vectors(config.file(), wanted)
+    if not vectors:
+        raise UserError(
+            f"{config.file()}: it has no word of the sentences of {config.sentences}; is it of this language?"
+        )
+    means = averaged(texts, vectors)  # (distinct, d)
+    metrics = write_evaluation(list(means[place.reshape(rows.shape).T]), sentences, config.split, context.folder)
+    return {**metrics, "words_with_a_vector": len(vectors) / len(wanted)}
+
+
+def read_vectors(path: Path, wanted: Collection[str]) -> dict[str, NDArray[np.float32]]:
+    """Read the vectors (d,) of the words ``wanted`` from a file in GloVe's text format; the first line of a word counts.
+
+    GloVe has a few words that contain spaces; they are skipped, since no word here does. So is a first line with the sizes of
+    the file, as word2vec writes it.
+
+    Raises:
+        UserError: a line has too few numbers, or something else than a finite number.
+    """
+    found: dict[str, NDArray[np.float32]] = {}
+    fields = 0  # of a line, the word among them
+    for number, (place, line) in enumerate(read_lines(path)):
+        parts = line.rstrip().split(" ")
+        if not fields:
+            if len(parts) == HEADER and number == 0:
+                continue
+            fields = len(parts)
+        if len(parts) < fields or fields <= HEADER:
+            raise UserError(f"{place}: {len(parts) - 1} numbers; a word and its numbers are expected, between spaces")
+        if parts[0] in wanted and parts[0] not in found and len(parts) == fields:
+            try:
+                vector = np.array(parts[1:], dtype=np.float32)  # (d,)
+            except ValueError:
+                vector = np.array([np.nan], np.float32)
+            if not np.isfinite(vector).all():
+                raise UserError(f"{place}: {fields - 1} finite numbers are expected behind the word")
+            found[parts[0]] = vector
+    return found
+
+
+def averaged(texts: Sequence[Sequence[str]], vectors: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Return the mean vector (n, d) of each text's words that have one; zeros for a text without such a word."""
+    dimensions = len(next(iter(vectors.values())))
+    means = np.zeros((len(texts), dimensions), np.float32)
+    for row, text in enumerate(texts):
+        known = [vectors[word] for word in text if word in vectors]
+        if known:
+            means[row] = np.mean(known, axis=0)
+    return means
