@@ -60,7 +60,7 @@ def install(shows: bool = False, home: Path | None = None) -> None:
 
     Args:
         shows: whether the command prints the config (``--cfg``) instead of running it.
-        home: the folder of the program, whose folder ``conf`` is the user's own; None = as before.
+        home: the folder of the program, whose folder ``conf`` is the user's own; None = keep the folder that is set.
     """
     RecipeLoader.shows = shows
     RecipeLoader.home = home or RecipeLoader.home

@@ -104,14 +104,14 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """stages with teacher scores (score_pairs), for distillation losses; if several score a pair, the first one's score
     is used"""
     in_batch_teacher: Annotated[str | None, Input("index"), Later()] = None
-    """a stage with an index or an encoder, which scores each query with every passage of its batch (TCT-ColBERT); beside a
-    ``teacher`` only for dual_supervision"""
+    """a stage with an index or an encoder, which scores each query with every passage of its batch (TCT-ColBERT); only
+    dual_supervision also takes a ``teacher``"""
     passages: Annotated[str | None, Input("index"), Later()] = None
     """a stage with an index or an encoder, whose passage vectors stay frozen: only the query tower is trained (ADORE);
     null: passages are encoded too"""
     text_queries: Annotated[str | None, Input("queries"), Later()] = None
-    """a stage with queries made from the passages, which are also trained on, each with its passage as positive; null:
-    judged queries only"""
+    """a stage that makes queries from the passages; training also uses these, each with its passage as the positive;
+    null: judged queries only"""
     validation_candidates: Annotated[str | None, Input("index"), Later()] = None
     """a stage with an index: each dev query of validation ranks a positive among 99 passages sampled from its best 1,000
     (Zhao et al.), also by MRR@100"""
@@ -385,8 +385,8 @@ class KeepBestConfig(SampleConfig):
     shares: Annotated[list[Share], Field(min_length=1)] = [0.25, 0.5, 0.75, 1.0]
     """interpolation shares of the trained weights that are tried; the remaining share is the initial encoder's"""
     level: PositiveShare = 0.05
-    """keep the best candidate only if the p-value of its gain is below this, and it is not lower on dev (paired
-    randomisation test); 1: no test"""
+    """keep the best candidate only if its gain has a p-value below this (paired randomisation test) and its dev metric is
+    no lower; 1: no test"""
     add_left_out_queries: Annotated[bool, Later()] = False
     """with fewer dev queries than ``number``, also measure on the training queries that leave_out_dev_passages has
     excluded from training"""
