@@ -40,8 +40,8 @@ class AdaptiveConfig(StageConfig):
     """similarity that measures hardness: bm25; encoder: as trained at the start of each epoch; bm25_then_encoder: BM25 in the
     first epoch, then the encoder"""
     neighbours: Count = 100
-    """nearest passages of each query, and queries of each passage, whose similarity is computed; all others get a common
-    value"""
+    """number of nearest passages per query, and of nearest queries per passage, whose similarity is computed; other
+    pairs get one default value"""
     beam: Count = 1
     """beam width of the search for swaps; 1: greedy search"""
 
