@@ -227,7 +227,8 @@ def _whole(row: Row) -> str:
 
 
 def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[Row], str]) -> list[Row]:
-    """For each system, seed and group of collections, return a row with the means of the metrics that exist for the whole group.
+    """For each system, seed and group of collections, return a row of means, for the metrics that exist in the whole
+    group.
 
     ``parts``: group -> its collections. ``whole``: function that returns the group to which a row belongs.
     """

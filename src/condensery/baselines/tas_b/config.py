@@ -13,12 +13,12 @@ from condensery.stages.workload import Read, Work, known, product
 
 @stage("cluster_queries", "clusters:cluster_queries", version=1, makes="query_clusters")
 class ClusterQueriesConfig(StageConfig):
-    """Cluster the queries of a split by topic: k-means over the vectors that a retriever has of them (TAS-B)."""
+    """Cluster the queries of a split by topic: k-means over the vectors that a retriever computes for them (TAS-B)."""
 
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     retriever: Annotated[str, Input("index")]
-    """the stage with a dense index, or with an encoder, whose index is built first; it says which queries are alike"""
+    """the stage with a dense index, or with an encoder, whose index is built first; its query vectors are clustered"""
     split: Split = "train"
     """the split whose queries are clustered"""
     clusters: Count = 2000

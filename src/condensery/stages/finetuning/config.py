@@ -118,7 +118,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     text_batch_size: Count = 48
     """queries of ``text_queries`` per step, in addition to ``batch_size``"""
     shared_negatives: Annotated[CountOrZero, Later()] = 0
-    """with ``passages``: random passages of the collection, sampled anew each step, that are negatives of all queries"""
+    """number of passages drawn at random from the collection in each step, as negatives of all queries; needs
+    ``passages``"""
     towers: Literal["shared", "separate"] = "shared"
     """shared: one encoder for queries and passages; separate: one encoder for each"""
     query_length: TextLength | None = 32
@@ -228,8 +229,8 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """dropout of hidden states and attention"""
     prefix: str = "text2query: "
-    """string put before each passage, in training and in generation; '' to go on from castorini's doc2query models, which
-    read the bare passage"""
+    """string put before each passage, in training and in generation; '' to continue training castorini's doc2query
+    models, which read the bare passage"""
     titles: bool = True
     """the model reads a passage's title, if there is one, before the text"""
     max_input_tokens: Annotated[int, Ge(8)] = 384
