@@ -173,8 +173,9 @@ def _waits(chunks: Sequence[Chunk]) -> int:
     """Return the index of the waiting chunk: the first chunk of the batch, or the first chunk of the second tower.
 
     If the batch has two chunks of different towers, the larger one is chosen. With more than two chunks, the first chunk of
-    the second tower is chosen if the chunks before it together hold at most ``_FEW`` times its tokens. The reason is that
-    chunks are then back-propagated in their order, so the graphs of these earlier chunks exist beside the waiting graph.
+    the second tower is chosen if the chunks before it together hold at most ``_FEW`` times its tokens. The reason is
+    that the earlier chunks are back-propagated first, so their graphs are in memory together with the waiting chunk's
+    graph.
     """
     second = next((index for index, chunk in enumerate(chunks) if chunk.tower != chunks[0].tower), 0)
     before = sum(chunk.tokens for chunk in chunks[:second])

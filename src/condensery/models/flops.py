@@ -56,7 +56,7 @@ class Step:
         chunk_tokens: number of tokens that the encoder processes together.
         head_layers: number of further layers that read all tokens, such as the layers of a Condenser head or a decoder.
         predicted: fraction of the tokens that are predicted, the same for the encoder and each head; 0 = no MLM.
-        losses: number of losses in which each predicted token is predicted.
+        losses: number of losses that predict each of these tokens.
         contrast: whether the loss compares all vectors, so that all chunks but one are encoded twice.
         trained: whether gradients are computed.
         precision: precision of the matrix products.
@@ -93,7 +93,8 @@ class Step:
         return self.rows * (twice * vectors + 3 * (trained + size.projection(self.losses * read)))
 
     def sample(self, most: float) -> "Step":
-        """Return one chunk of the step, for timing. Above about ``most`` operations, layers and then rows are removed.
+        """Return one chunk of the step, for timing. If it has more than about ``most`` operations, layers and then rows
+        are removed.
 
         Enough rows remain to keep the matrix products large. Otherwise costs per chunk, such as the gradient of the
         vocabulary projection, would weigh too much. Steps that differ only slightly in length, or only in whether there is a

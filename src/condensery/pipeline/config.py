@@ -34,7 +34,7 @@ class _Closed(BaseModel):
 
 
 class TrainerConfig(_Closed):
-    """Settings of the hardware; the limits keep a typing error from filling the machine with processes.
+    """Settings of the hardware. Their limits keep a typo from filling the machine with processes.
 
     Attributes:
         devices: number of processes per node that compute a stage; ``auto`` = one for each GPU.
@@ -113,8 +113,8 @@ class TableConfig(TableLayout):
         recommend: whether the text below the table recommends a row, which ``ask`` then searches
             (``reporting.recommendation``).
         choose: the choice of a sweep among the values of a key (``pipeline.reports.chosen``); None = all jobs are shown.
-        costs: costs of each row that follow the metrics, from the manifests of the stages behind it; with ``columns`` none
-            is shown.
+        costs: costs of each row, in columns after the metrics, read from the manifests of its stages; not shown with
+            ``columns``.
         studies: runs and sweeps whose rows are shown where a table is printed without a recipe.
         command: the command that measures these studies.
     """

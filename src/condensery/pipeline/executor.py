@@ -72,7 +72,7 @@ def execute(graph: Graph, store: Store, states: Mapping[str, State], runtime: Ru
 
     Raises:
         DiskError: immediately, because a full disk would also make the next stages fail.
-        UserError: as soon as data are there that a later stage will find wanting.
+        UserError: as soon as finished data turn out to lack something that a later stage needs.
     """
     reused = [name for name, state in states.items() if state == "hit"]
     check_data(graph, store, reused, reused)
@@ -96,10 +96,11 @@ def warn(graph: Graph, store: Store, names: Iterable[str] | None = None) -> None
 
 
 def check_data(graph: Graph, store: Store, made: Collection[str], done: Collection[str]) -> None:
-    """Check the data that the stages ``made`` have made, for all stages that read them and are not ``done``.
+    """Check the data of the finished stages ``made``, for every stage that reads them and is not in ``done``.
 
     Raises:
-        UserError: a stage will lack something; the message says how to leave the stage out, where few need it.
+        UserError: the data lack something that a stage needs. If few stages and rows depend on this stage, the message
+        says how to leave it out.
     """
     left = [node for name, node in graph.nodes.items() if name not in done]
     read = [(node, field, name) for node in left for field in node.config.data_checks for name in node.inputs[field]]
@@ -206,7 +207,7 @@ class _Run:
 
         Raises:
             DiskError: the stage failed because of the disk.
-            UserError: a later stage will find wanting what the stage made.
+            UserError: the data that the stage made lack something that a later stage needs.
         """
         if isinstance(result, Failure):
             self.failures[node.name] = result
@@ -285,7 +286,7 @@ class _Run:
 def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | Failure:
     """Compute ``node`` in this process.
 
-    An exception that a library raises after the request to end the process is not a failure of the stage.
+    If the process was asked to end, an exception that a library then raises is not a failure of the stage.
 
     Args:
         store: the store of the artifact.

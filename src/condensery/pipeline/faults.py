@@ -76,7 +76,7 @@ def follow(raw: dict[str, Any], start: Place, place: Place, value: Any = None) -
         raw: whole config, unresolved.
         start: key where the walk starts.
         place: place of the value below ``start``.
-        value: content of ``start`` where ``raw`` does not contain it.
+        value: content of ``start``, used if ``raw`` does not contain it.
     """
     key = list(start)
     value = _lookup(raw, key) if value is None else value

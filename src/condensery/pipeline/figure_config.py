@@ -79,7 +79,7 @@ class _PanelsFigure(_ScoreFigure):
 class ScoreBySizeFigure(_PanelsFigure):
     """A metric against the number of training queries or examples, over the jobs of a sweep.
 
-    It is as in figures 2 to 4 of the early version of Gao and Callan 2021a.
+    Figures 2 to 4 of the early version of Gao and Callan 2021a have this form.
     """
 
     kind: Literal["score_by_size"]
@@ -91,7 +91,8 @@ class ScoreByStepsFigure(_PanelsFigure):
     Attributes:
         amount: ``tokens``, ``steps`` or ``cpu_seconds``, in total over all pre-training stages, or ``batch_size``, the texts
             per batch of the last stage.
-        reference: a row; a table says with which amount each row reaches this row's score at its largest amount.
+        reference: a row, whose score at its largest amount is the target. A table gives the amount with which each
+        other row first reaches the target.
     """
 
     kind: Literal["score_by_steps"]

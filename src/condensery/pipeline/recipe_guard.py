@@ -63,7 +63,7 @@ def install(shows: bool = False, home: Path | None = None, helps: bool = False) 
 
     Args:
         shows: whether the command prints the config (``--cfg``) instead of running it.
-        home: the folder of the program, whose folder ``conf`` is the user's own; None = as before.
+        home: the folder of the program, whose folder ``conf`` is the user's own; None = keep the folder that is set.
         helps: whether the command prints only the help, for which the root config alone is read.
     """
     RecipeLoader.shows, RecipeLoader.helps = shows, helps

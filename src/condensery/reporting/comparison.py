@@ -206,10 +206,10 @@ def _artifacts(rows: Iterable[Row]) -> str:
 
 
 def _means(layout: TableLayout, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
-    """Return the rows of means that the columns name, and notes on the collections that the means are of.
+    """Return the rows of means that the columns name, and notes on the collections that each mean covers.
 
-    A system has an average only if it was measured on all collections that the other columns name. An average of fewer, or of
-    others, is no number to set beside a published one.
+    A system gets an average only if it was measured on all collections that the other columns name. Otherwise its average
+    could not be compared with a published one.
     """
     named = list(dict.fromkeys(filter(None, (column.collection for column in layout.columns.values()))))
     whole = [row for row in wholes(rows) if row.collection in named]

@@ -106,7 +106,8 @@ def draw_scores(stem: Path, title: str, caption: str, panels: Mapping[str, Seque
 
 
 def equal_quality(panels: Mapping[str, Sequence[Line]], reference: str, unit: str) -> str:
-    """Return a Markdown table: the amount with which each line first has the reference's mean at its largest amount.
+    """Return a Markdown table: the amount with which each line first reaches the target, the reference's mean at its
+    largest amount.
 
     Between two points the mean is interpolated, linearly in the logarithm of the amount.
 

@@ -229,9 +229,10 @@ def _whole(row: Row) -> str:
 
 
 def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[Row], str]) -> list[Row]:
-    """For each system, seed and whole, return a row with the mean of each metric that the system has on all parts.
+    """For each system, seed and group of collections, return a row of means, for the metrics that exist in the whole
+    group.
 
-    ``parts``: whole -> its parts. ``whole``: function that returns the whole to which a row belongs.
+    ``parts``: group -> its collections. ``whole``: function that returns the group to which a row belongs.
     """
     measured: dict[tuple[str, str, int | None, str], dict[str, Row]] = {}
     for row in rows:

@@ -82,8 +82,8 @@ class StageConfig(BaseModel):
     A field's explanation is the docstring below the field. ``make conf`` writes ``conf/stage/KIND.yaml`` from the defaults
     and the explanations. If a key has another default or meaning in a subclass, the subclass declares the field again.
 
-    ``data_checks`` names, for each field that names a stage with data, the checks of ``stages.data_checks`` that are made
-    as soon as these data are there. They find what would otherwise be missed only when the stage begins, hours later.
+    ``data_checks`` maps a field that names a stage with data to functions of ``stages.data_checks``. They run as soon
+    as these data exist. Otherwise a fault of the data would show only when this stage begins, hours later.
 
     A subclass may define ``identity() -> list[str]``, which returns further strings for the artifact id. A nested model
     that defines ``fingerprint() -> str`` enters the id by its fingerprint instead of its fields.

@@ -161,10 +161,11 @@ def unsuited(module: TrainingModule, config: OptimisedStageConfig, stage: str) -
 
 
 def headless(module: TrainingModule, config: OptimisedStageConfig, stage: str) -> list[str]:
-    """Return a warning, as a sentence, if a released Condenser goes on with another head than its own.
+    """Return a warning, as a sentence, if pre-training continues from a Condenser with a new head instead of its own.
 
-    The papers continue pre-training with the backbone and the head (Gao and Callan 2021b, §4.1). A checkpoint that becomes
-    a Condenser in this stage has no head yet, so the warning is given for coCondenser and for a Condenser by its name.
+    The papers continue pre-training with the backbone and the head (Gao and Callan 2021b, §4.1). Condenser pre-training
+    from another model, such as BERT, always has a new head. So the warning is given only for coCondenser, and for a
+    checkpoint whose name contains "condenser".
     """
     backbone: BackboneConfig | None = getattr(config, "backbone", None)
     model = module.model
@@ -231,7 +232,8 @@ def initial_towers(config: EncoderStageConfig, context: Context, vocabulary: Voc
 
 
 def _lost_settings(now: VectorSettings, backbone: BackboneConfig, init: Artifact) -> str:
-    """Return a line about a retriever's settings that its pre-training has not kept and no key sets, or nothing.
+    """Return a line about a retriever's settings that were lost in pre-training and that no key sets; empty if there
+    are none.
 
     Masked language modelling trains token states, and a Condenser the state of [CLS]. Both are saved without settings.
     """

@@ -37,7 +37,7 @@ class OptimisedStageConfig(StageConfig):
     learning_rate: Positive
     """peak learning rate of AdamW"""
     layer_decay: PositiveShare = 1.0
-    """ratio of a backbone layer's learning rate to that of the layer above; .7 to .95 change lower layers less; 1: equal
+    """layer-wise decay: a backbone layer's learning rate as a share of the next higher layer's; usual: .7 to .95; 1: equal
     rates"""
     warmup_ratio: Share = 0.1
     """share of the steps in which the learning rate rises; afterwards it falls linearly to zero"""

@@ -9,9 +9,9 @@ the remedies are:
   showed no measurable loss.
 - Heap fragments. PyTorch allocates memory at multiples of 64 bytes. To align a block, glibc (2.36) cuts off a small fragment
   before the block and puts the fragment into its lists of small free blocks. A small object may then take the fragment, so
-  the fragment cannot be merged again with the large free block behind it, and the next tensor of the same size does not fit.
-  Without these lists, fragments are merged again. The list of each thread (tcache) can only be switched off before a process
-  starts. The variable ``PROCESS`` switches it off; run.py restarts itself with this environment.
+  the fragment cannot be merged again with the large free block after it, and the next tensor of the same size does not
+  fit. Without these lists, fragments are merged again. The list of each thread (tcache) can only be switched off before
+  a process starts. The variable ``PROCESS`` switches it off; run.py restarts itself with this environment.
 - Returned pages. Memory that was returned to the operating system must be fetched again page by page: a copy that took
   0.2 ms then took 4 ms. So memory is not returned automatically, and large blocks are allocated on the heap too.
   ``give_back`` returns memory where low memory use is worth the time.

@@ -58,11 +58,12 @@ class Replayed:
 
 
 class TrialOfParts:
-    """The trial of a loss and of encoders with their chunks, as in ``cached_backward``.
+    """The trial of a loss and its encoders, each with the chunks that it encodes. ``cached_backward`` takes the same.
 
     Attributes:
         captured: the modules and tensors that the loss and the encoders read.
-        by_rows: whether random numbers depend only on the rows of a chunk, so that they are the same in several processes.
+        by_rows: whether the random numbers of a chunk depend only on its rows. They are then the same in one process as in
+            several.
     """
 
     by_rows = True

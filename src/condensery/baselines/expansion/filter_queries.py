@@ -30,7 +30,7 @@ def several_shards(config: FilterQueriesConfig, context: Context) -> bool:
 
 
 def filter_queries(config: FilterQueriesConfig, context: Context) -> dict[str, Any]:
-    """Write the kept queries as the stages that make queries do, and scores.npy with the score of each query before.
+    """Write the kept queries, in the format of generated queries, and scores.npy with the scores of all queries.
 
     Raises:
         UserError: the queries were made for other passages, or with another tokenizer than a cross-encoder's.

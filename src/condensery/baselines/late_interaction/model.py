@@ -34,17 +34,17 @@ UNUSED = -1  # key of a place without a vector
 
 @dataclass(frozen=True)
 class Interaction:
-    """What of a text has a vector.
+    """Which tokens of a text have a vector, and the sizes of the vectors.
 
     Attributes:
         method: colbert, coil or me_bert.
         dimensions: dimensions d of a vector.
         query_length, passage_length: maximum tokens of a query and a passage, with [CLS], [SEP] and the marker.
-        first: colbert, coil: not used; me_bert: the number m of tokens of a passage that have a vector.
-        whole: coil: dimensions of the vector of [CLS], a multiple of ``dimensions``; 0 = there is none.
+        first: me_bert only: the number m of first tokens of a passage that have a vector.
+        whole: coil only: dimensions of the vector of [CLS], a multiple of ``dimensions``; 0 = [CLS] has no vector.
         mask: id of [MASK].
-        markers: colbert: ids of [D] and [Q]; otherwise empty.
-        left_out: ids of tokens without a vector: colbert: of punctuation, in passages; coil: of special tokens.
+        markers: colbert only: ids of [D] and [Q]; empty for the other methods.
+                left_out: ids of tokens without a vector: punctuation marks in passages (colbert), or special tokens (coil).
     """
 
     method: Method
@@ -74,8 +74,8 @@ class TokenEncoder(BiEncoder):
 
     Args:
         encoder: the backbone; its ``head`` maps states (k, h) to vectors (k, d).
-        about: what of a text has a vector.
-        whole: coil: maps the states of [CLS] (b, h) to their longer vectors; empty or None = there are none.
+        about: which tokens of a text have a vector.
+        whole: coil only: maps the states of [CLS] (b, h) to their longer vectors; empty or None = [CLS] has no vector.
     """
 
     left_out: Tensor
@@ -110,7 +110,7 @@ class TokenEncoder(BiEncoder):
         return torch.cat([vectors, keys[..., None].to(vectors)], dim=2)
 
     def _marked(self, chunk: Chunk) -> Chunk:
-        """Put the marker behind [CLS], and fill queries up with [MASK] (query augmentation, §3.2)."""
+        """Insert the marker after [CLS], and fill queries up with [MASK] (query augmentation, §3.2)."""
         marker = chunk.input_ids.new_full((len(chunk), 1), self.about.markers[chunk.tower])
         ids = torch.cat([chunk.input_ids[:, :1], marker, chunk.input_ids[:, 1:]], dim=1)  # (b, t + 1)
         lengths = chunk.lengths + 1

@@ -27,13 +27,13 @@ MARKERS = {PASSAGE: "[D]", QUERY: "[Q]"}  # by the values of Chunk.tower
 
 
 def new_token_encoder(encoder: Encoder, about: Interaction, tokenizer: Path | str, seed: int) -> TokenEncoder:
-    """Return a token encoder on a backbone, with new layers behind it that ``seed`` draws.
+    """Return a token encoder: a backbone, followed by new layers with random weights.
 
     Args:
-        encoder: the backbone; what is behind it is left out.
-        about: method, sizes and lengths; the ids are filled in.
+        encoder: the backbone. Layers that follow it are dropped.
+        about: method, sizes and lengths; this function adds the token ids.
         tokenizer: folder or hub name of the backbone's tokenizer.
-        seed: seed of the new weights: of the layers, and of the embeddings of [Q] and [D].
+        seed: seed of the new weights: those of the layers, and the embeddings of [Q] and [D].
     """
     torch.manual_seed(seed)
     read, model = _tokenizer(tokenizer, about), encoder.model
@@ -51,12 +51,12 @@ def new_token_encoder(encoder: Encoder, about: Interaction, tokenizer: Path | st
 
 
 def _shape(about: Interaction, hidden: int, outputs: int) -> DenseShape:
-    """Return the shape of a layer behind the backbone; ColBERT's has no bias."""
+    """Return the shape of a layer after the backbone; ColBERT's layer has no bias."""
     return DenseShape(hidden, outputs, about.method != "colbert", "Identity")
 
 
 def _tokenizer(tokenizer: Path | str, about: Interaction) -> Any:
-    """Load a tokenizer, for ColBERT with [Q] and [D], which take the space behind them away."""
+    """Load a tokenizer. For ColBERT, it gets the tokens [Q] and [D], which absorb the space that follows them."""
     read = load_tokenizer(tokenizer)
     signs = [AddedToken(text, rstrip=True, normalized=False, special=True) for text in MARKERS.values()]
     read.add_tokens(signs if about.method == "colbert" else [], special_tokens=True)

@@ -17,8 +17,8 @@ register_index("late_interaction", "condensery.baselines.late_interaction_index.
 class LateInteractionIndexConfig(StageConfig):
     """Store the token vectors of all passages, and search them exactly, or only the candidates of another index.
 
-    Queries are encoded when they are searched for. The manifest has the bytes of a passage.
-    If a key that needs an index names a stage finetune_late_interaction, this stage is added, with exact search.
+    Queries are encoded during the search. The manifest records the size of the index in bytes per passage. If a key
+    that needs an index names a stage finetune_late_interaction, this stage is added automatically, with exact search.
     """
 
     model: Annotated[str, Input("token_encoder")]
@@ -28,8 +28,8 @@ class LateInteractionIndexConfig(StageConfig):
     tokens: Annotated[str, Input("tokens")] = "tokens"
     """the stage with the token ids of the collection"""
     retriever: Annotated[str | None, Input("index")] = None
-    """a stage with an index or an encoder, whose best passages are scored; null: exact search of all passages, which must fit
-    into memory block by block"""
+    """a stage with an index or an encoder, whose best passages are scored; null: exact search over all passages, one
+    block of them in memory at a time"""
     depth: Count = 1000
     """number of best passages of ``retriever`` that are scored for each query"""
     precision: Precision

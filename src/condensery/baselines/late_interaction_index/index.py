@@ -87,7 +87,7 @@ class LateInteractionIndex:
     Args:
         folder: folder of the index.
         collection: the collection with the queries.
-        candidates: the retriever whose passages are scored; None = all passages are.
+        candidates: the retriever whose results are scored; None = all passages are scored.
         device: device of the encoder and the products.
     """
 

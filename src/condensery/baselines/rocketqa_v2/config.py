@@ -21,8 +21,8 @@ class TrainJointlyConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train a retriever and a re-ranker together, by dynamic listwise distillation (RocketQAv2).
 
     Both score the same list for each query: a positive and ``negatives_per_query`` negatives. The re-ranker learns which
-    passage is the positive, and both learn to agree. The artifact is the retriever, and ``joint_reranker`` takes the
-    re-ranker out of it.
+    passage is the positive, and both learn to agree. The artifact is the retriever, and ``joint_reranker`` extracts the
+    re-ranker from it.
     """
 
     data_checks: ClassVar = {**QueriesConfig.data_checks, "corpus": ["judged", "apart_from_dev", "enough_passages"]}
@@ -72,7 +72,7 @@ class TrainJointlyConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
 
 @stage("joint_reranker", "train_jointly:joint_reranker", version=1, makes="cross_encoder")
 class JointRerankerConfig(StageConfig):
-    """Take the re-ranker out of a retriever that was trained together with it (train_jointly)."""
+    """Extract the re-ranker that train_jointly trained together with a retriever."""
 
     trained: Annotated[str, Input("encoder")]
     """the stage of kind train_jointly"""

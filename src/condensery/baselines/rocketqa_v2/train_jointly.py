@@ -26,7 +26,8 @@ def train_jointly(config: TrainJointlyConfig, context: Context) -> dict[str, Any
     """Train both models; save the retriever, and the re-ranker in a subfolder.
 
     Raises:
-        UserError: the collection has too few passages for a list, or the re-ranker reads other tokens.
+        UserError: the collection has too few passages for a list, or the re-ranker has another tokenizer than the
+            retriever.
     """
     key = f"stages.{context.stage_name}"
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))

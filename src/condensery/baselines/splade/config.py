@@ -12,8 +12,8 @@ from condensery.stages.workload import Read, Work, known, with_encoder
 class FinetuneSpladeConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train SPLADE (Formal et al. 2021) on judged queries: the loss of finetune, and FLOPS regularisation.
 
-    For each query a step reads one positive and ``negatives_per_query`` hard negatives. ``init`` should have its head for
-    masked tokens, as pre-trained encoders and warm starts have; another encoder gets a new one.
+    For each query a step reads one positive and ``negatives_per_query`` hard negatives. The checkpoint in ``init``
+    should have an MLM head, as pre-trained encoders and warm starts do. An encoder without one gets a random head.
     """
 
     query_flops: Weight = 3e-4
@@ -23,8 +23,8 @@ class FinetuneSpladeConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     ramp_steps: CountOrZero = 50000
     """steps in which both weights rise quadratically from 0; 0: whole from the start"""
     zero_bias: bool = False
-    """start with the biases of the vocabulary's logits at 0; needed where these are log frequencies, as in a warm start,
-    which leave all weights at 0"""
+    """set the bias of the vocabulary logits to 0 at the start; needed after a warm start, whose bias (log frequencies)
+    makes all term weights 0"""
     query_length: TextLength = 32
     """maximum tokens of a query, including [CLS] and [SEP]"""
     passage_length: TextLength = 256

@@ -17,8 +17,8 @@ register_index("splade", "condensery.baselines.splade_index.index:open_splade")
 class SpladeIndexConfig(StageConfig):
     """Store the sparse vectors of all passages as inverted lists, and search them exactly by inner product.
 
-    Queries are encoded when they are searched for. The manifest has the bytes of a passage and the mean
-    number of its terms. If a key that needs an index names a stage finetune_splade, this stage is added.
+    Queries are encoded during the search. The manifest records, per passage, the size of the index in bytes and the
+    mean number of terms. If a key that needs an index names a stage finetune_splade, this stage is added automatically.
     """
 
     model: Annotated[str, Input("sparse_encoder")]

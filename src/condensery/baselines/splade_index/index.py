@@ -39,7 +39,7 @@ Rows = NDArray[np.integer]
 
 
 class SpladeIndex:
-    """Ranks passages by the inner product of sparse vectors, exactly; a passage without a common term is not found.
+    """Ranks passages by the exact inner product of sparse vectors. Passages without a common term are not found.
 
     Args:
         folder: folder of the index.

@@ -33,9 +33,9 @@ def _sampled(config: FinetuneTasBConfig, context: Context, batches: TripleBatche
 class TopicOrder:
     """An ``Order`` of batches whose queries come from few clusters.
 
-    For each batch, clusters are drawn one after the other, all equally likely and each once. From each cluster,
-    ``batch_size`` / ``clusters_per_batch`` queries are drawn without replacement, or all where it has fewer, until the batch
-    is full. So no query is twice in a batch, but an epoch need not have every query.
+    For each batch, clusters are drawn at random without replacement until the batch is full. Each gives ``batch_size``
+    / ``clusters_per_batch`` random queries, or all its queries if it has fewer. So a batch has no query twice, but an
+    epoch need not contain every query.
 
     Attributes:
         members: (q,) the training queries of cluster 0, then of cluster 1, ...
@@ -75,10 +75,11 @@ class TopicOrder:
 class BalancedPairs:
     """Draws pairs of a positive and a hard negative whose margins, by a teacher, are spread evenly.
 
-    The teacher's margins t(q, p+) - t(q, p-) of all pairs of a query are divided into ``bins`` of equal width between the
-    least and the greatest. A bin is drawn, all that hold a pair equally likely, and then a pair of this bin. Without this,
-    most pairs have a large margin, and teach little. Further negatives are drawn likewise among the pairs of the same
-    positive. Where the teacher has not scored enough of them, they are drawn as ``TripleBatches.draw_evenly`` does.
+    The range of the teacher's margins t(q, p+) - t(q, p-) over all pairs of a query is divided into ``bins`` of equal
+    width. First one of the non-empty bins is drawn, each with the same probability, and then a pair in this bin.
+    Without bins, most drawn pairs would have a large margin and teach little. Further negatives come from the pairs of
+    the same positive, in the same way. If the teacher has scored too few of these, ``TripleBatches.draw_evenly`` draws
+    the rest.
 
     Attributes:
         batches: the batches, which hold the queries, the passages and the teacher's scores.
@@ -117,12 +118,12 @@ class BalancedPairs:
 
 
 def _drawn(margins: NDArray[np.float32], bins: int, draws: NDArray[np.float64]) -> list[tuple[int, int]]:
-    """Draw pairs of one positive and different negatives, as many as there are draws or negatives.
+    """Draw pairs that have the same positive and different negatives: one for each draw, as long as negatives remain.
 
     Args:
         margins: (positives, negatives) the margin of each pair.
         bins: number of bins.
-        draws: (pairs, 2) numbers in [0, 1): for each pair one for its bin and one for its place in the bin.
+        draws: (pairs, 2) numbers in [0, 1). The first chooses the bin of a pair, the second the pair within the bin.
     """
     low, width = margins.min(), (margins.max() - margins.min()) / bins
     of_pair = np.zeros(margins.shape, np.int64)

@@ -13,12 +13,12 @@ from condensery.stages.workload import Read, Work, known, product
 
 @stage("cluster_queries", "clusters:cluster_queries", version=1, makes="query_clusters")
 class ClusterQueriesConfig(StageConfig):
-    """Cluster the queries of a split by topic: k-means over the vectors that a retriever has of them (TAS-B)."""
+    """Cluster the queries of a split by topic: k-means over the vectors that a retriever computes for them (TAS-B)."""
 
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     retriever: Annotated[str, Input("index")]
-    """the stage with a dense index, or with an encoder, whose index is built first; it says which queries are alike"""
+    """the stage with a dense index, or with an encoder, whose index is built first; its query vectors are clustered"""
     split: Split = "train"
     """the split whose queries are clustered"""
     clusters: Count = 2000
@@ -45,7 +45,7 @@ class ClusterQueriesConfig(StageConfig):
 class FinetuneTasBConfig(FinetuneConfig):
     """Train a bi-encoder on batches of one topic with balanced margins (TAS-Balanced), by default with dual supervision.
 
-    Each batch is drawn anew, its queries from random clusters. An epoch has as many batches as one pass over the queries.
+    Each batch draws its queries from random clusters. An epoch has as many batches as one pass over the queries.
     """
 
     clusters: Annotated[str, Input("query_clusters")]
@@ -53,8 +53,8 @@ class FinetuneTasBConfig(FinetuneConfig):
     clusters_per_batch: Count = 1
     """clusters that a batch is drawn from; more where these have too few queries"""
     margin_bins: CountOrZero = 10
-    """bins of a teacher's margin between positive and negative, all equally likely to be drawn from; 0: pairs are equally
-    likely"""
+    """number of bins of the teacher's margins (positive minus negative); each bin is drawn with the same probability;
+    0: each pair is"""
     negatives_per_query: CountOrZero = 1
     """hard negatives sampled from the pool each time a query is used"""
     query_length: TextLength = 30

@@ -20,8 +20,8 @@ from condensery.stages.workload import Read, Work, known, with_encoder
 class TrainTermWeightsConfig(EncoderStageConfig):
     """Train a model that predicts how many of a passage's queries use each of its words (DeepCT: Dai and Callan 2019).
 
-    The target of a word is query term recall: the share of the passage's judged queries that have the word. Words are
-    compared as BM25 does it, by porter's stems and without English stop words.
+    The target of a word is query term recall: the share of the passage's judged queries that contain the word. As in
+    BM25, words are compared by their Porter stems, and English stop words are left out.
     """
 
     corpus: Annotated[str, Input("corpus")] = "corpus"
@@ -54,8 +54,8 @@ class TrainTermWeightsConfig(EncoderStageConfig):
 class WeightedBm25Config(Bm25Config):
     """Build a BM25 index whose term frequencies are predicted weights (DeepCT-Index: Dai and Callan 2019).
 
-    A word's frequency in a passage is its weight times ``scale``, rounded; that of a word that stands several times is its
-    largest. Words behind the model's maximum length are left out.
+    The term frequency of a word in a passage is its weight times ``scale``, rounded. A word that occurs several times
+    gets its largest weight. Words beyond the model's maximum length are left out.
     """
 
     weights: Annotated[str, Input("term_weights")]

@@ -51,7 +51,8 @@ def main(folder: Path) -> None:
 
 
 def run_in_job(folder: Path) -> None:
-    """Take part in the task of ``folder`` as a task of a job that submitit has started.
+    """Compute the stage whose task is in ``folder``, together with the other processes of a job that submitit has
+    started.
 
     The process ends when SLURM signals that its time is nearly up. The pipeline then starts another job if this job wrote a
     later checkpoint than the job before.

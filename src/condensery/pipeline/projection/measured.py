@@ -52,14 +52,14 @@ def this_machine(accelerator: str, threads: int) -> Here:
 
 @cache
 def step_rate(step: Step, device: str) -> float:
-    """Return the useful FLOPs per second of a kind of step, on a CPU per second of one core.
+    """Time a step of this kind and return its useful FLOPs per second: of one core on a CPU, of the whole GPU otherwise.
 
     The result is ``REACHED`` times the throughput of the encoder alone, on texts of one length. The optimiser's update is
     left out, because it takes 1 % of a step or less.
 
     Args:
-        step: a step of this kind that takes seconds (``Step.sample``).
-        device: device that computes.
+        step: a sample step that takes a few seconds (``Step.sample``).
+        device: cpu or cuda.
     """
     rows, length = int(step.rows), int(step.length)
     predicted = round(step.predicted * length)

@@ -17,7 +17,7 @@ class Planned:
         node: the stage.
         state: state of the artifact: finished, interrupted, or to be made.
         work: estimate of the work.
-        waits: missing inputs, without inputs that another missing input waits for.
+        waits: missing inputs, except those that another missing input depends on.
     """
 
     node: Node

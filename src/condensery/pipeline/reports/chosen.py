@@ -39,10 +39,10 @@ class Chosen(NamedTuple):
 
 
 def chosen_rows(jobs: Sequence[Candidate], choose: ChooseInSweep, metric: str) -> Chosen:
-    """Choose a value of the key for each setting, and for each row where the config names none.
+    """Choose a value of the key for each setting: one for all rows if the config names a row, otherwise one for each row.
 
-    The chosen value has the highest mean over the seeds on dev. Of equal values, the first of the sweep is chosen. A value
-    that lacks a seed is not chosen. Where no value was measured on dev, all jobs are kept.
+    The value with the highest mean over the seeds on dev is chosen. If several have this mean, the first in the sweep is
+    chosen. A value that lacks a seed is not chosen. If no value was measured on dev, all jobs are kept.
 
     Args:
         jobs: jobs of the sweep.

@@ -296,9 +296,9 @@ def _score_line(
 
 
 def _curves(stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str) -> dict[str, tuple[list[Any], Artifact]]:
-    """Return the curves of each stage, and one of the stage's artifacts, by label.
+    """Return each stage's training curves (one per run) and one of its artifacts, by label.
 
-    The label includes the setting where settings of the sweep changed the stage.
+    Where the sweep varies a setting of the stage, each value has a label of its own.
     """
     by_label: dict[str, tuple[list[Any], Artifact]] = {}
     for label, stage in stages.items():

@@ -59,9 +59,10 @@ def _kept(part: Artifact) -> tuple[Artifact, dict[str, Any] | None]:
 
 
 def costs_of(evaluation: Artifact, wanted: Sequence[str]) -> dict[str, float]:
-    """Return those of the ``wanted`` costs of a row (``table.costs``) that the manifests behind its evaluation know.
+    """Return the ``wanted`` costs of a row (``table.costs``), without costs that the manifests do not record.
 
-    - CPU-seconds of training: of all stages that trained a model, teachers and generators too, but not of mining or encoding.
+    - CPU-seconds of training: the sum over all stages that trained a model, teachers and generators included. Mining and
+      encoding do not count.
     - bytes a passage: the size of the index's files, and of the indexes that it searches, without query vectors.
     - milliseconds a query: as ``evaluate`` measured them (``timed``).
     """

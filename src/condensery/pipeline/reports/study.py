@@ -57,7 +57,8 @@ def command(overrides: Sequence[str] | None = None) -> str:
 
 
 def with_data(by_name: str) -> tuple[str, str]:
-    """Return the command of this process with other data, and ``FIRST_LOOK`` as a command; empty where none was typed.
+    """Return two commands: this process's command with other data, and ``FIRST_LOOK``. Both are empty if no command was
+    typed.
 
     Args:
         by_name: overrides that replace those of ``data``, such as ``data=ir_datasets data.name=msmarco-passage``. Keys of

@@ -1,8 +1,10 @@
 """Stages that create the examples of a sentence task: pairs with a score, or triplets (Gao and Callan 2021a, §4.2).
 
-``read_sts`` reads the STS benchmark. A triplet asks which of two sentences comes from the same section as a third.
-``read_triplets`` reads the triplets of Wikipedia that Ein Dor et al. published. ``section_triplets`` samples triplets from
-articles.
+A triplet asks which of two sentences comes from the same section of an article as a third.
+
+- ``read_sts`` reads the pairs of the STS benchmark.
+- ``read_triplets`` reads the Wikipedia triplets that Ein Dor et al. published.
+- ``section_triplets`` samples triplets from articles.
 """
 
 from collections.abc import Iterable, Iterator

@@ -165,7 +165,8 @@ class EvaluateConfig(StageConfig):
     ignore_identical_ids: bool = False
     """which passages are excluded as the query itself. false: same id and text; true: same id, as in BEIR's evaluation"""
     timed: Annotated[CountOrZero, Later()] = 0
-    """number of queries that are asked once more, one by one, to time a search with the encoding of its query"""
+    """number of queries that are encoded and searched again, one at a time, to measure the time per query; 0: not
+    measured"""
 
     @field_validator("metrics")
     @classmethod

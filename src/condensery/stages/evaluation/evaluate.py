@@ -86,9 +86,9 @@ def _sampled(
 def _timed(
     retriever: CollectionRetriever, config: EvaluateConfig, context: Context, collection: Collection
 ) -> dict[str, float]:
-    """Return the mean milliseconds of a query that is asked by itself, its encoding included, for the manifest.
+    """Return the mean milliseconds of a query, for the manifest. Queries are encoded and searched one at a time.
 
-    It is {} without ``timed``, and for rankings, which are made of the collection's own queries.
+    The result is {} without ``timed``, and for stored rankings, which cover the collection's own queries only.
     """
     method = read_json(context.input("index") / "index.json")["method"]
     if not config.timed or config.candidates is not None or method in ("rerank", "run"):

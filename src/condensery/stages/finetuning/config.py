@@ -40,8 +40,8 @@ class AdaptiveConfig(StageConfig):
     """similarity that measures hardness: bm25; encoder: as trained at the start of each epoch; bm25_then_encoder: BM25 in the
     first epoch, then the encoder"""
     neighbours: Count = 100
-    """nearest passages of each query, and queries of each passage, whose similarity is computed; all others get a common
-    value"""
+    """number of nearest passages per query, and of nearest queries per passage, whose similarity is computed; other
+    pairs get one default value"""
     beam: Count = 1
     """beam width of the search for swaps; 1: greedy search"""
 
@@ -104,21 +104,22 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """stages with teacher scores (score_pairs), for distillation losses; if several score a pair, the first one's score
     is used"""
     in_batch_teacher: Annotated[str | None, Input("index"), Later()] = None
-    """a stage with an index or an encoder, which scores each query with every passage of its batch (TCT-ColBERT); beside a
-    ``teacher`` only for dual_supervision"""
+    """a stage with an index or an encoder, which scores each query with every passage of its batch (TCT-ColBERT); only
+    dual_supervision also takes a ``teacher``"""
     passages: Annotated[str | None, Input("index"), Later()] = None
     """a stage with an index or an encoder, whose passage vectors stay frozen: only the query tower is trained (ADORE);
     null: passages are encoded too"""
     text_queries: Annotated[str | None, Input("queries"), Later()] = None
-    """a stage with queries made from the passages, which are also trained on, each with its passage as positive; null:
-    judged queries only"""
+    """a stage that makes queries from the passages; training also uses these, each with its passage as the positive;
+    null: judged queries only"""
     validation_candidates: Annotated[str | None, Input("index"), Later()] = None
     """a stage with an index: each dev query of validation ranks a positive among 99 passages sampled from its best 1,000
     (Zhao et al.), also by MRR@100"""
     text_batch_size: Count = 48
     """queries of ``text_queries`` per step, in addition to ``batch_size``"""
     shared_negatives: Annotated[CountOrZero, Later()] = 0
-    """with ``passages``: random passages of the collection, sampled anew each step, that are negatives of all queries"""
+    """number of passages drawn at random from the collection in each step, as negatives of all queries; needs
+    ``passages``"""
     towers: Literal["shared", "separate"] = "shared"
     """shared: one encoder for queries and passages; separate: one encoder for each"""
     query_length: TextLength | None = 32
@@ -228,8 +229,8 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """dropout of hidden states and attention"""
     prefix: str = "text2query: "
-    """string put before each passage, in training and in generation; '' to go on from castorini's doc2query models, which
-    read the bare passage"""
+    """string put before each passage, in training and in generation; '' to continue training castorini's doc2query
+    models, which read the bare passage"""
     titles: bool = True
     """the model reads a passage's title, if there is one, before the text"""
     max_input_tokens: Annotated[int, Ge(8)] = 384
@@ -385,8 +386,8 @@ class KeepBestConfig(SampleConfig):
     shares: Annotated[list[Share], Field(min_length=1)] = [0.25, 0.5, 0.75, 1.0]
     """interpolation shares of the trained weights that are tried; the remaining share is the initial encoder's"""
     level: PositiveShare = 0.05
-    """keep the best candidate only if the p-value of its gain is below this, and it is not lower on dev (paired
-    randomisation test); 1: no test"""
+    """keep the best candidate only if its gain has a p-value below this (paired randomisation test) and its dev metric is
+    no lower; 1: no test"""
     add_left_out_queries: Annotated[bool, Later()] = False
     """with fewer dev queries than ``number``, also measure on the training queries that leave_out_dev_passages has
     excluded from training"""

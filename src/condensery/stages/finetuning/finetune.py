@@ -41,7 +41,8 @@ def finetune(
     Args:
         config: config of the stage.
         context: context of the stage.
-        sampling: function that sets another ``order`` or ``pairs`` of the batches, for stages of other samplings.
+        sampling: function that replaces the ``order`` or the ``pairs`` of the batches, for stages that sample
+            differently.
     """
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = with_teacher(training_queries(config, context, collection), context)
@@ -144,7 +145,7 @@ def _text_queries(config: FinetuneConfig, context: Context, passages: int) -> Te
     Queries of held-out passages are reserved for choosing checkpoints.
 
     Raises:
-        UserError: the queries were made from other passages, or all passages with a query are held out.
+        UserError: the queries were made from other passages, or every passage that has a query is held out.
     """
     if config.text_queries is None:
         return None

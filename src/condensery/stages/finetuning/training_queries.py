@@ -34,8 +34,8 @@ class QuerySubset(Protocol):
 def training_queries(config: QueriesConfig, context: Context, collection: Collection) -> TrainingQueries:
     """Return the training queries with their positives and negatives.
 
-    The queries are the judged queries of a split, or a subset, and the queries that ``labels`` adds. A passage that people
-    relabelled as relevant is also a positive; the sources of negatives record these passages.
+    The queries are the judged queries of a split (or a subset of them) and the queries of ``labels``. A passage is also a
+    positive where an annotator found it relevant. The artifacts of ``negatives`` hold these judgements.
 
     Raises:
         UserError: a judged query has no positive, there are fewer queries than requested, or a source of negatives has none
@@ -75,7 +75,7 @@ def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries
 def relevant_passages(config: QuerySubset, context: Context, collection: Collection) -> dict[int, np.ndarray]:
     """Return the relevant passages of the training queries, by query row, ascending.
 
-    The queries are the judged queries of a split, or a subset, and the queries that ``labels`` adds.
+    The queries are the judged queries of a split (or a subset of them) and the queries of ``labels``.
 
     Raises:
         UserError: a judged query has no positive, or there are fewer queries than requested.

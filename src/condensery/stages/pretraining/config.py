@@ -135,7 +135,8 @@ class HeadConfig(StageConfig):
     late_mlm: bool = True
     """also compute an MLM loss on the last layer of the backbone"""
     head_steps: Annotated[CountOrZero, Later()] = 0
-    """first steps that train a new head alone, with a schedule of their own; without effect if the checkpoint has a head"""
+    """number of first steps that train only a new head, with a separate learning rate schedule; no effect if the
+    checkpoint has a head"""
     new_head: Annotated[bool, Later()] = False
     """randomly initialise the head even if the initial checkpoint has one"""
 

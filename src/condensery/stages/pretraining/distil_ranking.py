@@ -35,7 +35,7 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
     """Train a separate query tower and save the retriever; the passage tower and the passage vectors stay the same.
 
     Raises:
-        UserError: all passages with a query are held out, or the student lacks a vector for some passage.
+        UserError: every passage that has a query is held out, or a passage has no vector in the student's index.
     """
     collection, queries = Collection(context.input("corpus")), Queries(context.input("queries"))
     index, encoder = vectors_of(context, "student", config.student)

@@ -317,9 +317,9 @@ class EncodeConfig(StageConfig):
 class ApproximateConfig(StageConfig):
     """Build an approximate FAISS index over the vectors of a dense retriever, for collections where exact search is slow.
 
-    The stage makes an index. So it can be a row of the table, and mine can read it. A ``factory`` that normalises vectors
-    (L2norm) or subtracts their mean (PCA) prints a note. Recall against exact search is printed and kept in the manifest,
-    for all requested passages and for the ten best.
+    The stage makes an index. So it can be a row of the table, and mine can read it. If a ``factory`` normalises vectors
+    (L2norm) or subtracts their mean (PCA), the run prints a note. Recall against exact search is printed and kept in
+    the manifest, for all requested passages and for the ten best.
     """
 
     vectors: Annotated[str, Input("index")]

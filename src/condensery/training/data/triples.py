@@ -67,7 +67,7 @@ class TripleDataModule(TokenDataModule):
             (positive-aware mining, see ``Below``); None = no such limit.
         below_margin: keep only mined passages that score below the positive's score minus this margin; None = no such limit.
         below_score: keep only mined passages that score below this value; None = no such limit.
-        relabel: filled annotation sheets of the stage ``audit_negatives``, a folder or files; passages that were judged
+        relabel: filled annotation sheets of the stage ``audit_negatives``, a folder or files; passages that annotators judged
             relevant there become positives.
         train_queries: number of queries to train on, drawn by the seed; None = all queries.
         leave_out_dev_passages: leave out the queries that share a relevant passage with a dev query.

@@ -50,7 +50,7 @@ class TrainingModule(pl.LightningModule):
         weight_decay: weight decay of AdamW; biases and LayerNorm weights are not decayed.
         max_grad_norm: norm to which a larger gradient is clipped; 0 = no clipping.
         seed: seed of dropout, and of randomly initialised weights.
-        layer_decay: learning rate of a backbone layer divided by the learning rate of the layer above; 1 = all layers have
+        layer_decay: learning rate of a backbone layer divided by that of the next higher layer; 1 = all layers have
             the same learning rate. See ``layer_shares``.
 
     Attributes:
