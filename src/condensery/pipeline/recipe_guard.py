@@ -96,7 +96,7 @@ class RecipeLoader(ConfigLoaderImpl):
             self._repositories[key] = super()._parse_overrides_and_create_caching_repo(config_name, overrides, *more)
         return self._repositories[key]
 
-    @cache  # noqa: B019
+    @cache  # type: ignore[override]  # noqa: B019
     def get_group_options(self, *group: Any, **filtered: Any) -> list[str]:
         """Compute this once per command, because Hydra's list of options in the help requests it twice."""
         return list(super().get_group_options(*group, **filtered))
@@ -152,10 +152,8 @@ class RecipeLoader(ConfigLoaderImpl):
 
     def _compose_config_from_defaults_list(self, defaults: Any, repo: Any) -> DictConfig:
         self.lengths = {}
-        set_parents, Box._re_parent = (
-            Box._re_parent,
-            lambda self: None,
-        )  # each merge of a file would visit all keys so far
+        set_parents = Box._re_parent
+        Box._re_parent = lambda self: None  # type: ignore[method-assign]  # each merge of a file would visit all keys so far
         try:
             config = super()._compose_config_from_defaults_list(defaults, repo)
         except ConfigCompositionException:

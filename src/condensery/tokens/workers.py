@@ -128,7 +128,7 @@ def _sentence_starts(texts: Sequence[str], encodings: Sequence[Encoding]) -> NDA
 
 def _first_behind(encoding: Encoding, at: int) -> int:
     """Return the first token that ends after the character ``at``; the number of tokens if there is none."""
-    return bisect_right(range(len(encoding)), at, key=lambda token: encoding.token_to_chars(token)[1])
+    return bisect_right(range(len(encoding)), at, key=lambda token: (encoding.token_to_chars(token) or (0, 0))[1])
 
 
 def tokenised(
