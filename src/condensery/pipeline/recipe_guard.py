@@ -96,8 +96,8 @@ class RecipeLoader(ConfigLoaderImpl):
             self._repositories[key] = super()._parse_overrides_and_create_caching_repo(config_name, overrides, *more)
         return self._repositories[key]
 
-    @cache  # type: ignore[override]  # noqa: B019
-    def get_group_options(self, *group: Any, **filtered: Any) -> list[str]:
+    @cache  # noqa: B019
+    def get_group_options(self, *group: Any, **filtered: Any) -> list[str]:  # type: ignore[override]
         """Compute this once per command, because Hydra's list of options in the help requests it twice."""
         return list(super().get_group_options(*group, **filtered))
 
