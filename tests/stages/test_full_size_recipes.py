@@ -108,6 +108,8 @@ def test_it_runs_to_its_full_table_on_data_by_name(recipe: str, small: Small, by
     missing = run_command(f"experiment={recipe}", f"data.root={small.out / 'nowhere'}", "dry_run=plan").err
     if "data.documents=msmarco-document" in missing:  # the line about missing files offers the documents
         given.append("data.documents=msmarco-document")
+    if "titles" in stages_of(recipe).get("data", {}):  # a key of the native files
+        given.append("~data.titles")
     full_table(run_command(*given).sound(), recipe)
 
 
