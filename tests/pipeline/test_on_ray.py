@@ -68,8 +68,12 @@ def test_shards_that_a_shared_disk_shows_late_are_waited_for(monkeypatch: pytest
 def two_nodes() -> Iterator[Any]:
     """A cluster of two nodes, each with one CPU."""
     cluster_utils = pytest.importorskip("ray.cluster_utils")
-    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    cluster.add_node(num_cpus=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # other tests run beside it
+        cluster = cluster_utils.Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+        )
+        cluster.add_node(num_cpus=1)
     yield cluster
     cluster.shutdown()
 

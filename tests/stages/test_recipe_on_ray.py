@@ -105,8 +105,9 @@ def run_with_losses(
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_worker_niceness", "0")
     found = Cluster()
     yield found
     found.ray.shutdown()

@@ -41,6 +41,11 @@ from condensery.system.progress import progress
 from condensery.system.seconds import Seconds, cpu_seconds
 from condensery.system.signals import hear_again
 
+SETTINGS = {  # of the environment, where they are not set
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # Ray's own 15 lets any other work of the machine go first
+    "CONDENSERY_PROGRESS": "lines",  # bars of several stages would overwrite each other
+}
 PASSED = ("CONDENSERY_", "HF_", "WANDB_")  # environment variables that every node gets, but for secrets
 SECRET = ("KEY", "TOKEN")  # ends of their names
 TASKS = 4  # at most so many tasks of shards for each task that the cluster runs at once
@@ -101,8 +106,8 @@ def cluster(launcher: RayLauncher, threads: int) -> Iterator[None]:
     Raises:
         UserError: the cluster cannot be reached, or cannot be started.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("CONDENSERY_PROGRESS", "lines")  # bars of several stages would overwrite each other
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     ray = _ray()
     address = _address(launcher)
