@@ -197,10 +197,10 @@ def field(record: dict[str, Any], name: str, place: str, kind: type[Kind], defau
     return value
 
 
-def check_whole(text: str, what: str, place: str) -> None:
-    """Raise ``UserError`` where ``text`` contains a lone surrogate, which JSON can escape but UTF-8 cannot encode."""
+def check_whole(text: str, what: str, place: str) -> bytes:
+    """Return ``text`` in UTF-8. Raises ``UserError`` for a lone surrogate, which JSON can escape but UTF-8 cannot encode."""
     try:
-        text.encode()
+        return text.encode()
     except UnicodeEncodeError:
         raise UserError(f"{place}: the {what} holds half a character (a lone surrogate \\ud800..\\udfff)") from None
 

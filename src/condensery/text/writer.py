@@ -213,11 +213,8 @@ class CollectionWriter:
         self._negatives.add(query_id, passage_ids, where)
 
     def _digest(self, kind: str, where: str, *texts: str) -> None:
-        for text in (kind, *texts):
-            check_whole(text, kind, where)
-            encoded = text.encode()
-            self._hash.update(len(encoded).to_bytes(8, "little"))
-            self._hash.update(encoded)
+        encoded = [check_whole(text, kind, where) for text in (kind, *texts)]
+        self._hash.update(b"".join([part for one in encoded for part in (len(one).to_bytes(8, "little"), one)]))
 
     def close(self) -> None:
         """Check the whole input and write the remaining files, ``collection.json`` last. Raises ``UserError`` for a fault."""

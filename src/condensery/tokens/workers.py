@@ -5,6 +5,7 @@ A worker process imports this module but neither torch nor transformers, so it s
 
 import os
 import re
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -17,13 +18,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from sentencex import get_sentence_boundaries
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from condensery.errors import UserError
 from condensery.system.children import Parent
 from condensery.system.signals import deaf_to_ctrl_c
 from condensery.system.spawning import spawning
 
+LONG = 4096  # tokens of a text from which on a search by halves is faster than the tokenizer's own, from token to token
 AHEAD = 2  # batches queued per worker: enough to keep the worker busy, few enough to keep memory small
 _LANGUAGE = "en"  # for the sentence splitter, which uses the sentence marks of all languages anyway
 _ENDS = re.compile(
@@ -87,8 +89,7 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bo
     ids = np.fromiter(flat, dtype=dtype, count=int(lengths.sum()))
     if not sentences:
         return Piece(ids, lengths, np.empty(0, dtype=np.int64))
-    ends = np.fromiter((end for encoding in encodings for _, end in encoding.offsets), dtype=np.int64, count=len(ids))
-    return Piece(ids, lengths, _sentence_starts(texts, lengths, ends))
+    return Piece(ids, lengths, _sentence_starts(texts, encodings))
 
 
 def sentence_begins(text: str) -> list[int]:
@@ -112,28 +113,26 @@ def _behind_closing(text: str, at: int) -> int:
     return closing.end() if closing else at
 
 
-def _sentence_starts(texts: Sequence[str], lengths: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the tokens at which sentences begin, from the characters where sentences begin and where tokens end.
+def _sentence_starts(texts: Sequence[str], encodings: Sequence[Encoding]) -> NDArray[np.int64]:
+    """Return the tokens at which sentences begin, counted over all texts.
 
     A sentence begins with the first token that ends after the sentence's first character. With byte-level BPE this token
-    includes the space before the sentence. All texts are placed one after the other on one character axis, with a gap of
-    one character between them, so that one search serves all texts.
-
-    Args:
-        texts: n texts.
-        lengths: (n,) number of tokens of each text.
-        ends: (T,) the character at which each token ends, counted within its text.
+    includes the space before the sentence. No sentence begins after the last token (spaces at the end). A text begins one.
     """
-    widths = np.fromiter((len(text) + 1 for text in texts), dtype=np.int64, count=len(texts))
-    origins = np.cumsum(widths) - widths
-    boundaries = [sentence_begins(text) for text in texts]
-    counts = np.fromiter((len(places) for places in boundaries), dtype=np.int64, count=len(texts))
-    begins = np.fromiter(chain.from_iterable(boundaries), dtype=np.int64, count=int(counts.sum()))
-    first = np.cumsum(lengths) - lengths
-    last = np.repeat(first + lengths, counts)
-    tokens = np.searchsorted(ends + np.repeat(origins, lengths), begins + np.repeat(origins, counts), side="right")
-    inside = tokens < last  # no sentence begins after the last token (spaces at the end)
-    return np.union1d(tokens[inside], first[lengths > 0])
+    starts, first = [], 0
+    for text, encoding in zip(texts, encodings, strict=True):
+        found = {0, *(_first_behind(encoding, at) for at in sentence_begins(text))}
+        starts += [first + token for token in sorted(found) if token < len(encoding)]
+        first += len(encoding)
+    return np.array(starts, dtype=np.int64)
+
+
+def _first_behind(encoding: Encoding, at: int) -> int:
+    """Return the first token that ends after the character ``at``; the number of tokens if there is none."""
+    covering = encoding.char_to_token(at) if len(encoding) < LONG else None
+    if covering is not None:
+        return int(covering)
+    return bisect_right(range(len(encoding)), at, key=lambda token: encoding.token_to_chars(token)[1])  # type: ignore[index]
 
 
 def tokenised(
