@@ -16,6 +16,7 @@ ROWS = {
 TRAINED = ("pretrain_mlm", "pretrain_simlm", "pretrain_seed", "pretrain_costa", "finetune", "train_cross_encoder")
 FEW = [f"++stage.{kind}.{key}" for kind in TRAINED for key in ("steps=2", "epochs=null", "batch_size=6")]
 GIVEN = {
+    "dpr_paq_msmarco": ["backbone.tokenizer=null", "stages.dpr_paq.batch_size=6", "++stages.pairs.dev_queries=2"],
     "simlm_pretraining_msmarco": [
         *("stages.mlm={stage: pretrain_mlm}", "stages.simlm.generator=mlm", "stages.simlm.generator_name=null"),
         *("stage.rerank.depth=5", "stage.train_cross_encoder.backbone.name=null"),

@@ -52,6 +52,5 @@ def pretrain_seed(config: PretrainSeedConfig, context: Context) -> dict[str, Any
     """Train the encoder by MLM, and by a decoder that reads its CLS vector and predicts the text token by token."""
     data = span_data(config, context, decoder=ContextMasking("same", True, None))
     model = autoencoder(config, DecoderShape("causal", config.decoder_layers), context, data.vocabulary)
-    span, weight = config.attention_span, config.mlm_weight
-    module = SeedModule(model, attention_span=span, mlm_weight=weight, **config.optimiser())
+    module = SeedModule(model, attention_span=config.attention_span, mlm_weight=config.mlm_weight, **config.optimiser())
     return fit_and_save(module, data, config, context)
