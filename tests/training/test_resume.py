@@ -70,7 +70,7 @@ def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     "kind",
     [
         pytest.param(one, marks=pytest.mark.slow) if one in ("retromae", "ict") else one
-        for one in (*trainings.KINDS, "query_tower", "frozen_passages", "head_first")
+        for one in (*trainings.KINDS, "query_tower", "frozen_passages", "head_first", "contrast_and_mlm")
     ],
 )
 def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(kind: str, tmp_path: Path) -> None:

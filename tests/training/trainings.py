@@ -14,6 +14,7 @@ from condensery.models.checkpoints.saving import load_biencoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
+from condensery.models.pretraining import PooledLanguageModel
 from condensery.models.vectors import VectorSettings
 from condensery.retrieval.negative_pool import NegativePool
 from condensery.retrieval.negatives import Negatives
@@ -205,11 +206,13 @@ def run(
     elif kind == "ict":
         module = InverseClozeModule(BiEncoder(Encoder(language_model.base_model)), temperature=2.0, **chosen)
         batches = sentence_batches(folder)
-    elif kind == "contrastive":
+    elif kind in ("contrastive", "contrast_and_mlm"):
         encoder = Encoder(language_model.base_model, VectorSettings("mean", normalise=True))
         own: Any = {"temperature": 0.2, "learn_temperature": True, "layer_decay": 0.8}
         module = ContrastiveModule(BiEncoder(encoder), **own, **chosen)
-        batches = span_batches(folder, mask_rate=None)
+        if kind == "contrast_and_mlm":
+            module.mlm, module.mlm_weight = PooledLanguageModel(language_model, encoder), 0.5
+        batches = span_batches(folder, **({} if module.mlm else {"mask_rate": None}))
     elif kind == "frozen_passages":
         towers = BiEncoder.from_encoder(Encoder(language_model.base_model), separate=True)
         module = BiEncoderModule(towers, train_passages=False, **chosen)
