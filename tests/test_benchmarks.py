@@ -9,7 +9,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from released import released
 from small_runs import some_text, write_beir
+
+from condensery.tokens.tokenizer import train_wordpiece
 
 
 def lines_of(project: Path, name: str, *arguments: str) -> list[dict[str, Any]]:
@@ -32,6 +35,23 @@ def test_attention_of_each_length_is_timed(project: Path) -> None:
     lines = lines_of(project, "attention", "tokens=512", "rounds=1")
     assert [line["length"] for line in lines] == [16, 32, 64, 128, 256, 512]
     assert all(line[way] > 0 for line in lines for way in ("forward", "training", "dropout"))
+
+
+@pytest.mark.slow
+def test_encoding_is_compared_with_sentence_transformers(project: Path, tmp_path: Path) -> None:
+    text = some_text()
+    root = write_beir(tmp_path / "beir", text)
+    train_wordpiece([" ".join(passage[1:3]) for passage in text.passages], 400, tmp_path / "words")
+    given = (f"checkpoint={released(tmp_path, tmp_path / 'words')}", f"collection={root}")
+    long, short = lines_of(project, "encoding", *given, "precision=bf16", "passages=30", "rounds=1")
+    assert [long["texts"], short["texts"]] == ["long", "short"]
+    for line in (long, short):
+        assert line["difference"] < 1e-5, "both libraries read the same tokens"
+        assert 0.5 < line["agreement"] <= 1
+        assert sum(line["profile"].values()) == pytest.approx(1, abs=0.03)
+        assert min(line[way] for way in ("sentence_transformers", "fp32", "bf16", "ratio", "bf16_ratio")) > 0
+        assert 0 <= line["share"] < 1
+        assert line["tokens"] <= 14
 
 
 @pytest.mark.slow

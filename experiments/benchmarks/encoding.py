@@ -1,7 +1,7 @@
 """Encode passages as the stage `encode` does, against the bare backbone on the same tokens, in the same run.
 
     python experiments/benchmarks/encoding.py [shape=B] [precision=fp32] [passages=2000] [rounds=5] [threads=1] \
-        [device=cpu]
+        [device=cpu] [checkpoint=MODEL collection=DIR]
 
 Shape A is BERT-base, shape B 4 layers x 256, shape S 2 x 64; passages have 20 to 126 tokens, a chunk at most 8,192 with its
 padding. Ours reads the token store, makes chunks, encodes and writes the shards of vectors; the backbone gets the chunks
@@ -12,19 +12,41 @@ the library's layers with fused attention, and its CLS states are thrown away. P
     ratio                                          the first over the second
     difference                                     largest, of any number of any vector, over the largest number
 
+With a checkpoint, a folder or a name on the hub, ``Retriever.encode_passages`` is compared with sentence-transformers'
+``encode_document``, both as they come, on passages of a folder in the BEIR layout. ``precision`` is then that of ours, by
+default auto. Each way is a process of its own, they take turns, and the best of ``rounds`` counts. Prints one JSON line for
+whole passages, and one for their first 40 words:
+
+    tokens                         of a text, special tokens included, as the model cuts it
+    sentence_transformers          texts per CPU-second, in fp32
+    fp32, ratio                    ours in fp32, and over the number before
+    PRECISION, PRECISION_ratio     ours in its default precision, where that is another
+    share                          useful operations per second, over the rate of large matrix products; of ours in fp32
+    profile                        shares of the time of ours in fp32; by the clock, so other work on the machine disturbs it
+    difference                     largest, of any number of any vector of ours in fp32
+    agreement                      how many of the ten nearest passages of each text are the same in PRECISION
+
 With device=cuda seconds are those until the GPU has done the work.
 """
 
 import json
+import random
+import subprocess
+import sys
 import tempfile
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from sizes import SHAPES, VOCABULARY, given, in_turn, language_model, mixed
+from sizes import SHAPES, VOCABULARY, given, in_turn, language_model, matmul_rate, mixed, seconds
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
+from condensery import Retriever
 from condensery.models.encoder import Encoder
+from condensery.models.precision import precision_on
 from condensery.retrieval.indexes.dense import shard_path
 from condensery.retrieval.indexes.encoding import EncoderInput, encode_store
 from condensery.system.files import write_json
@@ -33,6 +55,9 @@ from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
 
 LENGTH, BUDGET, SHARD = 128, 8_192, 1_000
+WORDS = 40  # of a short text
+THEIRS = "sentence_transformers"
+PROFILE = {"products": "mm", "attention": "attention", "gelu": "gelu", "norms": "norm", "copies and sums": ""}
 
 
 def random_store(folder: Path, texts: int) -> TokenStore:
@@ -53,8 +78,129 @@ def bert_vocabulary() -> Vocabulary:
     return Vocabulary(VOCABULARY, *special[[0, 2, 3, 4, 1]].tolist(), special, np.zeros(VOCABULARY, np.bool_))
 
 
-def main(shape: str, precision: str, passages: str, rounds: str, threads: str, device: str) -> None:
-    """Run the benchmark and print its line."""
+def texts_of(collection: str, number: int) -> dict[str, list[str]]:
+    """Passages of a folder in the BEIR layout, with their titles; whole, and their first words."""
+    lines = (Path(collection) / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    chosen = map(json.loads, random.Random(1).sample(lines, min(number, len(lines))))
+    whole = [f"{one.get('title', '')} {one['text']}".strip() for one in chosen]
+    return {"long": whole, "short": [" ".join(text.split()[:WORDS]) for text in whole]}
+
+
+def work(way: str, checkpoint: str, folder: Path, threads: str, device: str) -> None:
+    """Encode in this process as ``way``, whenever a line of the input asks for it; answer with a JSON line."""
+    torch.set_num_threads(int(threads))
+    texts, retriever = json.loads((folder / "texts.json").read_text()), None
+    if way == THEIRS:
+        from sentence_transformers import SentenceTransformer
+
+        encode = SentenceTransformer(checkpoint, device=device).encode_document
+    else:
+        retriever = Retriever(checkpoint, device=device, precision=way)  # type: ignore[arg-type]
+        encode = retriever.encode_passages
+    for kind in texts:
+        np.save(folder / f"{way}_{kind}.npy", encode(texts[kind]))  # also warms up
+    print(json.dumps(about(retriever, texts, device) if retriever is not None and way == "fp32" else {}), flush=True)
+    for kind in map(str.strip, sys.stdin):
+        print(seconds(partial(encode, texts[kind]), device), flush=True)
+
+
+def about(retriever: Retriever, texts: dict[str, list[str]], device: str) -> dict[str, Any]:
+    """For each kind of texts tokens, operations at the rate of matrix products in seconds, and the profile."""
+    found: dict[str, Any] = {}
+    config, rate = retriever.model.passage.model.config, matmul_rate("fp32", device)
+    d, inner = config.hidden_size, getattr(config, "intermediate_size", 4 * config.hidden_size)
+    for kind, own in texts.items():
+        ids = retriever._tokenizer(own, truncation=True, max_length=retriever.passage_length)["input_ids"]
+        lengths = np.array(list(map(len, ids)))
+        operations = 2 * (4 * d * d + 2 * d * inner) * lengths.sum() + 4 * d * np.square(lengths).sum()
+        least = float(config.num_hidden_layers * operations / rate)
+        with profile(activities=[ProfilerActivity.CPU]) as profiled:
+            retriever.encode_passages(own[: max(1, len(own) // 4)])
+        shares: dict[str, float] = dict.fromkeys(PROFILE, 0.0)
+        for event in profiled.key_averages():
+            name = next(name for name, part in PROFILE.items() if part in event.key)
+            shares[name] += event.self_cpu_time_total
+        whole = sum(shares.values())
+        shown = {name: round(time / whole, 2) for name, time in shares.items()}
+        found[kind] = {"tokens": round(float(lengths.mean()), 1), "least": least, "profile": shown}
+    return found
+
+
+def compare(checkpoint: str, collection: str, precision: str, passages: str, rounds: str, *how: str) -> None:
+    """Compare with sentence-transformers, and print a line for each kind of texts."""
+    texts, own = texts_of(collection, int(passages)), precision_on(how[1], precision)
+    ways = [THEIRS, *dict.fromkeys(["fp32", own])]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "texts.json").write_text(json.dumps(texts))
+        command = [sys.executable, __file__, "process"]
+        processes = {
+            way: subprocess.Popen(
+                [*command, way, checkpoint, name, *how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for way in ways
+        }
+        known = {way: json.loads(answer(process)) for way, process in processes.items()}["fp32"]
+        for kind, given_texts in texts.items():
+            best = dict.fromkeys(ways, float("inf"))
+            for _ in range(int(rounds)):
+                for way, process in processes.items():
+                    best[way] = min(best[way], float(answer(process, kind)))
+            vectors = {way: np.load(folder / f"{way}_{kind}.npy") for way in ways}
+            print(json.dumps(line(kind, len(given_texts), best, vectors, known[kind], own)), flush=True)
+        for process in processes.values():
+            process.communicate()
+
+
+def answer(process: "subprocess.Popen[str]", asked: str | None = None) -> str:
+    """Return the next line of a process, after asking it for a kind of texts."""
+    assert process.stdin
+    assert process.stdout
+    if asked:
+        print(asked, file=process.stdin, flush=True)
+    found = process.stdout.readline()
+    return found or sys.exit(f"a process ended with {process.wait()}")
+
+
+def line(
+    kind: str, number: int, best: dict[str, float], vectors: dict[str, Any], known: dict[str, Any], own: str
+) -> dict[str, Any]:
+    """What is printed of one kind of texts."""
+    result = {"texts": kind, "tokens": known["tokens"]}
+    result |= {way: round(number / taken, 2) for way, taken in best.items()}
+    result["ratio"] = round(best[THEIRS] / best["fp32"], 2)
+    if own != "fp32":
+        result[f"{own}_ratio"] = round(best[THEIRS] / best[own], 2)
+    result |= {"share": round(known["least"] / best["fp32"], 2), "profile": known["profile"]}
+    result["difference"] = float(f"{np.abs(vectors['fp32'] - vectors[THEIRS]).max():.1e}")
+    return result | {"agreement": round(agreement(vectors["fp32"], vectors[own]), 3)}
+
+
+def agreement(one: np.ndarray, other: np.ndarray, k: int = 10) -> float:
+    """Of the k nearest vectors of each vector, how many are the same among the ``other`` vectors of the same texts."""
+    best = [np.argsort(-(vectors @ vectors.T), axis=1, kind="stable")[:, :k] for vectors in (one, other)]
+    return float(np.mean([len(set(a) & set(b)) / len(a) for a, b in zip(*best, strict=True)]))
+
+
+def main(
+    shape: str,
+    precision: str,
+    passages: str,
+    rounds: str,
+    threads: str,
+    device: str,
+    checkpoint: str,
+    collection: str,
+) -> None:
+    """Run the benchmark and print its lines."""
+    if checkpoint:
+        compare(checkpoint, collection, precision or "auto", passages or "200", rounds, threads, device)
+    else:
+        stage(shape, precision or "fp32", passages or "2000", rounds, threads, device)
+
+
+def stage(shape: str, precision: str, passages: str, rounds: str, threads: str, device: str) -> None:
+    """Compare the stage with the backbone, and print the line."""
     torch.set_num_threads(int(threads))
     ours = Encoder(language_model(SHAPES[shape], 0.1, "eager").base_model).eval().to(device)
     bare = language_model(SHAPES[shape], 0.1, "sdpa").base_model.eval().to(device)
@@ -73,7 +219,7 @@ def main(shape: str, precision: str, passages: str, rounds: str, threads: str, d
         store = random_store(folder / "tokens", int(passages))
         source = EncoderInput(store, bert_vocabulary(), LENGTH)
 
-        def stage() -> None:
+        def encode_all() -> None:
             for path in (folder / "index").glob("passages/*"):
                 path.unlink()
             encode_store(cls, source, folder / "index", shard_size=SHARD, budget=BUDGET)
@@ -84,7 +230,7 @@ def main(shape: str, precision: str, passages: str, rounds: str, threads: str, d
             for chunk in source.chunks(first, min(first + SHARD, len(store)), BUDGET)
         ]
         made = [chunk.to(device) for chunk in made]
-        seconds, alone = in_turn(int(rounds), stage, lambda: [backbone(chunk) for chunk in made], device=device)
+        taken, alone = in_turn(int(rounds), encode_all, lambda: [backbone(chunk) for chunk in made], device=device)
         first = np.load(shard_path(folder / "index", 0))
         wanted = backbone(made[0]).float().cpu().numpy()
         difference = np.abs(first[made[0].rows.cpu().numpy()] - wanted).max() / np.abs(wanted).max()
@@ -94,13 +240,18 @@ def main(shape: str, precision: str, passages: str, rounds: str, threads: str, d
         "precision": precision,
         "device": device,
         "passages": int(passages),
-        "tokens_per_cpu_s": round(tokens / seconds),
+        "tokens_per_cpu_s": round(tokens / taken),
         "backbone_tokens_per_cpu_s": round(tokens / alone),
-        "ratio": round(alone / seconds, 2),
+        "ratio": round(alone / taken, 2),
         "difference": float(f"{difference:.1e}"),
     }
     print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    main(**given(__doc__, shape="B", precision="fp32", passages="2000", rounds="5", threads="1", device="cpu"))
+    if sys.argv[1:2] == ["process"]:
+        way, checkpoint, folder, *how = sys.argv[2:]
+        work(way, checkpoint, Path(folder), *how)
+    else:
+        empty = dict.fromkeys(("precision", "passages", "checkpoint", "collection"), "")
+        main(**given(__doc__, shape="B", rounds="5", threads="1", device="cpu", **empty))

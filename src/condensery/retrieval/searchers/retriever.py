@@ -161,7 +161,7 @@ class Retriever(Searcher):
         return self._encode(rows_of, PASSAGE, texts)
 
     def identity(self) -> str:
-        """Return a string with a hash of weights and tokenizer, the lengths and the settings.
+        """Return a string with a hash of weights and tokenizer, the lengths, the settings, and the precision if not fp32.
 
         The results depend only on these and on the passages.
         """
