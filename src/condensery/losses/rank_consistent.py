@@ -20,10 +20,10 @@ class RankConsistent(RetrievalLoss):
 
         max(0, s(q, d') - s(q, d)),
 
-    where s is the student's score. So only the order of the teacher's scores counts, not their size; pairs of equal scores
-    are left out. This is a weaker lesson than a distribution over the passages (``kl``), because a lexical teacher need not
-    be better than its student. LED's lexicon-augmented contrast is InfoNCE with the teacher's own hard negatives: mine them
-    with the teacher, and name them among the ``negatives``.
+    where s is the student's score. So only the order of the teacher's scores counts, not their size. Pairs of equal
+    scores are left out. The student does not learn the scores themselves, as it does with ``kl``, because a lexical
+    teacher need not be better than its student. LED's lexicon-augmented contrast is InfoNCE with the teacher's own hard
+    negatives: mine them with the teacher, and name them among the ``negatives``.
 
     Args:
         temperature: divisor of the inner products.

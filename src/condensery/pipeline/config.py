@@ -211,7 +211,7 @@ class RootConfig(_Closed):
     figures: Figures
 
     def runtime(self) -> Runtime:
-        """Return the settings of this machine for the stages, with the run's name as the group and without labels.
+        """Return the settings of this machine for the stages. The W&B group is the run's name; no stage has a label.
 
         Raises:
             UserError: a library is not installed, or this machine lacks the devices.

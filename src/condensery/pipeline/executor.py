@@ -100,7 +100,7 @@ def check_data(graph: Graph, store: Store, made: Collection[str], done: Collecti
 
     Raises:
         UserError: the data lack something that a stage needs. If few stages and rows depend on this stage, the message
-        says how to leave it out.
+            says how to leave it out.
     """
     left = [node for name, node in graph.nodes.items() if name not in done]
     read = [(node, field, name) for node in left for field in node.config.data_checks for name in node.inputs[field]]

@@ -92,7 +92,7 @@ class ScoreByStepsFigure(_PanelsFigure):
         amount: ``tokens``, ``steps`` or ``cpu_seconds``, in total over all pre-training stages, or ``batch_size``, the texts
             per batch of the last stage.
         reference: a row, whose score at its largest amount is the target. A table gives the amount with which each
-        other row first reaches the target.
+            other row first reaches the target.
     """
 
     kind: Literal["score_by_steps"]

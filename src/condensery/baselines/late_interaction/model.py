@@ -129,11 +129,11 @@ class TokenEncoder(BiEncoder):
 
 
 def interaction_scores(queries: Tensor, passages: Tensor) -> Tensor:
-    """Return the score of each query and passage (see above).
+    """Return the score of each query and passage, by the formula at the head of this file.
 
     Args:
         queries: (q, v, d + 1) vectors with their keys, as ``TokenEncoder.keyed`` returns them.
-        passages: (p, w, d + 1) the same of passages.
+        passages: (p, w, d + 1) vectors of the passages, with their keys.
 
     Returns:
         the scores, (q, p).
