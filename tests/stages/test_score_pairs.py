@@ -130,6 +130,10 @@ TAUGHT = "stages.taught={stage: score_pairs, retrievers: [bm25], negatives: [bm2
 BAD = {
     "a loss that needs a teacher": (["stages.round1.loss=kl"], "stages.round1.loss: kl learns from a teacher's scores"),
     "a loss that takes none": ([TAUGHT, "stages.round1.teacher=[taught]"], "stages.round1.teacher: the loss info_nce"),
+    "adaptive batches whose chunks are to be measured before": (
+        ["stages.round1.batching=adaptive", "stages.round1.chunk_tokens=auto"],
+        "stages.round1.chunk_tokens: auto measures a batch before training",
+    ),
     "negatives as a teacher": (
         ["stages.round1.teacher=[bm25_negatives]"],
         "'bm25_negatives' makes negatives, but pair_scores is needed",

@@ -171,13 +171,16 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Report a loss without the teacher that it needs, or with a teacher that it cannot use.
 
-        Also report a missing split, and ``shared_negatives`` without frozen passages.
+        Also report a missing split, ``shared_negatives`` without frozen passages, and ``chunk_tokens: auto`` with adaptive
+        batches.
         """
         if self.shared_negatives and self.passages is None:
             return (
                 "shared_negatives",
                 "so many passages would be encoded in each step; set passages to an index, or it to 0",
             )
+        if self.batching == "adaptive" and self.chunk_tokens == "auto":
+            return "chunk_tokens", "auto measures a batch before training, and adaptive batches are made in it; give a number"
         (takes, needs), name = teaching(self.loss), check_name(self.loss)
         given = [key for key in ("teacher", "in_batch_teacher") if getattr(self, key)]
         if needs and not given:
