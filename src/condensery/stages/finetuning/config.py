@@ -180,7 +180,10 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
                 "so many passages would be encoded in each step; set passages to an index, or it to 0",
             )
         if self.batching == "adaptive" and self.chunk_tokens == "auto":
-            return "chunk_tokens", "auto measures a batch before training, and adaptive batches are made in it; give a number"
+            return (
+                "chunk_tokens",
+                "auto measures a batch before training, and adaptive batches are made in it; give a number",
+            )
         (takes, needs), name = teaching(self.loss), check_name(self.loss)
         given = [key for key in ("teacher", "in_batch_teacher") if getattr(self, key)]
         if needs and not given:
