@@ -15,6 +15,7 @@ import conf_pages
 import pytest
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from paq_files import write_paq
 from small_runs import PROJECT, run_command
 from test_recipes import BY_NAME, GIVEN, OPTIONS, RECIPES, roots, sentences_of  # noqa: F401 - roots is a fixture
 
@@ -100,6 +101,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "DIR").mkdir()
     (folder / "DIR" / "config.json").write_text("{}")
     (folder / "DIR" / "model.safetensors").write_bytes(b"")
+    write_paq(folder / "PAQ")
+    for name in ("SNLI", "MULTINLI"):
+        (folder / name).write_text('{"premise": "a", "hypothesis": "b", "label": "neutral"}\n')
+    (folder / "GLOVE").write_text("a 0.1 0.2\n")
     return folder
 
 

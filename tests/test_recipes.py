@@ -452,10 +452,12 @@ def test_recipes_on_the_web_documents_name_what_is_missing(recipe: str, tmp_path
 
 
 @pytest.mark.parametrize("recipe", [*ON_MARCO, "cocondenser_msmarco_document"])
-def test_missing_files_of_msmarco_offer_a_command_that_downloads_them(recipe: str, tmp_path: Path) -> None:
+def test_missing_files_of_msmarco_offer_a_command_that_downloads_them(
+    recipe: str, roots: dict[str, Path], tmp_path: Path
+) -> None:
     pytest.importorskip("ir_datasets")
     given = [f"experiment={recipe}", f"output_root={tmp_path / 'out'}", "trainer.precision=fp32", "data.dev_queries=40"]
-    given += GIVEN.get(recipe, [])
+    given += [*GIVEN.get(recipe, []), *sentences_of(recipe, roots)]
     err = run_command(*given, f"data.root={tmp_path}").err
     offered = re.search(
         r"or have them downloaded: python run.py (.*); for a first look on a CPU: python run.py (.*)", err

@@ -8,7 +8,7 @@ import pytest
 from condensery.training.data.steps import StepDataset
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _batches_reach_worker_processes() -> Iterator[None]:
     """Whatever makes batches can be pickled, as ``trainer.workers`` needs it."""
     make = StepDataset.__init__

@@ -29,7 +29,7 @@ class LateInteractionIndexConfig(StageConfig):
     """the stage with the token ids of the collection"""
     retriever: Annotated[str | None, Input("index")] = None
     """a stage with an index or an encoder, whose best passages are scored; null: exact search over all passages, one
-    block of them in memory at a time"""
+    block at a time"""
     depth: Count = 1000
     """number of best passages of ``retriever`` that are scored for each query"""
     precision: Precision

@@ -214,7 +214,7 @@ class DecoderConfig(StageConfig):
 
 
 class SpanDecoderConfig(DecoderConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
-    """Shared keys of the stages that pre-train a masked auto-encoder on single spans."""
+    """Keys of a baseline that pre-trains a masked auto-encoder on single spans."""
 
 
 @stage("pretrain_mlm", "pretrain:pretrain_mlm", version=3, makes="encoder", together=True)
@@ -290,7 +290,7 @@ class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedCo
 
 
 @stage("pretrain_retromae", "pretrain:pretrain_retromae", version=1, makes="encoder", together=True)
-class PretrainRetromaeConfig(SpanDecoderConfig):
+class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train by RetroMAE (Xiao et al. 2022): a one-layer decoder reconstructs a text from the text's own vector."""
 
     decoder: Literal["enhanced", "masked"] = "enhanced"
@@ -536,6 +536,6 @@ def other_dimensions(name: str | None, configs: Sequence[StageConfig], hidden: i
 
 
 CondenserConfig = PretrainMlmConfig | PretrainCondenserConfig | PretrainCoCondenserConfig
-AutoEncoderConfig = PretrainCotmaeConfig | SpanDecoderConfig
+AutoEncoderConfig = PretrainCotmaeConfig | PretrainRetromaeConfig | SpanDecoderConfig
 TowersConfig = PretrainIctConfig | PretrainContrastiveConfig
 AnyConfig = CondenserConfig | AutoEncoderConfig | TowersConfig
