@@ -121,7 +121,7 @@ def test_a_program_of_ones_own_trains_as_the_stage_does(adapted: tuple[Done, lis
     config = read_json(folder / "manifest.json")["config"]
     columns = (collection.passages.column(name) for name in ("id", "title", "text"))
     passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
-    student = Retriever(start, device="cpu").index(passages)
+    student = Retriever(start, device="cpu", precision="fp32").index(passages)
     queries = made.texts_at(chosen_queries(made, config["number"], config["seed"]))
     teacher = Fused([BM25().index(passages), student], weights=[0.6, 0.4])
     data = RankingDataModule(queries, student, teacher, **{name: config[name] for name in ("batch_size", "seed")})

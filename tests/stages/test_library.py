@@ -125,9 +125,9 @@ def test_it_finds_and_measures_what_the_stages_do(kind: str, made: dict[str, Pat
         "dense": lambda: Retriever(made["retriever"], device="cpu", precision="fp32"),
         "windows": lambda: Retriever(made["narrow"], device="cpu", windows=3, precision="fp32"),
         "bm25": BM25,
-        "int8": lambda: Retriever(made["retriever"], device="cpu", dtype="int8"),
-        "binary": lambda: Retriever(made["retriever"], device="cpu", dtype="binary"),
-        "int8 windows": lambda: Retriever(made["narrow"], device="cpu", windows=3, dtype="int8"),
+        "int8": lambda: Retriever(made["retriever"], device="cpu", dtype="int8", precision="fp32"),
+        "binary": lambda: Retriever(made["retriever"], device="cpu", dtype="binary", precision="fp32"),
+        "int8 windows": lambda: Retriever(made["narrow"], device="cpu", windows=3, dtype="int8", precision="fp32"),
     }
     retriever = searchers[kind]()
     metrics = ["MRR@10", "Recall@5"]
@@ -147,9 +147,9 @@ def test_vectors_in_fewer_bits_say_what_they_lose_and_score_by_their_levels(
     dtype: Any, bits: int, windows: int, made: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = passages(made["corpus"])
-    exact = Retriever(made["narrow"], device="cpu", windows=windows).index(texts)
+    exact = Retriever(made["narrow"], device="cpu", windows=windows, precision="fp32").index(texts)
     capsys.readouterr()
-    fewer = Retriever(made["narrow"], device="cpu", windows=windows, dtype=dtype).index(texts)
+    fewer = Retriever(made["narrow"], device="cpu", windows=windows, dtype=dtype, precision="fp32").index(texts)
     said = capsys.readouterr().out
     before, after = exact.passage_vectors, fewer.passage_vectors
     number = len(before)

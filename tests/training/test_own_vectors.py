@@ -152,7 +152,7 @@ def test_a_head_is_trained_and_saved_where_there_is_one_and_said_where_there_is_
     moved = [name for name, value in after.state_dict().items() if not torch.equal(value, before.state_dict()[name])]
     assert any("cls.predictions" in name for name in moved)
     assert any("encoder.layer.0" in name for name in moved)
-    found = Retriever(tmp_path / "saved", device="cpu").encode_passages([words])
+    found = Retriever(tmp_path / "saved", device="cpu", precision="fp32").encode_passages([words])
     np.testing.assert_allclose(module.model.eval().passage.dimensions, found.shape[1])
     theirs = pytest.importorskip("sentence_transformers").SentenceTransformer(str(tmp_path / "saved"), device="cpu")
     np.testing.assert_allclose(found, theirs.encode([words], normalize_embeddings=True), atol=1e-6)
