@@ -113,7 +113,8 @@ def _examples() -> str:
     folder = PROJECT / "examples"
     for path in sorted(folder.glob("*.py")):
         lines += [f"## {path.name} {{ #{path.stem} }}", "", *_fenced(path), ""]
-    for package in sorted(path for path in folder.iterdir() if path.is_dir() and [*path.glob("*.py")]):
+    shown = {path.parent for pattern in ("*/*.py", "*/*.yaml") for path in folder.glob(pattern)}
+    for package in sorted(shown):
         lines += [f"## {package.name} {{ #{package.name} }}", ""]
         for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", ".yaml")):
             lines += [f"`{path.relative_to(folder)}`", "", *_fenced(path), ""]
