@@ -81,6 +81,8 @@ def few(recipe: str, small: Checkpoints) -> Iterator[str]:
         yield from (f"++stages.{name}.{key}={tokens}" for key, tokens in lengths.items())
         yield from (f"++stages.{name}.{key}" for key in FEW_OF.get(kind or "", ()))
         yield from _local(f"stages.{name}", kind or "", given or {}, small)
+        if kind == "pretrain_simlm":
+            yield f"++stages.{name}.generator_name={small.encoder}"
         if kind == "generate_queries":
             number = given.get("number", shared.get(kind, {}).get("number", 1))
             yield f"++stages.{name}.number={min(5, number)}"

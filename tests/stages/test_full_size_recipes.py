@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from error_lines import names
+from paq_files import write_paq
 from served import MARCO, empty_home, publish_marco, served, stand_in
 from small_recipes import Checkpoints, few, models, small_checkpoints, stages_of
 from small_runs import PROJECT, Done, metrics_of, run_command, some_text, splits_of, write, write_dpr, write_marco
@@ -40,6 +41,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
     write(marco / "para.title.txt", (f"{name}\t{title}" for name, title, *_ in TEXT.passages))
     with open(marco / "queries.train.tsv", "a") as stream:  # queries that nobody judged, as the official file has them
         stream.writelines(f"{name}\t{words}\n" for name, words in UNJUDGED)
+    write_paq(folder / "paq")
     questions = write_dpr(folder / "nq", TEXT)
     file = questions / "biencoder-nq-train.json"
     entries = json.loads(file.read_text())
@@ -88,6 +90,7 @@ def command(recipe: str, small: Small) -> list[str]:
     swept = stages_of(recipe).get("hydra", {}).get("sweeper", {}).get("params", {})
     own = [one for one in few(recipe, small.checkpoints) if one.partition("=")[0] not in swept]
     sizes = ["stage.finetune.train_queries=14"] if recipe.startswith("abs_") else []
+    sizes += [f"stages.pairs.root={small.out.parent / 'paq'}"] if recipe == "dpr_paq_msmarco" else []
     last = [str(stage) for stage in stages_of(recipe)["table"]["rows"].values() if stage][-1]
     again = f"force=[{last}.evaluation]"  # so that something is to be made, even if other recipes have all the stages
     given = [*models(small.checkpoints), *own, *sizes, again, f"output_root={small.out}", "logger=csv"]
