@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import textbook
 import torch
-from pytorch_lightning.loggers import CSVLogger
 from scipy.stats import beta
 from torch import Tensor
 
@@ -23,7 +22,6 @@ from condensery.tokens.spans import RandomWindows
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.sources import SingleSpans
 from condensery.training.data.steps import Share
-from condensery.training.loop import fit, last_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 import trainings
@@ -166,27 +164,8 @@ def test_chunks_and_processes_give_the_gradient_of_the_whole_batch(tmp_path: Pat
     assert any("with dropout" in outcome.setting for outcome in report.outcomes)
 
 
-class Stop(CSVLogger):
-    """Stops the run once step 8 is logged."""
-
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        if step == 8:
-            raise InterruptedError
-
-
 def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(tmp_path: Path) -> None:
-    def run(folder: str, stops: bool = False) -> CostaModule:
-        made, data = module(dropout=0.1), StepDataModule(batches(tmp_path))
-        settings = trainings.loop(validate_every=0)
-        fit(made, data, settings, tmp_path / folder, "x", loggers=[Stop(tmp_path / "log")] if stops else [])
-        return made
-
-    whole = run("whole")
-    with pytest.raises(InterruptedError):
-        run("stopped", stops=True)
-    assert last_checkpoint(tmp_path / "stopped") is not None
-    for one, other in zip(whole.parameters(), run("stopped").parameters(), strict=True):
-        assert torch.equal(one, other)
+    trainings.check_stopped_run(lambda: (module(dropout=0.1), StepDataModule(batches(tmp_path))), tmp_path)
 
 
 TRAINED = ("pretrain_mlm", "pretrain_costa", "finetune")

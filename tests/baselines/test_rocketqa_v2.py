@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import textbook
 import torch
-from pytorch_lightning.loggers import CSVLogger
 from torch import Tensor
 
 from condensery import check_gradients
@@ -22,7 +21,7 @@ from condensery.tokens.batches import Chunk, chunks
 from condensery.tokens.pairs import PairReader
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.steps import Share
-from condensery.training.loop import fit, last_checkpoint
+from condensery.training.loop import fit
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 import trainings
@@ -146,27 +145,8 @@ def test_both_learn_the_positives_and_to_agree(tmp_path: Path) -> None:
     assert loss(60, "many") < 0.8 * loss(1, "one")
 
 
-class Stop(CSVLogger):
-    """Stops the run once step 8 is logged."""
-
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        if step == 8:
-            raise InterruptedError
-
-
 def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(tmp_path: Path) -> None:
-    def run(folder: str, stops: bool = False) -> JointModule:
-        made, data = module(dropout=0.1), StepDataModule(joint_batches(tmp_path))
-        settings = trainings.loop(validate_every=0)
-        fit(made, data, settings, tmp_path / folder, "x", loggers=[Stop(tmp_path / "log")] if stops else [])
-        return made
-
-    whole = run("whole")
-    with pytest.raises(InterruptedError):
-        run("stopped", stops=True)
-    assert last_checkpoint(tmp_path / "stopped") is not None
-    for one, other in zip(whole.parameters(), run("stopped").parameters(), strict=True):
-        assert torch.equal(one, other)
+    trainings.check_stopped_run(lambda: (module(dropout=0.1), StepDataModule(joint_batches(tmp_path))), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import textbook
 import torch
-from pytorch_lightning.loggers import CSVLogger
 from torch import Tensor, nn
 
 from condensery import UserError, check_gradients
@@ -19,7 +18,6 @@ from condensery.system.files import read_json
 from condensery.tokens.batches import Chunk
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.span_batches import ContextMasking, SpanBatches
-from condensery.training.loop import fit, last_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 import trainings
@@ -129,27 +127,8 @@ def test_another_decoder_and_a_span_of_nothing_are_one_line() -> None:
         module(0)
 
 
-class Stop(CSVLogger):
-    """Stops the run once step 8 is logged."""
-
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        if step == 8:
-            raise InterruptedError
-
-
 def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(tmp_path: Path) -> None:
-    def run(folder: str, stops: bool = False) -> SeedModule:
-        made, data = module(dropout=0.1), StepDataModule(batches(tmp_path))
-        settings = trainings.loop(validate_every=0)
-        fit(made, data, settings, tmp_path / folder, "x", loggers=[Stop(tmp_path / "log")] if stops else [])
-        return made
-
-    whole = run("whole")
-    with pytest.raises(InterruptedError):
-        run("stopped", stops=True)
-    assert last_checkpoint(tmp_path / "stopped") is not None
-    for one, other in zip(whole.parameters(), run("stopped").parameters(), strict=True):
-        assert torch.equal(one, other)
+    trainings.check_stopped_run(lambda: (module(dropout=0.1), StepDataModule(batches(tmp_path))), tmp_path)
 
 
 FEW = [f"++stage.{kind}.{key}" for kind in ("pretrain_seed", "finetune") for key in ("steps=2", "batch_size=6")]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import textbook
 import torch
-from pytorch_lightning.loggers import CSVLogger
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import BertForSequenceClassification, ElectraConfig, ElectraForMaskedLM
@@ -21,7 +20,7 @@ from condensery.system.files import read_json
 from condensery.tokens.batches import Chunk
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.span_batches import ContextMasking, SpanBatches
-from condensery.training.loop import fit, last_checkpoint
+from condensery.training.loop import fit
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 import trainings
@@ -156,30 +155,13 @@ def test_chunks_and_processes_give_the_gradient_of_the_whole_batch(predict: Any,
     assert any("2 processes" in outcome.setting for outcome in report.outcomes)
 
 
-class Stop(CSVLogger):
-    """Stops the run once step 8 is logged."""
-
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        if step == 8:
-            raise InterruptedError
-
-
 def test_the_generator_stays_as_it_is_and_a_stopped_run_ends_bit_identical(tmp_path: Path) -> None:
-    def run(folder: str, stops: bool = False) -> SimlmModule:
-        made, data = module(dropout=0.1), StepDataModule(batches(tmp_path))
-        settings = trainings.loop(validate_every=0)
-        fit(made, data, settings, tmp_path / folder, "x", loggers=[Stop(tmp_path / "log")] if stops else [])
-        return made
-
-    whole, before = run("whole"), module(dropout=0.1)
+    before = module(dropout=0.1)
+    whole = trainings.check_stopped_run(lambda: (module(dropout=0.1), StepDataModule(batches(tmp_path))), tmp_path)
+    assert isinstance(whole, SimlmModule)
     assert not whole.train().replacer.model.training
     for (name, one), other in zip(whole.named_parameters(), before.parameters(), strict=True):
         assert torch.equal(one, other) == name.startswith("replacer."), name
-    with pytest.raises(InterruptedError):
-        run("stopped", stops=True)
-    assert last_checkpoint(tmp_path / "stopped") is not None
-    for one, other in zip(whole.parameters(), run("stopped").parameters(), strict=True):
-        assert torch.equal(one, other)
 
 
 def test_it_learns_what_was_replaced(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """Token stores, batches and modules so small that a training takes a second."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import textbook
 import torch
+from pytorch_lightning.loggers import CSVLogger
 
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.checkpoints.saving import load_biencoder
@@ -36,6 +38,7 @@ from condensery.training.data.sources import (
 from condensery.training.data.span_batches import ContextMasking, SpanBatches
 from condensery.training.data.training_queries import TextQueries, TrainingQueries
 from condensery.training.data.triple_batches import TripleBatches
+from condensery.training.loop import fit, last_checkpoint
 from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.contrastive import ContrastiveModule
 from condensery.training.modules.optimisation import TrainingModule
@@ -265,3 +268,29 @@ def sample(folder: Path) -> ValidationSample:
     relevant = np.zeros((6, 15), dtype=bool)
     relevant[np.arange(6), np.arange(6) * 2] = True
     return ValidationSample(asked, read, relevant)
+
+
+class StopAtStep8(CSVLogger):
+    """Stops the run once step 8 is logged."""
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        if step == 8:
+            raise InterruptedError
+
+
+def check_stopped_run(made: Callable[[], tuple[TrainingModule, StepDataModule]], folder: Path) -> TrainingModule:
+    """Check that a run that is stopped and resumed ends bit by bit as a whole run does; return the module of the latter."""
+
+    def train(name: str, stops: bool = False) -> TrainingModule:
+        module, data = made()
+        loggers = [StopAtStep8(folder / "log")] if stops else []
+        fit(module, data, loop(validate_every=0), folder / name, "x", loggers=loggers)
+        return module
+
+    whole = train("whole")
+    with pytest.raises(InterruptedError):
+        train("stopped", stops=True)
+    assert last_checkpoint(folder / "stopped") is not None
+    for one, other in zip(whole.parameters(), train("stopped").parameters(), strict=True):
+        assert torch.equal(one, other)
+    return whole
