@@ -49,4 +49,11 @@ def precision_on(device: torch.device | str, precision: str, name: str = "precis
         raise UserError(f"{name} must be one of auto, {', '.join(DTYPES)}, not {shown(repr(precision))}")
     if precision == "fp16" and kind == "cpu":
         raise UserError(f"{name}: fp16 needs a GPU; use bf16 or fp32 on a CPU")
+    if precision == "bf16" and not has_bf16(device):
+        raise UserError(f"{name}: a {torch.cuda.get_device_name(device)} does not compute in bf16; use fp16 or fp32")
     return precision
+
+
+def has_bf16(device: torch.device | str) -> bool:
+    """Return whether a device computes in bf16 itself, without emulation; GPUs before Ampere do not."""
+    return torch.device(device).type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)

@@ -2,9 +2,8 @@
 
 import torch
 
-from condensery.errors import UserError
 from condensery.models.encoder import Encoder
-from condensery.models.precision import DTYPES, precision_on
+from condensery.models.precision import DTYPES, has_bf16, precision_on
 from condensery.models.varlen import best_kernel
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Precision
@@ -13,9 +12,6 @@ from condensery.training.settings import Precision
 def check_precision(precision: Precision, device: torch.device) -> None:
     """Raise ``UserError`` unless ``device`` supports ``precision``."""
     precision_on(device, precision, "trainer.precision")
-    if precision == "bf16" and not _has_bf16(device):
-        name = torch.cuda.get_device_name(device)
-        raise UserError(f"trainer.precision: a {name} does not compute in bf16; use fp16 or fp32")
 
 
 def equipment(
@@ -39,7 +35,7 @@ def _devices(device: torch.device, processes: int) -> str:
 def _precision(precision: Precision, device: torch.device) -> str:
     if precision != "fp16":
         return precision
-    return "fp16 with a loss scaler" + ("" if _has_bf16(device) else " (it has no bf16)")
+    return "fp16 with a loss scaler" + ("" if has_bf16(device) else " (it has no bf16)")
 
 
 def _attention(module: TrainingModule, precision: Precision, device: torch.device) -> list[str]:
@@ -50,7 +46,3 @@ def _attention(module: TrainingModule, precision: Precision, device: torch.devic
     config = encoder.model.config
     kernel = best_kernel(device, DTYPES[precision], config.hidden_size // config.num_attention_heads)
     return [f"{kernel} without padding" if kernel else "padded attention"]
-
-
-def _has_bf16(device: torch.device) -> bool:
-    return device.type == "cpu" or torch.cuda.is_bf16_supported(including_emulation=False)
