@@ -134,7 +134,7 @@ def page(device: str, found: dict[str, dict[str, Any]]) -> str:
         head.append(f"| {part.title} | {_ended(one)} | {one['seconds'] if one else ''} |")
     for part in every:
         if one := found.get(part.name):
-            head += ["", f"## {part.title[0].upper()}{part.title[1:]}", "", f"    python {_said(part.command)}", ""]
+            head += ["", f"## {part.title[0].upper()}{part.title[1:]}", "", f"    python {_shell(part.command)}", ""]
             head += _table(one["lines"])
             if one["exit_code"] != 0 or not one["lines"]:
                 head += ["```", *one["words"], "```"]
@@ -149,7 +149,7 @@ def _ended(one: dict[str, Any] | None) -> str:
     )
 
 
-def _said(command: Sequence[str]) -> str:
+def _shell(command: Sequence[str]) -> str:
     return " ".join(str(Path(word).relative_to(PROJECT)) if word.startswith("/") else word for word in command)
 
 

@@ -92,7 +92,7 @@ def of_the_gpu(error: BaseException, stage: str) -> UserError | None:
     )
 
 
-def said_within(error: BaseException) -> UserError | None:
+def message_within(error: BaseException) -> UserError | None:
     """Return the ``UserError`` that a library wrapped in its own exception; None if there is none."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, UserError):

@@ -71,12 +71,12 @@ class ShardsLeft(BaseException):
     """Exception that ends a stage where shards are left for other tasks.
 
     Attributes:
-        said: the values that the tasks agree on, ``ShardTask.said``.
+        agreed: the values that the tasks agree on, ``ShardTask.agreed``.
     """
 
-    def __init__(self, said: list[Any]) -> None:
+    def __init__(self, agreed: list[Any]) -> None:
         super().__init__()
-        self.said = said
+        self.agreed = agreed
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ class ShardTask:
     and writes the artifact. So a task that is lost costs only its own shards.
 
     Attributes:
-        said: what the first process of a ``ProcessGroup`` would have sent to the others up to these shards. The last value is
-            the list of the missing shards. For the first task that is run again, it is the list of the computed shards.
+        agreed: what the first process of a ``ProcessGroup`` would have sent to the others up to these shards. The last value
+            is the list of the missing shards. For the first task that is run again, it is the list of the computed shards.
         shards: the shards that this task computes; None = the first task.
     """
 
-    said: Sequence[Any] = ()
+    agreed: Sequence[Any] = ()
     shards: Sequence[int] | None = None
 
 
@@ -102,20 +102,20 @@ class TaskGroup(ProcessGroup):
     """The group of a ``ShardTask``. Its processes do not run at the same time, and exchange nothing."""
 
     task: ShardTask = ShardTask()
-    said: list[Any] = field(default_factory=list)
+    agreed: list[Any] = field(default_factory=list)
 
     @classmethod
     def of(cls, task: ShardTask) -> "TaskGroup":
         """Return the group of ``task``."""
         first = task.shards is None
-        return cls(0 if first else 1, task=task, said=[] if first else list(task.said))
+        return cls(0 if first else 1, task=task, agreed=[] if first else list(task.agreed))
 
     def from_rank_zero(self, work: Callable[[], Value]) -> Value:
         """Return the result of ``work`` in the first task, and in the others what it was there."""
         if self.rank:
-            value: Value = self.said.pop(0)
+            value: Value = self.agreed.pop(0)
         else:
-            self.said.append(value := work())
+            self.agreed.append(value := work())
         return value
 
     @contextmanager
@@ -129,9 +129,9 @@ class TaskGroup(ProcessGroup):
         missing = self.from_rank_zero(lambda: self._left(left))
         if not self.rank:
             if len(missing) > 1:
-                raise ShardsLeft(self.said)
+                raise ShardsLeft(self.agreed)
             yield missing
-        elif self.said:  # shards that were complete before
+        elif self.agreed:  # shards that were complete before
             yield []
         else:
             yield self.task.shards or []
@@ -139,8 +139,8 @@ class TaskGroup(ProcessGroup):
 
     def _left(self, left: Callable[[], Sequence[int]]) -> Sequence[int]:
         """Return the missing shards; wait for the files of shards that are known to be written."""
-        here = len(self.said) == len(self.task.said) - 1
-        written = set(self.task.said[-1]) if here else set()
+        here = len(self.agreed) == len(self.task.agreed) - 1
+        written = set(self.task.agreed[-1]) if here else set()
         until = time.monotonic() + LATE
         while written.intersection(missing := left()) and time.monotonic() < until:
             time.sleep(1)

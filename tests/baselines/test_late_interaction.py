@@ -74,10 +74,12 @@ def rows(tokenizer: Path, texts: Sequence[str], length: int) -> list[np.ndarray]
 
 def keyed(model: TokenEncoder, tokenizer: Path, tower: int) -> Tensor:
     """The vectors of all queries or passages, in the order of the texts."""
-    texts, length = (QUERIES, model.about.lengths[0]) if tower == QUERY else (PASSAGES, model.about.lengths[1])
+    texts, length = (
+        (QUERIES, model.interaction.lengths[0]) if tower == QUERY else (PASSAGES, model.interaction.lengths[1])
+    )
     (chunk,) = chunks(*flatten(rows(tokenizer, texts, length)), 10_000, 0, tower=tower)
     with torch.no_grad():
-        vectors = model.vectors(chunk).unflatten(1, (-1, model.about.dimensions + 1))
+        vectors = model.vectors(chunk).unflatten(1, (-1, model.interaction.dimensions + 1))
     return torch.empty_like(vectors).index_copy_(0, chunk.rows, vectors)
 
 
@@ -89,7 +91,7 @@ def states(model: TokenEncoder, ids: Sequence[int]) -> Tensor:
 
 def textbook(model: TokenEncoder, tokenizer: Path) -> Tensor:
     """The scores (q, p) from the equations of the papers, with loops."""
-    read, about = load_tokenizer(tokenizer), model.about
+    read, about = load_tokenizer(tokenizer), model.interaction
     layer: Any = model.query.head[0]
     weight, bias = layer.linear.weight.detach(), layer.linear.bias
     bias = torch.zeros(len(weight)) if bias is None else bias.detach()
@@ -144,7 +146,7 @@ def test_the_loss_is_the_negative_log_likelihood_of_the_positive(tokenizer: Path
     for query, place in enumerate(positive.tolist()):
         there = [passage for passage in range(4) if not known[query, passage]]
         wanted -= float(scores[query, place] - torch.logsumexp(scores[query, there], 0)) / 3
-    loss = InteractionLoss(model.about.dimensions, temperature)
+    loss = InteractionLoss(model.interaction.dimensions, temperature)
     queries, passages = (keyed(model, tokenizer, tower).flatten(1) for tower in (QUERY, PASSAGE))
     assert float(loss(queries, passages, positive, known)) == pytest.approx(wanted, rel=0, abs=1e-9)
 
@@ -152,7 +154,10 @@ def test_the_loss_is_the_negative_log_likelihood_of_the_positive(tokenizer: Path
 @pytest.mark.parametrize("label", METHODS)
 def test_the_gradient_cache_gives_the_gradient_of_the_whole_batch(tokenizer: Path, label: str) -> None:
     model, loss = encoder(tokenizer, label), InteractionLoss(METHODS[label]["dimensions"])
-    texts = rows(tokenizer, QUERIES, model.about.lengths[0]), rows(tokenizer, PASSAGES, model.about.lengths[1])
+    texts = (
+        rows(tokenizer, QUERIES, model.interaction.lengths[0]),
+        rows(tokenizer, PASSAGES, model.interaction.lengths[1]),
+    )
     positive = torch.tensor([0, 1, 2])
 
     def parts(budget: int) -> list[Chunk]:
@@ -165,7 +170,7 @@ def test_the_gradient_cache_gives_the_gradient_of_the_whole_batch(tokenizer: Pat
         return [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
 
     model.zero_grad()
-    vectors = torch.empty(7, model.about.most * (model.about.dimensions + 1), dtype=torch.float64)
+    vectors = torch.empty(7, model.interaction.most * (model.interaction.dimensions + 1), dtype=torch.float64)
     for chunk in parts(10_000):
         vectors = vectors.index_copy(0, chunk.rows, model.vectors(chunk))
     loss(vectors[:3], vectors[3:], positive).backward()
@@ -193,7 +198,7 @@ def test_a_saved_encoder_is_loaded_as_it_was(tokenizer: Path, tmp_path: Path, la
     model = encoder(tokenizer, label).float()
     save_token_encoder(model, tmp_path, tokenizer)
     again = load_token_encoder(tmp_path).eval()
-    assert replace(again.about) == model.about
+    assert replace(again.interaction) == model.interaction
     for tower in (QUERY, PASSAGE):
         assert torch.equal(keyed(model, tokenizer, tower), keyed(again, tmp_path, tower))
     assert (tmp_path / "modules.json").exists() == (label == "colbert")
@@ -276,6 +281,6 @@ def test_the_loss_of_sentence_transformers_is_equal(
     read = [theirs.preprocess(texts, task=task) for texts, task in zip(marked, ("query", "document"), strict=True)]
     with torch.no_grad():
         wanted = loss([{**read[0], "task": "query"}, {**read[1], "task": "document"}])
-    ours = InteractionLoss(model.about.dimensions, temperature=0.5)
+    ours = InteractionLoss(model.interaction.dimensions, temperature=0.5)
     queries, passages = (keyed(model, tokenizer, tower).flatten(1) for tower in (QUERY, PASSAGE))
     assert float(ours(queries, passages[:3], torch.arange(3))) == pytest.approx(float(wanted), abs=1e-5)

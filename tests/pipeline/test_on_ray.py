@@ -45,13 +45,13 @@ def test_tasks_compute_their_shards_and_the_first_goes_on_behind_them() -> None:
     with pytest.raises(ShardsLeft) as left:
         stage(TaskGroup.of(ShardTask()))
     assert (written["a"], written["b"]) == ({0}, set()), "a single shard is not worth a task"
-    said = left.value.said
-    assert said == ["about a", [0], "about b", [0, 1, 2]]
+    agreed = left.value.agreed
+    assert agreed == ["about a", [0], "about b", [0, 1, 2]]
     for shards in ([2], [0, 1]):
         with pytest.raises(NotRankZero):
-            stage(TaskGroup.of(ShardTask(said, shards)))
+            stage(TaskGroup.of(ShardTask(agreed, shards)))
     assert written["b"] == {0, 1, 2}
-    assert stage(TaskGroup.of(ShardTask(said))) == "done"
+    assert stage(TaskGroup.of(ShardTask(agreed))) == "done"
     assert looked == [0] * 4
 
 
@@ -116,10 +116,10 @@ def test_a_recipe_has_the_ids_and_bytes_of_a_run_without_ray(
     assert contents(tmp_path / "ray") == contents(tmp_path / "out")
     out, err = capfd.readouterr()
     assert err == ""
-    said = (
+    printed = (
         r"\[[a-z0-9.]+\] (starts|done in 0:\d\d)|7 stages, 0 of them reused from .*||" + re.escape(str(tmp_path)) + ".*"
     )
-    assert [line for line in out.splitlines() if not re.fullmatch(said, line)] == [], "something of Ray's is printed"
+    assert [line for line in out.splitlines() if not re.fullmatch(printed, line)] == [], "something of Ray's is printed"
     assert out.index("[bm25] starts") < out.index("[plain] done"), "what does not wait for another runs beside it"
     (manifest,) = (tmp_path / "ray" / "artifacts" / "toy_corpus").glob("*/manifest.json")
     assert read_json(manifest)["wall_seconds"] > 0

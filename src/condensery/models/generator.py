@@ -200,7 +200,7 @@ def load_generator(
         UserError: the model cannot be loaded, is not a sequence-to-sequence model, does not define the start token of its
             decoder, or has no matching tokenizer.
     """
-    with _said(key, source, "cannot load", _ADVICE):
+    with _user_error(key, source, "cannot load", _ADVICE):
         about = check_config(config_content(source, revision), config_name(source), encoder=False)
         if "model_type" in about and about["model_type"] not in CONFIG_MAPPING:
             family = shown(about["model_type"])
@@ -215,7 +215,7 @@ def load_generator(
         if not hasattr(config, name):
             raise UserError(f"{key}: the config of {str(source)!r}, a {config.model_type} model, has no {name}")
         setattr(config, name, value)
-    with _said(key, source, "cannot load", _ADVICE):
+    with _user_error(key, source, "cannot load", _ADVICE):
         model: Any = load_weights(
             AutoModelForSeq2SeqLM,
             source,
@@ -226,7 +226,7 @@ def load_generator(
             dtype=DTYPES[precision],
         ).eval()
     _check_tokens(model, source, key)
-    with _said(key, source, "cannot read the tokenizer of", "save the model's own tokenizer beside it"):
+    with _user_error(key, source, "cannot read the tokenizer of", "save the model's own tokenizer beside it"):
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     check_tokenizer(tokenizer, f"{key}: {str(source)!r}")
     # for a folder without a tokenizer, transformers creates an empty one
@@ -237,7 +237,7 @@ def load_generator(
             f"{key}: {str(source)!r} has a tokenizer of {len(tokenizer)} tokens, but the model knows"
             f" {model.get_input_embeddings().num_embeddings}; save the model's own tokenizer beside it"
         )
-    with _said(key, source, "cannot write with", "its config.json describes another model than its weights are"):
+    with _user_error(key, source, "cannot write with", "its config.json describes another model than its weights are"):
         _try_out(model)
     return Generator(model, tokenizer)
 
@@ -246,7 +246,7 @@ _ADVICE = "give a folder with a checkpoint, or a hub name that this machine can 
 
 
 @contextmanager
-def _said(key: str, source: str | Path, what: str, advice: str) -> Iterator[None]:
+def _user_error(key: str, source: str | Path, what: str, advice: str) -> Iterator[None]:
     """Context manager. Raises any exception as a ``UserError``; transformers raises a dozen types for broken files."""
     try:
         with quiet():

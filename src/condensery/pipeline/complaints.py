@@ -8,7 +8,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from condensery.errors import SHOWN, StageError, UserError, of_the_disk, said_within
+from condensery.errors import SHOWN, StageError, UserError, message_within, of_the_disk
 
 
 class Stopped(BaseException):
@@ -22,8 +22,8 @@ def in_one_line(error: BaseException) -> str | None:
         return "error: " + shortened(" ".join(str(error).split()))
     if isinstance(error, StageError):
         return str(error)
-    if isinstance(error, HydraException | OmegaConfBaseException) and (said := said_within(error)):
-        return in_one_line(said)
+    if isinstance(error, HydraException | OmegaConfBaseException) and (message := message_within(error)):
+        return in_one_line(message)
     if isinstance(error, HydraException | OmegaConfBaseException) or _raised_in_hydra(error):
         return "error: " + shortened(_of_hydra(error))
     if isinstance(error, MarkedYAMLError):

@@ -53,7 +53,7 @@ class Failure:
     reason: str  # the error in one line
 
 
-class Lost(NamedTuple):
+class FailedStage(NamedTuple):
     """Why a stage has no artifact: the stage that failed, which is this stage or one that it depends on, and the reason."""
 
     stage: str
@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
     """The failures of stages, and the stages without an artifact because of them, by name."""
 
     failures: Mapping[str, Failure]
-    lost: Mapping[str, Lost]
+    failed_stages: Mapping[str, FailedStage]
 
 
 def execute(graph: Graph, store: Store, states: Mapping[str, State], runtime: Runtime) -> Outcome:
@@ -85,7 +85,7 @@ def execute(graph: Graph, store: Store, states: Mapping[str, State], runtime: Ru
         run.in_this_process()
     elif run.left():
         run.in_workers()
-    return Outcome(run.failures, run.lost() if run.failures else {})
+    return Outcome(run.failures, run.failed_stages() if run.failures else {})
 
 
 def warn(graph: Graph, store: Store, names: Iterable[str] | None = None) -> None:
@@ -168,10 +168,10 @@ class _Run:
         """Return the stages that are not finished and can still be made."""
         return self.graph.nodes.keys() - self.done - causes(self.graph, self.failures).keys()
 
-    def lost(self) -> dict[str, Lost]:
+    def failed_stages(self) -> dict[str, FailedStage]:
         """Return the stages that failed or could not be started, unless they have an artifact of an earlier run."""
         return {
-            name: Lost(cause, self.failures[cause].reason)
+            name: FailedStage(cause, self.failures[cause].reason)
             for name, cause in causes(self.graph, self.failures).items()
             if not self.store.sound(self.graph.nodes[name])
         }
@@ -218,8 +218,8 @@ class _Run:
             return
         self.done.add(node.name)
         seconds = time.monotonic() - self.started[node.name]
-        said = f"done in {clock(seconds)}" if result else "computed by another process"
-        print(f"[{node.name}] {said}", flush=True)
+        message = f"done in {clock(seconds)}" if result else "computed by another process"
+        print(f"[{node.name}] {message}", flush=True)
         warn(self.graph, self.store, [node.name])
         check_data(self.graph, self.store, [node.name], self.done)
 

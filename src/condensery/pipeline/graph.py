@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from condensery.errors import MissingDataError, UserError, close_to, listed, said_within
+from condensery.errors import MissingDataError, UserError, close_to, listed, message_within
 from condensery.pipeline.config import RootConfig
 from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
@@ -242,12 +242,12 @@ class _Builder:
                 missing = str(error)
         return known, missing
 
-    def _of_own_backbone(self, name: str, said: str) -> str:
+    def _of_own_backbone(self, name: str, message: str) -> str:
         """Return an error message about ``backbone``, with the stage's own key where the stage has its own backbone."""
-        key, separator, rest = said.partition(": ")
+        key, separator, rest = message.partition(": ")
         group, _, field = key.partition(".")
         if group != "backbone" or field not in (self.overrides[name].get("backbone") or {}):
-            return said
+            return message
         return f"{self._written(name, (group, field))}{separator}{rest}"
 
     def _kind(self, name: str) -> str:
@@ -362,8 +362,8 @@ class _Builder:
             missing = text.partition("Missing mandatory value: ")[2]
             if missing:
                 raise needs_value(missing) from None
-            said = said_within(error)
-            raise UserError(f"{error.full_key or '.'.join(keys)}: {said or text}") from None
+            message = message_within(error)
+            raise UserError(f"{error.full_key or '.'.join(keys)}: {message or text}") from None
 
 
 def artifact_id(node: Node, version: int) -> str:

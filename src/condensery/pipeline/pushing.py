@@ -101,8 +101,8 @@ def _pushed(artifact: Artifact, name: str, private: bool, card: str) -> str:
         )
         hub.upload_file(repo_id=name, path_or_fileobj=card.encode(), path_in_repo=CARD, commit_message="Model card")
     except Exception as error:  # errors of the network and of the hub: the library raises a dozen types
-        said = " ".join(str(error).split())[:200] or type(error).__name__
+        cause = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"{KEY}: {name} was not written ({said}); what the run made is at hand, and the same command goes on from there"
+            f"{KEY}: {name} was not written ({cause}); what the run made is at hand, and the same command goes on from there"
         ) from None
     return f"is at https://huggingface.co/{name}" + (" (private)" if private else "")

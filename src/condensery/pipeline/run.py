@@ -100,8 +100,8 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         starts = read(cfg)
     except MissingDataError as error:
         whole, small = study.with_data(error.by_name)
-        said = f"{error.missing}; or have them downloaded: {whole}; for a first look on a CPU: {small}"
-        raise (UserError(said) if whole else error) from None
+        message = f"{error.missing}; or have them downloaded: {whole}; for a first look on a CPU: {small}"
+        raise (UserError(message) if whole else error) from None
     graph, config, to_choose = starts.graphs[0], starts.configs[0], False
     store = Store(graph.root.output_root)
     if len(starts.graphs) > 1:
@@ -169,8 +169,8 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         announce(graph, store, states)
     if not job:
         runtime = replace(runtime, group=folder.name)
-    failures, lost = execute(graph, store, states, runtime)
-    rows, faults = report.write(graph, store, folder, lost, job.overrides if job else None)
+    failures, failed_stages = execute(graph, store, states, runtime)
+    rows, faults = report.write(graph, store, folder, failed_stages, job.overrides if job else None)
     if not job and not failures and not faults:
         asking.finish(graph, folder)
     measured = [row for row in rows if not row.failed]

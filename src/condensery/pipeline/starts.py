@@ -103,8 +103,8 @@ class Starts:
         table = {"rows": stages, "baseline": baseline and self._label(baseline, at)}
         root = first.root.model_copy(update={"table": first.root.table.model_copy(update=table)})
         unmeasured = {self._label(row, at): name for row, name in first.unmeasured.items()}
-        said = "" if chosen is None else self._said(at, store)
-        return replace(first, root=root, nodes=nodes, rows=rows, unmeasured=unmeasured, choice=said)
+        message = "" if chosen is None else self._message(at, store)
+        return replace(first, root=root, nodes=nodes, rows=rows, unmeasured=unmeasured, choice=message)
 
     def _label(self, row: str, at: int) -> str:
         """Return the label of a row; a row that every checkpoint has is marked with the checkpoint's name."""
@@ -138,7 +138,7 @@ class Starts:
         """Return each checkpoint's result on the queries by which one checkpoint is chosen."""
         return [Artifact(store.path(graph.nodes[_choose(graph).by])).manifest["metrics"] for graph in self.graphs]
 
-    def _said(self, at: int, store: Store) -> str:
+    def _message(self, at: int, store: Store) -> str:
         """Return a line with the results by which the checkpoint was chosen."""
         found, label = self._found(store), self.labels[at]
         if found[at]["by"] is None:

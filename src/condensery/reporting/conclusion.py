@@ -82,9 +82,9 @@ def conclusion(
         different collections, splits or sets of queries, and for a row without per-query values.
     """
     lines = lines_of(rows, kinds)
-    metric, measured, systems, said = lines.metric, lines.measured, lines.systems, lines.left_out
+    metric, measured, systems, left_out = lines.metric, lines.measured, lines.systems, lines.left_out
     if len(systems) < 2:
-        return said.lstrip()
+        return left_out.lstrip()
     best = _best(systems)
     reference = _reference(systems, best, measured, baseline)
     other = reference if reference != best else _best(systems, but=[best])
@@ -98,7 +98,7 @@ def conclusion(
     return (
         _on_the_best(systems[best], systems[other], reference == best, metric, p, level, queries)
         + _on_dense(systems, {best, other})
-        + said
+        + left_out
     )
 
 

@@ -286,8 +286,8 @@ def _sources(rows: Sequence[Row], jobs: Sequence[JobSection]) -> list[list[Cell]
             at, measured = made[row.artifact]
             job = jobs[at]
             run = (f"#config-{at}", job.label or "this one") if job.config else job.label
-            behind = {stage: _place_of_curves(job, stage) for stage in _ancestors(measured, job.artifacts)}
-            curves = next(((f"#{place}", stage) for stage, place in behind.items() if place in shown), "")
+            curves_of = {stage: _place_of_curves(job, stage) for stage in _ancestors(measured, job.artifacts)}
+            curves = next(((f"#{place}", stage) for stage, place in curves_of.items() if place in shown), "")
         seed = MISSING if row.seed is None else str(row.seed)
         place = f"{row.collection or MISSING}, {row.split}"
         lines.append([row.name, seed, place, ("code", row.artifact), run, curves, "failed" if row.failed else ""])

@@ -74,8 +74,8 @@ def recommendation(
     near = [at for at in order if at == highest or p_of[at] >= level]
     use = next(at for at in near if not any(words.mean(other) > words.mean(at) for other in order[: order.index(at)]))
     on_training = [words.on_training(at, baseline, tested) for at in sorted(order)]
-    said = [*on_training, words.on_use(use, order[0]), words.on_highest(highest, use, p_of), words.on_bias()]
-    return Recommendation(lines.systems[use].name, " ".join(filter(None, (*said, lines.left_out.strip()))))
+    sentences = [*on_training, words.on_use(use, order[0]), words.on_highest(highest, use, p_of), words.on_bias()]
+    return Recommendation(lines.systems[use].name, " ".join(filter(None, (*sentences, lines.left_out.strip()))))
 
 
 class _Words:
@@ -188,13 +188,13 @@ def unmeasured(made: Mapping[str, Made]) -> Recommendation:
     last = (joined or list(made))[-1]
     use = next(row for row, one in made.items() if one.parts == made[last].parts)
     choices = list({choice(one.kept): one.kept for one in made.values() if one.kept is not None}.values())
-    said = ["No query of this split is judged, so no row is measured."]
+    sentences = ["No query of this split is judged, so no row is measured."]
     if any(kept["by"] == HELD_OUT for kept in choices):
-        said.append("What is kept of training was chosen by a proxy, which passage a sentence was cut out of.")
-    said += [f"{choice(kept)}." for kept in choices]
+        sentences.append("What is kept of training was chosen by a proxy, which passage a sentence was cut out of.")
+    sentences += [f"{choice(kept)}." for kept in choices]
     cost = f", after {_duration(made[use].seconds)} of training" if made[use].trained else ""
     why = ": BM25 and a retriever joined nearly always find more than either" if len(made[use].parts) > 1 else ""
-    return Recommendation(use, " ".join([*said, f"Use {use}{cost}{why}."]))
+    return Recommendation(use, " ".join([*sentences, f"Use {use}{cost}{why}."]))
 
 
 def _queries(number: int) -> str:

@@ -91,7 +91,7 @@ def read_relabelled(paths: Sequence[Path], collection: Collection, split: str) -
     if not paths:
         return NOTHING
     positives = collection.qrels(split).positives()
-    said: dict[int, tuple[bool, str]] = {}
+    judged: dict[int, tuple[bool, str]] = {}
     for path in paths:
         for place, cells in sheet_rows(path, (QUERY, PASSAGE, RELEVANT), (QUERY_TEXT, PASSAGE_TEXT)):
             word = bare(cells[2]).casefold()
@@ -108,19 +108,19 @@ def read_relabelled(paths: Sequence[Path], collection: Collection, split: str) -
                     f'{place}: column "{QUERY}": the split {split!r} judges no passage relevant to {shown(cells[0])!r}'
                 )
             pair, yes = (query << 32) + passage, ANSWERS[word]
-            other = said.get(pair, (yes, ""))
+            other = judged.get(pair, (yes, ""))
             if not yes and passage in positives[query]:
                 other = True, f"the split {split!r}"
             if other[0] != yes:
                 raise UserError(
                     f'{place}: column "{RELEVANT}": {word} for {shown(cells[1])!r} contradicts {other[1]}; decide for one'
                 )
-            said[pair] = yes, other[1] or place
-    if not said:
+            judged[pair] = yes, other[1] or place
+    if not judged:
         names = ", ".join(map(str, paths))
         raise UserError(f'{names}: nothing is judged; write yes or no into the column "{RELEVANT}"')
     return Relabelled(
-        *(np.array(sorted(pair for pair in said if said[pair][0] == yes), np.int64) for yes in (True, False))
+        *(np.array(sorted(pair for pair in judged if judged[pair][0] == yes), np.int64) for yes in (True, False))
     )
 
 

@@ -230,7 +230,7 @@ class Artifact:
 
     def all_warnings(self) -> list[str]:
         """Return the warnings of this artifact and of all its ancestors, without duplicates."""
-        return list(dict.fromkeys(text for artifact in self.behind() for text in artifact.warnings))
+        return list(dict.fromkeys(text for artifact in self.ancestors() for text in artifact.warnings))
 
     def inputs(self, field: str) -> list["Artifact"]:
         """Return the artifacts that the field ``field`` of the stage's config named."""
@@ -243,13 +243,13 @@ class Artifact:
 
     def ancestor(self, product: str) -> "Artifact | None":
         """Return the nearest artifact whose product is ``product``, breadth first from this artifact itself, or None."""
-        return next((artifact for artifact in self.behind() if artifact.manifest["makes"] == product), None)
+        return next((artifact for artifact in self.ancestors() if artifact.manifest["makes"] == product), None)
 
     def parents(self) -> list["Artifact"]:
         """Return the artifacts that this artifact was computed from directly."""
         return [parent for field in self.manifest["inputs"] for parent in self.inputs(field)]
 
-    def behind(self) -> Iterator["Artifact"]:
+    def ancestors(self) -> Iterator["Artifact"]:
         """Yield this artifact and all its ancestors, each once, breadth first."""
         found = [self]
         for artifact in found:  # the list grows during the loop

@@ -42,8 +42,8 @@ def judged(config: Any, corpus: Artifact) -> Fault:
         )
     wanted = getattr(config, "train_queries", None)
     if wanted is not None and wanted > len(relevant):
-        said = f"{wanted:,}, but the split {config.split} has {len(relevant):,} judged queries; null takes all"
-        return "train_queries", said
+        message = f"{wanted:,}, but the split {config.split} has {len(relevant):,} judged queries; null takes all"
+        return "train_queries", message
     return None
 
 
@@ -133,8 +133,8 @@ def enough_passages(config: Any, corpus: Artifact) -> Fault:
         most = max(most, int(NoNegatives.of(collection, relevant).numbers(np.fromiter(relevant, np.int64)).max()))
     if passages >= config.negatives_per_query + most:
         return None
-    said = f"{config.negatives_per_query}, but of {passages:,} passages up to {most:,} are no negative of a query"
-    return "negatives_per_query", said
+    message = f"{config.negatives_per_query}, but of {passages:,} passages up to {most:,} are no negative of a query"
+    return "negatives_per_query", message
 
 
 def of_these_queries(config: Any, negatives: Artifact) -> Fault:
@@ -155,8 +155,8 @@ def same_passages(config: Any, queries: Artifact) -> Fault:
     searched = corpus.manifest["metrics"]["passages"] if corpus else passages
     if passages == searched:
         return None
-    said = f"{config.text_queries} was made of {passages:,} passages, and {searched:,} are searched;"
-    return "text_queries", f"{said} make it of these (stage.passages.grouping=collection)"
+    message = f"{config.text_queries} was made of {passages:,} passages, and {searched:,} are searched;"
+    return "text_queries", f"{message} make it of these (stage.passages.grouping=collection)"
 
 
 def examples(config: Any, sentences: Artifact) -> Fault:

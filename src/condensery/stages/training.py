@@ -108,7 +108,7 @@ def run_training(
     used = equipment(module, config.precision, device, processes(), context.runtime.compile)
     first = first_step(context.folder)
     print(f"[{context.stage_name}] trains on {used}", flush=True)
-    warnings = [*unsuited(module, config, context.stage_name), *headless(module, config, context.stage_name)]
+    warnings = [*unsuited(module, config, context.stage_name), *new_head_warning(module, config, context.stage_name)]
     for warning in warnings:
         print(f"[{context.stage_name}] Warning: {warning}", flush=True)
     if first:
@@ -160,7 +160,7 @@ def unsuited(module: TrainingModule, config: OptimisedStageConfig, stage: str) -
     return found
 
 
-def headless(module: TrainingModule, config: OptimisedStageConfig, stage: str) -> list[str]:
+def new_head_warning(module: TrainingModule, config: OptimisedStageConfig, stage: str) -> list[str]:
     """Return a warning, as a sentence, if pre-training continues from a Condenser with a new head instead of its own.
 
     The papers continue pre-training with the backbone and the head (Gao and Callan 2021b, §4.1). Condenser pre-training

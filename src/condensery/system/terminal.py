@@ -40,9 +40,9 @@ def check_arguments(arguments: Sequence[str]) -> None:
                 ) from None
             byte = ord(argument[error.start])
             what = f"byte 0x{byte - 0xDC00:02x}" if 0xDC80 <= byte <= 0xDCFF else "half a character"
-            said = f"{key}: not valid UTF-8 ({what} in {value!r})" if value else f"{key!r}: not valid UTF-8 ({what})"
+            message = f"{key}: not valid UTF-8 ({what} in {value!r})" if value else f"{key!r}: not valid UTF-8 ({what})"
             raise UserError(
-                f"{said}; type it in UTF-8: is that what your terminal sends? (a file with such a name must be renamed)"
+                f"{message}; type it in UTF-8: is that what your terminal sends? (a file with such a name must be renamed)"
             ) from None
 
 

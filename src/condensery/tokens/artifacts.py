@@ -132,8 +132,8 @@ def unknown_words(stores: Mapping[str, TokenStore], unknown: int) -> dict[str, l
     for name, store in stores.items():
         share = store.share_of(unknown)
         if share > MOST_UNKNOWN:
-            said = f"{share:.0%} of the {store.token_count:,} tokens of {name} are unknown to the tokenizer ([UNK])"
-            warnings.append(f"{said}; is it one for this language, writing and punctuation? (backbone.tokenizer)")
+            message = f"{share:.0%} of the {store.token_count:,} tokens of {name} are unknown to the tokenizer ([UNK])"
+            warnings.append(f"{message}; is it one for this language, writing and punctuation? (backbone.tokenizer)")
     return {"warnings": warnings} if warnings else {}
 
 

@@ -50,8 +50,8 @@ class Coverage:
                 if trained
                 else "it may drop marks that are letters in this language; take another (backbone.tokenizer)"
             )
-            said = f"{self.merged:.1%} of the words of the texts get the token ids of another word"
-            lines.append(f"{said} (as {' and '.join(self.examples)}); {key}")
+            message = f"{self.merged:.1%} of the words of the texts get the token ids of another word"
+            lines.append(f"{message} (as {' and '.join(self.examples)}); {key}")
         return lines
 
     def metrics(self, trained: bool) -> dict[str, Any]:

@@ -44,9 +44,9 @@ def in_processes(number: int, work: Callable[[Share], Any]) -> list[Any]:
                 _begin, arguments, nprocs=number, start_method="fork" if forked else "spawn"
             )
         except (multiprocessing.ProcessExitedException, multiprocessing.ProcessRaisedException) as error:
-            said = [path.read_text() for path in sorted(folder.glob("*.failed"))]
+            messages = [path.read_text() for path in sorted(folder.glob("*.failed"))]
             hint = "" if forked else '; in a script call it under `if __name__ == "__main__":`'
-            raise ProcessError(said[0] if said else f"a process ended{hint}: {one_line(error)}") from None
+            raise ProcessError(messages[0] if messages else f"a process ended{hint}: {one_line(error)}") from None
         except (pickle.PicklingError, AttributeError, TypeError) as error:  # a process that is spawned gets a copy
             raise UserError(
                 f"check_gradients: processes=2 sends the loss and the encoders to other processes, and: {one_line(error)};"

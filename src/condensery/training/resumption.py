@@ -34,9 +34,9 @@ def check_same(saved: Mapping[str, Plain], here: Mapping[str, Plain], what: str)
     """
     for name, value in here.items():
         if name in saved and saved[name] != value:
-            said = name.removeprefix("batches.")
+            entry = name.removeprefix("batches.")
             raise UserError(
-                f"the checkpoint was written with other {what} ({said} {saved[name]}, here {value}); {_ANEW}"
+                f"the checkpoint was written with other {what} ({entry} {saved[name]}, here {value}); {_ANEW}"
             )
 
 

@@ -85,8 +85,8 @@ class Refresh(pl.Callback):
             shutil.rmtree(self.batches.place(refresh) / INDEX, ignore_errors=True)
             for number in range(first_step(self.stage) // self.batches.every):
                 shutil.rmtree(self.batches.place(number), ignore_errors=True)
-            said = f"negatives of {len(chosen):,} queries mined again in {time.monotonic() - since:,.0f} s"
-            print(f"[{self.label}] step {trainer.global_step:,}: {said}", flush=True)
+            message = f"negatives of {len(chosen):,} queries mined again in {time.monotonic() - since:,.0f} s"
+            print(f"[{self.label}] step {trainer.global_step:,}: {message}", flush=True)
 
     def _mine(self, module: Any, refresh: int, chosen: Ids, group: ProcessGroup) -> None:
         """Write the ``depth`` best negatives of the training queries ``chosen`` (n,) into the folder of the refresh."""

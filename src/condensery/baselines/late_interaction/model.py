@@ -44,7 +44,7 @@ class Interaction:
         whole: coil only: dimensions of the vector of [CLS], a multiple of ``dimensions``; 0 = [CLS] has no vector.
         mask: id of [MASK].
         markers: colbert only: ids of [D] and [Q]; empty for the other methods.
-                left_out: ids of tokens without a vector: punctuation marks in passages (colbert), or special tokens (coil).
+        left_out: ids of tokens without a vector: punctuation marks in passages (colbert), or special tokens (coil).
     """
 
     method: Method
@@ -74,36 +74,36 @@ class TokenEncoder(BiEncoder):
 
     Args:
         encoder: the backbone; its ``head`` maps states (k, h) to vectors (k, d).
-        about: which tokens of a text have a vector.
+        interaction: which tokens of a text have a vector.
         whole: coil only: maps the states of [CLS] (b, h) to their longer vectors; empty or None = [CLS] has no vector.
     """
 
     left_out: Tensor
 
-    def __init__(self, encoder: Encoder, about: Interaction, whole: nn.Sequential | None = None) -> None:
+    def __init__(self, encoder: Encoder, interaction: Interaction, whole: nn.Sequential | None = None) -> None:
         super().__init__(encoder)
-        self.about, self.whole = about, nn.Sequential() if whole is None else whole
-        self.register_buffer("left_out", torch.tensor(about.left_out, dtype=torch.long), persistent=False)
+        self.interaction, self.whole = interaction, nn.Sequential() if whole is None else whole
+        self.register_buffer("left_out", torch.tensor(interaction.left_out, dtype=torch.long), persistent=False)
 
     def keyed(self, chunk: Chunk) -> Tensor:
         """Return the vectors of each row with their keys as last coordinate, (b, v, d + 1); key ``UNUSED`` = no vector."""
-        about, query = self.about, chunk.tower == QUERY
-        if about.markers:
+        interaction, query = self.interaction, chunk.tower == QUERY
+        if interaction.markers:
             chunk = self._marked(chunk)
         layout = PackedLayout(chunk)
         states = layout.tokens.pad(self.query(layout)[0])  # (b, t, h)
         ids, used = chunk.input_ids, chunk.attention_mask  # (b, t) each
-        if about.method == "me_bert":
-            states, used = states[:, : 1 if query else about.first], used[:, : 1 if query else about.first]
-        elif about.method == "coil" or not query:
+        if interaction.method == "me_bert":
+            states, used = states[:, : 1 if query else interaction.first], used[:, : 1 if query else interaction.first]
+        elif interaction.method == "coil" or not query:
             used = used & ~torch.isin(ids, self.left_out)
         vectors = wide(self.query.head(states))  # (b, v, d)
-        if about.method == "colbert":
+        if interaction.method == "colbert":
             vectors = nn.functional.normalize(vectors, dim=-1)
-        keys = ids if about.method == "coil" else torch.zeros_like(used, dtype=torch.long)
+        keys = ids if interaction.method == "coil" else torch.zeros_like(used, dtype=torch.long)
         keys = keys.masked_fill(~used, UNUSED)  # (b, v)
         if len(self.whole):
-            pieces = wide(self.whole(states[:, 0])).unflatten(1, (-1, about.dimensions))  # (b, pieces, d)
+            pieces = wide(self.whole(states[:, 0])).unflatten(1, (-1, interaction.dimensions))  # (b, pieces, d)
             own = self.query.model.config.vocab_size + torch.arange(pieces.shape[1], device=keys.device)
             vectors = torch.cat([pieces.to(vectors), vectors], dim=1)
             keys = torch.cat([own.expand(len(keys), -1), keys], dim=1)
@@ -111,20 +111,20 @@ class TokenEncoder(BiEncoder):
 
     def _marked(self, chunk: Chunk) -> Chunk:
         """Insert the marker after [CLS], and fill queries up with [MASK] (query augmentation, §3.2)."""
-        marker = chunk.input_ids.new_full((len(chunk), 1), self.about.markers[chunk.tower])
+        marker = chunk.input_ids.new_full((len(chunk), 1), self.interaction.markers[chunk.tower])
         ids = torch.cat([chunk.input_ids[:, :1], marker, chunk.input_ids[:, 1:]], dim=1)  # (b, t + 1)
         lengths = chunk.lengths + 1
         if chunk.tower == QUERY:
-            width = max(self.about.query_length, ids.shape[1])
+            width = max(self.interaction.query_length, ids.shape[1])
             ids = nn.functional.pad(ids, (0, width - ids.shape[1]))
-            ids = torch.where(torch.arange(width, device=ids.device) < lengths[:, None], ids, self.about.mask)
+            ids = torch.where(torch.arange(width, device=ids.device) < lengths[:, None], ids, self.interaction.mask)
             lengths = torch.full_like(lengths, width)
         return replace(chunk, input_ids=ids, lengths=lengths)
 
     def vectors(self, chunk: Chunk) -> Tensor:
         """Return the vectors of ``keyed`` as one row per text, (b, most * (d + 1)), for the gradient cache."""
         keyed = self.keyed(chunk)
-        missing = self.about.most - keyed.shape[1]
+        missing = self.interaction.most - keyed.shape[1]
         return nn.functional.pad(keyed, (0, 0, 0, missing), value=float(UNUSED)).flatten(1)
 
 

@@ -26,57 +26,59 @@ OWN, DENSE, WHOLE = "late_interaction.json", "1_Dense", "whole"  # what Interact
 MARKERS = {PASSAGE: "[D]", QUERY: "[Q]"}  # by the values of Chunk.tower
 
 
-def new_token_encoder(encoder: Encoder, about: Interaction, tokenizer: Path | str, seed: int) -> TokenEncoder:
+def new_token_encoder(encoder: Encoder, interaction: Interaction, tokenizer: Path | str, seed: int) -> TokenEncoder:
     """Return a token encoder: a backbone, followed by new layers with random weights.
 
     Args:
         encoder: the backbone. Layers that follow it are dropped.
-        about: method, sizes and lengths; this function adds the token ids.
+        interaction: method, sizes and lengths; this function adds the token ids.
         tokenizer: folder or hub name of the backbone's tokenizer.
         seed: seed of the new weights: those of the layers, and the embeddings of [Q] and [D].
     """
     torch.manual_seed(seed)
-    read, model = _tokenizer(tokenizer, about), encoder.model
+    read, model = _tokenizer(tokenizer, interaction), encoder.model
     ids: dict[str, Any] = {"mask": read.mask_token_id}
-    if about.method == "colbert":
+    if interaction.method == "colbert":
         markers = read.convert_tokens_to_ids([MARKERS[PASSAGE], MARKERS[QUERY]])
         model.resize_token_embeddings(max(*markers, model.config.vocab_size - 1) + 1, mean_resizing=False)
         signs = {*read.convert_tokens_to_ids(list(string.punctuation))} - {read.unk_token_id}
         ids |= {"markers": tuple(markers), "left_out": tuple(sorted(signs))}
-    elif about.method == "coil":
+    elif interaction.method == "coil":
         ids["left_out"] = tuple(sorted(read.all_special_ids))
-    about, hidden = replace(about, **ids), int(model.config.hidden_size)
-    head, whole = (head_of([_shape(about, hidden, size)] if size else []) for size in (about.dimensions, about.whole))
-    return TokenEncoder(Encoder(model, head=head), about, whole)
+    hidden, sizes = int(model.config.hidden_size), (interaction.dimensions, interaction.whole)
+    head, whole = (head_of([_shape(interaction, hidden, size)] if size else []) for size in sizes)
+    return TokenEncoder(Encoder(model, head=head), replace(interaction, **ids), whole)
 
 
-def _shape(about: Interaction, hidden: int, outputs: int) -> DenseShape:
+def _shape(interaction: Interaction, hidden: int, outputs: int) -> DenseShape:
     """Return the shape of a layer after the backbone; ColBERT's layer has no bias."""
-    return DenseShape(hidden, outputs, about.method != "colbert", "Identity")
+    return DenseShape(hidden, outputs, interaction.method != "colbert", "Identity")
 
 
-def _tokenizer(tokenizer: Path | str, about: Interaction) -> Any:
+def _tokenizer(tokenizer: Path | str, interaction: Interaction) -> Any:
     """Load a tokenizer. For ColBERT, it gets the tokens [Q] and [D], which absorb the space that follows them."""
     read = load_tokenizer(tokenizer)
     signs = [AddedToken(text, rstrip=True, normalized=False, special=True) for text in MARKERS.values()]
-    read.add_tokens(signs if about.method == "colbert" else [], special_tokens=True)
+    read.add_tokens(signs if interaction.method == "colbert" else [], special_tokens=True)
     return read
 
 
 def save_token_encoder(model: TokenEncoder, folder: Path, tokenizer: Path | str) -> None:
     """Save a token encoder. sentence-transformers opens that of ColBERT as ``MultiVectorEncoder``, with equal scores."""
-    about = model.about
+    interaction = model.interaction
     with quiet():
         model.query.model.save_pretrained(folder)
-    _tokenizer(tokenizer, about).save_pretrained(folder)
+    _tokenizer(tokenizer, interaction).save_pretrained(folder)
     for path, head in ((folder / DENSE, model.query.head), (folder / WHOLE, model.whole)):
         path.mkdir(exist_ok=True)
         save_head(head, [path] * len(head))
-    write_json(folder / OWN, asdict(about))
-    if about.method == "colbert":
-        sizes = int(model.query.model.config.hidden_size), about.dimensions
+    write_json(folder / OWN, asdict(interaction))
+    if interaction.method == "colbert":
+        sizes = int(model.query.model.config.hidden_size), interaction.dimensions
         signs, prefixes = list(string.punctuation), (f"{MARKERS[QUERY]} ", f"{MARKERS[PASSAGE]} ")
-        write_multi_vector(folder, sizes, (about.query_length, about.passage_length), prefixes, signs, DENSE)
+        write_multi_vector(
+            folder, sizes, (interaction.query_length, interaction.passage_length), prefixes, signs, DENSE
+        )
 
 
 def load_token_encoder(folder: Path) -> TokenEncoder:
@@ -85,13 +87,13 @@ def load_token_encoder(folder: Path) -> TokenEncoder:
     Raises:
         UserError: a file is missing or damaged, or has other tensors.
     """
-    about, encoder = read_record(folder / OWN, Interaction), load_encoder(folder)
-    largest = max(0, about.mask, *about.markers, *about.left_out)
-    if largest >= encoder.model.config.vocab_size or len(about.markers) != 2 * (about.method == "colbert"):
+    interaction, encoder = read_record(folder / OWN, Interaction), load_encoder(folder)
+    largest = max(0, interaction.mask, *interaction.markers, *interaction.left_out)
+    if largest >= encoder.model.config.vocab_size or len(interaction.markers) != 2 * (interaction.method == "colbert"):
         raise UserError(f"{folder / OWN}: its ids are not of this method and vocabulary; copy the checkpoint anew")
     hidden = int(encoder.model.config.hidden_size)
     encoder.head, whole = (
-        load_head([SavedDense(folder / name, _shape(about, hidden, size))] if size else [], hidden)
-        for name, size in ((DENSE, about.dimensions), (WHOLE, about.whole))
+        load_head([SavedDense(folder / name, _shape(interaction, hidden, size))] if size else [], hidden)
+        for name, size in ((DENSE, interaction.dimensions), (WHOLE, interaction.whole))
     )
-    return TokenEncoder(encoder, about, whole)
+    return TokenEncoder(encoder, interaction, whole)

@@ -56,7 +56,7 @@ class InteractionLoss(RetrievalLoss):
 class LateInteractionModule(BiEncoderModule):
     """Trains ColBERT, COIL or ME-BERT on ``TripleDataModule``, through the gradient cache.
 
-    The lengths of the data module are ``model.about.lengths``.
+    The lengths of the data module are ``model.interaction.lengths``.
 
     Args:
         model: the encoder of token vectors.
@@ -68,7 +68,7 @@ class LateInteractionModule(BiEncoderModule):
     loss: InteractionLoss
 
     def __init__(self, model: TokenEncoder, *, temperature: Positive = 1.0, **others: Any) -> None:
-        super().__init__(model, loss=InteractionLoss(model.about.dimensions, temperature), **others)
+        super().__init__(model, loss=InteractionLoss(model.interaction.dimensions, temperature), **others)
 
     def validated(self, sample: ValidationSample) -> dict[str, float]:
         """Return MRR@10 over a sample."""
@@ -78,9 +78,9 @@ class LateInteractionModule(BiEncoderModule):
 
     def described(self) -> Described:
         """Return what the model card says of the vectors."""
-        library = "sentence-transformers" if self.model.about.method == "colbert" else "condensery"
+        library = "sentence-transformers" if self.model.interaction.method == "colbert" else "condensery"
         text = Path(__file__).with_name("card.md")
-        return Described(text, {"about": self.model.about}, ["late-interaction"], library)
+        return Described(text, {"interaction": self.model.interaction}, ["late-interaction"], library)
 
     def _save(self, folder: Path, tokenizer: Path | str, lengths: tuple[int, int]) -> None:
         save_token_encoder(self.model, folder, str(tokenizer))
@@ -92,10 +92,10 @@ def finetune(config: FinetuneLateInteractionConfig, context: Context) -> dict[st
     training = training_queries(config, context, collection)
     by_text = left_out_by_text(training.by_text, context.stage_name)
     lengths = config.query_length, config.passage_length
-    about = Interaction(config.method, config.dimensions, *lengths, config.first, config.whole)
+    interaction = Interaction(config.method, config.dimensions, *lengths, config.first, config.whole)
     backbone = initial_towers(config, context, tokens.vocabulary, separate=False).passage
-    model = new_token_encoder(backbone, about, context.input("tokenizer"), config.seed)
-    sizes: dict[str, Any] = dict(zip(("query_length", "passage_length"), model.about.lengths, strict=True))
+    model = new_token_encoder(backbone, interaction, context.input("tokenizer"), config.seed)
+    sizes: dict[str, Any] = dict(zip(("query_length", "passage_length"), model.interaction.lengths, strict=True))
     sizes |= {"batch_size": config.batch_size, "chunk_tokens": config.budget, "workers": context.runtime.workers}
     sizes["negatives_per_query"] = config.negatives_per_query if config.negatives or config.labels else 0
     data = TripleDataModule(tokens, context.input("tokenizer"), training=training, seed=config.seed, **sizes)

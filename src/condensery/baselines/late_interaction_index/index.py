@@ -167,8 +167,8 @@ class LateInteractionIndex:
         found: list[Tensor] = [torch.empty(0)] * len(texts)
         for first in range(0, len(texts), GROUP):
             read = tokenizer(list(texts[first : first + GROUP]), add_special_tokens=False, verbose=False)["input_ids"]
-            rows = flatten([with_special(ids, ends, model.about.lengths[0]) for ids in read])
-            for chunk in chunks(*rows, GROUP * model.about.query_length, ends.pad, tower=QUERY):
+            rows = flatten([with_special(ids, ends, model.interaction.lengths[0]) for ids in read])
+            for chunk in chunks(*rows, GROUP * model.interaction.query_length, ends.pad, tower=QUERY):
                 with torch.inference_mode(), autocast(torch.device(self.device), self.about["precision"]):
                     keyed = model.keyed(chunk.to(self.device))  # (b, v, d + 1)
                 for row, vectors in zip(chunk.rows.tolist(), keyed, strict=True):
@@ -190,7 +190,7 @@ def build(config: LateInteractionIndexConfig, context: Context) -> dict[str, Any
     device, folder, label = torch_device(context.runtime.accelerator), context.folder, context.stage_name
     tokens = Tokens(context.input("tokens"))
     model = load_token_encoder(context.input("model")).to(device).eval()
-    source = EncoderInput(tokens.passages, tokens.vocabulary, model.about.lengths[1], tokens.titles)
+    source = EncoderInput(tokens.passages, tokens.vocabulary, model.interaction.lengths[1], tokens.titles)
 
     def encoded(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
         found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * (part.stop - part.start)

@@ -154,6 +154,6 @@ def build(config: SpladeIndexConfig, context: Context) -> dict[str, Any]:
         raise UserError(f"stages.{label}: no passage has a term; train it with a smaller passage_flops")
     found = {"bytes_per_passage": sum(array.nbytes for array in stored.values()) / len(source)}
     found["terms_per_passage"] = len(stored["terms"]) / len(source)
-    said = ", ".join(f"{value:,.1f} {name.replace('_per_', ' a ')}" for name, value in found.items())
-    print(f"[{label}] {said}", flush=True)
+    message = ", ".join(f"{value:,.1f} {name.replace('_per_', ' a ')}" for name, value in found.items())
+    print(f"[{label}] {message}", flush=True)
     return {"passages": len(source), **found}

@@ -100,8 +100,8 @@ def _read_sheet(path: Path, items: dict[int, Item]) -> tuple[int, dict[int, bool
                     " another audit (other passages, queries, seed or pairs); fill in the sheets of this one"
                 )
         if judgement.casefold() not in JUDGEMENTS:
-            said = f"{shown(judgement)!r} is no judgement" if judgement else "the judgement is empty"
-            raise UserError(f"{place}: {said} (number {item.number}); write high or low")
+            message = f"{shown(judgement)!r} is no judgement" if judgement else "the judgement is empty"
+            raise UserError(f"{place}: {message} (number {item.number}); write high or low")
         group, places[item.number] = item.group, place
         judged[item.number] = JUDGEMENTS[judgement.casefold()]
     missing = [item.number for item in items.values() if item.group == group and item.number not in judged]

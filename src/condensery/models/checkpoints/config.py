@@ -55,21 +55,21 @@ class BackboneConfig(VectorConfig):
 def _below(folder: Path) -> dict[str, Any]:
     """Return the fingerprint entries for a checkpoint's subfolders; empty if these do not change its vectors."""
     own, (passages, queries) = vector_settings(folder).own(), saved_towers(folder)
-    said = _vectors(own, passages)
+    entries = _vectors(own, passages)
     if passages.folder != folder:
-        said["passage_encoder"] = _files(passages.folder)
+        entries["passage_encoder"] = _files(passages.folder)
     if queries:
-        said[QUERY_ENCODER] = [*_files(queries.folder), *_vectors(own, queries).items()]
-    return said
+        entries[QUERY_ENCODER] = [*_files(queries.folder), *_vectors(own, queries).items()]
+    return entries
 
 
 def _vectors(own: dict[str, Any], tower: SavedTower) -> dict[str, Any]:
     """Return the fingerprint entries for a tower's vector settings and layers after pooling; empty for the defaults."""
-    said: dict[str, Any] = {"vectors": sorted(own.items())} if own else {}
+    entries: dict[str, Any] = {"vectors": sorted(own.items())} if own else {}
     if tower.behind:
         layers = ((repr(one.shape), content_hash(dense_weights(one.folder))) if one else None for one in tower.behind)
-        said["behind"] = list(layers)
-    return said
+        entries["behind"] = list(layers)
+    return entries
 
 
 def _files(folder: Path) -> list[tuple[str, str]]:

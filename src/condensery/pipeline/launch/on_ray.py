@@ -89,7 +89,7 @@ class Outcome:
     wall: float
     cpu: float
     result: tuple[dict[str, Any], dict[str, str]] | None = None
-    said: list[Any] | None = None
+    agreed: list[Any] | None = None
     failure: dict[str, Any] | None = None
 
 
@@ -217,10 +217,10 @@ class Tasks:
         while True:
             before = checkpoints(self.context.folder)
             outcomes, lost = self._group() if self.number > 1 else self._run([Part(0, first)])
-            outcome = next((one for one in outcomes if one.result or one.said), None)
-            if outcome and outcome.said:
-                further, left = len(outcome.said[-1]) < left, len(outcome.said[-1])
-                lost, first = self._shards(outcome.said)
+            outcome = next((one for one in outcomes if one.result or one.agreed), None)
+            if outcome and outcome.agreed:
+                further, left = len(outcome.agreed[-1]) < left, len(outcome.agreed[-1])
+                lost, first = self._shards(outcome.agreed)
                 left = left if lost else math.inf
             elif outcome and outcome.result and not lost:
                 return outcome.result
@@ -231,22 +231,22 @@ class Tasks:
                 if tries < 0:
                     raise EndedError(name, lost)
                 print(f"[{name}] {lost}; what is lost is computed again", flush=True)
-            elif not (outcome and outcome.said):
+            elif not (outcome and outcome.agreed):
                 raise EndedError(name, "its processes ended without a result")
 
-    def _shards(self, said: list[Any]) -> tuple[str, ShardTask]:
+    def _shards(self, agreed: list[Any]) -> tuple[str, ShardTask]:
         """Compute missing shards as tasks; return how one was lost, and the first task, which is to find them."""
-        missing = said[-1]
+        missing = agreed[-1]
         size = max(1, len(missing) // (TASKS * max(1, self._room())))
         runs = [missing[first : first + size] for first in range(0, len(missing), size)]
         name, parts = (
             self.context.stage_name,
-            [Part(number, ShardTask(said, run)) for number, run in enumerate(runs, 1)],
+            [Part(number, ShardTask(agreed, run)) for number, run in enumerate(runs, 1)],
         )
         print(f"[{name}] {len(missing)} shards are computed in {len(runs)} tasks", flush=True)
         with progress(name, len(runs), "tasks") as task:
             _, lost = self._run(parts, done=task.advance)
-        return lost, ShardTask([*said[:-1], [] if lost else missing])
+        return lost, ShardTask([*agreed[:-1], [] if lost else missing])
 
     def _room(self) -> int:
         """Return how many of the tasks the cluster can run at once where it has nothing else to do."""
@@ -413,7 +413,7 @@ def take_part(call: StageCall, part: Part, folder: Path, directory: str, quiet: 
         with _output_into(folder / OUTPUT.format(part.number)):
             return outcome(result=_computed(call, part))
     except ShardsLeft as left:
-        return outcome(said=left.said)
+        return outcome(agreed=left.agreed)
     except NotRankZero:
         return outcome()
     except Exception as error:

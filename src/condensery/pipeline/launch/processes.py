@@ -164,9 +164,9 @@ def error_of(failures: list[dict[str, str]], exit_reason: str, name: str) -> Exc
     Faults that a user can fix come first. The death of a process comes next, because failures of other processes may be its
     consequence.
     """
-    for kind, said in (("disk", DiskError), ("user", UserError)):
+    for kind, error_type in (("disk", DiskError), ("user", UserError)):
         if texts := [failure["text"] for failure in failures if failure["kind"] == kind]:
-            return said(texts[0])
+            return error_type(texts[0])
     if exit_reason:
         return EndedError(name, exit_reason)
     if failures:

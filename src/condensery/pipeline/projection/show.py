@@ -101,11 +101,11 @@ def _states(graph: Graph, store: Store, planned: Sequence[Planned]) -> Table:
     title = f"{graph.root.name} in {store.folder}"
     table = Table("stage", "kind", "artifact", "state", title=title, title_justify="left")
     for one in planned:
-        table.add_row(one.node.name, one.node.kind, one.node.id or UNKNOWN, _said(one))
+        table.add_row(one.node.name, one.node.kind, one.node.id or UNKNOWN, _state(one))
     return table
 
 
-def _said(one: Planned) -> str:
+def _state(one: Planned) -> str:
     waits = f"waits for {', '.join(one.waits)}" if one.waits else "to be made"
     return {"hit": "there", "interrupted": "begun, goes on", "forced": "to be made anew"}.get(one.state, waits)
 

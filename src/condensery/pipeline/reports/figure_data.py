@@ -66,11 +66,11 @@ class FigureJob:
         stages = artifacts_of(self.folder)
         if self.shown is None or len(self.rows) == len(self.every_row):
             return stages
-        unused = self._behind(row for row in self.every_row if row.name not in self.shown) - self._behind(self.rows)
+        unused = self._inputs(row for row in self.every_row if row.name not in self.shown) - self._inputs(self.rows)
         return {name: artifact for name, artifact in stages.items() if artifact not in unused}
 
-    def _behind(self, rows: Iterable[Row]) -> set[Artifact]:
-        return {artifact for row in rows if not row.failed for artifact in self.measured(row).behind()}
+    def _inputs(self, rows: Iterable[Row]) -> set[Artifact]:
+        return {artifact for row in rows if not row.failed for artifact in self.measured(row).ancestors()}
 
     @cached_property
     def every_row(self) -> list[Row]:
@@ -265,10 +265,10 @@ def _amount(figure: ByAmount, evaluation: Artifact) -> Amount | None:
 
 def _pretraining(encoder: Artifact | None) -> list[Artifact]:
     """Return the pre-training stages of an encoder, the last first."""
-    behind = [encoder] if encoder else []
-    for artifact in behind:  # the list grows during the loop
-        behind += artifact.inputs("init")
-    return [artifact for artifact in behind if artifact.kind.startswith("pretrain_")]
+    ancestors = [encoder] if encoder else []
+    for artifact in ancestors:  # the list grows during the loop
+        ancestors += artifact.inputs("init")
+    return [artifact for artifact in ancestors if artifact.kind.startswith("pretrain_")]
 
 
 def _score_line(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.pipeline.executor import Lost
+from condensery.pipeline.executor import FailedStage
 from condensery.pipeline.reports.study import tidied
 from condensery.reporting.conclusion import BM25
 from condensery.reporting.curves import Curve, read_curves
@@ -27,7 +27,7 @@ STUDY = "study.json"  # in a run's folder: the command, the recipe's question, a
 PAGE, EXAMPLES = "index.html", "examples.json"
 
 
-def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[str, Lost]) -> None:
+def write_study(folder: Path, command: str, about: Sequence[str], failed_stages: Mapping[str, FailedStage]) -> None:
     """Write the facts about a run that its artifacts do not record into ``study.json``.
 
     The entry ``turn`` counts the runs of a study, so that the last run is known independently of the clock.
@@ -36,12 +36,12 @@ def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[
         folder: folder of the run.
         command: command that repeats the run.
         about: question of the recipe, as paragraphs.
-        lost: stages without an artifact, by name.
+        failed_stages: stages without an artifact, by name.
     """
     study = glob.escape(folder.name.rpartition("-")[0])
     others = max((run_number(other) for other in folder.parent.glob(f"{study}-*") if other != folder), default=0)
     turn = max(run_number(folder), others + 1)
-    reasons = {name: {"stage": one.stage, "reason": one.reason} for name, one in lost.items()}
+    reasons = {name: {"stage": one.stage, "reason": one.reason} for name, one in failed_stages.items()}
     write_json(folder / STUDY, {"command": command, "about": list(about), "lost": reasons, "turn": turn})
 
 
@@ -184,7 +184,7 @@ def _job(label: str, run: Path, root: Path) -> JobSection:
     rows: list[ArtifactRow] = []
     curves: dict[str, dict[str, Curve]] = {}
     for stage, artifact in artifacts_of(run).items():
-        lost = study["lost"].get(stage, {})
+        failed = study["lost"].get(stage, {})
         manifest = artifact.manifest if _is_made(artifact) else {}
         row = ArtifactRow(
             stage,
@@ -194,8 +194,8 @@ def _job(label: str, run: Path, root: Path) -> JobSection:
             seconds=manifest.get("wall_seconds"),
             created=manifest.get("created", "").replace("T", " ").removesuffix("+00:00"),
             version=manifest.get("version"),
-            cause=lost.get("stage", ""),
-            failed=tidied(lost.get("reason", ""), root),
+            cause=failed.get("stage", ""),
+            failed=tidied(failed.get("reason", ""), root),
             warnings=[tidied(text, root) for text in artifact.warnings] if manifest else [],
         )
         rows.append(row)

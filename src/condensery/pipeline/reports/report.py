@@ -10,7 +10,7 @@ from typing import Any
 from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
 from condensery.pipeline.config import TableConfig
-from condensery.pipeline.executor import Lost
+from condensery.pipeline.executor import FailedStage
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.reports.figure_data import FigureJob, draw_figures
 from condensery.pipeline.reports.page_content import page_of_run, write_study
@@ -34,7 +34,7 @@ from condensery.system.files import content_hash, read_json, write_json
 
 
 def write(
-    graph: Graph, store: Store, folder: Path, lost: Mapping[str, Lost], job: Sequence[str] | None = None
+    graph: Graph, store: Store, folder: Path, failed_stages: Mapping[str, FailedStage], job: Sequence[str] | None = None
 ) -> tuple[list[Row], list[str]]:
     """Write results, study, table, curves, figures and page into ``folder``; print the table and the audits.
 
@@ -45,21 +45,21 @@ def write(
         graph: graph of the run.
         store: store of the artifacts.
         folder: folder of the run.
-        lost: stages without an artifact, by name.
+        failed_stages: stages without an artifact, by name.
         job: overrides of the job of a sweep; None = a single run. For a job, the sweep produces the figures, the results in
             W&B and the text about the table.
 
     Returns:
         the rows, and the reasons why figures were not drawn.
     """
-    rows, tables, words = rows_of(graph, store, lost), [], ""
+    rows, tables, words = rows_of(graph, store, failed_stages), [], ""
     if any(not row.failed for row in rows):
         table, rows = concluded(rows, graph.root.table, graph.root.name, graph.root.output_root, graph.choice)
         tables.append(show_table(table, folder, in_words=job is None))
     else:
         remove_tables(folder)
         words = _in_words(graph, store)
-    write_study(folder, command(job), about(), lost)
+    write_study(folder, command(job), about(), failed_stages)
     write_results(folder / "results.json", rows)
     _show_audits(graph, store)
     logs = {name: store.path(node) / "logs" / "metrics.csv" for name, node in graph.nodes.items()}
@@ -94,13 +94,13 @@ def draw_logs(logs: Mapping[str, Path], folder: Path) -> None:
         write_json(drawn, wanted)
 
 
-def rows_of(graph: Graph, store: Store, lost: Mapping[str, Lost]) -> list[Row]:
-    """Return the rows of the table; a row whose evaluation is ``lost`` contains the reason."""
+def rows_of(graph: Graph, store: Store, failed_stages: Mapping[str, FailedStage]) -> list[Row]:
+    """Return the rows of the table; a row whose evaluation is in ``failed_stages`` contains the reason."""
     rows = []
     for label, name in graph.rows.items():
         node = graph.nodes[name]
-        if name in lost:
-            why = f"the stage {lost[name].stage} failed: {lost[name].reason}"
+        if name in failed_stages:
+            why = f"the stage {failed_stages[name].stage} failed: {failed_stages[name].reason}"
             corpus = next(
                 (n for n in graph.nodes.values() if registry()[n.kind].makes == "corpus" and store.sound(n)), None
             )
@@ -169,7 +169,7 @@ def with_queries(row: Row, folder: Path) -> Row:
     evaluation = Evaluation.load(folder / "evaluation.npz")
     configs: dict[str, list[str]] = {}
     with suppress(UserError, OSError):
-        for artifact in list(Artifact(folder).behind()):
+        for artifact in list(Artifact(folder).ancestors()):
             for key, value in artifact.manifest["config"].items():
                 if value is None or isinstance(value, str | int | float):
                     configs.setdefault(f"stage.{artifact.kind}.{key}", []).append(as_typed(value))

@@ -24,9 +24,9 @@ def unmeasured(graph: Graph, store: Store) -> Recommendation | None:
 def made_of(indexes: Mapping[str, Artifact]) -> dict[str, Made]:
     """Return how each index was made, by the keys of ``indexes``."""
     rows = {key: _made(index) for key, index in indexes.items()}
-    free = {one.path for key, made in rows.items() if not made.trained for one in indexes[key].behind()}
+    free = {one.path for key, made in rows.items() if not made.trained for one in indexes[key].ancestors()}
     for key, made in rows.items():
-        seconds = [float(one.manifest["wall_seconds"]) for one in indexes[key].behind() if one.path not in free]
+        seconds = [float(one.manifest["wall_seconds"]) for one in indexes[key].ancestors() if one.path not in free]
         rows[key] = replace(made, seconds=sum(seconds))
     return rows
 
@@ -66,7 +66,7 @@ def costs_of(evaluation: Artifact, wanted: Sequence[str]) -> dict[str, float]:
     - bytes a passage: the size of the index's files, and of the indexes that it searches, without query vectors.
     - milliseconds a query: as ``evaluate`` measured them (``timed``).
     """
-    trained = [one for one in evaluation.behind() if "steps" in one.manifest["metrics"]]
+    trained = [one for one in evaluation.ancestors() if "steps" in one.manifest["metrics"]]
     found = {"CPU-seconds of training": float(sum(one.manifest["cpu_seconds"] for one in trained))}
     if stored := [one for index in evaluation.inputs("index") for one in _searched(index)]:
         passages = read_json(stored[0].path / "index.json")["passages"]

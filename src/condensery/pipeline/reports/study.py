@@ -156,13 +156,13 @@ def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
     swept = os.environ.get(SWEPT, "").split()
     parts = [(one.partition("=")[0], one.partition("=")[2]) for one in overrides]
     label_of: dict[str, str] = {}
-    behind: dict[str, set[str]] = {}  # a stage -> the keys that it, and all stages that it depends on, have values of
+    keys_of: dict[str, set[str]] = {}  # a stage -> the keys that it, and all stages that it depends on, have values of
     for name, node in graph.nodes.items():
-        behind[name] = set(_own_keys(graph, name)).union(*(behind[parent] for parent in node.parents))
+        keys_of[name] = set(_own_keys(graph, name)).union(*(keys_of[parent] for parent in node.parents))
         settings = [
             one_line(f"{key.rpartition('.')[2]}={value}")  # W&B shows it
             for key, value in parts
-            if key in swept and _reaches(key, behind[name])
+            if key in swept and _reaches(key, keys_of[name])
         ]
         if settings:
             label_of[name] = " ".join(settings)
@@ -193,10 +193,10 @@ def _references(value: Any) -> Iterator[str]:
         yield value
 
 
-def _reaches(key: str, behind: set[str]) -> bool:
+def _reaches(key: str, keys: set[str]) -> bool:
     if not key.startswith(("stages.", "stage.", "table.")):
         return True
-    return any(f"{key}.".startswith(f"{one}.") or f"{one}.".startswith(f"{key}.") for one in behind)
+    return any(f"{key}.".startswith(f"{one}.") or f"{one}.".startswith(f"{key}.") for one in keys)
 
 
 def tidied(text: str, root: Path) -> str:

@@ -37,7 +37,7 @@ def check_factory(factory: str) -> None:
         if BY_DIMENSION.search(str(error)):
             return
         known = "is none that FAISS's index_factory knows, such as 'IVF1024,Flat'"
-        why = known if "could not parse" in str(error) else f"cannot be made for inner products ({_said(error)})"
+        why = known if "could not parse" in str(error) else f"cannot be made for inner products ({_message(error)})"
         raise UserError(f"factory: {shown(factory)!r} {why}") from None
     measure(factory, index)
 
@@ -96,12 +96,12 @@ def said_by_faiss(factory: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        raise UserError(f"factory: FAISS cannot make {factory!r} of these vectors ({_said(error)})") from None
+        raise UserError(f"factory: FAISS cannot make {factory!r} of these vectors ({_message(error)})") from None
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """Return FAISS's message on one line, without the location in its source code."""
     if isinstance(error, MemoryError):
         return "too little memory"
-    said = re.split(r"\.cpp:\d+: ", str(error))[-1].rpartition("Error: ")[2]
-    return " ".join((said.rpartition("failed: ")[2] or said or str(error)).split())
+    message = re.split(r"\.cpp:\d+: ", str(error))[-1].rpartition("Error: ")[2]
+    return " ".join((message.rpartition("failed: ")[2] or message or str(error)).split())

@@ -76,5 +76,5 @@ def unmatched_queries(retriever: CollectionRetriever, query_rows: NDArray[np.int
     number = without_terms(retriever, query_rows)
     if 2 * number <= len(query_rows):
         return {}
-    said = f"{number:,} of {len(query_rows):,} queries {UNMATCHED}, so BM25 finds nothing for them"
-    return {"warnings": [f"{said}; are they of one language and writing? (stage.bm25.language says what a term is)"]}
+    message = f"{number:,} of {len(query_rows):,} queries {UNMATCHED}, so BM25 finds nothing for them"
+    return {"warnings": [f"{message}; are they of one language and writing? (stage.bm25.language says what a term is)"]}

@@ -38,7 +38,7 @@ class _Refused:
 
     def why(self, config: ExtractQueriesConfig, key: str) -> str:
         """Return the error message for the case that no passage has a query; ``key`` is the config key of the stage."""
-        said = []
+        reasons = []
         if self.most:
             limits = {
                 "minimum_words": self.fewest < config.minimum_words,
@@ -47,17 +47,17 @@ class _Refused:
             keys = " or ".join(f"{key}.{name}" for name, wrong in limits.items() if wrong)
             has = f"{self.fewest:,}" if self.fewest == self.most else f"{self.fewest:,} to {self.most:,}"
             wanted = f"{config.minimum_words} to {config.maximum_words} words"
-            said.append(f"none has a sentence of {wanted}, but sentences of {has}; set {keys}")
+            reasons.append(f"none has a sentence of {wanted}, but sentences of {has}; set {keys}")
         if self.apart:
-            said.append(f"the tokens of {self.apart:,} do not tell their sentences apart; make the passages again")
+            reasons.append(f"the tokens of {self.apart:,} do not tell their sentences apart; make the passages again")
         if self.single:
-            each = f"each of the other {self.single:,}" if said else "each"
-            said.append(
+            each = f"each of the other {self.single:,}" if reasons else "each"
+            reasons.append(
                 f"{each} is a single sentence, which training could not hide from itself; without queries (null for this"
                 " stage, for the one of its passages, and for `queries` of what reads it) coCondenser trains on two spans of"
                 " a document"
             )
-        return "; ".join(said) or "none has a sentence"
+        return "; ".join(reasons) or "none has a sentence"
 
 
 def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str, Any]:

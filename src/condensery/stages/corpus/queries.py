@@ -103,10 +103,10 @@ def _report(
     first = passages.table.column("id")[int(without[0])]
     if len(without) == number:
         raise UserError(f"stages.{context.stage_name}: no passage has a query: {none()}")
-    said = f"{len(without):,} of {number:,} passages have no query, the first is {shown(first)!r}"
+    message = f"{len(without):,} of {number:,} passages have no query, the first is {shown(first)!r}"
     if missing:
-        raise UserError(f"{said}; {missing}")
-    print(f"[{context.stage_name}] {said}; training leaves them out", flush=True)
+        raise UserError(f"{message}; {missing}")
+    print(f"[{context.stage_name}] {message}; training leaves them out", flush=True)
 
 
 def _write_examples(context: Context, passages: Passages, counts: np.ndarray) -> None:

@@ -58,11 +58,11 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
         SavedRetriever(kept, start.query_length, start.passage_length), context.folder, context.input("start")
     )
     queries = len(every[best])
-    said = {"by": judge.by, "queries": queries, "kept": name, "share": share, "p": round(p, 6)}
-    said["worse_on_dev"] = worse_on_dev
+    chosen = {"by": judge.by, "queries": queries, "kept": name, "share": share, "p": round(p, 6)}
+    chosen["worse_on_dev"] = worse_on_dev
     values = [{"of": of, "share": part, "MRR@10": means[of, part], "by": of_each[of, part]} for of, part in means]
-    write_json(context.folder / "kept.json", {**said, "values": values})
-    print(f"[{context.stage_name}] {choice({**said, 'values': values})}", flush=True)
+    write_json(context.folder / "kept.json", {**chosen, "values": values})
+    print(f"[{context.stage_name}] {choice({**chosen, 'values': values})}", flush=True)
     if queries < FEW:
         print(f"[{context.stage_name}] so few queries can hardly choose", flush=True)
-    return {**said, "MRR@10 of the start": means["start", 0.0], "MRR@10": means[name, share]}
+    return {**chosen, "MRR@10 of the start": means["start", 0.0], "MRR@10": means[name, share]}

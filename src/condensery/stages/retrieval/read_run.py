@@ -37,5 +37,5 @@ def read_run(config: ReadRunConfig, context: Context) -> dict[str, Any]:
     np.save(context.folder / "scores.npy", np.where(found, strictly_falling(run.scores[places]), np.float32(-np.inf)))
     depth = run.passage_rows.shape[1]
     about = write_reranked(context.folder, collection, queries, depth, config.split, "run")
-    said = f"{len(without):,} of {len(queries):,} queries have no line in the run file, so their metrics are 0"
-    return {**{key: about[key] for key in ("queries", "depth")}, **({"warnings": [said]} if len(without) else {})}
+    message = f"{len(without):,} of {len(queries):,} queries have no line in the run file, so their metrics are 0"
+    return {**{key: about[key] for key in ("queries", "depth")}, **({"warnings": [message]} if len(without) else {})}

@@ -16,8 +16,8 @@ def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
         UserError: neither the checkpoint nor the config gives the input lengths, or a length exceeds the model's positions.
     """
     folder = checkpoint_folder(str(config.folder), config.revision)
-    model, said = load_any_retriever(folder, config.vector_options())
-    query_length, passage_length = config.query_length or said[0], config.passage_length or said[1]
+    model, lengths = load_any_retriever(folder, config.vector_options())
+    query_length, passage_length = config.query_length or lengths[0], config.passage_length or lengths[1]
     if query_length is None or passage_length is None:
         raise UserError(
             f"stages.{context.stage_name}: {config.folder} does not say its lengths; set"

@@ -245,9 +245,9 @@ class Repository:
         except (UserError, expected):
             raise
         except Exception as error:
-            raise of_the_disk(error) or self._said(error) from error
+            raise of_the_disk(error) or self._user_error(error) from error
 
-    def _said(self, error: Exception) -> UserError:
+    def _user_error(self, error: Exception) -> UserError:
         """Return a ``UserError`` that explains the error in one line."""
         errors, name = library().errors, f"{self.key}: {self.name}"
         if isinstance(error, errors.GatedRepoError):

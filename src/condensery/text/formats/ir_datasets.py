@@ -393,8 +393,8 @@ def _reading(part: Part) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        if said := of_the_disk(error):
-            raise said from None
+        if disk_error := of_the_disk(error):
+            raise disk_error from None
         text = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(
             f"{part.id}: ir_datasets cannot read the {part.role} ({type(error).__name__}: {text})"
