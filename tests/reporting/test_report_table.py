@@ -181,10 +181,10 @@ def entry(artifact: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({}, "list"),
-        ([1], "entry 0"),
-        ([{"row": "a"}], "entry 0: field 'collection'"),
-        ([entry(3)], "entry 0: field 'artifact'"),
+        ({}, "array"),
+        ([1], "results.json: 0: "),
+        ([{"row": "a"}], "results.json: 0: collection: Field required"),
+        ([entry(3)], "results.json: 0: artifact: Input should be a valid string"),
         ([entry("evaluate/aa"), entry("../../x")], r"results\.json: entry 1: '\.\./\.\./x' is no name of something in"),
         ([entry("/etc")], r"entry 0: '/etc' is no name of something in artifacts; was the file edited by hand\?"),
     ],
@@ -198,11 +198,11 @@ def test_broken_results_are_user_errors(tmp_path: Path, content: object, message
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"metrics": {"MRR@10": {}}}, "the metric 'MRR@10' must be a number"),
-        ({"metrics": {"MRR@10": True}}, "the metric 'MRR@10' must be a number"),
-        ({"metrics": {"MRR@10": float("nan")}}, "the metric 'MRR@10' must be a number, not 'nan'"),
-        ({"settings": {"seed": 1}}, "'seed' must be a list of texts"),
-        ({"warnings": [None]}, "'warnings' must be a list of texts"),
+        ({"metrics": {"MRR@10": {}}}, "metrics: MRR@10: Input should be a valid number"),
+        ({"metrics": {"MRR@10": True}}, "metrics: MRR@10: Input should be a valid number"),
+        ({"metrics": {"MRR@10": float("nan")}}, "metrics: MRR@10: Input should be less than or equal to 1000000"),
+        ({"settings": {"seed": 1}}, "settings: seed: Input should be a valid array"),
+        ({"warnings": [None]}, "warnings: 0: Input should be a valid string"),
     ],
 )
 def test_results_that_are_no_numbers_are_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
@@ -211,5 +211,5 @@ def test_results_that_are_no_numbers_are_named(tmp_path: Path, change: dict[str,
     path.write_text(json.dumps([row]))
     assert read_results(path)[0].metrics == {"MRR@10": 0.5}
     path.write_text(json.dumps([row | change]))
-    with pytest.raises(UserError, match=f"{path}: entry 0: {said}"):
+    with pytest.raises(UserError, match=f"{path}: 0: {said}"):
         read_results(path)

@@ -3,25 +3,33 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
-from condensery.errors import UserError, shown
-from condensery.system.files import inside, read_json, write_json
+from condensery.system.files import inside, read_as, write_json
 
-MOST = 1e6  # largest absolute value of a metric; ranking metrics are in [0, 1], correlations in [-1, 1]
-_FIELDS: dict[str, tuple[type, ...]] = {
-    "row": (str,),
-    "collection": (str,),
-    "split": (str,),
-    "metrics": (dict,),
-    "seed": (int, type(None)),
-    "artifact": (str,),
-}
-_SOME = {"failed": str, "warnings": list, "recommended": str, "costs": dict}  # optional fields
-_SOME |= {"system": str, "settings": dict}  # optional fields of the results of a sweep
+Metric = Annotated[float, Field(ge=-1e6, le=1e6)]  # ranking metrics are in [0, 1], correlations in [-1, 1]
+Cost = Annotated[float, Field(ge=-1e15, le=1e15)]
+
+
+class _Entry(BaseModel):
+    """A row in ``results.json``."""
+
+    row: str
+    collection: str
+    split: str
+    metrics: dict[str, Metric]
+    seed: int | None
+    artifact: str
+    failed: str = ""
+    warnings: list[str] = []
+    recommended: str = ""
+    costs: dict[str, Cost] = {}
+    system: str = ""
+    settings: dict[str, list[str]] = {}
 
 
 @dataclass(frozen=True)
@@ -85,34 +93,9 @@ def write_results(path: Path, rows: Sequence[Row]) -> None:
 
 def read_results(path: Path) -> list[Row]:
     """Read the rows that ``write_results`` wrote. Raises ``UserError``, which names the invalid entry and field."""
-    entries = read_json(path)
-    if not isinstance(entries, list):
-        raise UserError(f"{path}: expected a list of results")
-    return [_row(entry, f"{path}: entry {number}") for number, entry in enumerate(entries)]
-
-
-def _row(entry: Any, where: str) -> Row:
-    if not isinstance(entry, dict):
-        raise UserError(f"{where}: expected an object")
-    for name, kinds in _FIELDS.items():
-        if not isinstance(entry.get(name), kinds):
-            raise UserError(f"{where}: field {name!r} is missing or of the wrong type")
-    for name, kind in _SOME.items():
-        if name in entry and not isinstance(entry[name], kind):
-            raise UserError(f"{where}: field {name!r} is of the wrong type")
-    _check_within(entry, where)
-    if entry["artifact"]:
-        inside(Path("artifacts"), entry["artifact"], where)
-    values = {name: entry[name] for name in (*_FIELDS, *_SOME) if name in entry}
-    return Row(name=values.pop("row"), **values)
-
-
-def _check_within(entry: dict[str, Any], where: str) -> None:
-    for kind, most in (("metric", MOST), ("cost", 1e15)):
-        for name, value in entry.get(f"{kind}s", {}).items():
-            if type(value) not in (int, float) or not abs(value) <= most:  # NaN too
-                raise UserError(f"{where}: the {kind} {shown(name)!r} must be a number, not {shown(str(value))!r}")
-    settings = entry.get("settings", {})
-    for name, texts in {"warnings": entry.get("warnings", []), **settings}.items():
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise UserError(f"{where}: {shown(name)!r} must be a list of texts")
+    rows = []
+    for number, entry in enumerate(read_as(path, list[_Entry])):
+        if entry.artifact:
+            inside(Path("artifacts"), entry.artifact, f"{path}: entry {number}")
+        rows.append(Row(name=entry.row, **entry.model_dump(exclude={"row"})))
+    return rows

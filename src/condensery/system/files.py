@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from condensery.errors import UserError
 from condensery.system.inputs import fault
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike, NDArray
 
+Value = TypeVar("Value")
 RECOMPUTE = "delete the folder that it lies in, and the next run computes it anew"  # advice for files in an artifact
 
 
@@ -54,6 +55,23 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits raises a plain ValueError
         raise UserError(f"{path}: not valid JSON ({error})") from None
+
+
+def read_as(path: Path, kind: type[Value], advice: str = RECOMPUTE) -> Value:
+    """Read JSON of the type ``kind``, such as a dataclass, by pydantic.
+
+    Raises:
+        UserError: the file is missing or no JSON, or a value is missing or of another type. The message is one line, which
+            names the place of the value and ends with ``advice``.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    text = json.dumps(read_json(path))
+    try:
+        return TypeAdapter(kind).validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{': '.join(map(str, (path, *first['loc'])))}: {first['msg']}; {advice}") from None
 
 
 def save_array(path: Path, array: "NDArray[Any]") -> None:

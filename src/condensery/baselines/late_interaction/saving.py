@@ -13,13 +13,12 @@ from condensery.errors import UserError
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.models.checkpoints.head import load_head, save_head
 from condensery.models.checkpoints.loading import quiet
-from condensery.models.checkpoints.metadata import read_record
 from condensery.models.checkpoints.saving import load_encoder
 from condensery.models.checkpoints.sentence_transformers import SavedDense, write_multi_vector
 from condensery.models.encoder import Encoder
 from condensery.models.pooling import head_of
 from condensery.models.vectors import DenseShape
-from condensery.system.files import write_json
+from condensery.system.files import read_as, write_json
 from condensery.tokens.tokenizer import load_tokenizer
 
 OWN, DENSE, WHOLE = "late_interaction.json", "1_Dense", "whole"  # what Interaction says; folders of the further layers
@@ -87,7 +86,7 @@ def load_token_encoder(folder: Path) -> TokenEncoder:
     Raises:
         UserError: a file is missing or damaged, or has other tensors.
     """
-    interaction, encoder = read_record(folder / OWN, Interaction), load_encoder(folder)
+    interaction, encoder = read_as(folder / OWN, Interaction, "copy the checkpoint anew"), load_encoder(folder)
     largest = max(0, interaction.mask, *interaction.markers, *interaction.left_out)
     if largest >= encoder.model.config.vocab_size or len(interaction.markers) != 2 * (interaction.method == "colbert"):
         raise UserError(f"{folder / OWN}: its ids are not of this method and vocabulary; copy the checkpoint anew")

@@ -1,12 +1,9 @@
 """The metadata in a checkpoint's folder: ``condensery.json``, or sentence-transformers' files. Imports no torch."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any
 
 from condensery.errors import UserError
 from condensery.models.checkpoints.sentence_transformers import (
@@ -23,7 +20,6 @@ from condensery.models.vectors import NAMES, POOLED, VectorSettings
 from condensery.system.files import read_json
 
 ABOUT = "condensery.json"
-Record = TypeVar("Record")
 QUERY_ENCODER = "query_encoder"  # the folder of the query encoder, if the towers are separate
 _LONGEST = 1 << 20  # tokens; far more than any model can read
 _KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # name -> test of a value, and its description in messages
@@ -58,23 +54,6 @@ def read_about(folder: Path, *numbers: str) -> dict[str, Any]:
     for name, (may_be, needed) in _KEYS.items():
         must_be(needed, name not in about or may_be(about[name]), f"{path}: {name}", about.get(name))
     return about
-
-
-def read_record(path: Path, kind: type[Record]) -> Record:
-    """Read an object of the dataclass ``kind`` from a JSON file.
-
-    Raises:
-        UserError: the file is missing or no JSON, or a value is missing or of another type. The message is one line.
-    """
-    saved = read_json(path)
-    try:
-        return TypeAdapter(kind).validate_json(json.dumps(saved), strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ": ".join(map(str, (path, *first["loc"])))
-        raise UserError(
-            f"{place}: {first['msg']}; the file is not as it was saved, so copy the checkpoint anew"
-        ) from None
 
 
 @dataclass(frozen=True)

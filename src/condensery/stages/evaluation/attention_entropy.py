@@ -28,11 +28,11 @@ def attention_entropy(config: AttentionEntropyConfig, context: Context) -> dict[
     An encoder's name is ``kind/id`` of its artifact, or ``backbone``. The file also has the entropy of uniform attention.
 
     Raises:
-        UserError: an encoder has another tokenizer than the texts, or no text is long enough.
+        UserError: an encoder has another tokenizer than the texts.
     """
     _check_tokenizers(context)
     tokens = Tokens(context.input("tokens"))
-    spans = _spans(config, context, tokens)
+    spans = _spans(config, tokens)
     lengths = spans[:, 1] + 2
     rows = chunks(*span_rows(tokens.documents, spans, tokens.vocabulary), config.chunk_tokens, tokens.vocabulary.pad)
     by_encoder = {}
@@ -46,18 +46,12 @@ def attention_entropy(config: AttentionEntropyConfig, context: Context) -> dict[
     return about
 
 
-def _spans(config: AttentionEntropyConfig, context: Context, tokens: Tokens) -> np.ndarray:
-    """Sample texts, truncated to the length; return the position of the first token and the number of tokens, (n, 2).
-
-    Raises:
-        UserError: no text has ``min_length`` tokens.
-    """
+def _spans(config: AttentionEntropyConfig, tokens: Tokens) -> np.ndarray:
+    """Sample texts, truncated to the length; return the position of the first token and the number of tokens, (n, 2)."""
     store = tokens.documents
     starts = store.starts[store.documents] if config.texts == "documents" else store.starts
     lengths = np.diff(starts)
     fitting = np.flatnonzero(lengths >= config.min_length - 2)
-    if not len(fitting):
-        raise UserError(f"stages.{context.stage_name}.min_length: no text has {config.min_length} tokens; lower it")
     chosen = np.sort(generator(config.seed, "entropy").permutation(fitting)[: config.number])
     return np.stack([starts[chosen], np.minimum(lengths[chosen], config.length - 2)], axis=1)
 

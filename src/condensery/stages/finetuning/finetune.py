@@ -145,16 +145,11 @@ def _text_queries(config: FinetuneConfig, context: Context, passages: int) -> Te
     Queries of held-out passages are reserved for choosing checkpoints.
 
     Raises:
-        UserError: the queries were made from other passages, or every passage that has a query is held out.
+        UserError: every passage that has a query is held out.
     """
     if config.text_queries is None:
         return None
     queries, key = Queries(context.input("text_queries")), f"stages.{context.stage_name}.text_queries"
-    if len(queries.counts) != passages:
-        raise UserError(
-            f"{key}: {config.text_queries} was made of {len(queries.counts):,} passages, and {passages:,} are searched;"
-            " make it of these (stage.passages.grouping=collection)"
-        )
     rows = chosen_queries(queries, len(queries.store), config.seed)
     if not len(rows):
         raise UserError(f"{key}: all passages with a query are held out; give more text, or set it to null")

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from condensery.errors import UserError
 from condensery.models.generator import Generator, load_generator, save_generator, small_generator
 from condensery.models.warm_start import warm_up_generator
 from condensery.stages.base import Context
@@ -17,16 +16,10 @@ from condensery.training.modules.generator import GeneratorBatches, GeneratorMod
 
 
 def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dict[str, Any]:
-    """Train on passage -> query for all positives of the split; save a Hugging Face folder.
-
-    Raises:
-        UserError: the split has no positive.
-    """
+    """Train on passage -> query for all positives of the split; save a Hugging Face folder."""
     collection = Collection(context.input("corpus"))
     positives = collection.qrels(config.split).positives()
     pairs = [(passage, query) for query, passages in positives.items() for passage in passages.tolist()]
-    if not pairs:
-        raise UserError(f"stages.{context.stage_name}.split: the split {config.split} has no positive to learn from")
     generator = _initial_model(config, context)
     batches = GeneratorBatches(
         np.asarray(pairs, dtype=np.int64),

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from condensery.errors import UserError
 from condensery.retrieval.labelling import write_labels
 from condensery.retrieval.runs import Run
 from condensery.stages.base import Context
@@ -18,13 +17,9 @@ def several_shards(config: AugmentConfig, context: Context) -> bool:
 
 
 def pseudo_label(config: AugmentConfig, context: Context) -> dict[str, Any]:
-    """Write labels.jsonl for the queries without judgements. Raises ``UserError`` where every query is judged."""
+    """Write labels.jsonl for the queries without judgements."""
     group, collection = process_group(context.runtime), Collection(context.input("corpus"))
     queries = collection.unjudged()
-    if not len(queries):
-        raise UserError(
-            f"stages.{context.stage_name}: every query of the collection {collection.name} is judged; there is none to label"
-        )
     candidates, found = searched(context, collection, queries, config.depth, group)
     scores = scored(config, context, queries, candidates, group)
     out = context.folder / "labels.jsonl"
