@@ -108,7 +108,7 @@ def teaching(loss: Named) -> tuple[bool, bool]:
 
 
 def twice_taught(loss: Named) -> tuple[bool, bool]:
-    """Return whether a loss takes an in-batch teacher's scores beside a teacher's, and whether it needs them."""
+    """Return whether a loss takes the scores of a teacher and those of an in-batch teacher, and whether it needs both."""
     name = check_name(loss)
     if name in _OURS:
         return (name in _TWICE_TAUGHT,) * 2
@@ -120,7 +120,7 @@ def takes_teacher(loss: Any, argument: str = "teacher") -> bool:
 
     Args:
         loss: the loss, or its class or function.
-        argument: ``teacher``, or ``in_batch`` for the scores of an in-batch teacher beside it.
+        argument: ``teacher``, or ``in_batch`` for the scores of an in-batch teacher in addition to those of a teacher.
     """
     forward = getattr(loss, "forward", None)
     if forward is None:
