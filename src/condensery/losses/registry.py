@@ -129,6 +129,22 @@ def takes_teacher(loss: Any, argument: str = "teacher") -> bool:
     return argument in known or any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
 
 
+def temperature_of(loss: Named, default: float) -> tuple[str, float]:
+    """Return the key of a stage that sets its loss's temperature, and the temperature; 0 = the loss has no such option.
+
+    Args:
+        loss: the stage's key ``loss``.
+        default: the stage's key ``temperature``, for a loss that does not set its own.
+    """
+    name, options = check_name(loss), _options(loss)
+    if "temperature" in options:
+        return "loss.temperature", options["temperature"]
+    if isinstance(inner := options.get("loss"), str | Mapping):  # the loss inside of another loss
+        key, value = temperature_of(inner, default)
+        return (f"loss.{key}" if key != "temperature" else key), value
+    return "temperature", default if _takes(_made_by(name), "temperature") else 0.0
+
+
 def _options(loss: Named) -> dict[str, Any]:
     return {} if isinstance(loss, str) else {key: value for key, value in loss.items() if key != "name"}
 
