@@ -313,6 +313,29 @@ def test_settings_for_small_models_from_scratch_are_said_where_a_grown_one_is_tr
     assert unsuited(module, config, "round1") == [], "from scratch they are right"
 
 
+@pytest.mark.parametrize(
+    ("loss", "own", "said"),
+    [
+        ("info_nce", 1.0, ("temperature", 1.0)),
+        ({"name": "kl", "temperature": 0.05}, 1.0, ("loss.temperature", 0.05)),
+        (
+            {"name": "matryoshka", "dims": [4], "loss": {"name": "info_nce", "temperature": 2.0}},
+            0.05,
+            ("loss.loss.temperature", 2.0),
+        ),
+        ({"name": "matryoshka", "dims": [4], "loss": "kl"}, 0.05, ("temperature", 0.05)),
+        ("without_temperature", 1.0, ("temperature", 0.0)),
+    ],
+)
+def test_the_temperature_that_is_warned_of_is_that_of_the_loss(
+    loss: Any, own: float, said: tuple[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from condensery.losses import registry
+
+    monkeypatch.setitem(registry._LOSSES, "without_temperature", lambda margin=1.0: None)  # type: ignore[arg-type, misc]
+    assert registry.temperature_of(loss, own) == said
+
+
 def test_pre_training_a_released_retriever_in_python_says_what_is_lost(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

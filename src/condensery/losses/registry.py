@@ -108,7 +108,7 @@ def teaching(loss: Named) -> tuple[bool, bool]:
 
 
 def twice_taught(loss: Named) -> tuple[bool, bool]:
-    """Return whether a loss takes an in-batch teacher's scores beside a teacher's, and whether it needs them."""
+    """Return whether a loss takes the scores of a teacher and those of an in-batch teacher, and whether it needs both."""
     name = check_name(loss)
     if name in _OURS:
         return (name in _TWICE_TAUGHT,) * 2
@@ -120,13 +120,29 @@ def takes_teacher(loss: Any, argument: str = "teacher") -> bool:
 
     Args:
         loss: the loss, or its class or function.
-        argument: ``teacher``, or ``in_batch`` for the scores of an in-batch teacher beside it.
+        argument: ``teacher``, or ``in_batch`` for the scores of an in-batch teacher in addition to those of a teacher.
     """
     forward = getattr(loss, "forward", None)
     if forward is None:
         return True
     known = inspect.signature(forward).parameters
     return argument in known or any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+
+
+def temperature_of(loss: Named, default: float) -> tuple[str, float]:
+    """Return the key of a stage that sets its loss's temperature, and the temperature; 0 = the loss has no such option.
+
+    Args:
+        loss: the stage's key ``loss``.
+        default: the stage's key ``temperature``, for a loss that does not set its own.
+    """
+    name, options = check_name(loss), _options(loss)
+    if "temperature" in options:
+        return "loss.temperature", options["temperature"]
+    if isinstance(inner := options.get("loss"), str | Mapping):  # the loss inside of another loss
+        key, value = temperature_of(inner, default)
+        return (f"loss.{key}" if key != "temperature" else key), value
+    return "temperature", default if _takes(_made_by(name), "temperature") else 0.0
 
 
 def _options(loss: Named) -> dict[str, Any]:

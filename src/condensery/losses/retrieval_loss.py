@@ -18,8 +18,8 @@ class RetrievalLoss(nn.Module):
     and an optimisation step of a learned temperature would be lost in rounding.
 
     A loss that learns from a teacher takes ``teacher`` in ``forward``. A loss whose ``forward`` has only the first four
-    arguments is trained without a teacher. A loss that learns from an in-batch teacher beside a teacher takes ``in_batch``
-    too: (q, p) fp32, like ``teacher``. Without this argument, an in-batch teacher's scores are passed as ``teacher``.
+    arguments is trained without a teacher. A loss that learns from a teacher and an in-batch teacher takes ``in_batch`` too:
+    (q, p) fp32, like ``teacher``. Without this argument, an in-batch teacher's scores are passed as ``teacher``.
 
     Attributes:
         needs_teacher: whether the loss cannot be computed without a teacher's scores; checked before any work begins.

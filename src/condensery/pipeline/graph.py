@@ -66,8 +66,10 @@ class Graph:
         nodes: the stages by name, in topological order.
         rows: label of each row of the table -> name of the node that evaluates the row.
         answers: name of the node whose index ``ask`` searches if the recipe has no rows.
-        missing: in a dry run, the error about a missing input of known sizes. Artifacts built from it have no id.
-        unmeasured: row -> node of its index, if the table recommends a row but is left out for lack of judgements.
+        missing: in a dry run, the error about an input file that is missing. Its sizes are known, so the dry run goes on.
+            Artifacts that depend on the input have no id.
+        unmeasured: row -> node of its index. Not empty only if the table would recommend a row, but no judgement exists that
+            its rows could be measured with.
         choice: a sentence that says which of several checkpoints the run continues with (``pipeline.starts``).
     """
 

@@ -187,8 +187,9 @@ def choose(
     Args:
         query_ids: ids of the questions, (queries,).
         values: values of the metric, float64 (rows, queries).
-        best: index of the row that wins or loses.
-        other: index of the row with which ``best`` is compared; None = compare ``best`` with its own mean.
+        best: index of the row whose wins and losses are shown.
+        other: index of the row with which ``best`` is compared on each question; None = ``best`` is compared with its own
+            mean over all questions.
 
     Returns:
         (index, kind) of each chosen question.

@@ -29,8 +29,8 @@ class ColumnLayout(_Closed):
         collection: collection of the measured rows; None = one block per collection.
         where: sweep settings of the measured rows, such as ``stage.finetune.train_queries: 1000``.
         ending: suffix of row names, such as `` + hard negatives``. The column shows the measured rows with this suffix, each
-            in the line named by the rest of the row's name. A column without an ending shows the rows whose names end with no
-            column's ending.
+            in the line named by the rest of the row's name. A column without an ending shows the rows that have the ending
+            of no other column.
         best: which number is marked as the best.
     """
 

@@ -13,6 +13,7 @@ from pytorch_lightning.callbacks import Callback
 
 from condensery.distributed import processes, rank
 from condensery.errors import UserError
+from condensery.losses.registry import temperature_of
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.checkpoints.hub import checkpoint_folder
@@ -151,12 +152,11 @@ def unsuited(module: TrainingModule, config: OptimisedStageConfig, stage: str) -
             f" {backbone.name} may lose what it knows; 1e-5 to 1e-4 are usual"
         )
     towers = getattr(module, "towers", None)
-    temperature = getattr(config, "temperature", 0.0)
-    if towers is not None and towers().settings.normalise and temperature > COSINE:
-        found.append(
-            f"stages.{stage}.temperature: {temperature:g} leaves cosines nearly alike, so the loss tells little;"
-            " .01 to .1 are usual"
-        )
+    if towers is not None and towers().settings.normalise:
+        key, temperature = temperature_of(getattr(config, "loss", "info_nce"), getattr(config, "temperature", 0.0))
+        if temperature > COSINE:
+            usual = "leaves cosines nearly alike, so the loss tells little; .01 to .1 are usual"
+            found.append(f"stages.{stage}.{key}: {temperature:g} {usual}")
     return found
 
 

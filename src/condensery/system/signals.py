@@ -1,7 +1,7 @@
 """Turn signals into exceptions, so that a process runs its ``finally`` blocks before it ends.
 
-Ctrl-C reaches every process of a terminal's process group. Only the process that the user started there should report it,
-so that process makes its children ignore Ctrl-C.
+Ctrl-C reaches every process of a terminal's process group. Only one process should report it, the one that the user
+started. So this process makes its children ignore Ctrl-C.
 """
 
 import os

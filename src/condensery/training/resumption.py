@@ -94,8 +94,8 @@ class Resumption:
     def _check_data(self, name: str | None, checkpoint: dict[str, Any]) -> None:
         """Raise ``UserError`` if the checkpoint was written with other data.
 
-        Lightning passes a data module only the state that a data module of the same class has written. So this method
-        passes the state of another class to the data module.
+        Lightning restores a data module only from the state that a data module of the same class has saved. If the state
+        was saved by another class, this method passes it to the data module, which checks it.
         """
         data: Any = getattr(self.module.trainer, "datamodule", None)
         if name is None or (data is not None and type(data).__qualname__ == name):

@@ -29,7 +29,7 @@ class LoopSettings:
         steps: number of optimisation steps, one batch each.
         precision: fp32, or mixed bf16 or fp16.
         checkpoint_every, log_every, validate_every: number of steps between two checkpoints, logs or validations; 0 = never.
-        checkpoint_minutes: number of minutes without a checkpoint after which one is written as well; 0 = never.
+        checkpoint_minutes: a checkpoint is also written when the last one is this many minutes old; 0 = never.
     """
 
     steps: int

@@ -18,8 +18,8 @@ from condensery.stages.workload import Read, Work, known, with_encoder
 class FinetuneLateInteractionConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train ColBERT, COIL or ME-BERT, which compare vectors of tokens, on judged queries.
 
-    For each query a step reads one positive and ``negatives_per_query`` hard negatives. The loss is that of finetune, over
-    the scores of these methods. The defaults are those of ColBERT (Khattab and Zaharia 2020).
+    For each query a step reads one positive and ``negatives_per_query`` hard negatives. The loss is that of finetune, with
+    the scores of the ``method``. The defaults are those of ColBERT (Khattab and Zaharia 2020).
     """
 
     method: Literal["colbert", "coil", "me_bert"] = "colbert"

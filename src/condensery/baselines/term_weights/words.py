@@ -50,7 +50,7 @@ def query_term_recall(
 
     Args:
         words: w words of the passage d.
-        queries: for each of the passage's queries Q_d, at least one, the set of its terms.
+        queries: the passage's queries Q_d, at least one; each is the set of its terms.
         analyser: turns a word into the terms by which it is compared.
 
     Returns:

@@ -69,7 +69,7 @@ class Card:
 
         Args:
             name: name under which a reader would load the model.
-            settings: vector settings of the model, or what it makes in place of one dense vector.
+            settings: vector settings of the model; for a model that does not make one dense vector, what it makes.
             lengths: maximum query length and passage length in tokens.
         """
         from jinja2 import Template  # a dry run imports this module and renders no card

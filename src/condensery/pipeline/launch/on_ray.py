@@ -293,7 +293,8 @@ class Tasks:
 
         Args:
             parts: what the tasks compute.
-            places: the place of each task of a group. When one is lost, the others are cancelled.
+            places: for a group of tasks, the scheduling strategy that puts each on its node. If one task of a group is lost,
+                the others are cancelled.
             done: is called for each task that has ended.
 
         Raises:

@@ -379,9 +379,9 @@ class SampleConfig(CollectionConfig):
 class KeepBestConfig(SampleConfig):
     """Keep the best of the initial encoder and its interpolations with trained encoders (WiSE-FT), by MRR@10.
 
-    The best trained candidate is kept if two conditions hold. It is better than the initial encoder with p below ``level``,
-    on dev queries and on queries of held-out passages. It is not worse on dev queries. Otherwise the initial encoder is
-    kept.
+    The best trained candidate is kept if two conditions hold. On dev queries and queries of held-out passages together, it
+    is better than the initial encoder with p below ``level``. On dev queries alone, it is not worse. Otherwise the initial
+    encoder is kept.
     """
 
     data_checks = {"corpus": ["dev_queries"]}

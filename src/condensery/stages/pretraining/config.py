@@ -351,7 +351,7 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
     learn_temperature: bool = False
     """learn the temperature, with ``temperature`` as initial value"""
     mlm_weight: Annotated[Weight, Later()] = 0.0
-    """weight of an MLM loss beside the contrast, if ``init`` has an LM head; texts are then masked; 0: none"""
+    """weight of an MLM loss that is added, if ``init`` has an LM head; texts are then masked; 0: none"""
     mask_rate: Annotated[PositiveShare, Later()] = 0.15
     """share of the tokens that are masked and predicted, with ``mlm_weight``"""
     batch_size: Count = 64

@@ -43,9 +43,9 @@ class Scheduler:
             relevant to a query is excluded as its negative, so the similarity of the two should not be stored.
         passage: (t,) the positive of each pair, as a column of ``similarity``.
         batch_size: number of pairs in a batch.
-        beam: number of members that are considered for removal, those with the smallest gains; the best swap is made. 1 is
-            the greedy search. For each of these members, the beam search of Zhao et al. considers the ``beam`` best pairs to
-            add. The best swap always adds the first of them, so this search considers only the first.
+        beam: number of members that are considered for removal: those with the smallest gains. The best swap is made. 1 is
+            the greedy search. Zhao et al. consider, for each member to remove, the ``beam`` best pairs to add. The best swap
+            always adds the best of these pairs, so this search considers only that one.
         seed, epoch: seed and epoch that determine the random pairs with which each batch begins.
     """
 

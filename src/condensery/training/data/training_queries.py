@@ -56,8 +56,8 @@ class TrainingQueries:
         Args:
             positives: query row -> its relevant passages, in ascending order of the rows.
             negatives, weights, teacher: see the attributes.
-            known: passages excluded as negatives. It is kept only if it has passages besides the positives. In this case,
-                of several passages with equal text the first replaces the others wherever one is drawn.
+            known: passages excluded as negatives. It is kept only if it excludes passages that are not positives, because of
+                their text. Then passages with equal text count as one: the first of them is drawn in place of any other.
         """
         counts = [len(passages) for passages in positives.values()]
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -89,7 +89,7 @@ class TripleDataModule(TokenDataModule):
         in_batch_teacher: ``BM25`` or a ``Retriever``, which scores each query with every passage of its batch (Lin et al.
             2020). It indexes the passages in each process. None = no such teacher.
         text_queries: pairs of a query that was built from a passage, such as the passage's title, and the passage's id.
-            These queries are trained on beside the judged queries, each with its own passage as positive (``TextQueries``).
+            They are trained on in addition to the judged queries, each with its own passage as positive (``TextQueries``).
             None = no such queries.
         text_batch_size: number of ``text_queries`` per step.
         shared_negatives: number of passages that are drawn from the whole collection in each step and are negatives of all

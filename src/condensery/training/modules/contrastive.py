@@ -30,7 +30,7 @@ TEMPERATURE_RATE = 100.0
 
 
 class ContrastiveModule(TowersModule):
-    """coCondenser's contrastive loss (Gao and Callan 2021b, eq. 6-7) on a retriever's own vectors, and MLM beside it.
+    """coCondenser's contrastive loss (Gao and Callan 2021b, eq. 6-7) on a retriever's own vectors, with or without MLM.
 
     A released retriever has its own pooling, normalisation and prefixes, which also apply when it is used for search. This
     module trains the retriever with the same pooling, normalisation and prefixes. It trains on pairs of texts from a
@@ -41,7 +41,7 @@ class ContrastiveModule(TowersModule):
         temperature: divisor of the inner products; for cosines .01 to .1 is usual.
         learn_temperature: train the logarithm of the temperature with the encoder, starting from ``temperature``. The
             temperature stays at .01 or above (CLIP: Radford et al. 2021, §2.5).
-        mlm_weight: factor of an MLM loss beside the contrast (eq. 7 of Gao and Callan 2021b, on masked texts); 0 = texts are
+        mlm_weight: factor of an MLM loss that is added (eq. 7 of Gao and Callan 2021b, on masked texts); 0 = texts are
             read whole, and no LM head is loaded. A checkpoint without an LM head is trained without MLM, and a line says so.
         lm_head: folder or hub name of the checkpoint with the LM head; None = ``model``, if that is a folder or a name.
         others: further arguments of ``TowersModule``.
