@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,6 +63,9 @@ def composed_once() -> Iterator[None]:
         return config
 
     with pytest.MonkeyPatch.context() as monkeypatch:
+        # A job of Hydra copies its config twice: pickled in a third of the time
+        copying = SimpleNamespace(deepcopy=lambda config: pickle.loads(pickle.dumps(config, pickle.HIGHEST_PROTOCOL)))
+        monkeypatch.setattr("hydra.core.utils.copy", copying)
         monkeypatch.setattr(ConfigRepository, "load_config", loaded)
         monkeypatch.setattr(config_loader_impl, "create_defaults_list", listed)
         monkeypatch.setattr(RecipeLoader, "_compose_config_from_defaults_list", composed)

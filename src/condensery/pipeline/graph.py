@@ -2,8 +2,8 @@
 
 import hashlib
 import json
+import pickle
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -99,7 +99,7 @@ def build(cfg: DictConfig) -> Graph:
 
 class _Builder:
     def __init__(self, cfg: DictConfig) -> None:
-        self.cfg = deepcopy(cfg)  # twice as fast as creating a new one from a dict
+        self.cfg = pickle.loads(pickle.dumps(cfg))  # a copy in half the time of deepcopy
         OmegaConf.set_struct(self.cfg, False)
         self.raw: dict[str, Any] = OmegaConf.to_container(cfg, resolve=False)  # type: ignore[assignment]
         if OmegaConf.select(self.cfg, "trainer.precision") == "auto":

@@ -272,18 +272,15 @@ def _most(vocab_size: int) -> int:
 
 def _characters(batches: Iterator[Sequence[str]], normalise: Callable[[str], str]) -> Counter[str]:
     """Count how often each character occurs in the normalised texts."""
-    marks = [code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) == "Mn"]
-    is_mark = np.zeros(sys.maxunicode + 1, bool)
-    is_mark[marks] = True
     occurrences = np.zeros(sys.maxunicode + 1, np.int64)
     counts: Counter[str] = Counter()
     for batch in batches:
         check_whole(" ".join(batch), "text", "texts")
         characters = np.frombuffer(" ".join(batch).encode("utf-32-le"), np.uint32)
-        if is_mark[characters].any():
+        seen = np.bincount(characters)
+        if any(unicodedata.category(chr(code)) == "Mn" for code in np.flatnonzero(seen).tolist()):
             counts.update(normalise(" ".join(batch)))
             continue
-        seen = np.bincount(characters)
         occurrences[: len(seen)] += seen
     for number in np.flatnonzero(occurrences).tolist():
         for character in normalise(chr(number)):
