@@ -125,16 +125,19 @@ def test_the_command_line_is_the_persons_own(tmp_path: Path) -> None:
     ("setting", "wanted"),
     [
         ("callbacks: {x: {name: os.system}}", "trainer.callbacks.x: unknown 'name' 'os.system'"),
-        ("callbacks: {x: {name: LambdaCallback, setup: os.system}}", "LambdaCallback is not for recipes"),
+        (
+            "callbacks: {x: {name: LambdaCallback, setup: os.system}}",
+            "trainer.callbacks.x: unknown 'name' 'LambdaCallback'",
+        ),
         ("callbacks: {x: {_target_: os.system}}", "trainer.callbacks.x: needs 'name'"),
         ("callbacks: {x: {name: RichModelSummary, _target_: os.system}}", "trainer.callbacks.x._target_: unknown key"),
         ("callbacks: {x: {name: ModelCheckpoint, dirpath: /tmp}}", "trainer.callbacks.x.dirpath: unknown key"),
         ("callbacks: {x: {name: ModelCheckpoint, filename: ../../x}}", "trainer.callbacks.x.filename: unknown key"),
         ("callbacks: {../x: {name: ModelCheckpoint}}", "must match"),
         ("flags: {profiler: {_target_: os.system}}", "trainer.flags.profiler: must be 'simple'"),
-        ("flags: {default_root_dir: /tmp}", "trainer.flags: default_root_dir is not set here"),
-        ("flags: {plugins: [os.system]}", "trainer.flags: plugins is not set here"),
-        ("flags: {model_registry: x}", "trainer.flags: model_registry is not set here"),
+        ("flags: {default_root_dir: /tmp}", "trainer.flags.default_root_dir: unknown key"),
+        ("flags: {plugins: [os.system]}", "trainer.flags.plugins: unknown key"),
+        ("flags: {model_registry: x}", "trainer.flags.model_registry: unknown key"),
     ],
 )
 def test_callbacks_and_flags_of_a_recipe_call_nothing_else_and_name_no_folder(

@@ -10,14 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from condensery.ranges import Count
 from condensery.stages.base import LeaveOut, Name
@@ -31,65 +24,6 @@ def _logged(name: str) -> str:
 
 Curve = Annotated[str, AfterValidator(_logged)]
 
-NO_EPOCHS = "acts at the end of epochs, and to Lightning a stage is one epoch"
-BY_HAND = "the modules optimise by hand"
-VALIDATES = "use validate_every, validation_queries and validation_passages of the stage"
-LENGTH = "use steps, epochs or token_budget of the stage"
-
-# Flags that the training loop sets itself or that have no effect there, each with advice on what to use instead. Every flag
-# that could change a result is listed here, so ``TrainerFlags`` need not enter artifact ids.
-OWN_FLAGS = {
-    "accelerator": "use trainer.accelerator",
-    "strategy": "use trainer.devices; the processes of a stage exchange their gradients once a step",
-    "devices": "use trainer.devices",
-    "num_nodes": "use launcher.nodes",
-    "precision": "use trainer.precision",
-    "logger": "use the group logger",
-    "callbacks": "use trainer.callbacks",
-    "fast_dev_run": "use steps=1 of the stage",
-    **dict.fromkeys(("max_epochs", "min_epochs", "max_steps", "min_steps", "limit_train_batches"), LENGTH),
-    "max_time": f"{LENGTH}: a result must not depend on how fast the machine is",
-    "limit_test_batches": "a stage that trains tests nothing",
-    "limit_predict_batches": "a stage that trains predicts nothing",
-    "overfit_batches": "use train_queries or max_passages for less data",
-    **dict.fromkeys(
-        ("limit_val_batches", "val_check_interval", "check_val_every_n_epoch", "num_sanity_val_steps"), VALIDATES
-    ),
-    **dict.fromkeys(("gradient_clip_val", "gradient_clip_algorithm"), "use max_grad_norm of the stage"),
-    "log_every_n_steps": "use log_every of the stage",
-    "enable_checkpointing": "use checkpoint_every and checkpoint_minutes of the stage",
-    "enable_progress_bar": "the stage shows its own progress",
-    "enable_model_summary": "use trainer.callbacks={summary: {name: RichModelSummary}}",
-    "accumulate_grad_batches": "use batch_size and chunk_tokens of the stage: a batch of any size is accumulated",
-    "inference_mode": "a stage that trains tests and predicts nothing",
-    "use_distributed_sampler": "the stage shares each batch among its processes itself",
-    "barebones": "a stage needs its logs and checkpoints",
-    "plugins": "a recipe gives plain values only; use trainer.precision and the group launcher",
-    "sync_batchnorm": "the models have no BatchNorm",
-    "reload_dataloaders_every_n_epochs": "to Lightning a stage is one epoch",
-    "default_root_dir": "use output_root",
-    "enable_autolog_hparams": "W&B gets the config of the stage",
-    "model_registry": "a recipe sends no model anywhere",
-}
-
-OTHER_CALLBACKS = {  # Lightning's other callbacks: the reason why ``Callback`` lacks them, or what to use instead
-    **dict.fromkeys(("BackboneFinetuning", "ModelPruning"), NO_EPOCHS),
-    **dict.fromkeys(("BaseFinetuning", "Callback", "Checkpoint"), "is there to be derived from"),
-    **dict.fromkeys(("ProgressBar", "RichProgressBar", "TQDMProgressBar"), OWN_FLAGS["enable_progress_bar"]),
-    "BasePredictionWriter": "a stage that trains predicts nothing",
-    "BatchSizeFinder": "use chunk_tokens of the stage for what fits into memory",
-    "GradientAccumulationScheduler": OWN_FLAGS["accumulate_grad_batches"],
-    "LambdaCallback": "a recipe names no functions",
-    "LearningRateFinder": f"{BY_HAND}; sweep over learning_rate instead",
-    "ModelSummary": "use RichModelSummary",
-    "OnExceptionCheckpoint": OWN_FLAGS["enable_checkpointing"],
-    "SpikeDetection": f"reads a loss that the modules do not return, since {BY_HAND}",
-    "StochasticWeightAveraging": f"{NO_EPOCHS}; use EMAWeightAveraging",
-    "ThroughputMonitor": "train/tokens_per_s is logged anyway",
-    "Timer": OWN_FLAGS["max_time"],
-    "WeightAveraging": "averages from the first step on; use EMAWeightAveraging",
-}
-
 
 class _Closed(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)  # strict: true is not 1
@@ -98,21 +32,14 @@ class _Closed(BaseModel):
 class TrainerFlags(_Closed):
     """The arguments of Lightning's Trainer in ``trainer.flags``, for all stages that train; None = Lightning's default.
 
-    Flags change results only by rounding. So the flags, like ``trainer.compile``, do not enter artifact ids.
+    Lightning's other flags are set by the stages and by other keys of ``trainer``, or could change a result. These change
+    results only by rounding. So the flags, like ``trainer.compile``, do not enter artifact ids.
     """
 
     benchmark: bool | None = None
     detect_anomaly: bool | None = None
     deterministic: bool | Literal["warn"] | None = None
     profiler: Literal["simple", "advanced", "pytorch"] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _not_those_of_the_loop(cls, value: Any) -> Any:
-        own = [name for name in value if name in OWN_FLAGS] if isinstance(value, dict) else []
-        if own:
-            raise ValueError(f"{own[0]} is not set here; {OWN_FLAGS[own[0]]}")
-        return value
 
     def given(self) -> dict[str, Any]:
         """Return the flags that are set."""
@@ -233,13 +160,6 @@ class RichModelSummary(_Callback):
     max_depth: Annotated[int, Field(ge=-1)] = 1
 
 
-def _of_the_list(value: Any) -> Any:
-    name = value.get("name") if isinstance(value, dict) else None
-    if isinstance(name, str) and name in OTHER_CALLBACKS:
-        raise ValueError(f"{name} is not for recipes: {OTHER_CALLBACKS[name]}")
-    return value
-
-
 def _no_two_alike(callbacks: Any) -> Any:
     """Refuse two equal callbacks, because Lightning would confuse their states."""
     known: dict[str, str] = {}
@@ -253,7 +173,6 @@ def _no_two_alike(callbacks: Any) -> Any:
 Callback = Annotated[
     EarlyStopping | ModelCheckpoint | EMAWeightAveraging | LearningRateMonitor | DeviceStatsMonitor | RichModelSummary,
     Field(discriminator="name"),
-    BeforeValidator(_of_the_list),
 ]
 Callbacks = Annotated[dict[Name, Callback], LeaveOut, AfterValidator(_no_two_alike)]
 

@@ -16,8 +16,6 @@ from types import FrameType
 
 from condensery.errors import UserError
 
-_CHILDREN_DIFFER = {"__name__", "current_process"}  # names whose value differs between a child and its parent
-
 
 def spawning(asked: str) -> SpawnContext:
     """Return ``multiprocessing.get_context("spawn")``, the context for starting processes.
@@ -60,42 +58,23 @@ def _line_of(names: dict[str, object], path: str) -> int | None:
 
 @cache
 def _guarded(path: str, line: int) -> bool:
-    """Return whether the line is inside ``if __name__ == "__main__":`` or a similar condition."""
+    """Return whether the statement of the file that holds the line asks whether this process is the main one.
+
+    It may ask by a name: ``MAIN = __name__ == "__main__"``, or a function that returns this.
+    """
     try:
-        tree = ast.parse(Path(path).read_bytes())
+        statements = ast.parse(Path(path).read_bytes()).body
     except (OSError, SyntaxError, ValueError):  # unknown without the source code
         return True
-    nodes = list(ast.walk(tree))
-    telling = {*_CHILDREN_DIFFER, *(name for node in nodes for name in _telling_names(node))}
-    return any(
-        node.lineno <= line <= (node.end_lineno or line) and _mentions(telling, *_asked_by(node))
-        for node in nodes
-        if isinstance(node, ast.stmt | ast.expr)
-    )
+    telling = {"__name__", "current_process"}  # names whose value differs between a child and its parent
+    for one in statements:
+        if one.lineno <= line <= (one.end_lineno or line):
+            return _mentions(telling, one)
+        if _mentions(telling, one):
+            targets = [one] if isinstance(one, ast.FunctionDef) else getattr(one, "targets", [])
+            telling |= {getattr(target, "name", getattr(target, "id", "")) for target in targets} - {""}
+    return False
 
 
-def _telling_names(node: ast.AST) -> list[str]:
-    """Return the names that a node gives to a value that differs in a child: ``MAIN = __name__ == "__main__"``."""
-    if isinstance(node, ast.FunctionDef):
-        return [node.name] if _mentions(_CHILDREN_DIFFER, *(x for x in node.body if isinstance(x, ast.Return))) else []
-    if not isinstance(node, ast.Assign) or not _mentions(_CHILDREN_DIFFER, node.value):
-        return []
-    return [target.id for target in node.targets if isinstance(target, ast.Name)]
-
-
-def _asked_by(node: ast.AST) -> list[ast.expr]:
-    """Return the expressions that decide whether the code in a node runs: conditions, or arguments with a condition."""
-    match node:
-        case ast.If(test=test) | ast.IfExp(test=test):
-            return [test]
-        case ast.Match(subject=subject):
-            return [subject]
-        case ast.BoolOp(values=[*first, _]):
-            return first
-        case ast.Expr(value=ast.Call(args=given)):  # main(__name__)
-            return [one for one in given if isinstance(one, ast.Name)]
-    return []
-
-
-def _mentions(names: set[str], *parts: ast.AST) -> bool:
-    return any(getattr(one, "id", getattr(one, "attr", "")) in names for part in parts for one in ast.walk(part))
+def _mentions(names: set[str], part: ast.AST) -> bool:
+    return any(getattr(one, "id", getattr(one, "attr", "")) in names for one in ast.walk(part))

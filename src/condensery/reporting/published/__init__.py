@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from condensery.errors import UserError, close_to
 
@@ -66,22 +66,6 @@ class PublishedTable(_Closed):
     measured: dict[str, dict[str, str]] = {}
     not_measured: dict[str, str] = {}
     notes: list[str] = []
-
-    @model_validator(mode="after")
-    def _is_a_rectangle(self) -> Self:
-        names = [name for named in self.rows.values() for name in named]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"two rows are called {twice[0]!r}")
-        for name, values in self.by_row().items():
-            if len(values) != len(self.columns):
-                raise ValueError(f"row {name!r}: {len(values)} numbers for {len(self.columns)} columns")
-        by_command = {name for own in self.measured.values() for name in own}
-        if unknown := sorted((by_command | self.not_measured.keys()) - set(names)):
-            raise ValueError(f"measured, not_measured: no row is called {unknown[0]!r}{close_to(unknown[0], names)}")
-        if both := sorted(by_command & self.not_measured.keys()):
-            raise ValueError(f"row {both[0]!r} stands in measured and in not_measured")
-        return self
 
     def by_row(self) -> dict[str, list[Decimal | None]]:
         """Return the rows of all classes in one mapping, row -> printed numbers."""
@@ -162,20 +146,7 @@ def read_paper(path: Path) -> Paper:
 
 
 class _Loader(yaml.BaseLoader):
-    """YAML loader that reads scalars as strings, and ``null`` as None.
-
-    A repeated key is an error; PyYAML's own loaders would use the last value.
-    """
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for at, key in enumerate(keys):
-            if key in keys[:at]:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{key!r} comes twice", node.value[at][0].start_mark
-                )
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping
+    """YAML loader that reads scalars as strings, and ``null`` as None."""
 
 
 NULL = "tag:yaml.org,2002:null"

@@ -1,8 +1,7 @@
 """Stage ``extract_queries``: takes sentences or titles of the passages as queries, without a model."""
 
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,50 +13,13 @@ from condensery.stages.corpus.queries import write_queries
 from condensery.system.progress import progress
 from condensery.text.queries import Pair, distinct
 from condensery.text.salience import Salience
-from condensery.text.words import number_of_plain_words
 from condensery.tokens.artifacts import Passages, Queries
 from condensery.tokens.grouping import sentences
 
-
-class _Refused:
-    """Counts of passages without a query, by reason.
-
-    Attributes:
-        single: number of passages that have only one sentence.
-        apart: number of passages whose token ids do not show where a sentence ends.
-        fewest, most: number of words of the shortest and of the longest sentence in the other passages.
-    """
-
-    def __init__(self) -> None:
-        self.single, self.apart, self.fewest, self.most = 0, 0, sys.maxsize, 0
-
-    def unfit(self, numbers: Iterable[int]) -> None:
-        """Count a passage whose sentences have these numbers of words, all outside the allowed range."""
-        for number in numbers:
-            self.fewest, self.most = min(self.fewest, number), max(self.most, number)
-
-    def why(self, config: ExtractQueriesConfig, key: str) -> str:
-        """Return the error message for the case that no passage has a query; ``key`` is the config key of the stage."""
-        reasons = []
-        if self.most:
-            limits = {
-                "minimum_words": self.fewest < config.minimum_words,
-                "maximum_words": self.most > config.maximum_words,
-            }
-            keys = " or ".join(f"{key}.{name}" for name, wrong in limits.items() if wrong)
-            has = f"{self.fewest:,}" if self.fewest == self.most else f"{self.fewest:,} to {self.most:,}"
-            wanted = f"{config.minimum_words} to {config.maximum_words} words"
-            reasons.append(f"none has a sentence of {wanted}, but sentences of {has}; set {keys}")
-        if self.apart:
-            reasons.append(f"the tokens of {self.apart:,} do not tell their sentences apart; make the passages again")
-        if self.single:
-            each = f"each of the other {self.single:,}" if reasons else "each"
-            reasons.append(
-                f"{each} is a single sentence, which training could not hide from itself; without queries (null for this"
-                " stage, for the one of its passages, and for `queries` of what reads it) coCondenser trains on two spans of"
-                " a document"
-            )
-        return "; ".join(reasons) or "none has a sentence"
+ALONE = (
+    "a single sentence, which training could not hide from itself; without queries (null for this stage, for the one of its"
+    " passages, and for `queries` of what reads it) coCondenser trains on two spans of a document"
+)
 
 
 def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str, Any]:
@@ -69,7 +31,7 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
     passages = Passages(context.input("passages"))
     column = passages.table.column("title" if config.kind == "title" else "text")
     places: list[tuple[int, int]] = []
-    refused = _Refused()
+    alone = 0  # passages of a single sentence
     if config.kind == "title":
         if passages.titles is None:
             raise UserError(
@@ -83,6 +45,7 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
         salience = Salience.of(column, task.advance)
 
     def pairs() -> Iterator[Pair]:
+        nonlocal alone
         with progress(context.stage_name, len(column), "passages") as task:
             for row, text in enumerate(column):
                 title = "" if titles is None or times[titles[row]] > 1 else " ".join(distinct([titles[row]]))
@@ -95,14 +58,10 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
                 most = config.number + len(seen)
                 aligned = len(known) == len(pieces)
                 if config.remove and (len(pieces) < 2 or not aligned):
-                    refused.single += len(pieces) < 2
-                    refused.apart += len(pieces) > 1
+                    alone += len(pieces) < 2
                     task.advance()
                     continue
-                ranked = salience.ranked(pieces, config.minimum_words, config.maximum_words)
-                if not ranked:
-                    refused.unfit(map(number_of_plain_words, pieces))
-                for number in ranked:
+                for number in salience.ranked(pieces, config.minimum_words, config.maximum_words):
                     query = " ".join(distinct([pieces[number]]))
                     if not query or query in seen:
                         continue
@@ -113,7 +72,12 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
                     yield row, query
                 task.advance()
 
-    counts = write_queries(pairs(), context, none=lambda: refused.why(config, f"stages.{context.stage_name}"))
+    def why() -> str:
+        fit = f"a sentence of {config.minimum_words} to {config.maximum_words} words (minimum_words, maximum_words)"
+        others = [f"none{' of the others' * bool(alone)} has {fit}"] if alone < len(column) else []
+        return "; ".join(others + [f"{alone:,} are {ALONE}"] * bool(alone))
+
+    counts = write_queries(pairs(), context, none=why)
     np.save(context.folder / "places.npy", np.asarray(places, dtype=np.int64).reshape(-1, 2))
     assert len(Queries(context.folder).store) == len(places), "one place a query"
     return {**counts, "remove": config.remove}

@@ -1,9 +1,8 @@
 """Read collections of the library ir_datasets (MacAvaney et al. 2021) by id: MS MARCO, BEIR, DPR's Wikipedia, mMARCO.
 
-The library knows the URL, size and MD5 of each file, and how to read it. The files lie in ``$IR_DATASETS_HOME`` (by
-default ``~/.ir_datasets``). Every file is first fetched completely (``system/downloads.py``) and checked. The identity of
-a collection is a hash of the MD5s that the library lists, so it is known before anything is fetched. The module is written
-for ir_datasets 0.6.3.
+The library knows the URL, size and MD5 of each file, and how to fetch and read it. The files lie in ``$IR_DATASETS_HOME``
+(by default ``~/.ir_datasets``). Every file is first fetched completely and checked. The identity of a collection is a hash
+of the MD5s that the library lists, so it is known before anything is fetched. The module is written for ir_datasets 0.6.3.
 
 Texts may differ in single characters from the published files. The library repairs the broken encoding of MS MARCO's
 passages, and reads MS MARCO's documents from the file in TREC's format.
@@ -12,19 +11,22 @@ Tests serve small files instead of the real files.
 """
 
 import difflib
-from collections.abc import Iterator
+import hashlib
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partialmethod
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+from filelock import FileLock
 from pydantic import Field
 from tqdm import tqdm
 
 from condensery.errors import UserError, of_the_disk, shown
-from condensery.system.downloads import Download, check_space, fetch
+from condensery.system.downloads import as_bytes, check_room, file_digest
 from condensery.system.progress import progress, style
 from condensery.text.hashes import content_hashes, id_hash
 from condensery.text.records import Document, Passage, Query
@@ -89,6 +91,31 @@ class Part:
     role: str
     id: str
     handler: Any
+
+
+class Download(NamedTuple):
+    """A file that the library reads.
+
+    Attributes:
+        path: path of the file.
+        fetch: function of the library that fetches the file, if it is missing, and checks its MD5.
+        urls: URLs of the file; empty = the file can only be downloaded by hand.
+        md5: MD5 of the file, 32 hexadecimal digits; None if none is published.
+        size: published size of the file in bytes; None if unknown.
+        by_hand: instructions for a file that a program may not download: the web page, and the steps there.
+    """
+
+    path: Path
+    fetch: Callable[[], object]
+    urls: tuple[str, ...] = ()
+    md5: str | None = None
+    size: int | None = None
+    by_hand: str = ""
+
+    @property
+    def bytes_whole(self) -> int:
+        """The size of the file in bytes; 0 where it is unknown."""
+        return self.path.stat().st_size if self.path.is_file() else self.size or 0
 
 
 class IrDatasetsSource(DataConfig):
@@ -247,12 +274,13 @@ class IrDatasetsSource(DataConfig):
         """
         self.check()
         downloads = self.downloads()
-        check_space(downloads, "data.name")
+        missing = [one for one in downloads if not one.path.exists()]
+        check_room(library().util.home_path(), sum(one.size or 0 for one in missing), "data.name")
         for terms in dict.fromkeys(one.dua for part in self.parts.values() for one in files_of(part.handler)):
-            if terms and any(one.missing for one in downloads):
+            if terms and missing:
                 print(" ".join(terms.split()), flush=True)
         for download in downloads:
-            fetch(download, "data.name")
+            fetch(download)
 
     def sizes(self) -> CollectionSizes:
         """Estimate the size of the collection: counts from the library, lengths of texts from the sizes of files."""
@@ -360,34 +388,63 @@ def downloads_of(handler: Any) -> Iterator[Download]:
     util = library().util
     for one in files_of(handler):
         if isinstance(one, util.LocalDownload):
-            yield Download((), Path(one._path), by_hand=one._message or "a file of your own")
+            yield Download(Path(one._path), one.path, by_hand=one._message or "a file of your own")
             continue
         if one._cache_path is None and one.expected_md5:
             one._cache_path = str(util.home_path() / "downloads" / one.expected_md5)
             one._stream = False
+        one._path = None  # otherwise the library takes a file that was removed for fetched
         if one._cache_path is None:
             continue  # a file without a digest is fetched by the library itself during reading
         places = [place for place in one.mirrors if isinstance(place, util.RequestsDownload)]
         local = [place._message for place in one.mirrors if isinstance(place, util.LocalDownload) and not places]
-        yield Download(
-            tuple(place.url for place in places),
-            Path(one._cache_path),
-            one.expected_md5,
-            one._size_hint,
-            " ".join(str(local[0]).split()) if local else "",
-            next((place.headers for place in places if place.headers), {}),
+        by_hand = " ".join(str(local[0]).split()) if local else ""
+        urls = tuple(place.url for place in places)
+        yield Download(Path(one._cache_path), one.path, urls, one.expected_md5, one._size_hint, by_hand)
+
+
+def fetch(download: Download) -> None:
+    """Fetch a file if it is missing. The library takes up a connection that breaks, and checks the MD5.
+
+    If several processes need the same file, one process fetches it and the others wait.
+
+    Raises:
+        UserError: the file cannot be fetched, or has another MD5.
+    """
+    path, md5 = download.path, download.md5
+    if not path.exists():
+        if style() != "bar":
+            print(f"fetching {path.name}, {as_bytes(download.size or 0)}", flush=True)
+            os.environ["IR_DATASETS_DL_DISABLE_PBAR"] = "true"  # of the library's own bar
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fault = f"data.name: {' or '.join(download.urls)} cannot be fetched"
+        with (
+            _library_at_work(f"{fault}; it goes to {path}, and the same command tries again"),
+            FileLock(f"{path}.lock"),
+        ):
+            download.fetch()
+    elif md5 and path.is_file() and (actual := file_digest(path, hashlib.md5(usedforsecurity=False))) != md5:
+        raise UserError(
+            f"{path}: its MD5 is {actual}, not {md5}: another file, or a broken one; remove it and start again"
         )
 
 
 @contextmanager
 def _reading(part: Part) -> Iterator[None]:
-    """Turn an exception of the library during reading into a ``UserError`` of one line.
-
-    The library's progress bars are shown only where this project's progress is also shown as a bar.
-    """
+    """Read a part. The library's bars are shown only where this project's progress is also shown as a bar."""
     with_bars = tqdm.__init__
     if style() != "bar":
         tqdm.__init__ = partialmethod(with_bars, disable=True)
+    try:
+        with _library_at_work(f"{part.id}: ir_datasets cannot read the {part.role}"):
+            yield
+    finally:
+        tqdm.__init__ = with_bars
+
+
+@contextmanager
+def _library_at_work(fault: str) -> Iterator[None]:
+    """Turn an exception of the library into a ``UserError`` of one line, which begins with ``fault``."""
     try:
         yield
     except UserError:
@@ -396,11 +453,7 @@ def _reading(part: Part) -> Iterator[None]:
         if disk_error := of_the_disk(error):
             raise disk_error from None
         text = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UserError(
-            f"{part.id}: ir_datasets cannot read the {part.role} ({type(error).__name__}: {text})"
-        ) from error
-    finally:
-        tqdm.__init__ = with_bars
+        raise UserError(f"{fault} ({type(error).__name__}: {text})") from error
 
 
 def _rows(part: Part, kind: str, total: int = 0) -> Iterator[tuple[str, Any]]:
