@@ -1,6 +1,7 @@
 """Kill small pipelines at random moments, start each again, and compare its end with that of a pipeline left alone.
 
     python experiments/benchmarks/endurance.py [pipelines=50] [kills=1] [together=8] [jobs=2] [seed=1] [experiment=smoke]
+    ... [devices=1] [launcher=local]
 
 Each pipeline begins on an empty store and is killed ``kills`` times: a third of the kills each by SIGKILL, SIGTERM and SIGINT
 (Ctrl-C), to the main process alone; half of them anywhere, half soon after a training has written a checkpoint. One that
@@ -10,6 +11,13 @@ which tell of time. Prints one JSON line:
     pipelines, identical how many were killed; how many of them ended with the bits of the one left alone
     kills, resumed       kills; how many of them left a checkpoint to go on from
     orphans              processes that outlived a kill by ten seconds
+
+With several numbers of processes (``devices=1,2,4 together=0``), each start has another number than the one before. The
+pipeline is then a smaller one, which pre-trains and fine-tunes without dropout, and rounding may differ:
+
+    identical            how many pipelines ended with the batches of the one left alone (batch_digests.py), and its weights
+    difference           largest relative difference of a model's weights, biases of keys apart, which softmax does not see
+    numbers              how often a kill hit each number of processes
 
 Before it come runs that begin at once on one store: every other one is the whole recipe, the rest are one of another name
 that lacks a row, so that they share all that they need. A line for them:
@@ -22,6 +30,7 @@ that lacks a row, so that they share all that they need. A line for them:
 
 import hashlib
 import json
+import math
 import os
 import random
 import re
@@ -31,37 +40,51 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import batch_digests
+from safetensors.torch import load_file
 from sizes import given
 
 RUN = Path(__file__).resolve().parents[2] / "run.py"
 MARK = "CONDENSERY_ENDURANCE"  # environment variable that all processes of a run inherit
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 TIMED = {"manifest.json", "metrics.csv"}
+PREPARED = ("corpus", "tokenizer", "tokens", "bm25", "token_vectors", "warm_start")  # kinds that come before training
+ROUNDING = 1e-3  # largest relative difference of weights after a change of the number of processes
+LEFT_OUT = ("mlm", "condenser", "warm_tuned", "mlm_tuned", "condenser_tuned", "mined", "round2", "fused")
+SMALLER = [  # one stage that pre-trains, and one that fine-tunes
+    *(f"~stages.{name}" for name in LEFT_OUT),
+    "figures={}",
+    "table.baseline=BM25",
+    "~table.rows",
+    "+table.rows={BM25: bm25, coCondenser: round1}",
+    *(f"backbone.{setting}" for setting in ("dropout=0.0", "vocab_size=2000", "hidden=64", "intermediate=128")),
+    *(f"stage.pretrain_cocondenser.{setting}" for setting in ("steps=60", "batch_size=26")),
+    *(f"stage.finetune.{setting}" for setting in ("steps=60", "batch_size=26")),
+]
 
 
-def start(
-    root: Path, experiment: str, jobs: int, *more: str, output: Any = subprocess.DEVNULL
-) -> "subprocess.Popen[bytes]":
+def start(root: Path, arguments: list[str], output: Any = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
     """Begin a run, or go on with it."""
     often = [
         f"stage.{kind}.checkpoint_every=3"
         for kind in ("pretrain_mlm", "pretrain_condenser", "pretrain_cocondenser", "finetune")
     ]
-    command = [
-        sys.executable,
-        str(RUN),
-        f"experiment={experiment}",
-        f"output_root={root}",
-        f"jobs={jobs}",
-        "trainer.threads=1",  # on other numbers of threads sums are rounded otherwise
-        *often,
-        *more,
-    ]
+    # on other numbers of threads sums are rounded otherwise
+    command = [sys.executable, str(RUN), f"output_root={root}", "trainer.threads=1", *often, *arguments]
     environment = {**os.environ, MARK: str(root), "WANDB_MODE": "disabled"}
+    folders = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment |= {"CONDENSERY_STAGES": "batch_digests", "PYTHONPATH": os.pathsep.join(folders)}
+    environment[batch_digests.FOLDER] = str(batches_of(root))
     return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+
+
+def batches_of(root: Path) -> Path:
+    """Where the digests of the batches are noted."""
+    return root.with_name(f"{root.name}-batches")
 
 
 def alive(root: Path) -> int:
@@ -91,6 +114,17 @@ def digest(root: Path) -> dict[str, str]:
     }
 
 
+def difference(root: Path, alone: Path) -> float:
+    """The largest relative difference of the weights of a model from those of the pipeline left alone."""
+    found = [0.0]
+    for path in alone.glob("artifacts/*/*/*.safetensors"):
+        mine, wanted = load_file(root / path.relative_to(alone)), load_file(path)
+        names = [name for name in wanted if not name.endswith("key.bias")]
+        off = math.hypot(*(float((mine[name] - wanted[name]).norm()) for name in names))
+        found.append(off / math.hypot(*(float(wanted[name].norm()) for name in names)))
+    return max(found)
+
+
 def wait_for_the_moment(process: "subprocess.Popen[bytes]", root: Path, draw: random.Random, longest: float) -> None:
     """Sleep until a random moment within ``longest`` seconds, or until the process has ended."""
     moment, anywhere = time.monotonic() + draw.uniform(0.2, longest), draw.random() < 0.5
@@ -114,7 +148,7 @@ def kill(process: "subprocess.Popen[bytes]", root: Path, by: signal.Signals) -> 
     return alive(root)
 
 
-def at_once(root: Path, runs: int, experiment: str, alone: Path) -> dict[str, Any]:
+def at_once(root: Path, runs: int, arguments: list[str], alone: Path) -> dict[str, Any]:
     """Begin so many runs at once on one store; what came of them, beside a run left alone."""
     root.mkdir()
     logs = [root.with_name(f"together{number}.txt") for number in range(runs)]
@@ -122,7 +156,7 @@ def at_once(root: Path, runs: int, experiment: str, alone: Path) -> dict[str, An
     processes = []
     for number, path in enumerate(logs):
         with open(path, "wb") as stream:
-            processes.append(start(root, experiment, 1, *(fewer if number % 2 else []), output=stream))
+            processes.append(start(root, [*arguments, *(fewer if number % 2 else [])], stream))
     ended = sum(process.wait() == 0 for process in processes)
     said = "".join(path.read_text() for path in logs)
     made, wanted = digest(root), digest(alone)
@@ -141,23 +175,34 @@ def at_once(root: Path, runs: int, experiment: str, alone: Path) -> dict[str, An
     }
 
 
-def main(pipelines: str, kills: str, together: str, jobs: str, seed: str, experiment: str) -> None:
+def main(
+    pipelines: str, kills: str, together: str, jobs: str, seed: str, experiment: str, devices: str, launcher: str
+) -> None:
     """Run the benchmark and print its lines."""
-    draw, begun = random.Random(int(seed)), 0
-    told = {"pipelines": 0, "identical": 0, "kills": 0, "resumed": 0, "orphans": 0}
+    draw, begun, numbers = random.Random(int(seed)), 0, [int(number) for number in devices.split(",")]
+    changing, hit, now = len(numbers) > 1, Counter[int](), numbers[0]
+    recipe = [f"experiment={experiment}", f"launcher={launcher}", *(SMALLER if changing else [])]
+    told: dict[str, Any] = {"pipelines": 0, "identical": 0, "kills": 0, "resumed": 0, "orphans": 0}
+    told |= {"difference": 0.0, "numbers": {}} if changing else {}
+
+    def arguments() -> list[str]:
+        return [*recipe, f"jobs={jobs}", f"trainer.devices={now}"]
+
     with tempfile.TemporaryDirectory() as folder:
         alone, clock = Path(folder) / "alone", time.monotonic()
-        if start(alone, experiment, int(jobs)).wait():
+        if start(alone, arguments()).wait():
             sys.exit(f"error: {experiment} does not run")
         wanted, lasted = digest(alone), time.monotonic() - clock
         if int(together):
-            found = at_once(Path(folder) / "together", int(together), experiment, alone)
+            found = at_once(Path(folder) / "together", int(together), [*recipe, "jobs=1"], alone)
             print(json.dumps(found), flush=True)
             if (found["ended"], found["computed"], found["identical"]) != (int(together), found["stages"], True):
                 sys.exit(1)
         while told["pipelines"] < int(pipelines):
             root, begun, killed = Path(folder) / f"killed{begun}", begun + 1, 0
-            process = start(root, experiment, int(jobs))
+            for kind in PREPARED if changing else ():
+                shutil.copytree(alone / "artifacts" / kind, root / "artifacts" / kind)
+            process = start(root, arguments())
             while killed < int(kills):
                 wait_for_the_moment(process, root, draw, lasted)
                 if process.poll() is not None:
@@ -165,9 +210,18 @@ def main(pipelines: str, kills: str, together: str, jobs: str, seed: str, experi
                 told["orphans"] += kill(process, root, SIGNALS[told["kills"] % 3])
                 told["resumed"] += bool(checkpoints(root))
                 told["kills"] += 1
+                hit[now] += 1
                 killed += 1
-                process = start(root, experiment, int(jobs))
-            well = process.wait() == 0 and digest(root) == wanted
+                now = draw.choice([number for number in numbers if number != now] or numbers)
+                process = start(root, arguments())
+            well = process.wait() == 0
+            if changing:
+                well = well and batch_digests.noted(batches_of(root)) == batch_digests.noted(batches_of(alone))
+                told["difference"] = max(told["difference"], difference(root, alone) if well else 1.0)
+                told["numbers"] = dict(sorted(hit.items()))
+                well = well and told["difference"] < ROUNDING
+            else:
+                well = well and digest(root) == wanted
             told["pipelines"] += killed > 0 or not well
             told["identical"] += killed > 0 and well
             print(json.dumps(told), file=sys.stderr, flush=True)
@@ -181,4 +235,16 @@ def main(pipelines: str, kills: str, together: str, jobs: str, seed: str, experi
 
 
 if __name__ == "__main__":
-    main(**given(__doc__, pipelines="50", kills="1", together="8", jobs="2", seed="1", experiment="smoke"))
+    main(
+        **given(
+            __doc__,
+            pipelines="50",
+            kills="1",
+            together="8",
+            jobs="2",
+            seed="1",
+            experiment="smoke",
+            devices="1",
+            launcher="local",
+        )
+    )

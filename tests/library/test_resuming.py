@@ -385,6 +385,24 @@ def test_nothing_is_said_where_nothing_has_changed(
     assert not said
 
 
+def test_another_number_of_processes_is_said_and_remembered(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("condensery.training.resumption.rank_zero_info", said.append)
+    made, start = biencoder(), None
+    for number, step in ((2, 1), (4, 2), (4, 3), (1, 4)):
+        monkeypatch.setattr("condensery.training.resumption.processes", lambda number=number: number)
+        run, module = trainer(tmp_path, max_steps=WHOLE, callbacks=[Stop(step)]), made.module(world / "bert")
+        run.fit(module, made.data(world), ckpt_path=start, weights_only=True)
+        run.save_checkpoint(start := tmp_path / f"{step}.ckpt")
+    assert said == [
+        "goes on at step 1 with processes 4 (the checkpoint had 2)",
+        "goes on at step 3 with processes 1 (the checkpoint had 4)",
+    ]
+    assert module.process_changes == ["processes: 2 up to step 1, then 4", "processes: 4 up to step 3, then 1"]
+
+
 @pytest.mark.parametrize("averages", ["exponential", "stochastic"])
 def test_with_averages_of_weights_it_goes_on(averages: str, world: Path, tmp_path: Path) -> None:
     """In the first epoch, behind it, and in the second.

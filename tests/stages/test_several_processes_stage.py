@@ -1,9 +1,14 @@
 """A recipe on two processes: the same artifacts and the same table as on one."""
 
+import os
+import re
+import subprocess
 from pathlib import Path
 
+import other_processes
 import pytest
 from killed_runs import checkpoints, kill, same_results, start, wait
+from safetensors.torch import load_file
 from small_runs import Done, metrics_of, run_command
 
 from condensery.system.files import read_json
@@ -17,6 +22,7 @@ RECIPE = [  # without dropout, whose draws differ from process to process
     "stages.round1.init=backbone",
     "backbone.dropout=0.0",
 ]
+BENCHMARKS = str(Path(other_processes.batch_digests.__file__).parent)
 TWO = ["trainer.devices=2", "trainer.threads=2"]
 
 
@@ -71,3 +77,47 @@ def test_killed_after_a_checkpoint_it_ends_with_the_bits_of_an_uninterrupted_run
     kill(process, str(tmp_path))
     assert len(checkpoints(tmp_path)) == 1
     same_results(run_command(*arguments).sound().folder, whole.folder)
+
+
+def test_killed_it_goes_on_with_other_numbers_of_processes(on_beir: list[str], tmp_path: Path) -> None:
+    trained = ("pretrain_cocondenser", "finetune")
+    often = [
+        f"stage.{kind}.{key}" for kind in trained for key in ("steps=40", "checkpoint_every=3", "validate_every=0")
+    ]
+    recipe = ["experiment=short", "~stages.condenser", "stages.cocondenser.init=backbone", "backbone.dropout=0.0"]
+
+    def begun(name: str, number: int) -> "subprocess.Popen[str]":
+        root, folders = tmp_path / name, (BENCHMARKS, os.environ.get("PYTHONPATH", ""))
+        noting = {"CONDENSERY_STAGES": "batch_digests", "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+        noting[other_processes.batch_digests.FOLDER] = str(tmp_path / f"{name} batches")
+        given = [*recipe, *often, *on_beir, f"output_root={root}", f"trainer.devices={number}"]
+        return start(str(root), *given, **noting)
+
+    whole = begun("whole", 1)
+    out, _ = whole.communicate(timeout=300)
+    assert whole.returncode == 0, out
+    seen: set[Path] = set()
+    for number in (2, 1, 4, 1, 2):
+        process = begun("killed", number)
+        wait(process, lambda: bool({*checkpoints(tmp_path / "killed")} - seen))
+        seen.update(checkpoints(tmp_path / "killed"))
+        kill(process, str(tmp_path / "killed"))
+    last = begun("killed", 4)
+    out, _ = last.communicate(timeout=300)
+    assert last.returncode == 0, out
+    mine, its = (other_processes.batch_digests.noted(tmp_path / f"{name} batches") for name in ("whole", "killed"))
+    assert [len(steps) for steps in mine.values()] == [40, 40]
+    assert its == mine
+    changes = []
+    for kind in trained:
+        (one,), (other,) = (
+            (tmp_path / name / "artifacts" / kind).glob("*/manifest.json") for name in ("whole", "killed")
+        )
+        assert one.parent.name == other.parent.name
+        changes += read_json(other)["metrics"]["trained_on"].split("; ")[1:]
+        pairs = load_file(one.with_name("model.safetensors")), load_file(other.with_name("model.safetensors"))
+        for key, weight in pairs[0].items():
+            if not key.endswith(other_processes.UNSEEN):
+                assert float((pairs[1][key] - weight).norm() / weight.norm()) < 1e-3, key
+    assert changes
+    assert all(re.fullmatch(r"processes: [124] up to step \d+, then [124]", change) for change in changes)

@@ -123,6 +123,7 @@ def run_training(
             f"[{context.stage_name}] a callback ended it at step {module.global_step:,} of {settings.steps:,}",
             flush=True,
         )
+    used = "; ".join([used, *module.process_changes])
     return {"steps": module.global_step, "trained_on": used, **({"warnings": warnings} if warnings else {}), **values}
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from condensery.distributed import processes
 from condensery.errors import UserError
 from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.training.fingerprint import Fingerprint, Plain, described, settings_of
@@ -52,6 +53,7 @@ class Resumption:
         self.step: int | None = None  # step of the checkpoint
         self.ruled: dict[str, Plain] = {}  # settings of the checkpoint's run that may differ in this run
         self.epoch: int | None = None  # number of batches per epoch in the checkpoint's run
+        self.changes: list[str] = []  # changes of the number of processes so far, in words
 
     def save(self, checkpoint: dict[str, Any], steps: int, epoch: int | None) -> None:
         """Add the entry that ``load`` reads to a checkpoint.
@@ -66,6 +68,7 @@ class Resumption:
             "settings": self._settings(),
             "ruled": self._ruled(steps),
             "epoch": epoch,
+            "changes": self.changes,
             "data": None if data is None else type(data).__qualname__,
         }
 
@@ -87,7 +90,7 @@ class Resumption:
             )
         self.step, saved = checkpoint["global_step"], checkpoint.get(_ENTRY)
         if saved is not None:  # checkpoints of older versions have no such entry
-            self.ruled, self.epoch = saved["ruled"], saved["epoch"]
+            self.ruled, self.epoch, self.changes = saved["ruled"], saved["epoch"], saved.get("changes", [])
             check_same(saved["settings"], self._settings(), "settings")
             self._check_data(saved["data"], checkpoint)
 
@@ -123,7 +126,13 @@ class Resumption:
             check_same({"limit_train_batches": self.epoch}, {"limit_train_batches": epoch}, "settings")
 
     def tell(self, steps: int) -> None:
-        """Print the settings that apply from the current step on and differ from those of the checkpoint's run."""
+        """Print the settings that apply from the current step on and differ from those of the checkpoint's run.
+
+        Another number of processes is also kept in ``changes``.
+        """
+        before, now = self.ruled.get("processes", processes()), processes()
+        if before != now:
+            self.changes = [*self.changes, f"processes: {before} up to step {self.step:,}, then {now}"]
         changed = [
             f"{name} {value} (the checkpoint had {self.ruled[name]})"
             for name, value in self._ruled(steps).items()
@@ -135,7 +144,8 @@ class Resumption:
 
     def _ruled(self, steps: int) -> dict[str, Plain]:
         own = {name: getattr(self.module, name) for name in RULED}
-        return {**own, "steps": steps, "precision": str(self.module.trainer.precision)}
+        precision = str(self.module.trainer.precision)
+        return {**own, "steps": steps, "precision": precision, "processes": processes()}
 
     def _settings(self) -> Fingerprint:
         """Return the settings on which the loss depends: settings of the module, of a loss object and of the model."""

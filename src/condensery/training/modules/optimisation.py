@@ -234,6 +234,11 @@ class TrainingModule(pl.LightningModule):
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
     @property
+    def process_changes(self) -> list[str]:
+        """The steps at which this run went on with another number of processes, in words."""
+        return self._resumption.changes
+
+    @property
     def _data(self) -> Any:
         """The trainer's data module; None if there is no data module, or no trainer yet."""
         return getattr(self._trainer, "datamodule", None)
