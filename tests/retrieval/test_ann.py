@@ -9,16 +9,10 @@ import numpy as np
 import pytest
 
 from condensery.errors import UserError
-from condensery.retrieval.indexes.ann import (
-    FILE,
-    ApproximateIndex,
-    build_approximate,
-    stand_ins,
-    write_approximate,
-)
+from condensery.retrieval.indexes.ann import ApproximateIndex, build_approximate, stand_ins, write_approximate
 from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.retrieval.indexes.interface import recall_of
-from condensery.system.progress import progress
+from condensery.retrieval.indexes.on_disk import FILE
 
 WriteDense = Callable[..., Path]
 PASSAGES, QUERIES, DIM = 2_000, 30, 16
@@ -39,8 +33,7 @@ def built(
     exact: DenseIndex, folder: Path, factory: str, nprobe: int = 4, compared: int = 20, gpu: bool = False
 ) -> ApproximateIndex:
     folder.mkdir()
-    with progress("build", len(exact), "vectors") as task:
-        build_approximate(exact, folder, factory, 1_500, 1, 1, task, gpu)
+    build_approximate(exact, folder, factory, 1_500, 1, 1, gpu)
     write_approximate(folder, exact, "encode/x", {"nprobe": nprobe, "ef_search": 32}, compared)
     return ApproximateIndex(folder, exact)
 
@@ -166,8 +159,7 @@ def test_what_changes_the_order_is_told(
     vectors = clustered(1, PASSAGES)
     vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if unit else vectors
     exact = DenseIndex(write_dense(vectors, clustered(2, QUERIES), 700), device="cpu")
-    with progress("build", len(exact), "vectors") as task:
-        does = build_approximate(exact, tmp_path, factory, 1_500, 1, 1, task)
+    does = build_approximate(exact, tmp_path, factory, 1_500, 1, 1)
     assert (does is None) if said is None else (said in str(does))
 
 
@@ -239,8 +231,81 @@ def test_with_a_gpu_it_is_made_there_or_else_here_and_kept_as_a_cpus(
     built(exact, tmp_path / "cpu alone", "IVF20,Flat")
     assert not calls
     built(exact, tmp_path / "there", "IVF20,Flat", gpu=True)
-    assert calls == [("resources", 0), *([("back", PASSAGES)] if works else [])]
+    trained, filled = ([("resources", 0), *([("back", number)] if works else [])] for number in (0, PASSAGES))
+    assert calls == [*trained, *filled]
     assert (tmp_path / "there" / FILE).read_bytes() == (tmp_path / "here" / FILE).read_bytes()
+
+
+class OnGpu:
+    """A copy of an index as on a GPU: it takes no more results than FAISS does there, and orders ties as it likes."""
+
+    MOST = 100
+
+    def __init__(self, index: Any) -> None:
+        self.index, self.searched = index, 0
+
+    def search(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        if k > self.MOST:
+            raise RuntimeError(
+                "Error: 'k <= getMaxKSelection()' failed: GPU index only supports min/max-K selection up to"
+            )
+        self.searched += len(vectors)
+        scores, rows = self.index.search(vectors, k)
+        return scores[:, ::-1], rows[:, ::-1]
+
+
+@pytest.fixture
+def with_gpu(monkeypatch: pytest.MonkeyPatch) -> list[OnGpu]:
+    """FAISS as on a machine with a GPU, and the copies that it has made."""
+    copies: list[OnGpu] = []
+
+    def to_gpu(resources: str, device: int, index: Any) -> OnGpu:
+        if not isinstance(faiss.downcast_index(index), faiss.IndexIVF):
+            raise RuntimeError("Error: This index type is not implemented on GPU.")
+        copies.append(OnGpu(index))
+        return copies[-1]
+
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
+    monkeypatch.setattr(faiss, "StandardGpuResources", lambda: "resources", raising=False)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", to_gpu, raising=False)
+    return copies
+
+
+def test_with_a_gpu_it_is_searched_there_in_the_order_of_rankings(
+    write_dense: WriteDense, tmp_path: Path, with_gpu: list[OnGpu]
+) -> None:
+    draw = np.random.default_rng(0)
+    few = draw.integers(-2, 3, (300, 4))  # whole numbers: most scores are shared by many
+    here = DenseIndex(write_dense(np.concatenate([few, few]), draw.integers(-2, 3, (QUERIES, 4)), 250), device="cpu")
+    index = built(here, tmp_path / "index", "IVF8,Flat", nprobe=8, compared=QUERIES)
+    wanted = index.search(np.arange(QUERIES), 10)
+    assert not with_gpu, "exact search is on the CPU, so this is, too"
+    there = DenseIndex(here.folder, device="cpu")
+    there.device = "cuda"
+    gpu = ApproximateIndex(tmp_path / "index", there)
+    (copy,) = with_gpu
+    there.device = "cpu"  # the exact search that it is compared with
+    found = gpu.search(np.arange(QUERIES), 10)
+    assert copy.searched == QUERIES
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert (gpu.recall, gpu.recall_of_top) == (index.recall, index.recall_of_top)
+    deeper = gpu.search(np.arange(QUERIES), OnGpu.MOST + 1)
+    assert copy.searched == QUERIES, "what a GPU does not take is searched here"
+    np.testing.assert_array_equal(deeper[1], index.search(np.arange(QUERIES), OnGpu.MOST + 1)[1])
+
+
+@pytest.mark.parametrize(("factory", "on_disk"), [("HNSW16", False), ("IVF8,Flat", True)])
+def test_what_cannot_lie_on_a_gpu_is_searched_here(
+    factory: str, on_disk: bool, exact: DenseIndex, tmp_path: Path, with_gpu: list[OnGpu]
+) -> None:
+    build_approximate(exact, tmp_path, factory, 1_500, 1, 1, on_disk=on_disk)
+    write_approximate(tmp_path, exact, "encode/x", {"nprobe": 4, "ef_search": 32}, 20)
+    exact.device = "cuda"
+    index = ApproximateIndex(tmp_path, exact)
+    exact.device = "cpu"
+    assert (index.search(np.arange(QUERIES), 10)[1] >= 0).all()
+    assert not with_gpu
 
 
 def test_a_broken_index_is_named(exact: DenseIndex, tmp_path: Path) -> None:

@@ -34,6 +34,26 @@ def test_a_row_of_its_own_says_how_much_of_exact_search_it_finds(on_beir: list[s
     assert 0 < found < 1
 
 
+def test_lists_on_disk_find_the_same_and_the_stage_says_how_much(on_beir: list[str], store: Path) -> None:
+    near = "stages.%s={stage: ann_index, vectors: round1, sample: 100, factory: 'IVF6,Flat', nprobe: 2%s}"
+    stages = [near % ("near", ""), near % ("disk", ", on_disk: true")]
+    rows = ["+table.rows.near=near", "+table.rows.disk=disk"]
+    done = run_command("experiment=tiny", *on_beir, f"output_root={store}", *stages, *rows).sound()
+    near_made, disk_made = (read_json(done.folder / "stages" / name / "manifest.json") for name in ("near", "disk"))
+    assert sorted(disk_made["files"]) == ["index.json", "lists.bin", "passages.faiss"]
+    assert disk_made["metrics"]["bytes"] == sum(disk_made["files"][name] for name in ("lists.bin", "passages.faiss"))
+    assert 0 < disk_made["metrics"]["recall_of_exact"] < 1
+    for key in ("recall_of_exact", "recall_of_exact@10"):
+        assert disk_made["metrics"][key] == near_made["metrics"][key]
+    recall = disk_made["metrics"]["recall_of_exact"]
+    assert f"[disk] approximate search found {100 * recall:.1f} % of what exact search finds" in done.out
+    moved = shutil.move(store, store.with_name("moved"))
+    again = run_command("experiment=tiny", *on_beir, f"output_root={moved}", *stages, *rows, "ask=word").sound()
+    assert not again.computed, "the digests hold where the store was moved"
+    found = metrics_of(again.folder)
+    assert found["disk"] == found["near"]
+
+
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
@@ -49,6 +69,10 @@ def test_a_row_of_its_own_says_how_much_of_exact_search_it_finds(on_beir: list[s
         (
             "{stage: ann_index, vectors: round1, factory: 'IVF9999,Flat'}",
             "stages.near.factory: FAISS cannot make 'IVF9999,Flat' of these vectors (Number of training points",
+        ),
+        (
+            "{stage: ann_index, vectors: round1, factory: HNSW32, on_disk: true}",
+            "stages.near.factory: 'HNSW32' keeps vectors outside of lists that can lie on disk; take one such as",
         ),
     ],
 )

@@ -7,6 +7,8 @@ queries are also searched exactly.
 Shapes: n queries, k results, d dimensions.
 """
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,14 @@ from condensery.errors import UserError
 from condensery.randomness import generator
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.dense import DenseIndex, Vectors
-from condensery.retrieval.indexes.faiss_descriptions import check_numbers, measure, said_by_faiss
-from condensery.retrieval.indexes.interface import TOP
+from condensery.retrieval.indexes.faiss_descriptions import check_numbers, check_on_disk, measure, said_by_faiss
+from condensery.retrieval.indexes.interface import MEMORY, TOP
+from condensery.retrieval.indexes.on_disk import FILE, LISTS, build_on_disk, read_index
 from condensery.retrieval.ranking import Ranking, ordered
+from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, read_json, write_json
-from condensery.system.progress import ProgressTask
+from condensery.system.progress import ProgressTask, progress
 
-FILE = "passages.faiss"
 BLOCK = 65_536  # maximum number of vectors added per call
 SOME = 1_000  # vectors whose norms are checked
 EFFORT = {"nprobe": "nprobe", "ef_search": "efSearch"}  # name here -> FAISS's name; an index ignores unknown names
@@ -34,11 +37,15 @@ def build_approximate(
     exact: DenseIndex,
     folder: Path,
     factory: str,
-    sample: int,
-    seed: int,
-    threads: int,
-    task: ProgressTask,
+    sample: int = 200_000,
+    seed: int = 0,
+    threads: int = 1,
     gpu: bool = False,
+    *,
+    on_disk: bool = False,
+    group: ProcessGroup = SINGLE_PROCESS,
+    label: str = "ann_index",
+    memory: int = MEMORY,
 ) -> str | None:
     """Write a FAISS inner-product index of all vectors into ``folder``. The file always holds a CPU index.
 
@@ -49,8 +56,12 @@ def build_approximate(
         sample: number of vectors that train the index, drawn with ``seed``; all vectors if there are fewer.
         seed: seed of the sample.
         threads: CPU threads of FAISS.
-        task: progress bar, which advances by the vectors added.
         gpu: build the index on a GPU, if FAISS finds one, supports this kind of index there, and has enough memory.
+        on_disk: keep the inverted lists of an IVF index on disk, while it is built and searched (``on_disk``). An interrupted
+            attempt is then continued.
+        group: the processes that share the work, with ``on_disk``. Only the first returns.
+        label: label of the progress bar.
+        memory: maximum memory in bytes that the vectors of an index ``on_disk`` take at once, besides a block of vectors.
 
     Returns:
         Description of a transform within the index that changes the ranking, such as dividing vectors by their norms; None =
@@ -58,7 +69,8 @@ def build_approximate(
 
     Raises:
         UserError: FAISS does not know the description, needs more or longer vectors for training, or cannot search the index
-            that it built. The error is also raised if the index ranks by another measure than the inner product.
+            that it built. The error is also raised if the index ranks by another measure than the inner product, or keeps
+            vectors outside of lists that can lie on disk.
     """
     faiss.omp_set_num_threads(threads)
     check_numbers(factory)
@@ -66,21 +78,41 @@ def build_approximate(
     def new() -> Any:
         return faiss.index_factory(exact.dim, factory, faiss.METRIC_INNER_PRODUCT)
 
+    def changed(index: Any, change: Callable[[Any], None]) -> Any:
+        """Train a CPU index or add vectors to it, on the first GPU or, if this fails, here. Return a CPU index."""
+        with said_by_faiss(factory):
+            if gpu and faiss.get_num_gpus():
+                # RuntimeError is also raised for a wrong description, which the CPU then reports
+                with suppress(RuntimeError):
+                    theirs = _on_gpu(index)
+                    change(theirs)
+                    return faiss.index_gpu_to_cpu(theirs)
+            change(index)
+            return index
+
+    def trained() -> Any:
+        return new() if new().is_trained else changed(new(), lambda index: index.train(exact.passage_vectors(drawn)))
+
+    def filled(index: Any, rows: slice, task: ProgressTask) -> Any:
+        def add(index: Any) -> None:
+            for _, vectors in exact.blocks(BLOCK, rows):
+                index.add(vectors)
+                task.advance(len(vectors))
+
+        return changed(index, add)
+
     drawn = np.sort(generator(seed, "approximate").permutation(len(exact))[:sample])
     some = exact.passage_vectors(drawn[:SOME])
     with said_by_faiss(factory):
         does = measure(factory, new(), unit_length=np.allclose(np.linalg.norm(some, axis=1), 1, atol=1e-3))
-        learned = exact.passage_vectors(drawn) if not new().is_trained else None
-        index = _made_on_gpu(new(), exact, learned) if gpu and faiss.get_num_gpus() else None
-        if index:
-            task.advance(len(exact))
-        else:
-            index = new()
-            if learned is not None:
-                index.train(learned)
-            for _, vectors in exact.blocks(BLOCK):
-                index.add(vectors)
-                task.advance(len(vectors))
+    if on_disk:
+        check_on_disk(factory, new())
+        build_on_disk(folder, len(exact), trained, filled, group=group, label=label, memory=memory)
+        with said_by_faiss(factory):
+            read_index(folder).search(some[:1], 1)
+        return does
+    with progress(label, len(exact), "vectors") as task:
+        index = filled(trained(), slice(0, len(exact)), task)
     with atomic(folder / FILE) as temporary:
         faiss.write_index(index, str(temporary))
         del index  # frees its memory before the equally large index is read back
@@ -89,17 +121,12 @@ def build_approximate(
     return does
 
 
-def _made_on_gpu(index: Any, exact: DenseIndex, learned: Vectors | None) -> Any | None:
-    """Train the index and add all vectors to it on the first GPU. Return None if this fails."""
-    try:
-        theirs = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
-        if learned is not None:
-            theirs.train(learned)
-        for _, vectors in exact.blocks(BLOCK):
-            theirs.add(vectors)
-        return faiss.index_gpu_to_cpu(theirs)
-    except RuntimeError:  # also raised for a wrong description, which the CPU then reports
-        return None
+def _on_gpu(index: Any) -> Any:
+    """Return a copy of an index on the GPU that this process computes on. Raises ``RuntimeError`` if it cannot be copied."""
+    import torch
+
+    number = torch.cuda.current_device() if torch.cuda.is_available() else 0
+    return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), number, index)
 
 
 def write_approximate(folder: Path, exact: DenseIndex, vectors: str, effort: dict[str, int], compared: int) -> None:
@@ -154,15 +181,13 @@ class ApproximateIndex:
     def __init__(self, folder: Path, exact: DenseIndex, threads: int = 1) -> None:
         self.about: dict[str, Any] = read_json(folder / "index.json")
         self.folder, self.exact, self.threads = folder, exact, max(1, threads)
-        try:
-            self.index = faiss.read_index(str(folder / FILE))
-        except RuntimeError:
-            raise UserError(f"{folder / FILE}: not a FAISS index; remove the folder and run the stage again") from None
+        self.index = read_index(folder)
         if self.index.metric_type != faiss.METRIC_INNER_PRODUCT:
             raise UserError(f"{folder / FILE}: ranks by another measure than the inner product; set another factory")
         if self.index.ntotal != len(exact) or self.index.d != exact.dim:
             raise UserError(f"{folder / FILE}: made of other vectors than those in {exact.folder}; run the stage again")
         self._exert()
+        self.on_gpu = self._copied()
         self.left, self.short = int(self.about["compared"]), 0
         self.recalled, self.wanted = [0, 0], [0, 0]
 
@@ -173,6 +198,23 @@ class ApproximateIndex:
         for ours, name in EFFORT.items():
             if name in known:
                 space.set_index_parameter(self.index, name, self.about[ours])
+
+    def _copied(self) -> Any | None:
+        """Return a copy of the index on the GPU of exact search; None if FAISS sees no GPU or cannot copy the index."""
+        if self.exact.device == "cpu" or not faiss.get_num_gpus() or (self.folder / LISTS).exists():
+            return None
+        with suppress(RuntimeError):
+            return _on_gpu(self.index)
+        return None
+
+    def _found(self, vectors: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
+        """Search on the GPU, or here where there is none, or where k or nprobe is beyond what FAISS allows there."""
+        if self.on_gpu is not None:
+            with suppress(RuntimeError):
+                found: tuple[Vectors, NDArray[np.int64]] = self.on_gpu.search(vectors, k)
+                return found
+        here: tuple[Vectors, NDArray[np.int64]] = self.index.search(vectors, k)
+        return here
 
     def __len__(self) -> int:
         return len(self.exact)
@@ -199,7 +241,7 @@ class ApproximateIndex:
         faiss.omp_set_num_threads(self.threads)
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         check_finite(vectors, f"{self.folder}: the vector of query")
-        scores, rows = self.index.search(vectors, k)
+        scores, rows = self._found(vectors, k)
         self.short += int(((rows >= 0).sum(axis=1) < min(k, len(self))).sum())
         ranking = ordered(scores, rows, k)
         compared = vectors[: self.left]

@@ -159,13 +159,17 @@ class DenseIndex:
             raise UserError(f"{path}: other codes than {QUANTISER} beside it is for; {RECOMPUTE}")
         return Decoded(stored, self.quantiser)
 
-    def blocks(self, size: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield all passages in order, in blocks: the first row of the block, and its vectors (at most ``size``, d)."""
+    def blocks(self, size: int, rows: slice | None = None) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yield all passages in order, in blocks: the first row of the block, and its vectors (at most ``size``, d).
+
+        ``rows``: the rows to yield, from ``start`` to ``stop``; None = all.
+        """
         for number, (first, stop) in enumerate(self.shards):
             path = shard_path(self.folder, number)
-            shard = self.shard(number)
-            for start in range(0, stop - first, size):
-                block = np.array(shard[start : start + size], dtype=np.float32)
+            begin, end = (first, stop) if rows is None else (max(first, rows.start), min(stop, rows.stop))
+            shard = self.shard(number) if begin < end else []
+            for start in range(begin - first, end - first, size):
+                block = np.array(shard[start : min(start + size, end - first)], dtype=np.float32)
                 check_finite(block, f"{path}: the vector of row", range(start, start + len(block)), RECOMPUTE)
                 yield first + start, block
 

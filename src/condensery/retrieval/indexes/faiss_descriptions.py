@@ -25,10 +25,11 @@ OTHER_MEASURES = {  # FAISS's transforms that change the order of inner products
 }
 
 
-def check_factory(factory: str) -> None:
+def check_factory(factory: str, on_disk: bool = False) -> None:
     """Raise ``UserError`` if FAISS cannot build the described index for any dimension of the vectors.
 
-    The error is also raised if the index does not rank by inner product.
+    The error is also raised if the index does not rank by inner product, or with ``on_disk``, if it has no inverted lists
+    that can lie on disk.
     """
     check_numbers(factory)
     try:
@@ -40,6 +41,19 @@ def check_factory(factory: str) -> None:
         why = known if "could not parse" in str(error) else f"cannot be made for inner products ({_message(error)})"
         raise UserError(f"factory: {shown(factory)!r} {why}") from None
     measure(factory, index)
+    if on_disk:
+        check_on_disk(factory, index)
+
+
+def check_on_disk(factory: str, index: Any) -> None:
+    """Raise ``UserError`` unless all that grows with the collection is in inverted lists that can lie on disk."""
+    inner = faiss.downcast_index(index)  # the outer index must outlive it
+    if isinstance(inner, faiss.IndexPreTransform):
+        inner = faiss.downcast_index(inner.index)
+    lists = faiss.downcast_InvertedLists(inner.invlists) if isinstance(inner, faiss.IndexIVF) else None
+    if not isinstance(lists, faiss.ArrayInvertedLists) or isinstance(inner, faiss.IndexIVFPQR):
+        known = "take one such as IVF65536,Flat or OPQ64,IVF65536,PQ64, or leave out on_disk"
+        raise UserError(f"factory: {shown(factory)!r} keeps vectors outside of lists that can lie on disk; {known}")
 
 
 def check_numbers(factory: str) -> None:

@@ -313,7 +313,7 @@ class EncodeConfig(StageConfig):
         return Work(replace(sizes, dimensions=size.hidden), 1, step, seconds=0.0, disk=disk)
 
 
-@stage("ann_index", "ann_index:ann_index", version=1, makes="index")
+@stage("ann_index", "ann_index:ann_index", version=1, makes="index", together="several_shards")
 class ApproximateConfig(StageConfig):
     """Build an approximate FAISS index over the vectors of a dense retriever, for collections where exact search is slow.
 
@@ -324,6 +324,9 @@ class ApproximateConfig(StageConfig):
 
     vectors: Annotated[str, Input("index")]
     """the stage with a dense retriever, whose vectors are computed first"""
+    on_disk: Annotated[bool, Later()] = False
+    """keep the inverted lists of an IVF on disk, while the index is built and searched, for indexes larger than memory;
+    building takes twice their space"""
     factory: Annotated[str, Field(min_length=1)] = "IVF1024,Flat"
     """FAISS index factory string, for inner product: IVF1024,Flat; IVF4096,PQ64; HNSW32; IVF4096,PQ64,RFlat; ... An
     index that ranks by distance is refused"""
@@ -340,11 +343,11 @@ class ApproximateConfig(StageConfig):
 
     @field_validator("factory")
     @classmethod
-    def _known_to_faiss(cls, value: str) -> str:
+    def _known_to_faiss(cls, value: str, info: ValidationInfo) -> str:
         from condensery.retrieval.indexes.faiss_descriptions import check_factory  # imports FAISS, which takes .3 s
 
         try:
-            check_factory(value)
+            check_factory(value, info.data.get("on_disk", False))
         except UserError as error:
             raise ValueError(str(error).removeprefix("factory: ")) from None
         return value
