@@ -47,7 +47,7 @@ class Row:
         system: the name without the prefix that a sweep added; empty if no prefix was added.
         warnings: caveats on the data behind the numbers, such as test queries that also occur in train.
         recommended: reasons for the recommendation if the table recommends this row (``table.recommend``); empty otherwise.
-        costs: cost -> its amount, of those that the table shows (``table.costs``).
+        costs: cost -> its amount, for the costs that the table shows (``table.costs``).
         settings: in a sweep, config key -> the values of this key in the jobs that produced this row.
         configs: config key -> its values in the stages that the artifact was made by; empty if these are not known. They are
             read from the artifacts, and are not written.

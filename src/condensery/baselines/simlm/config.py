@@ -26,7 +26,7 @@ class PretrainSimlmConfig(SpanDecoderConfig):
     """Pre-train by SimLM (Wang et al. 2023): encoder and decoder recover tokens that a frozen generator has replaced.
 
     A masked language model fills in a text's masked tokens, twice. The encoder reads one of the two texts. A shallow decoder
-    reads the other, in which more is replaced, and the encoder's CLS vector.
+    reads the encoder's CLS vector and the other text, in which more tokens are replaced.
     """
 
     generator: Annotated[str | None, Input("encoder")] = None

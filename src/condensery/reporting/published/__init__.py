@@ -54,7 +54,7 @@ class PublishedTable(_Closed):
 
     Attributes:
         rows: class -> row -> the printed number in each column, or ``None`` if nothing is printed.
-        measured: command that measures rows here -> row -> the row of the command's recipe, which is of the same kind.
+        measured: command -> the rows of this table that it measures -> the corresponding row of the command's own table.
         not_measured: row -> the reason why no recipe measures it.
     """
 
