@@ -12,12 +12,13 @@ which tell of time. Prints one JSON line:
     kills, resumed       kills; how many of them left a checkpoint to go on from
     orphans              processes that outlived a kill by ten seconds
 
-With several numbers of processes (``devices=1,2,4 together=0``), each start has another number than the one before. The
-pipeline is then a smaller one, which pre-trains and fine-tunes without dropout, and rounding may differ:
+With several numbers of processes (``devices=1,2,4 launcher=local,torchrun together=0``), each start has another number than
+the one before, and one of the launchers. The pipeline is then a smaller one, which pre-trains and fine-tunes without
+dropout. Most kills come soon after a checkpoint:
 
     identical            how many pipelines ended with the batches of the one left alone (batch_digests.py), and its weights
     difference           largest relative difference of a model's weights, biases of keys apart, which softmax does not see
-    numbers              how often a kill hit each number of processes
+    hit                  kills by launcher and number of processes
 
 Before it come runs that begin at once on one store: every other one is the whole recipe, the rest are one of another name
 that lacks a row, so that they share all that they need. A line for them:
@@ -62,8 +63,8 @@ SMALLER = [  # one stage that pre-trains, and one that fine-tunes
     "~table.rows",
     "+table.rows={BM25: bm25, coCondenser: round1}",
     *(f"backbone.{setting}" for setting in ("dropout=0.0", "vocab_size=2000", "hidden=64", "intermediate=128")),
-    *(f"stage.pretrain_cocondenser.{setting}" for setting in ("steps=60", "batch_size=26")),
-    *(f"stage.finetune.{setting}" for setting in ("steps=60", "batch_size=26")),
+    *(f"stage.pretrain_cocondenser.{setting}" for setting in ("steps=45", "batch_size=14")),
+    *(f"stage.finetune.{setting}" for setting in ("steps=45", "batch_size=14")),
 ]
 
 
@@ -138,6 +139,16 @@ def wait_for_the_moment(process: "subprocess.Popen[bytes]", root: Path, draw: ra
         time.sleep(0.005)
 
 
+def wait_for_checkpoints(process: "subprocess.Popen[bytes]", root: Path, draw: random.Random) -> None:
+    """Sleep until up to three more checkpoints are written, and for a random moment, or until the process has ended."""
+    known, left = checkpoints(root), draw.randint(1, 3)
+    while process.poll() is None and left:
+        new = checkpoints(root) - known
+        known, left = known | new, left - bool(new)
+        time.sleep(0.005)
+    time.sleep(draw.uniform(0, 0.5))
+
+
 def kill(process: "subprocess.Popen[bytes]", root: Path, by: signal.Signals) -> int:
     """End a run; how many of its processes outlived it."""
     process.send_signal(by)
@@ -180,13 +191,13 @@ def main(
 ) -> None:
     """Run the benchmark and print its lines."""
     draw, begun, numbers = random.Random(int(seed)), 0, [int(number) for number in devices.split(",")]
-    changing, hit, now = len(numbers) > 1, Counter[int](), numbers[0]
-    recipe = [f"experiment={experiment}", f"launcher={launcher}", *(SMALLER if changing else [])]
+    changing, hit, now, by = len(numbers) > 1, Counter[str](), numbers[0], launcher.split(",")[0]
+    recipe = [f"experiment={experiment}", *(SMALLER if changing else [])]
     told: dict[str, Any] = {"pipelines": 0, "identical": 0, "kills": 0, "resumed": 0, "orphans": 0}
-    told |= {"difference": 0.0, "numbers": {}} if changing else {}
+    told |= {"difference": 0.0, "hit": {}} if changing else {}
 
     def arguments() -> list[str]:
-        return [*recipe, f"jobs={jobs}", f"trainer.devices={now}"]
+        return [*recipe, f"jobs={jobs}", f"trainer.devices={now}", f"launcher={by}"]
 
     with tempfile.TemporaryDirectory() as folder:
         alone, clock = Path(folder) / "alone", time.monotonic()
@@ -194,7 +205,7 @@ def main(
             sys.exit(f"error: {experiment} does not run")
         wanted, lasted = digest(alone), time.monotonic() - clock
         if int(together):
-            found = at_once(Path(folder) / "together", int(together), [*recipe, "jobs=1"], alone)
+            found = at_once(Path(folder) / "together", int(together), [*recipe, "jobs=1", f"launcher={by}"], alone)
             print(json.dumps(found), flush=True)
             if (found["ended"], found["computed"], found["identical"]) != (int(together), found["stages"], True):
                 sys.exit(1)
@@ -204,21 +215,26 @@ def main(
                 shutil.copytree(alone / "artifacts" / kind, root / "artifacts" / kind)
             process = start(root, arguments())
             while killed < int(kills):
-                wait_for_the_moment(process, root, draw, lasted)
+                if changing and draw.random() < 0.8:
+                    wait_for_checkpoints(process, root, draw)
+                else:
+                    wait_for_the_moment(process, root, draw, lasted / 4 if changing else lasted)
                 if process.poll() is not None:
                     break
                 told["orphans"] += kill(process, root, SIGNALS[told["kills"] % 3])
                 told["resumed"] += bool(checkpoints(root))
                 told["kills"] += 1
-                hit[now] += 1
+                hit[f"{by} {now}"] += 1
                 killed += 1
                 now = draw.choice([number for number in numbers if number != now] or numbers)
+                by = draw.choice(launcher.split(","))
+                print(json.dumps({"kills": told["kills"], "hit": dict(hit)}), file=sys.stderr, flush=True)
                 process = start(root, arguments())
             well = process.wait() == 0
             if changing:
                 well = well and batch_digests.noted(batches_of(root)) == batch_digests.noted(batches_of(alone))
                 told["difference"] = max(told["difference"], difference(root, alone) if well else 1.0)
-                told["numbers"] = dict(sorted(hit.items()))
+                told["hit"] = dict(sorted(hit.items()))
                 well = well and told["difference"] < ROUNDING
             else:
                 well = well and digest(root) == wanted

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import test_ance
 import test_costa
+import test_late_interaction
 import test_nli
 import test_rocketqa_v2
 import test_seed
@@ -18,12 +19,14 @@ from other_processes import Run, Runs, check
 from torch import distributed
 
 from condensery.baselines.ance.refresh import Refresh
+from condensery.baselines.late_interaction.training import LateInteractionModule
 from condensery.baselines.splade.model import SparseEncoder, SpladeLoss
 from condensery.baselines.splade.training import SpladeModule
 from condensery.baselines.tas_b.batches import TopicOrder
 from condensery.sharing import ProcessGroup
 from condensery.stages.base import DistributedProcess, Runtime, Wandb
 from condensery.stages.sharing import process_group
+from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.data.data_module import StepDataModule
 
 
@@ -54,6 +57,15 @@ def tas_b(folder: Path, name: str) -> Run:
     return module, StepDataModule(trainings.triple_batches(folder, order=order)), []
 
 
+def late_interaction(folder: Path, name: str) -> Run:
+    words = folder / "words"
+    if not words.exists():
+        train_wordpiece([*test_late_interaction.QUERIES, *test_late_interaction.PASSAGES] * 5, 120, words, warn=False)
+    model = test_late_interaction.encoder(words, "coil").float().train()
+    module = LateInteractionModule(model, **trainings.optimiser())
+    return module, StepDataModule(trainings.triple_batches(folder)), []
+
+
 def splade(folder: Path, name: str) -> Run:
     torch.manual_seed(1)
     model = SparseEncoder(textbook.language_model(dropout=0.0).float())
@@ -65,6 +77,7 @@ RUNS: Runs = {
     "ance": ance,
     "tas_b": tas_b,
     "splade": splade,
+    "late_interaction": late_interaction,
     **{
         tested.__name__: of_module(tested)
         for tested in (test_costa, test_nli, test_rocketqa_v2, test_seed, test_simlm_pretraining)

@@ -71,7 +71,8 @@ FAMILIES: Runs = {  # one of each family, and what the number of processes could
     "lists": lists,
     "queries": queries,
 }
-OTHERS = {kind: of_kind(kind) for kind in (*trainings.KINDS, "head_first") if kind not in FAMILIES}
+FURTHER = ("head_first", "frozen_passages", "contrast_and_mlm")  # kinds besides those of most tests
+OTHERS = {kind: of_kind(kind) for kind in (*trainings.KINDS, *FURTHER) if kind not in FAMILIES}
 
 
 def test_stopped_trainings_go_on_with_another_number_of_processes(tmp_path: Path) -> None:
