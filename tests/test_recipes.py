@@ -235,7 +235,9 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "cocondenser_local": write_text_files(folder / "text", TEXT),
         "cocondenser_local_queries": judged,
         "adapt": write_text_files(folder / "adapted", TEXT),
-        **dict.fromkeys(("adapt_queries", "ablation/released", "ablation/released_text"), judged),
+        **dict.fromkeys(
+            ("adapt_queries", "ablation/released", "ablation/released_low_data", "ablation/released_text"), judged
+        ),
         **dict.fromkeys((*ON_QUESTIONS, "attention_entropy_sections"), write_dpr(folder / "nq", TEXT)),
         **dict.fromkeys(ON_TRIVIA, write_dpr(folder / "triviaqa", TEXT, "trivia", gz=True)),
         "cocondenser_msmarco_document": write_marco_documents(folder / "marco_documents", TEXT),

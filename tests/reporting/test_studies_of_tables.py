@@ -19,7 +19,10 @@ IN_NO_TABLE = {
     **dict.fromkeys(("mini", "smoke"), "it shows that everything runs"),
     **dict.fromkeys(("quickstart", "cocondenser_squad", "cocondenser_local", "cocondenser_local_queries"), NO_PAPER),
     **dict.fromkeys(("adapt", "adapt_queries"), "its rows are of a collection of the user"),
-    **dict.fromkeys(("ablation-released", "ablation-released_text"), "its rows are of a collection of the user"),
+    **dict.fromkeys(
+        ("ablation-released", "ablation-released_low_data", "ablation-released_text"),
+        "its rows are of a collection of the user",
+    ),
     "ablation-rocketqa": "ablation-rocketqa_comparison has its rows, with the metrics of the table",
     "ablation-batch_scheduling_size": "the paper has no table by the batch size",
     "ablation-attention_entropy": "its result is a figure",
