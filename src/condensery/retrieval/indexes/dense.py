@@ -7,8 +7,9 @@ imported. All three methods give the same ranking up to rounding: score descendi
 Shapes: n queries, m passages per block, k results, d dimensions.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from condensery.retrieval.indexes.quantiser import QUANTISED, Decoded, Quantiser
 from condensery.retrieval.indexes.windows import FILE as WINDOWS
 from condensery.retrieval.indexes.windows import best_of_windows, scores_of_best_window
 from condensery.retrieval.ranking import EMPTY, LAST_ROW, SIGN_FLIP, Keys, Ranking, pack, top, unpack
-from condensery.system.files import RECOMPUTE, load_array, read_json
+from condensery.system.files import RECOMPUTE, load_array, read_json, save_array, write_json
 from condensery.system.progress import ProgressTask
 
 if TYPE_CHECKING:
@@ -181,6 +182,23 @@ class DenseIndex:
                 block = np.array(shard[start : min(start + size, end - first)], dtype=np.float32)
                 check_finite(block, f"{path}: the vector of row", range(start, start + len(block)), RECOMPUTE)
                 yield first + start, block
+
+
+def write_vectors(folder: Path, parts: Iterable[NDArray[np.floating]]) -> DenseIndex:
+    """Write passage vectors as an exact index into ``folder``, and open it.
+
+    Args:
+        folder: folder of the index.
+        parts: vectors of consecutive passages, float32 or float16 (m, d) each. Only one part at a time is in memory.
+    """
+    edges, dim, dtype = [0], 0, "float32"
+    for number, vectors in enumerate(parts):
+        save_array(shard_path(folder, number), vectors)
+        dim, dtype = vectors.shape[1], str(vectors.dtype)
+        edges.append(edges[-1] + len(vectors))
+    about = {"method": "dense", "passages": edges[-1], "queries": 0, "dim": dim, "dtype": dtype}
+    write_json(folder / "index.json", {**about, "shards": list(pairwise(edges))})
+    return DenseIndex(folder)
 
 
 def shard_path(folder: Path, number: int) -> Path:
