@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SHORTER = {
     "google-bert/bert-base-uncased": "bert",
     "sentence-transformers/all-MiniLM-L6-v2": "bert",
+    "IVF64,Flat": "IVF4,Flat",
     "max_steps=1000": "max_steps=4",
     "max_steps=100)": "max_steps=4)",
     "max_epochs=3": "max_epochs=1",
@@ -52,4 +53,5 @@ def test_what_they_print(ran: dict[str, str]) -> None:
     )
     assert "the gradient is that of the whole batch in 10 settings" in ran["check_gradients"]
     assert re.search(r"^\[Hit\(rank=1, .*\)\]\n\{'NDCG@10': [01]\.\d+\} \{'NDCG@10': [01]\.\d+\}$", ran["search"], re.M)
+    assert re.search(r"^\[\[-?\d.*\]\] \[\[\d+ .*\d+\]\] (1\.0|0\.\d+)$", ran["large_search"], re.M)
     assert re.search(r"^tensor\(\[\[", ran["sentence_similarity"], re.M)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from forked import peak_memory
 
-from condensery.retrieval.indexes.dense import DenseIndex, faiss_search, numpy_search, torch_search
+from condensery.retrieval.indexes.dense import DenseIndex, faiss_search, numpy_search, torch_search, write_vectors
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.ranking import Ranking, unpack
 from condensery.text.collection import Collection
@@ -99,6 +99,15 @@ def test_blocks_and_query_groups_change_nothing(write_dense: WriteDense, dtype: 
     small = DenseIndex(folder, device="cpu", memory=16_000).search(asked, 30)
     np.testing.assert_array_equal(small[0], scores)
     np.testing.assert_array_equal(small[1], rows)
+
+
+def test_vectors_written_in_parts_are_searched(write_dense: WriteDense, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32)
+    wanted = DenseIndex(write_dense(vectors, vectors[:5], 30), device="cpu").search(np.arange(5), 7)
+    written = write_vectors(tmp_path / "written", (vectors[first : first + 40] for first in range(0, 100, 40)))
+    assert (len(written), written.dim, written.shards) == (100, 8, [(0, 40), (40, 80), (80, 100)])
+    found = DenseIndex(written.folder, device="cpu").search_vectors(vectors[:5], 7)
+    np.testing.assert_array_equal(found[1], wanted[1])
 
 
 def test_memory_stays_within_the_budget(write_dense: WriteDense) -> None:

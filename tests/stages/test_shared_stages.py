@@ -30,12 +30,21 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(
-    ("method", "queries", "shared"), [("dense", 16_385, True), ("dense", 16_384, False), ("bm25", 10**6, False)]
+    ("about", "queries", "shared"),
+    [
+        ({"method": "dense"}, 16_385, True),
+        ({"method": "dense"}, 16_384, False),
+        ({"method": "dense", "passages": 2**20 + 1}, 1, True),
+        ({"method": "dense", "passages": 2**20 + 1, "windows": 2**22}, 1, False),
+        ({"method": "dense", "passages": 2**20 + 1, "windows": 2**22}, 16_385, True),
+        ({"method": "bm25", "passages": 10**8}, 10**6, False),
+        ({"method": "approximate", "passages": 10**8}, 10**6, False),
+    ],
 )
-def test_a_search_is_shared_where_it_is_exact_and_of_many_queries(
-    method: str, queries: int, shared: bool, tmp_path: Path
+def test_a_search_is_shared_where_it_is_exact_and_of_many_queries_or_passages(
+    about: dict[str, str | int], queries: int, shared: bool, tmp_path: Path
 ) -> None:
-    write_json(tmp_path / "index.json", {"method": method})
+    write_json(tmp_path / "index.json", {"passages": 2**20, **about})
     assert searched_together(tmp_path, queries) == shared
 
 

@@ -6,6 +6,7 @@ passage) pairs are sorted by length and split into batches, called chunks, of a 
 Shapes: n queries, k candidates per query.
 """
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condensery.retrieval.finite import check_finite, check_scores
+from condensery.retrieval.indexes.divided import divide
 from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.shards import compute_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
@@ -63,7 +65,9 @@ def search_candidates(
         check_scores(scores, passages, f"{label}: a score of query row", query_rows[part])
         return {path.stem: passages.astype(np.int32)}
 
+    divide(retriever, query_rows, k, path, label, group)
     compute_in_shards(searched, len(query_rows), path, label, group=group)
+    shutil.rmtree(path.with_suffix(".found"), ignore_errors=True)
     return load_array(path, mapped=True)
 
 

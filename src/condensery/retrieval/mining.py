@@ -1,5 +1,6 @@
 """Mine hard negatives: passages that a retriever ranks high for a training query and that are not known to be relevant."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
+from condensery.retrieval.indexes.divided import divide
 from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.negatives import Negatives, open_negatives, save_negatives
 from condensery.retrieval.no_negatives import NoNegatives, left_out_by_text, packed
@@ -94,8 +96,9 @@ def mine(
     judge = Judge(scorer or retriever, below, positives, relabelled.all_no(qrels)) if below else None
     miner = _Miner(retriever, known, judge)
 
+    wanted = skip_top + depth * (2 if without_answers else 1)
+
     def rank(rows: Ids, task: ProgressTask) -> tuple[NDArray[Any], ...]:
-        wanted = skip_top + depth * (2 if without_answers else 1)
         found, measured_by = miner.mined(rows, wanted, task)
         rankings: Rankings = [(one.scores, one.passages) for one in found]
         if without_answers:
@@ -104,8 +107,11 @@ def mine(
         return (*ranking, *_left_out(rows, found), *measured_by) if below else ranking
 
     further = ARRAYS if below else ()
+    if len(query_rows) <= size:
+        divide(retriever, query_rows, miner.depth(query_rows, wanted), folder / "queries.npy", f"mine {split}", group)
     rank_in_shards(rank, query_rows, folder, f"mine {split}", size, group, further)
     group.leave_unless_rank_zero()
+    shutil.rmtree(folder / "queries.found", ignore_errors=True)
     about: dict[str, Any] = {"queries": len(query_rows), "depth": depth, "split": split, "made_by": made_by}
     about |= left_out_by_text(known.by_text(positives), f"mine {split}")
     negatives = Negatives.mapped(folder)
@@ -169,12 +175,16 @@ class _Miner:
     known: NoNegatives
     judge: Judge | None
 
+    def depth(self, rows: Ids, wanted: int) -> int:
+        """Return how many passages of each query are searched at first."""
+        return min(wanted + int(self.known.lists(rows)[1].max()), len(self.retriever))
+
     def mined(self, rows: Ids, wanted: int, task: ProgressTask) -> tuple[list[_Found], tuple[NDArray[Any], ...]]:
         """Return at least the ``wanted`` best negatives of each query, if the search finds so many.
 
         With a judge, also return the positive that set each query's limits, and its score, as two arrays (n,).
         """
-        k = min(wanted + int(self.known.lists(rows)[1].max()), len(self.retriever))
+        k = self.depth(rows, wanted)
         if self.judge is None:
             return self._found(rows, None, wanted, k, len(self.retriever), task), ()
         scores, passages = self.judge.lowest(rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import distributed
 
-from condensery.retrieval.shards import SHARD
+from condensery.retrieval.indexes.divided import shared_search
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup, TaskGroup
 from condensery.stages.base import Runtime
 from condensery.stages.devices import init_process_group
@@ -34,5 +34,5 @@ def process_group(runtime: Runtime) -> ProcessGroup:
 
 
 def searched_together(index: Path, queries: int) -> bool:
-    """Return whether several processes divide a search: exact vector search with more than one shard of queries."""
-    return queries > SHARD and read_json(index / "index.json").get("method") == "dense"
+    """Return whether several processes divide a search: an exact vector search of many queries or of many passages."""
+    return shared_search(read_json(index / "index.json"), queries)

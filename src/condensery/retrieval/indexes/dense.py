@@ -7,8 +7,9 @@ imported. All three methods give the same ranking up to rounding: score descendi
 Shapes: n queries, m passages per block, k results, d dimensions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from condensery.retrieval.indexes.quantiser import QUANTISED, Decoded, Quantiser
 from condensery.retrieval.indexes.windows import FILE as WINDOWS
 from condensery.retrieval.indexes.windows import best_of_windows, scores_of_best_window
 from condensery.retrieval.ranking import EMPTY, LAST_ROW, SIGN_FLIP, Keys, Ranking, pack, top, unpack
-from condensery.system.files import RECOMPUTE, load_array, read_json
+from condensery.system.files import RECOMPUTE, load_array, read_json, save_array, write_json
 from condensery.system.progress import ProgressTask
 
 if TYPE_CHECKING:
@@ -61,13 +62,14 @@ class DenseIndex:
             memory: maximum memory of a search in bytes, besides its result.
             device: "cpu", "cuda", ...; None = the GPU if there is one.
         """
-        about: dict[str, Any] = read_json(folder / "index.json")
+        self.about = about = dict[str, Any](read_json(folder / "index.json"))
         self.folder, self.dim, self.passages = folder, int(about["dim"]), int(about["passages"])
         self.shards: list[tuple[int, int]] = [(first, stop) for first, stop in about["shards"]]
         self.starts = load_array(folder / WINDOWS) if "windows" in about else None  # (P + 1,) first window of each text
         self.quantiser = Quantiser.load(folder) if about.get("dtype") in QUANTISED else None
         self.threads, self.memory = max(1, threads), memory
         self.device = device_of_search(device)
+        self.ranked: Callable[[NDArray[np.integer], int], Ranking | None] = lambda query_rows, k: None  # ``divided``
 
     def __len__(self) -> int:
         return self.passages
@@ -101,11 +103,19 @@ class DenseIndex:
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
-        return self.search_vectors(self.query_vectors(query_rows), k, progress)
+        ranking = self.ranked(query_rows, k)
+        if ranking is None:
+            return self.search_vectors(self.query_vectors(query_rows), k, progress)
+        if progress:
+            progress.advance(len(query_rows))
+        return ranking
 
-    def search_vectors(self, vectors: Vectors, k: int, progress: ProgressTask | None = None) -> Ranking:
+    def search_vectors(
+        self, vectors: Vectors, k: int, progress: ProgressTask | None = None, rows: slice | None = None
+    ) -> Ranking:
         """Return the k best passages for query vectors (n, d): scores and rows (n, k), as ``CollectionRetriever.search``.
 
+        ``rows``: search only these passages, which must be whole shards; not with windows. None = all.
         Raises ``UserError`` if a query vector or a passage vector is not finite.
         """
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
@@ -118,7 +128,7 @@ class DenseIndex:
         for first in range(0, len(vectors), group):
             queries = vectors[first : first + group]
             if self.starts is None:
-                parts.append(self._search_group(queries, k))
+                parts.append(self._search_group(queries, k, rows))
             else:
                 parts.append(best_of_windows(partial(self._search_group, queries), self.starts, k))
             if progress:
@@ -141,8 +151,8 @@ class DenseIndex:
 
         return scores_of_best_window(products, self.starts, passage_rows)
 
-    def _search_group(self, queries: NDArray[np.float32], k: int) -> Keys:
-        blocks = self.blocks(min(BLOCK, max(1, self.memory // (4 * 4 * self.dim))))
+    def _search_group(self, queries: NDArray[np.float32], k: int, rows: slice | None = None) -> Keys:
+        blocks = self.blocks(min(BLOCK, max(1, self.memory // (4 * 4 * self.dim))), rows)
         if self.device == "cpu" and len(queries) == 1:
             return numpy_search(queries, blocks, k)
         if self.device == "cpu":
@@ -172,6 +182,23 @@ class DenseIndex:
                 block = np.array(shard[start : min(start + size, end - first)], dtype=np.float32)
                 check_finite(block, f"{path}: the vector of row", range(start, start + len(block)), RECOMPUTE)
                 yield first + start, block
+
+
+def write_vectors(folder: Path, parts: Iterable[NDArray[np.floating]]) -> DenseIndex:
+    """Write passage vectors as an exact index into ``folder``, and open it.
+
+    Args:
+        folder: folder of the index.
+        parts: vectors of consecutive passages, float32 or float16 (m, d) each. Only one part at a time is in memory.
+    """
+    edges, dim, dtype = [0], 0, "float32"
+    for number, vectors in enumerate(parts):
+        save_array(shard_path(folder, number), vectors)
+        dim, dtype = vectors.shape[1], str(vectors.dtype)
+        edges.append(edges[-1] + len(vectors))
+    about = {"method": "dense", "passages": edges[-1], "queries": 0, "dim": dim, "dtype": dtype}
+    write_json(folder / "index.json", {**about, "shards": list(pairwise(edges))})
+    return DenseIndex(folder)
 
 
 def shard_path(folder: Path, number: int) -> Path:

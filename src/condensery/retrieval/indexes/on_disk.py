@@ -68,7 +68,7 @@ def build_on_disk(
 
     def work(rows: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
         index = filled(start(), rows, task)  # must outlive its lists
-        lists = faiss.extract_index_ivf(index).invlists
+        lists: Any = faiss.extract_index_ivf(index).invlists
         sizes = np.array([lists.list_size(number) for number in range(lists.nlist)], np.int32)
         codes, ids = np.empty((sizes.sum(), lists.code_size), np.uint8), np.empty(sizes.sum(), np.int64)
         for number, stop in enumerate(np.cumsum(sizes)):
@@ -99,7 +99,7 @@ def _join(folder: Path, index: Any) -> None:
                 for size, stop in zip(own.tolist(), stops.tolist(), strict=True):
                     stream.write(array[stop - size : stop].data)
     ivf = faiss.extract_index_ivf(index)
-    lists = faiss.OnDiskInvertedLists(ivf.nlist, ivf.code_size, LISTS)
+    lists: Any = faiss.OnDiskInvertedLists(ivf.nlist, ivf.code_size, LISTS)
     lists.set_all_lists_sizes(faiss.swig_ptr(sizes.sum(axis=0, dtype=np.uint64)))
     lists.totsize = codes.nbytes + ids.nbytes
     ivf.replace_invlists(lists, True)
@@ -116,7 +116,8 @@ def read_index(folder: Path) -> Any:
         if not path.exists():
             return faiss.read_index(str(file))
         index = faiss.read_index(str(file), faiss.IO_FLAG_SKIP_IVF_DATA)
-        lists = faiss.downcast_InvertedLists(faiss.extract_index_ivf(index).invlists)
+        ivf: Any = faiss.extract_index_ivf(index)
+        lists = faiss.downcast_InvertedLists(ivf.invlists)
     except RuntimeError:
         raise UserError(f"{file}: not a FAISS index; remove the folder and run the stage again") from None
     check_file(path)

@@ -70,12 +70,20 @@ class WithoutOwn:
             raise AttributeError(name)
         return getattr(self.retriever, name)
 
+    def own(self, query_rows: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Return the row number of each query's own passage (n,), -1 if there is none."""
+        return own_passages(self.collection, query_rows, self.by_id)
+
+    def depth(self, own: NDArray[np.int64], k: int) -> int:
+        """Return how deep the wrapped retriever is searched for the k best passages, given the own passages (n,)."""
+        return k if (own < 0).all() else min(k + 1, len(self))
+
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """Return the k best passages of each query, without its own passage, as ``CollectionRetriever.search``."""
-        own = own_passages(self.collection, query_rows, self.by_id)
+        own = self.own(query_rows)
         if (own < 0).all():
             return self.retriever.search(query_rows, k, progress)
-        scores, rows = self.retriever.search(query_rows, min(k + 1, len(self)), progress)
+        scores, rows = self.retriever.search(query_rows, self.depth(own, k), progress)
         return ordered(scores, np.where(rows == own[:, None], -1, rows), k)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.evaluation.metrics import evaluate as evaluate_run
+from condensery.retrieval.indexes.divided import divide
 from condensery.retrieval.indexes.interface import CollectionRetriever, recall_of, unmatched_queries
 from condensery.retrieval.indexes.opening import Encode, open_index, search_of_texts
 from condensery.retrieval.indexes.own_passages import own_passages_left_out
@@ -48,6 +49,7 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     def rank(rows: NDArray[np.int64], task: ProgressTask) -> Ranking:
         return retriever.search(rows, depth, task)
 
+    divide(retriever, queries, depth, scratch / "queries.npy", context.stage_name, group)
     rank_in_shards(rank, queries, scratch, context.stage_name, group=group)
     group.leave_unless_rank_zero()
     run = Run.mapped(scratch)

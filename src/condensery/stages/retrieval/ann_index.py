@@ -31,19 +31,10 @@ def ann_index(config: ApproximateConfig, context: Context) -> dict[str, Any]:
     runtime, vectors, folder = context.runtime, context.artifact("vectors"), context.folder
     group, label = process_group(runtime), context.stage_name
     exact = DenseIndex(vectors.path, runtime.threads, device=runtime.search_device)
+    shared: dict[str, Any] = {"on_disk": config.on_disk, "group": group, "label": label}
+    settings = config.factory, config.sample, config.seed, runtime.threads, runtime.accelerator != "cpu"
     try:
-        does = build_approximate(
-            exact,
-            folder,
-            config.factory,
-            config.sample,
-            config.seed,
-            runtime.threads,
-            runtime.accelerator != "cpu",
-            on_disk=config.on_disk,
-            group=group,
-            label=label,
-        )
+        does = build_approximate(exact, folder, *settings, **shared)
     except UserError as error:
         if not str(error).startswith("factory: "):
             raise
