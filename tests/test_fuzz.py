@@ -1,20 +1,23 @@
 """The fuzzer finds nothing where nothing is wrong, and each kind of fault that is planted."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import run_script
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "experiments" / "benchmarks"
 
 
 def fuzz(findings: Path, *arguments: str, planted: str = "") -> tuple[int, dict[str, Any], str]:
     """Run the fuzzer behind a few lines of Python; its exit code, the line at its end, and all that it printed."""
-    program = f"{planted}\nimport runpy, sys\nsys.path.insert(0, {str(BENCHMARKS)!r})"
-    program += f"\nrunpy.run_path({str(BENCHMARKS / 'fuzz.py')!r}, run_name='__main__')"
-    done = run_script("-c", program, *arguments, f"findings={findings}")
+    program = f"{planted}\nimport runpy\nrunpy.run_path({str(BENCHMARKS / 'fuzz.py')!r}, run_name='__main__')"
+    command = [sys.executable, "-c", program, *arguments, f"findings={findings}"]
+    environment = {**os.environ, "PYTHONPATH": f"{BENCHMARKS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout.splitlines()[-1]), done.stdout
 
