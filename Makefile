@@ -40,7 +40,7 @@ smoke: .venv/.installed ## the same on the standard library with a few steps: do
 	$(BIN)/python run.py experiment=smoke
 
 test: .venv/.installed-dev ## all tests but the slow ones, a process a core
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 test-slow: .venv/.installed-dev ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

@@ -1,12 +1,14 @@
 """Hydra puts a recipe together from eighty files; the tests of this process ask it for the same few again and again.
 
 Each of the project's own files, and of those beside the tests, is read once, and what is composed of them is composed once
-for each choice of files. What a command sets on top is applied anew each time. Files of other folders, which a test may
-change, are always read.
+for each choice of files, by all processes of the tests together. What a command sets on top is applied anew each time. Files
+of other folders, which a test may change, are always read.
 """
 
+import hashlib
+import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +26,21 @@ from condensery.pipeline.recipe_guard import RecipeLoader
 
 PROJECT = Path(__file__).resolve().parent.parent
 UNCHANGED = (PROJECT / "conf", PROJECT / "tests", PROJECT / "src")
-_files: dict[tuple[Any, ...], bytes] = {}
-_lists: dict[tuple[Any, ...], Any] = {}
-_configs: dict[tuple[Any, ...], bytes] = {}  # pickled: read twice as fast as copied
+FOLDER = "TEST_COMPOSITIONS"  # environment variable: the folder with what was composed
+_kept: dict[str, bytes] = {}  # pickled: read twice as fast as copied
+
+
+def _once(make: Callable[[], Any], *key: Any) -> Any:
+    """What ``make`` returns for this key; it is called in the first process that asks."""
+    name = hashlib.sha256(repr(key).encode()).hexdigest()
+    if name not in _kept:
+        file = Path(os.environ[FOLDER], name)
+        if not file.exists():
+            own = file.with_suffix(f".{os.getpid()}")
+            own.write_bytes(pickle.dumps(make()))
+            own.replace(file)
+        _kept[name] = file.read_bytes()
+    return pickle.loads(_kept[name])
 
 
 @contextmanager
@@ -38,28 +52,23 @@ def composed_once() -> Iterator[None]:
     def loaded(self: Any, config_path: str) -> Any:
         if not _all_unchanged(self):
             return load(self, config_path)
-        key = (config_path, *_folders(self))
-        if key not in _files:
-            _files[key] = pickle.dumps(load(self, config_path))
-        return pickle.loads(_files[key])
+        return _once(lambda: load(self, config_path), "file", config_path, *_folders(self))
 
     def listed(repo: Any, config_name: str, overrides_list: Sequence[Override], **flags: bool) -> Any:
         if not _all_unchanged(repo):
             return create_list(repo, config_name, overrides_list, **flags)
         values = [one for one in overrides_list if not one.is_sweep_override() and not _chooses_files(repo, one)]
         chosen = tuple(one.input_line for one in overrides_list if one not in values)
-        key = (config_name, chosen, *flags.items(), *_folders(repo))
-        if key not in _lists:
-            _lists[key] = create_list(repo, config_name, overrides_list, **flags)
-        return replace(_lists[key], config_overrides=values)
+        found = _once(
+            lambda: create_list(repo, config_name, overrides_list, **flags),
+            *("list", config_name, chosen, *flags.items(), *_folders(repo)),
+        )
+        return replace(found, config_overrides=values)
 
     def composed(self: Any, defaults: list[ResultDefault], repo: Any) -> DictConfig:
         if not _all_unchanged(repo):
             return compose(self, defaults, repo)
-        key = (str(defaults), *_folders(repo))
-        if key not in _configs:
-            _configs[key] = pickle.dumps(compose(self, defaults, repo))
-        config: DictConfig = pickle.loads(_configs[key])
+        config: DictConfig = _once(lambda: compose(self, defaults, repo), "config", str(defaults), *_folders(repo))
         return config
 
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -3,6 +3,8 @@
 import gc
 import os
 import random
+import runpy
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -72,18 +74,33 @@ def _traced(work: Callable[[], object]) -> int:
 
 def run_program(source: str, folder: Path) -> str:
     """Run a program in Python, with ``folder`` as the working folder, as ``python -c`` does; what it prints."""
-    files = folder / "stdout.txt", folder / "stderr.txt"
-    code = run_process(_program, source, folder, *files)
-    printed, errors = (path.read_text() for path in files)
-    assert code == 0, errors
-    return printed
+    done = run_script("-c", source, folder=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def _program(source: str, folder: Path, stdout: Path, stderr: Path) -> None:
+def run_script(*arguments: str | Path, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run ``python *arguments`` in ``folder``: a file, or ``-c`` and a program, with what is passed to it."""
+    with tempfile.TemporaryDirectory() as name:
+        files = [Path(name, part) for part in ("stdout", "stderr")]
+        code = run_process(_script, list(map(str, arguments)), folder or Path.cwd(), *files)
+        return subprocess.CompletedProcess(arguments, code, *(path.read_text() for path in files))
+
+
+def _script(arguments: list[str], folder: Path, stdout: Path, stderr: Path) -> None:
     os.chdir(folder)
     with open(stdout, "w") as out, open(stderr, "w") as err, redirect_stdout(out), redirect_stderr(err):
         try:
-            exec(compile(source, "<program>", "exec"), {"__name__": "__main__"})
+            sys.argv = arguments
+            if arguments[0] == "-c":
+                exec(compile(arguments.pop(1), "<program>", "exec"), {"__name__": "__main__"})
+            else:
+                sys.path.insert(0, str(Path(arguments[0]).parent))
+                runpy.run_path(arguments[0], run_name="__main__")
+        except SystemExit as end:  # multiprocessing would print an error line to the process's own stream
+            if isinstance(end.code, str):
+                print(end.code, file=err)
+            sys.exit(1 if isinstance(end.code, str) else end.code)
         except Exception:
             traceback.print_exc()
             sys.exit(1)

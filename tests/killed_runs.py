@@ -1,15 +1,18 @@
 """What tests of killed runs share: a run is started with a mark that all its processes inherit, and looked for by it."""
 
+import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from small_runs import CONF, PROJECT, artifact_files, half_written
+from forked import METHOD
+from small_runs import CONF, PROJECT, Done, artifact_files, half_written, run_command
 
 MARK = "CONDENSERY_TEST_MARK"  # environment variable
 PATIENCE = 10.0  # seconds in which what a killed process started ends, and lets go of its output
@@ -78,6 +81,25 @@ def kill(
     finally:
         for orphan in alive(mark):  # so that one fault does not become that of the tests behind
             os.kill(orphan, signal.SIGKILL)
+
+
+def goes_on(done: Done, recipe: Sequence[str], root: Path, kinds: Sequence[str]) -> None:
+    """Killed after a checkpoint, a recipe of which all but ``kinds`` is made goes on from there to the bits of ``done``."""
+    shutil.copytree(done.folder.parents[1] / "artifacts", root / "artifacts", symlinks=True)
+    for kind in kinds:
+        shutil.rmtree(root / "artifacts" / kind)
+    arguments = [*recipe, f"output_root={root}"]
+    process = multiprocessing.get_context(METHOD).Process(target=run_command, args=arguments)
+    process.start()
+    while not checkpoints(root) and process.is_alive():
+        time.sleep(0.002)
+    process.kill()
+    process.join()
+    assert checkpoints(root)
+    again = run_command(*arguments).sound()
+    assert "goes on from step 2 of 4" in again.out
+    assert artifact_files(again.folder) == artifact_files(done.folder)
+    assert not half_written(root)
 
 
 def described(mark: str) -> list[str]:

@@ -96,14 +96,6 @@ class Steps:
         return step
 
 
-def loading_batches(folder: Path) -> None:
-    from condensery.training.data.data_module import StepDataModule
-
-    loader = iter(StepDataModule(Steps(), workers=1).train_dataloader())
-    assert next(loader) == 0
-    ready()
-
-
 class Waiting:
     """An order of batches whose vectors do not come."""
 
@@ -120,10 +112,13 @@ class Waiting:
         ready()
 
 
-def scheduling_batches(folder: Path) -> None:
-    """The process that makes adaptive batches."""
+def making_batches(folder: Path) -> None:
+    """The process that loads batches, and the one that makes adaptive batches."""
     from condensery.training.adaptive.callback import AdaptiveBatches
+    from condensery.training.data.data_module import StepDataModule
 
+    loader = iter(StepDataModule(Steps(), workers=1).train_dataloader())
+    assert next(loader) == 0
     callback = AdaptiveBatches(Waiting(folder), Steps())  # type: ignore[arg-type]
     callback._encode = lambda *_: None  # type: ignore[method-assign,assignment]
     callback.on_train_start(SimpleNamespace(global_step=0, max_steps=10), None)  # type: ignore[arg-type]

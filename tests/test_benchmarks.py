@@ -2,13 +2,13 @@
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from forked import run_script
 from released import released
 from small_runs import some_text, write_beir
 
@@ -17,8 +17,7 @@ from condensery.tokens.tokenizer import train_wordpiece
 
 def lines_of(project: Path, name: str, *arguments: str) -> list[dict[str, Any]]:
     """The JSON lines that a benchmark prints."""
-    command = [sys.executable, str(project / "experiments" / "benchmarks" / f"{name}.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = run_script(project / "experiments" / "benchmarks" / f"{name}.py", *arguments)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

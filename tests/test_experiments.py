@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import run_script
 from small_runs import some_text, write_beir
 
 from condensery.evaluation.metrics import Evaluation
@@ -79,14 +80,15 @@ def test_the_differences_of_a_page_are_those_of_the_queries_of_its_rows(tmp_path
             seed += 5 * (name == "other seeds")
             entries.append(Row(name, "some", "test", metrics, seed=seed, artifact=f"evaluate/{folder.name}"))
     write_results(tmp_path / "results.json", entries)
-    command = [sys.executable, str(EXPERIMENTS / "differences.py"), str(tmp_path / "results.json"), str(tmp_path)]
+    command = [EXPERIMENTS / "differences.py", tmp_path / "results.json", tmp_path]
     leads = (values["few, ours"] - values["few, theirs"]) - (values["ours"] - values["theirs"])
     wanted = {
         ("ours", "theirs"): (values["ours"], values["theirs"]),
         ("few, ours - few, theirs", "ours - theirs"): (leads, np.zeros((1, 50))),
     }
     pairs = [" :: ".join(pair) for pair in wanted]
-    done = subprocess.run([*command, "MRR@10", *pairs], check=True, capture_output=True, text=True)
+    done = run_script(*command, "MRR@10", *pairs)
+    assert done.returncode == 0, done.stderr
     for line, ((system, baseline), (ours, theirs)) in zip(done.stdout.splitlines()[2:], wanted.items(), strict=True):
         name, against, mean, low_high, p = line.strip("| ").split(" | ")
         where = interval(ours, theirs)
@@ -101,13 +103,11 @@ def test_the_differences_of_a_page_are_those_of_the_queries_of_its_rows(tmp_path
         "ours - theirs :: ours",
         "ours - others :: ours - theirs",
     ):
-        wrong = subprocess.run([*command, "MRR@10", pair], capture_output=True, text=True)
+        wrong = run_script(*command, "MRR@10", pair)
         assert (wrong.returncode, wrong.stdout) == (1, "")
         named = sorted(values)
         assert wrong.stderr == f"error: {pair!r}: two rows with :: between them, or two leads; there are {named}\n"
-    wrong = subprocess.run(
-        [*command, "MRR@10", "other seeds - theirs :: ours - theirs"], capture_output=True, text=True
-    )
+    wrong = run_script(*command, "MRR@10", "other seeds - theirs :: ours - theirs")
     assert (wrong.returncode, wrong.stdout) == (1, "")
     assert wrong.stderr.endswith("leads are of rows with the same seeds; these have [(0, 1), (5, 6)]\n")
 
@@ -137,14 +137,9 @@ def test_queries_are_grouped_by_the_words_that_their_passage_has(tmp_path: Path)
         (artifact / "manifest.json").write_text(json.dumps(manifest))
         entries.append(Row(name, "some", "test", {"MRR@10": float(scores.mean())}, artifact=f"evaluate/{name}"))
     write_results(tmp_path / "results.json", entries)
-    command = [
-        sys.executable,
-        str(EXPERIMENTS / "by_overlap.py"),
-        str(tmp_path / "results.json"),
-        str(tmp_path),
-        "MRR@10",
-    ]
-    done = subprocess.run([*command, "ours :: BM25"], check=True, capture_output=True, text=True)
+    command = [EXPERIMENTS / "by_overlap.py", tmp_path / "results.json", tmp_path, "MRR@10"]
+    done = run_script(*command, "ours :: BM25")
+    assert done.returncode == 0, done.stderr
     lines = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:-2]]
     assert done.stdout.splitlines()[-1] == "A passage has 50 of 100 terms of its query in the mean."
     assert [line[:7] for line in lines] == [
@@ -152,19 +147,19 @@ def test_queries_are_grouped_by_the_words_that_their_passage_has(tmp_path: Path)
         ["40 to 60 %", "10", "ours", "BM25", "50.0", "75.0", "-25.0"],
         ["80 to 100 %", "10", "ours", "BM25", "50.0", "75.0", "-25.0"],
     ]
-    done = subprocess.run([*command, "ours :: BM25", "by=training"], check=True, capture_output=True, text=True)
+    done = run_script(*command, "ours :: BM25", "by=training")
     lines = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:-2]]
     assert [line[:7] for line in lines] == [
         ["is relevant to a training query", "10", "ours", "BM25", "50.0", "75.0", "-25.0"],
         ["is not", "20", "ours", "BM25", "75.0", "75.0", "+0.0"],
     ]
-    wrong = subprocess.run([*command, "ours :: BM25", "by=chance"], capture_output=True, text=True)
+    wrong = run_script(*command, "ours :: BM25", "by=chance")
     assert (wrong.returncode, wrong.stdout) == (1, "")
     assert wrong.stderr == "error: by=chance: words or training is expected\n"
-    wrong = subprocess.run([*command, "ours :: others"], capture_output=True, text=True)
+    wrong = run_script(*command, "ours :: others")
     told = "error: 'ours :: others': two rows with :: between them; there are ['BM25', 'ours']\n"
     assert (wrong.returncode, wrong.stdout, wrong.stderr) == (1, "", told)
-    unmeasured = subprocess.run([*command[:-1], "NDCG@3", "ours :: BM25"], capture_output=True, text=True)
+    unmeasured = run_script(*command[:-1], "NDCG@3", "ours :: BM25")
     told = "error: NDCG@3 was not measured; there are ['MRR@10']\n"
     assert (unmeasured.returncode, unmeasured.stdout, unmeasured.stderr) == (1, "", told)
 
@@ -175,15 +170,9 @@ def test_the_studies_are_found() -> None:
 
 def test_a_sample_has_what_is_relevant_to_its_queries(tmp_path: Path) -> None:
     data = write_beir(tmp_path, some_text(documents=20))
-    command = [
-        sys.executable,
-        str(EXPERIMENTS / "sample.py"),
-        str(data),
-        str(tmp_path / "out"),
-        "passages=12",
-        "test=3",
-    ]
-    subprocess.run(command, check=True, capture_output=True)
+    command = [EXPERIMENTS / "sample.py", data, tmp_path / "out", "passages=12", "test=3"]
+    done = run_script(*command)
+    assert done.returncode == 0, done.stderr
     sample, whole = collection_of(tmp_path / "out"), collection_of(data)
     assert len(sample.qrels("test").positives()) == 3
     assert len(sample.passages) >= 12
@@ -196,6 +185,6 @@ def test_a_sample_has_what_is_relevant_to_its_queries(tmp_path: Path) -> None:
             assert sample.queries.column("text")[row] == asked[name]
             wanted = {whole.passages.column("id")[int(one)] for one in names[name]}
             assert {sample.passages.column("id")[int(one)] for one in rows} == wanted
-    again = subprocess.run(command, capture_output=True, text=True)
+    again = run_script(*command)
     assert again.returncode == 1
     assert "it is there already" in again.stderr

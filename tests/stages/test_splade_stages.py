@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from killed_runs import checkpoints, kill, start, wait
-from small_runs import MODEL, Done, amount, artifact_files, costs, half_written, metrics_of, run_command
+from killed_runs import goes_on
+from small_runs import MODEL, Done, amount, artifact_files, costs, metrics_of, run_command
 from test_bad_input import one_line
 
 from condensery.baselines.splade_index import index as index_module
@@ -92,17 +92,7 @@ def test_search_is_the_inner_product_of_all_pairs(done: Done) -> None:
 
 
 def test_killed_in_training_it_ends_with_the_same_bits(done: Done, recipe: list[str], tmp_path: Path) -> None:
-    shutil.copytree(done.folder.parents[1] / "artifacts", tmp_path / "artifacts", symlinks=True)
-    for kind in ("finetune_splade", "splade_index", "evaluate"):
-        shutil.rmtree(tmp_path / "artifacts" / kind)
-    process = start(str(tmp_path), *recipe, f"output_root={tmp_path}")
-    wait(process, lambda: bool(checkpoints(tmp_path)))
-    kill(process, str(tmp_path))
-    assert checkpoints(tmp_path)
-    again = run_command(*recipe, f"output_root={tmp_path}").sound()
-    assert "goes on from step 2 of 4" in again.out
-    assert artifact_files(again.folder) == artifact_files(done.folder)
-    assert not half_written(tmp_path)
+    goes_on(done, recipe, tmp_path, ["finetune_splade", "splade_index", "evaluate"])
 
 
 def test_an_interrupted_index_keeps_its_shards(
