@@ -86,7 +86,8 @@ def load_token_encoder(folder: Path) -> TokenEncoder:
     Raises:
         UserError: a file is missing or damaged, or has other tensors.
     """
-    interaction, encoder = read_as(folder / OWN, Interaction, "copy the checkpoint anew"), load_encoder(folder)
+    interaction = read_as(folder / OWN, Interaction, "it is not as it was saved, so copy the checkpoint anew")
+    encoder = load_encoder(folder)
     largest = max(0, interaction.mask, *interaction.markers, *interaction.left_out)
     if largest >= encoder.model.config.vocab_size or len(interaction.markers) != 2 * (interaction.method == "colbert"):
         raise UserError(f"{folder / OWN}: its ids are not of this method and vocabulary; copy the checkpoint anew")
