@@ -148,12 +148,12 @@ def test_the_intervals_are_those_of_a_paired_bootstrap_over_queries() -> None:
 def test_without_judgements_the_joined_row_is_used_and_the_proxy_is_named() -> None:
     kept = {**NOT_KEPT, "by": HELD_OUT}
     same = Made(frozenset({"bm25/1", "retriever/1"}), kept=kept)
-    found = unmeasured({**MADE, "adapted": Made(frozenset({"retriever/1"}), kept=kept), "BM25 + adapted": same})
+    found = unmeasured({**MADE, "adapted": Made(frozenset({"retriever/1"}), kept=kept), "BM25 + adapted": same}, "test")
     assert found.row == "BM25 + as it is"
     assert "so no row is measured. What is kept of training was chosen by a proxy" in found.text
     assert "MRR@10 of 80 queries of passages that are held out: 71.5 as it is, 73.7 with 0.5" in found.text
     assert found.text.endswith("Use BM25 + as it is: BM25 and a retriever joined nearly always find more than either.")
-    found = unmeasured(MADE)
+    found = unmeasured(MADE, "dl19")
     assert found.row == "BM25 + adapted"
     assert "a proxy" not in found.text, "dev queries chose"
     assert "Use BM25 + adapted, after 4 minutes of training: " in found.text

@@ -131,7 +131,10 @@ CONFIGS: dict[str, tuple[str, list[str]]] = {
     ),
     "a split that is not there": (
         WRITER.replace("steps: 4", "steps: 4, split: dev") + " data.splits.dev=null",
-        ["stages.writer.split: dev, but the collection beir has no such split"],
+        [
+            "stages.writer.split: dev, but the collection beir has no such split",
+            "set data.splits.dev to a file of judgements in ",
+        ],
     ),
     "mixed context without queries": (
         pretraining(mixed_context=0.5),

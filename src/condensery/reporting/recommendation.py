@@ -175,7 +175,7 @@ class _Words:
         return f"{difference:+.1f} ({low:.1f} to {high:.1f}, {shown})"
 
 
-def unmeasured(made: Mapping[str, Made]) -> Recommendation:
+def unmeasured(made: Mapping[str, Made], split: str) -> Recommendation:
     """Recommend a row if no query is judged: the last row that fuses several parts, or the last row if none does.
 
     If an earlier row has the same parts as this row, the first such row is recommended instead. The text also names the
@@ -183,12 +183,13 @@ def unmeasured(made: Mapping[str, Made]) -> Recommendation:
 
     Args:
         made: row -> how it was produced, in the order of the table.
+        split: the split that the table would measure.
     """
     joined = [row for row, one in made.items() if len(one.parts) > 1]
     last = (joined or list(made))[-1]
     use = next(row for row, one in made.items() if one.parts == made[last].parts)
     choices = list({choice(one.kept): one.kept for one in made.values() if one.kept is not None}.values())
-    sentences = ["No query of this split is judged, so no row is measured."]
+    sentences = [f"No query is judged for the split {split} (data.splits.{split}), so no row is measured."]
     if any(kept["by"] == HELD_OUT for kept in choices):
         sentences.append("What is kept of training was chosen by a proxy, which passage a sentence was cut out of.")
     sentences += [f"{choice(kept)}." for kept in choices]

@@ -32,7 +32,8 @@ def missing_split(split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str
         return None
     if split in data.answered_splits():
         return "split", f"{split}, but this split of the collection {data.name} has answers and no judged passages"
-    return "split", f"{split}, but the collection {data.name} has no such split: set data.splits.{split}"
+    file = f" to a file of judgements in {data.root}" if getattr(data, "root", "") else ""
+    return "split", f"{split}, but the collection {data.name} has no such split: set data.splits.{split}{file}"
 
 
 def unmeasurable(metrics: Sequence[str], split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:

@@ -18,7 +18,7 @@ def unmeasured(graph: Graph, store: Store) -> Recommendation | None:
     """Return the recommended row of a table that is left out for lack of judgements; None where no index was made."""
     indexes = {row: graph.nodes[name] for row, name in graph.unmeasured.items()}
     made = made_of({row: Artifact(store.path(node)) for row, node in indexes.items() if store.sound(node)})
-    return recommended(made) if made else None
+    return recommended(made, graph.root.table.split) if made else None
 
 
 def made_of(indexes: Mapping[str, Artifact]) -> dict[str, Made]:
