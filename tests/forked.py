@@ -7,10 +7,8 @@ import runpy
 import subprocess
 import sys
 import tempfile
-import traceback
 import tracemalloc
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -89,18 +87,9 @@ def run_script(*arguments: str | Path, folder: Path | None = None) -> "subproces
 
 def _script(arguments: list[str], folder: Path, stdout: Path, stderr: Path) -> None:
     os.chdir(folder)
-    with open(stdout, "w") as out, open(stderr, "w") as err, redirect_stdout(out), redirect_stderr(err):
-        try:
-            sys.argv = arguments
-            if arguments[0] == "-c":
-                exec(compile(arguments.pop(1), "<program>", "exec"), {"__name__": "__main__"})
-            else:
-                sys.path.insert(0, str(Path(arguments[0]).parent))
-                runpy.run_path(arguments[0], run_name="__main__")
-        except SystemExit as end:  # multiprocessing would print an error line to the process's own stream
-            if isinstance(end.code, str):
-                print(end.code, file=err)
-            sys.exit(1 if isinstance(end.code, str) else end.code)
-        except Exception:
-            traceback.print_exc()
-            sys.exit(1)
+    sys.argv, sys.stdout, sys.stderr = arguments, open(stdout, "w"), open(stderr, "w")  # noqa: SIM115 - until it ends
+    if arguments[0] == "-c":
+        exec(compile(arguments.pop(1), "<program>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.path.insert(0, str(Path(arguments[0]).parent))
+        runpy.run_path(arguments[0], run_name="__main__")
