@@ -19,7 +19,7 @@ from condensery.training.settings import LoopSettings
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "benchmarks"))
 import batch_digests
 
-STEPS, EVERY = 7, 2  # steps of a training, and from checkpoint to checkpoint
+STEPS, EVERY = 8, 2  # steps of a training, and from checkpoint to checkpoint
 ATTEMPTS = {3: 2, 5: 1, STEPS: 4}  # the step at which each attempt is stopped -> its number of processes
 UNSEEN = ("key.bias", "classifier.classifier.bias")  # softmax does not see these biases: rounding alone moves them
 Run = tuple[TrainingModule, StepDataModule, list[pl.Callback]]

@@ -54,7 +54,7 @@ MARK = "CONDENSERY_ENDURANCE"  # environment variable that all processes of a ru
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 TIMED = {"manifest.json", "metrics.csv"}
 PREPARED = ("corpus", "tokenizer", "tokens", "bm25", "token_vectors", "warm_start")  # kinds that come before training
-ROUNDING = 1e-3  # largest relative difference of weights after a change of the number of processes
+ROUNDING = 1e-4  # largest relative difference of weights after a change of the number of processes
 LEFT_OUT = ("mlm", "condenser", "warm_tuned", "mlm_tuned", "condenser_tuned", "mined", "round2", "fused")
 SMALLER = [  # one stage that pre-trains, and one that fine-tunes
     *(f"~stages.{name}" for name in LEFT_OUT),
