@@ -106,3 +106,34 @@ def test_a_larger_collection_goes_through_the_stages_for_what_it_costs(project: 
     assert all(stage["peak_mb"] > 50 for stage in large["stages"].values())
     assert large["peak_mb"] < 1.2 * small["peak_mb"]
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_what_every_step_costs_is_measured_by_size(project: Path, tmp_path: Path) -> None:
+    script, file = project / "experiments" / "scale" / "cost.py", tmp_path / "costs.json"
+    settings = ("passages=300,600", "rounds=1", "steps=1", f"file={file}", f"folder={tmp_path}")
+    subprocess.run([sys.executable, str(script), *settings], check=True, timeout=600)
+    told = json.loads(file.read_text())
+    assert list(told["collections"]) == ["300", "600"]
+    for cost in told["collections"].values():
+        assert len(cost) == 10
+        assert all(one["cpu_s"] > 0 for one in cost.values())
+        written = {name: one["bytes"] for name, one in cost.items() if not name.startswith("search")}
+        assert min(written.values()) > 0
+    assert len(told["training"]) == 4
+    assert list(tmp_path.iterdir()) == [file], "nothing else is left"
+
+
+def test_the_page_about_scale_shows_what_the_tables_say(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = project / "experiments" / "scale"
+    spec = importlib.util.spec_from_file_location("scale_tables", folder / "tables.py")
+    assert spec
+    assert spec.loader
+    monkeypatch.setitem(sys.modules, "scale_tables", module := importlib.util.module_from_spec(spec))
+    spec.loader.exec_module(module)
+    module.main(dollars="3.00", core_dollars="0.05", gpus="8", cores="16", disk="2e9", queries="500000")
+    page, lines = (folder / "README.md").read_text().splitlines(), capsys.readouterr().out.splitlines()
+    assert len(lines) > 40
+    assert [line for line in lines if line not in page] == []

@@ -33,16 +33,16 @@ from condensery.tokens.batches import Chunk, chunks
 QUERY_LENGTHS, PASSAGE_LENGTHS = (6, 25), (40, 129)
 
 
-def rows(number: int, lengths: tuple[int, int], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random texts: the flat ids, and where each begins."""
+def rows(number: int, lengths: tuple[int, int], seed: int, words: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random texts of so many words of the vocabulary: the flat ids, and where each begins."""
     random = np.random.default_rng(seed)
     starts = np.concatenate([[0], np.cumsum(random.integers(*lengths, number))])
-    return random.integers(1_000, VOCABULARY, starts[-1]), starts
+    return random.integers(1_000, words, starts[-1]), starts
 
 
-def batch(queries: int, parts: int) -> list[Chunk]:
+def batch(queries: int, parts: int, words: int = VOCABULARY) -> list[Chunk]:
     """Queries, then passages, of which the first ``queries`` are the positives, in about so many chunks."""
-    own, passages = rows(queries, QUERY_LENGTHS, 1), rows(2 * queries, PASSAGE_LENGTHS, 2)
+    own, passages = rows(queries, QUERY_LENGTHS, 1, words), rows(2 * queries, PASSAGE_LENGTHS, 2, words)
     padded = (queries * (QUERY_LENGTHS[1] - 1), 2 * queries * (PASSAGE_LENGTHS[1] - 1))
     budget = -(-sum(padded) // parts)
     asked = chunks(*own, padded[0] if parts == 1 else budget, 0, tower=QUERY)

@@ -79,12 +79,12 @@ class Batch:
     targets: np.ndarray
 
 
-def make_batch(shape: Shape, seed: int = 0) -> Batch:
-    """Random spans of 40 to 128 tokens, 15 % of them replaced by [MASK]."""
+def make_batch(shape: Shape, seed: int = 0, lengths: tuple[int, int] = (40, LENGTH), words: int = VOCABULARY) -> Batch:
+    """Random spans of ``lengths``, by default 40 to 128 tokens of ``words``, 15 % of them replaced by [MASK]."""
     random = np.random.default_rng(seed)
-    lengths = random.integers(40, LENGTH + 1, shape.spans)
+    lengths = random.integers(lengths[0], lengths[1] + 1, shape.spans)
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    ids = random.integers(1_000, VOCABULARY, starts[-1])
+    ids = random.integers(1_000, words, starts[-1])
     inner = np.setdiff1d(np.arange(starts[-1]), np.concatenate([starts[:-1], starts[1:] - 1]))
     masked = np.sort(random.choice(inner, round(MASK_RATE * len(inner)), replace=False))
     targets = ids[masked].copy()
@@ -92,9 +92,11 @@ def make_batch(shape: Shape, seed: int = 0) -> Batch:
     return Batch(ids, starts, masked, targets)
 
 
-def make_model(shape: Shape, dropout: float, attention: str) -> Condenser:
+def make_model(shape: Shape, dropout: float, attention: str, words: int = VOCABULARY) -> Condenser:
     """The model of this shape; the same weights whenever it is called."""
-    return Condenser(language_model(shape, dropout, attention), CondenserShape(2, shape.layers // 2, True)).train()
+    return Condenser(
+        language_model(shape, dropout, attention, words), CondenserShape(2, shape.layers // 2, True)
+    ).train()
 
 
 def our_gradients(model: Condenser, batch: Batch, shape: Shape, precision: str, device: str = "cpu") -> float:

@@ -1,12 +1,12 @@
 """What the benchmarks share: their arguments, sizes of models and batches, and how CPU time is counted."""
 
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from arguments import given as given
 from transformers import BertConfig, BertForMaskedLM
 
 VOCABULARY = 30_522
@@ -28,11 +28,11 @@ SHAPES["S"] = Shape(2, 64, 2, 16, 8)  # to try a benchmark
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def language_model(shape: Shape, dropout: float, attention: str) -> BertForMaskedLM:
+def language_model(shape: Shape, dropout: float, attention: str, words: int = VOCABULARY) -> BertForMaskedLM:
     """A BERT of this shape; the same weights whenever it is called."""
     torch.manual_seed(1)
     config = BertConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=words,
         hidden_size=shape.hidden,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
@@ -87,12 +87,3 @@ def in_turn(rounds: int, *ways: Callable[[], object], device: str = "cpu") -> li
         way()
     times = [[seconds(way, device) for way in ways] for _ in range(rounds)]
     return [statistics.median(column) for column in zip(*times, strict=True)]
-
-
-def given(document: str | None, **defaults: str) -> dict[str, str]:
-    """The arguments ``key=value`` of the command line, over ``defaults``; any other ends the program with the usage."""
-    usage = next(line.strip() for line in (document or "").splitlines() if line.startswith("    python"))
-    pairs = [argument.partition("=") for argument in sys.argv[1:]]
-    if any(not value or key not in defaults for key, _, value in pairs):
-        sys.exit(f"usage: {usage}")
-    return defaults | {key: value for key, _, value in pairs}

@@ -34,7 +34,7 @@ def shared_search(about: dict[str, Any], queries: int) -> bool:
 
 
 def divide(
-    retriever: CollectionRetriever, query_rows: NDArray[np.int64], k: int, path: Path, label: str, group: ProcessGroup
+    retriever: CollectionRetriever, query_rows: NDArray[np.integer], k: int, path: Path, label: str, group: ProcessGroup
 ) -> None:
     """Search parts of the passages of a large exact index for the ``k`` best of queries (n,).
 
@@ -43,7 +43,7 @@ def divide(
 
     Args:
         retriever: retriever from ``open_index``.
-        query_rows: int64 (n,), rows of the queries, ascending.
+        query_rows: int (n,), rows of the queries, ascending.
         k: number of passages per query.
         path: file that the caller writes as soon as it has ranked all queries. If it exists, nothing is searched. What is
             found is kept beside it, in ``path.with_suffix(".found")``, which the caller removes.
