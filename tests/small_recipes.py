@@ -83,6 +83,8 @@ def few(recipe: str, small: Checkpoints) -> Iterator[str]:
         yield from _local(f"stages.{name}", kind or "", given or {}, small)
         if kind == "pretrain_simlm":
             yield f"++stages.{name}.generator_name={small.encoder}"
+        if kind == "train_expander":
+            yield f"++stages.{name}.model={small.generator}"
         if kind == "generate_queries":
             number = given.get("number", shared.get(kind, {}).get("number", 1))
             yield f"++stages.{name}.number={min(5, number)}"

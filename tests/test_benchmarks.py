@@ -112,7 +112,8 @@ def test_a_larger_collection_goes_through_the_stages_for_what_it_costs(project: 
 def test_what_every_step_costs_is_measured_by_size(project: Path, tmp_path: Path) -> None:
     script, file = project / "experiments" / "scale" / "cost.py", tmp_path / "costs.json"
     settings = ("passages=300,600", "rounds=1", "steps=1", f"file={file}", f"folder={tmp_path}")
-    subprocess.run([sys.executable, str(script), *settings], check=True, timeout=600)
+    done = run_script(script, *settings)
+    assert done.returncode == 0, done.stderr
     told = json.loads(file.read_text())
     assert list(told["collections"]) == ["300", "600"]
     for cost in told["collections"].values():

@@ -11,6 +11,8 @@ from scipy.stats import chisquare
 from small_t5 import save_small_t5
 from transformers import (
     AutoModelForSeq2SeqLM,
+    BartConfig,
+    BartForConditionalGeneration,
     BertConfig,
     BertModel,
     LogitsProcessorList,
@@ -19,7 +21,15 @@ from transformers import (
 )
 
 from condensery.errors import UserError
-from condensery.models.generator import OneDraw, Sampling, _processors, draws, load_generator
+from condensery.models.generator import (
+    Generator,
+    OneDraw,
+    Sampling,
+    _processors,
+    draws,
+    load_generator,
+    save_generator,
+)
 from condensery.randomness import uniforms
 from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
 
@@ -209,3 +219,22 @@ def test_a_sentencepiece_model_that_cannot_be_read_says_why(tmp_path: Path, monk
             assert said in str(raised.value)
             assert "tiktoken" not in str(raised.value)
             assert "\n" not in str(raised.value)
+
+
+def test_the_dropout_is_that_of_the_family(t5: Path, tmp_path: Path) -> None:
+    """A T5 has one entry for it, a BART two."""
+    tokenizer = load_generator(t5, "model").tokenizer
+    config = BartConfig(
+        vocab_size=len(tokenizer),
+        d_model=16,
+        **{f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")},
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.eos_token_id,
+    )
+    save_generator(Generator(BartForConditionalGeneration(config), tokenizer), tmp_path)
+    bart = load_generator(tmp_path, "model", dropout=0.25).model
+    assert (bart.config.dropout, bart.config.attention_dropout) == (0.25, 0.25)
+    assert (bart.model.decoder.layers[0].dropout, bart.model.encoder.layers[0].self_attn.dropout) == (0.25, 0.25)
+    assert load_generator(t5, "model", dropout=0.25).model.config.dropout_rate == 0.25
+    assert load_generator(t5, "model").model.config.dropout_rate == 0.0

@@ -44,6 +44,7 @@ from condensery.randomness import uniforms
 from condensery.tokens.prefixes import check_prefix
 from condensery.tokens.tokenizer import check_tokenizer, load_tokenizer, number_of_words, of_sentencepiece
 
+DROPOUTS = ("dropout_rate", "dropout", "attention_dropout")  # of T5; of BART
 _FEWEST_WORDS = 26
 _TOKENS = ("pad_token_id", "eos_token_id")
 
@@ -185,7 +186,11 @@ def _processors(sampling: Sampling, drawn: Tensor) -> LogitsProcessorList:
 
 
 def load_generator(
-    source: str | Path, key: str, revision: str | None = None, precision: str = "fp32", **overrides: Any
+    source: str | Path,
+    key: str,
+    revision: str | None = None,
+    precision: str = "fp32",
+    dropout: float | None = None,
 ) -> Generator:
     """Load a sequence-to-sequence model and its tokenizer from the hub or a folder, for inference.
 
@@ -194,7 +199,7 @@ def load_generator(
         key: config key that error messages name.
         revision: commit, tag or branch on the hub.
         precision: a key of ``precision.DTYPES``.
-        overrides: entries of the model's config to replace, such as ``dropout_rate``.
+        dropout: dropout of hidden states and attention; None = that of the model's config.
 
     Raises:
         UserError: the model cannot be loaded, is not a sequence-to-sequence model, does not define the start token of its
@@ -211,10 +216,11 @@ def load_generator(
             f"{key}: {str(source)!r} is a {config.model_type} model, not one that reads a text and writes another;"
             " take a sequence-to-sequence model (T5, BART)"
         )
-    for name, value in overrides.items():
-        if not hasattr(config, name):
-            raise UserError(f"{key}: the config of {str(source)!r}, a {config.model_type} model, has no {name}")
-        setattr(config, name, value)
+    if dropout is not None:
+        names = [name for name in DROPOUTS if hasattr(config, name)]
+        if not names:
+            raise UserError(f"{key}: the config of {str(source)!r}, a {config.model_type} model, has no dropout")
+        config.update(dict.fromkeys(names, dropout))
     with _user_error(key, source, "cannot load", _ADVICE):
         model: Any = load_weights(
             AutoModelForSeq2SeqLM,

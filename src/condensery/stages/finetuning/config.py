@@ -206,20 +206,15 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return loss
 
 
-@stage("finetune_generator", "finetune_generator:finetune_generator", version=1, makes="generator", together=True)
-class FinetuneGeneratorConfig(OptimisedStageConfig):
-    """Train a model that generates queries for passages, on the collection's own judged pairs."""
+class GeneratorConfig(OptimisedStageConfig):
+    """Shared keys of the stages that train a sequence-to-sequence model."""
 
-    data_checks = {"corpus": ["judged"]}
-    corpus: Annotated[str, Input("corpus")] = "corpus"
-    """the stage with the collection"""
+    kind: ClassVar[str]  # of the stage
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
     """the stage with the tokenizer of a model that is trained from scratch"""
     vectors: Annotated[str | None, Input("token_vectors")] = None
     """the stage with the initial token embeddings of a T5 from scratch: token_vectors, or tokens (token_vectors is added);
     null: random"""
-    split: Split = "train"
-    """the split whose judged pairs are trained on"""
     model: str | None = None
     """hub name or folder of the initial sequence-to-sequence checkpoint; null: a T5 from scratch with the sizes below"""
     revision: str | None = None
@@ -234,19 +229,10 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
     """width of the feed-forward layers (model: null)"""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """dropout of hidden states and attention"""
-    prefix: str = "text2query: "
-    """string put before each passage, in training and in generation; '' to continue training castorini's doc2query
-    models, which read the bare passage"""
-    titles: bool = True
-    """the model reads a passage's title, if there is one, before the text"""
-    max_input_tokens: Annotated[int, Ge(8)] = 384
-    """maximum tokens of prefix, title and passage; a longer input is truncated"""
-    max_tokens: Annotated[int, Ge(2)] = 64
-    """maximum tokens of a query; a longer query is truncated"""
     batch_size: Count = 32
     """pairs per step"""
     chunk_tokens: Count | Literal["auto"] = 4096
-    """padded tokens of passages and queries in memory at once"""
+    """padded tokens of inputs and outputs in memory at once"""
     epochs: Positive | None = 3
     """passes over the pairs"""
     learning_rate: Positive = 1e-4
@@ -260,25 +246,26 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
             raise ValueError(f"vectors is {self.vectors}, but model knows its tokens already; set one of them to null")
         return self
 
-    def work(self, read: Read) -> Work:
-        """Estimate the work: each step reads ``batch_size`` passages and predicts as many queries.
+    def writing(self, sizes: Sizes, read: float | None, written: float, pairs: float | None) -> Work:
+        """Estimate the work of steps that read ``batch_size`` texts and predict as many.
 
         A given ``model`` is assumed to have the size of T5-base.
+
+        Args:
+            sizes: known sizes of the inputs.
+            read, written: mean tokens of the texts that are read, and of those that are predicted; None = not known.
+            pairs: number of pairs; None = not known.
         """
-        sizes, step = known(read), None
-        words = sizes.vocabulary or T5_BASE.vocabulary
+        words, step = sizes.vocabulary or T5_BASE.vocabulary, None
         own = EncoderSize(self.layers, self.hidden, self.intermediate, self.heads, words, self.dropout)
-        generator = T5_BASE if self.model else own
-        sizes, text = replace(sizes, encoder=generator), sizes.collection.passage_tokens
-        if text is not None:
-            passage, query = min(text, self.max_input_tokens), min(QUESTION, self.max_tokens)
-            length, predicted = (passage + query) / 2, query / (passage + query)
-            rows = 2.0 * self.batch_size
-            step = Step(generator, rows, length, self.budget, predicted=predicted, precision=self.precision)
-        return self.training(sizes, step, sizes.collection.queries.get(self.split))
+        sizes = replace(sizes, encoder=T5_BASE if self.model else own)
+        if read is not None and sizes.encoder:
+            length, predicted, rows = (read + written) / 2, written / (read + written), 2.0 * self.batch_size
+            step = Step(sizes.encoder, rows, length, self.budget, predicted=predicted, precision=self.precision)
+        return self.training(sizes, step, pairs)
 
     def folder(self) -> Path | None:
-        """Return the folder that ``model`` names; None for a hub name or no model."""
+        """Return the folder of the initial model, or None if ``model`` is a hub name or null."""
         folder = expanded(self.model) if self.model else None
         return folder if folder is not None and folder.is_dir() else None
 
@@ -293,10 +280,38 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
         Raises:
             UserError: the folder does not exist, or holds no checkpoint.
         """
-        check_checkpoint(self.model, "stage.finetune_generator.model")
+        check_checkpoint(self.model, f"stage.{self.kind}.model")
         folder = self.folder()
         content = content_hashes(sorted(path for path in folder.iterdir() if path.is_file())) if folder else []
         return [*super().identity(), *content]
+
+
+@stage("finetune_generator", "finetune_generator:finetune_generator", version=1, makes="generator", together=True)
+class FinetuneGeneratorConfig(GeneratorConfig):
+    """Train a model that generates queries for passages, on the collection's own judged pairs."""
+
+    kind = "finetune_generator"
+    data_checks = {"corpus": ["judged"]}
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    split: Split = "train"
+    """the split whose judged pairs are trained on"""
+    prefix: str = "text2query: "
+    """string put before each passage, in training and in generation; '' to continue training castorini's doc2query
+    models, which read the bare passage"""
+    titles: bool = True
+    """the model reads a passage's title, if there is one, before the text"""
+    max_input_tokens: Annotated[int, Ge(8)] = 384
+    """maximum tokens of prefix, title and passage; a longer input is truncated"""
+    max_tokens: Annotated[int, Ge(2)] = 64
+    """maximum tokens of a query; a longer query is truncated"""
+
+    def work(self, read: Read) -> Work:
+        """Estimate the work: each step reads ``batch_size`` passages and predicts as many queries."""
+        sizes = known(read)
+        text, written = sizes.collection.passage_tokens, min(QUESTION, self.max_tokens)
+        passage = None if text is None else min(text, self.max_input_tokens)
+        return self.writing(sizes, passage, written, sizes.collection.queries.get(self.split))
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Report a split that the collection lacks, or token vectors whose dimension differs from the model's."""

@@ -7,7 +7,7 @@ import numpy as np
 from condensery.models.generator import Generator, load_generator, save_generator, small_generator
 from condensery.models.warm_start import warm_up_generator
 from condensery.stages.base import Context
-from condensery.stages.finetuning.config import SIZES, FinetuneGeneratorConfig
+from condensery.stages.finetuning.config import SIZES, FinetuneGeneratorConfig, GeneratorConfig
 from condensery.stages.pretraining.token_vectors import read_token_vectors
 from condensery.stages.training import loop_settings, run_training
 from condensery.text.collection import Collection
@@ -20,7 +20,7 @@ def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dic
     collection = Collection(context.input("corpus"))
     positives = collection.qrels(config.split).positives()
     pairs = [(passage, query) for query, passages in positives.items() for passage in passages.tolist()]
-    generator = _initial_model(config, context)
+    generator = initial_generator(config, context)
     batches = GeneratorBatches(
         np.asarray(pairs, dtype=np.int64),
         collection.passages,
@@ -41,8 +41,8 @@ def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dic
     return {"pairs": len(pairs), **values}
 
 
-def _initial_model(config: FinetuneGeneratorConfig, context: Context) -> Generator:
-
+def initial_generator(config: GeneratorConfig, context: Context) -> Generator:
+    """Return the model before training. Raises ``UserError`` where a given model cannot be loaded."""
     if config.model is None:
         sizes = {name: getattr(config, name) for name in SIZES}
         made = small_generator(context.input("tokenizer"), **sizes, dropout=config.dropout, seed=config.seed)
@@ -50,4 +50,4 @@ def _initial_model(config: FinetuneGeneratorConfig, context: Context) -> Generat
             warm_up_generator(made.model, read_token_vectors(context.input("vectors"), config.seed))
         return made
     key = f"stages.{context.stage_name}.model"
-    return load_generator(config.folder() or config.model, key, config.revision, dropout_rate=config.dropout)
+    return load_generator(config.folder() or config.model, key, config.revision, dropout=config.dropout)

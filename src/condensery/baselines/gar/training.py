@@ -1,0 +1,116 @@
+"""Stages ``query_contexts`` and ``train_expander``: a generator learns to write contexts of a query (Mao et al. 2021, §3)."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from condensery.baselines.gar.config import QueryContextsConfig, TrainExpanderConfig
+from condensery.errors import UserError
+from condensery.models.generator import save_generator
+from condensery.stages.base import Context
+from condensery.stages.finetuning.finetune_generator import initial_generator
+from condensery.stages.training import loop_settings, run_training
+from condensery.system.files import write_json
+from condensery.text.answers import AnswerMatcher
+from condensery.text.collection import Collection
+from condensery.text.table import TableWriter, TextTable
+from condensery.text.words import terms
+from condensery.tokens.grouping import sentences
+from condensery.training.data.data_module import StepDataModule
+from condensery.training.modules.generator import GeneratorBatches, GeneratorModule
+
+ABOUT = "expander.json"  # the targets and lengths of a model
+TARGETS = {"answer": "an answer", "sentence": "a sentence", "title": "a relevant passage with a title"}
+
+
+def query_contexts(config: QueryContextsConfig, context: Context) -> dict[str, Any]:
+    """Write a row for each pair: inputs.arrow, with the text that is read, and contexts.arrow, with the text to be written.
+
+    Raises:
+        UserError: no query has any of the targets.
+    """
+    collection, counts, folder = Collection(context.input("corpus")), Counter[str](), context.folder
+    with (
+        TableWriter(folder / "inputs.arrow", ("id", "text")) as inputs,
+        TableWriter(folder / "contexts.arrow", ("text",)) as contexts,
+    ):
+        for identifier, query, target, text in _contexts(config, collection):
+            inputs.add((identifier, asked(target, query)), len(query))
+            contexts.add((text,), len(text))
+            counts[target] += 1
+    who, wanted = f"no {config.split} query of the collection {collection.name} has", config.targets or TARGETS
+    lacking = [what for target, what in TARGETS.items() if target in wanted and not counts[target]]
+    if not counts.total():
+        raise UserError(f"stages.{context.stage_name}.targets: {who} {' or '.join(lacking)}")
+    warnings = [f"{who} {what}, so none is generated" for what in lacking]
+    print("".join(f"[{context.stage_name}] {warning}\n" for warning in warnings), end="", flush=True)
+    there = {target: counts[target] for target in TARGETS if counts[target]}
+    return {"pairs": counts.total(), "targets": there, **({"warnings": warnings} if warnings else {})}
+
+
+def asked(target: str, query: str) -> str:
+    """Return what the generator reads."""
+    return f"{target}: {query}"
+
+
+def _contexts(config: QueryContextsConfig, collection: Collection) -> Iterator[tuple[str, str, str, str]]:
+    """Yield id and text of a query, a target, and its text, in one line and not empty."""
+    titles, texts = (collection.passages.column(name) for name in ("title", "text"))
+    ids, queries = (collection.queries.column(name) for name in ("id", "text"))
+    patterns = collection.description.get("answers") == "regex"
+    for row, passages in collection.qrels(config.split).positives().items():
+        answers = collection.answers[row] if collection.answers is not None else []
+        named = list(filter(None, dict.fromkeys(titles.take(passages))))
+        found = {"answer": answers[0] if answers and not patterns else "", "title": ", ".join(named[: config.titles])}
+        found["sentence"] = best_sentence(queries[row], texts.take(passages), AnswerMatcher(answers, patterns))
+        for target in config.targets or TARGETS:
+            if text := " ".join(found[target].split()):
+                yield ids[row], queries[row], target, text
+
+
+def best_sentence(query: str, texts: Sequence[str], has_answer: AnswerMatcher) -> str:
+    """Return the sentence that is most like the query, among those with an answer if there are any.
+
+    The likeness of two texts is the F1 of their distinct terms, 2 |q ∩ s| / (|q| + |s|). Of several such sentences, the
+    first is returned.
+
+    Args:
+        query: the query.
+        texts: its relevant passages.
+        has_answer: decides whether a sentence has an answer.
+    """
+
+    def likeness(sentence: str) -> tuple[bool, float]:
+        own, wanted = set(terms(sentence)), set(terms(query))
+        return has_answer(sentence), 2 * len(wanted & own) / max(1, len(wanted) + len(own))
+
+    return max((text[begin:end] for text in texts for begin, end in sentences(text)), key=likeness, default="")
+
+
+def train_expander(config: TrainExpanderConfig, context: Context) -> dict[str, Any]:
+    """Train on query -> text for all pairs; save a Hugging Face folder."""
+    contexts, generator = context.artifact("contexts"), initial_generator(config, context)
+    lengths = {"max_input_tokens": config.max_input_tokens, "max_tokens": config.max_tokens}
+    batches = GeneratorBatches(
+        np.arange(contexts.manifest["metrics"]["pairs"]).repeat(2).reshape(-1, 2),
+        TextTable(contexts.path / "inputs.arrow"),
+        TextTable(contexts.path / "contexts.arrow"),
+        generator.tokenizer,
+        prefix="",
+        titles=False,
+        batch_size=config.batch_size,
+        **lengths,
+        budget=config.budget,
+        seed=config.seed,
+    )
+    module, data = (
+        GeneratorModule(generator.model, **config.optimiser()),
+        StepDataModule(batches, context.runtime.workers),
+    )
+    values = run_training(module, data, loop_settings(config, batches), config, context, None)
+    save_generator(generator, context.folder)
+    targets = list(contexts.manifest["metrics"]["targets"])
+    write_json(context.folder / ABOUT, {"targets": targets, **lengths})
+    return {"targets": targets, **values}
