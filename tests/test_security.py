@@ -135,7 +135,7 @@ def test_the_command_line_is_the_persons_own(tmp_path: Path) -> None:
         ("callbacks: {x: {name: ModelCheckpoint, filename: ../../x}}", "trainer.callbacks.x.filename: unknown key"),
         ("callbacks: {../x: {name: ModelCheckpoint}}", "must match"),
         ("flags: {profiler: {_target_: os.system}}", "trainer.flags.profiler: must be 'simple'"),
-        ("flags: {default_root_dir: /tmp}", "trainer.flags.default_root_dir: unknown key"),
+        ("flags: {default_root_dir: /tmp}", "trainer.flags: default_root_dir is not set here"),
         ("flags: {plugins: [os.system]}", "trainer.flags.plugins: unknown key"),
         ("flags: {model_registry: x}", "trainer.flags.model_registry: unknown key"),
     ],

@@ -14,7 +14,7 @@ from error_lines import names
 from pydantic import TypeAdapter, ValidationError
 from small_runs import Done, run_command
 
-from condensery.stages.trainer_options import Callback, TrainerFlags, identity
+from condensery.stages.trainer_options import INSTEAD, Callback, TrainerFlags, identity
 from condensery.system.files import read_json
 
 ALLOWED = {one.__name__: one for one in get_args(get_args(Callback)[0])}
@@ -30,6 +30,7 @@ def test_flags_and_callbacks_are_lightnings() -> None:
         "a flag that changes a result must enter the ids"
     )
     assert {*ALLOWED} < {*pl.callbacks.__all__}
+    assert {*INSTEAD} < {*inspect.signature(pl.Trainer).parameters} - {*TrainerFlags.model_fields}
 
 
 @pytest.mark.parametrize("name", sorted({*pl.callbacks.__all__} - {*ALLOWED}))
@@ -59,9 +60,10 @@ def dry(*given: str) -> Done:
 
 
 FAULTS = [  # what is given, the place that the line names, what else it says
-    ("trainer.flags.max_steps=3", "trainer.flags.max_steps", "unknown key", "known: benchmark, detect_anomaly"),
-    ("trainer.flags.gradient_clip_val=1.0", "trainer.flags.gradient_clip_val", "unknown key"),
-    ("trainer.flags.devices=2", "trainer.flags.devices", "unknown key"),
+    ("trainer.flags.max_steps=3", "trainer.flags", "max_steps", "use steps, epochs or token_budget"),
+    ("trainer.flags.gradient_clip_val=1.0", "trainer.flags", "gradient_clip_val", "use max_grad_norm"),
+    ("trainer.flags.devices=2", "trainer.flags", "use trainer.devices"),
+    ("trainer.flags.barebones=true", "trainer.flags.barebones", "unknown key", "known: benchmark, detect_anomaly"),
     ("trainer.flags.detect_anomoly=true", "trainer.flags.detect_anomoly", "unknown key", "'detect_anomaly'"),
     ("trainer.flags.detect_anomaly=1", "trainer.flags.detect_anomaly", "true or false", "got 1"),
     ("trainer.flags.profiler=out.txt", "trainer.flags.profiler", "'simple'", "'advanced'", "'pytorch'"),

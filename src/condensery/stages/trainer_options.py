@@ -24,6 +24,24 @@ def _logged(name: str) -> str:
 
 Curve = Annotated[str, AfterValidator(_logged)]
 
+LENGTH = "steps, epochs or token_budget of the stage"
+VALIDATION = "validate_every, validation_queries and validation_passages of the stage"
+INSTEAD = {  # flag of the Trainer -> the keys that stand for it here
+    **{name: f"trainer.{name}" for name in ("accelerator", "devices", "precision", "callbacks")},
+    **dict.fromkeys(("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time", "limit_train_batches"), LENGTH),
+    **dict.fromkeys(("limit_val_batches", "val_check_interval", "check_val_every_n_epoch"), VALIDATION),
+    **dict.fromkeys(("gradient_clip_val", "gradient_clip_algorithm"), "max_grad_norm of the stage"),
+    "strategy": "trainer.devices",
+    "num_nodes": "launcher.nodes",
+    "logger": "the group logger",
+    "log_every_n_steps": "log_every of the stage",
+    "enable_checkpointing": "checkpoint_every and checkpoint_minutes of the stage",
+    "enable_model_summary": "trainer.callbacks={summary: {name: RichModelSummary}}",
+    "accumulate_grad_batches": "batch_size and chunk_tokens of the stage",
+    "overfit_batches": "train_queries or max_passages of the stage",
+    "default_root_dir": "output_root",
+}
+
 
 class _Closed(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)  # strict: true is not 1
@@ -40,6 +58,13 @@ class TrainerFlags(_Closed):
     detect_anomaly: bool | None = None
     deterministic: bool | Literal["warn"] | None = None
     profiler: Literal["simple", "advanced", "pytorch"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _not_those_of_other_keys(cls, value: Any) -> Any:
+        if isinstance(value, dict) and (other := next((name for name in value if name in INSTEAD), None)):
+            raise ValueError(f"{other} is not set here; use {INSTEAD[other]}")
+        return value
 
     def given(self) -> dict[str, Any]:
         """Return the flags that are set."""
