@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 # number of rows per block, whose logits are in memory together: enough to fill a CPU's cache, or to keep a GPU busy
-_BLOCK = {"cpu": 128, "cuda": 2048}
+_BLOCK = {"cpu": 256, "cuda": 2048}
 _ROUND = 1 << 20  # elements
 
 
@@ -59,7 +59,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 torch.addmm(b, s[here], w.t(), out=part)
                 logs = torch.log_softmax(part, 1, wide, out=room[: len(part)])  # (block, V)
                 losses[here] = -logs.gather(1, target)[:, 0]
-                part.copy_(logs.exp_())
+                torch.exp(logs, out=part)
                 part.scatter_add_(1, target, part.new_full(target.shape, -1.0))
         ctx.save_for_backward(errors, s, w)
         return losses

@@ -49,7 +49,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float) -> Tensor:
     """Compute ``attend`` by plain matrix products. Keeps the attention weights (b, h, m, t) for the backward pass."""
-    scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), key.transpose(-1, -2))  # (b, h, m, t)
+    turned = key.transpose(-1, -2).contiguous()  # (b, h, e, t); a copy here is cheaper than in each product
+    scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), turned)  # (b, h, m, t)
     if visible is not None and visible.is_floating_point():
         scores = scores + visible
     elif visible is not None:
@@ -163,7 +164,10 @@ class _Memory:
             seen = self._biased(packing, seen, query.dtype)
         key, value = self.rectangle
         rows = attend(by_head(self.heads, query, packing), key, value, seen, p)  # (b, h, m, e)
-        return packing.unpad(rows.transpose(1, 2).flatten(2))
+        of_heads = _of_heads(self.heads, packing) if rows.is_contiguous() else None
+        if of_heads is None:
+            return packing.unpad(rows.transpose(1, 2).flatten(2))
+        return of_heads.unpad(rows.flatten(0, 1)).view(query.shape)
 
     def _for_kernel(self, packing: Packing) -> bool:
         """Return whether kernels can be used: without a bias, and with a window only if all tokens of a row are queries."""
@@ -186,7 +190,24 @@ class _Memory:
 
 def by_head(heads: int, states: Tensor, packing: Packing) -> Tensor:
     """Pad packed projections (n, d) to rows and split them into heads: (b, h, t, e)."""
-    return packing.pad(states).unflatten(-1, (heads, -1)).transpose(1, 2)
+    if (of_heads := _of_heads(heads, packing)) is None:
+        return packing.pad(states).unflatten(-1, (heads, -1)).transpose(1, 2)
+    own = states.reshape(len(states) * heads, states.shape[1] // heads)  # (n h, e)
+    return of_heads.pad(own).unflatten(0, (packing.rows, heads))
+
+
+def _of_heads(heads: int, packing: Packing) -> Packing | None:
+    """Return the packing of the states of heads (n h, e) in a padded matrix (b h, t); None where it would save no time.
+
+    With it, ``plain_attention`` gets each head in contiguous memory, and its matrix products need no copy. Fused kernels,
+    which compute inference and GPUs' attention, need no copy anyway.
+    """
+    if packing.places is None or packing.places.device.type != "cpu" or torch.is_inference_mode_enabled():
+        return None
+    row = torch.div(packing.places, packing.width, rounding_mode="floor")[:, None]  # (n, 1)
+    rows = row * heads + torch.arange(heads)  # (n, h)
+    places = (rows * packing.width + (packing.places % packing.width)[:, None]).flatten()  # (n h,)
+    return Packing(packing.rows * heads, packing.width, packing.positions, places)
 
 
 def _queries(hidden: Tensor, visible: Tensor | None, part: LayerStates) -> tuple[Tensor, Packing, Tensor | None]:
