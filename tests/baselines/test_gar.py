@@ -27,7 +27,7 @@ from condensery.text.table import TextTable
 from condensery.text.writer import CollectionWriter
 from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.data.data_module import StepDataModule
-from condensery.training.modules.generator import IGNORED, GeneratorBatches, GeneratorModule
+from condensery.training.modules.generator import IGNORED, GeneratorBatches, GeneratorModule, PairChunk
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "stages"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
@@ -142,8 +142,8 @@ def generator_of(folder: Path, dropout: float = 0.0) -> Generator:
 def bart(tokenizer: Any) -> BartForConditionalGeneration:
     """A BART in float64; a T5 computes its layer norms in float32 whatever its weights are."""
     torch.manual_seed(3)
-    ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in BART.items()}
+    ends: dict[str, Any] = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    sizes: dict[str, Any] = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in BART.items()}
     config = BartConfig(
         vocab_size=len(tokenizer), d_model=16, **sizes, **ends, decoder_start_token_id=tokenizer.eos_token_id
     )
@@ -167,6 +167,8 @@ def test_the_loss_is_the_mean_of_the_tokens_log_probabilities_and_its_gradient_d
     assert len(whole.chunks) == 1 < len(cut.chunks)
     total, number = torch.zeros((), dtype=torch.float64), 0
     (chunk,) = whole.chunks
+    assert isinstance(chunk, PairChunk)
+    assert chunk.labels is not None
     for ids, length, labels in zip(chunk.input_ids, chunk.lengths, chunk.labels, strict=True):
         wanted = labels[labels != IGNORED]
         for place, token in enumerate(wanted):

@@ -3,6 +3,7 @@
 import importlib.util
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -224,10 +225,13 @@ def test_a_sentencepiece_model_that_cannot_be_read_says_why(tmp_path: Path, monk
 def test_the_dropout_is_that_of_the_family(t5: Path, tmp_path: Path) -> None:
     """A T5 has one entry for it, a BART two."""
     tokenizer = load_generator(t5, "model").tokenizer
+    sizes: dict[str, Any] = {
+        f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")
+    }
     config = BartConfig(
         vocab_size=len(tokenizer),
         d_model=16,
-        **{f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")},
+        **sizes,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         decoder_start_token_id=tokenizer.eos_token_id,
