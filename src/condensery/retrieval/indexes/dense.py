@@ -177,7 +177,9 @@ class DenseIndex:
         for number, (first, stop) in enumerate(self.shards):
             path = shard_path(self.folder, number)
             begin, end = (first, stop) if rows is None else (max(first, rows.start), min(stop, rows.stop))
-            shard = self.shard(number) if begin < end else []
+            if begin >= end:
+                continue
+            shard = self.shard(number)
             for start in range(begin - first, end - first, size):
                 block = np.array(shard[start : min(start + size, end - first)], dtype=np.float32)
                 check_finite(block, f"{path}: the vector of row", range(start, start + len(block)), RECOMPUTE)

@@ -50,7 +50,8 @@ def check_on_disk(factory: str, index: Any) -> None:
     inner = faiss.downcast_index(index)  # the outer index must outlive it
     if isinstance(inner, faiss.IndexPreTransform):
         inner = faiss.downcast_index(inner.index)
-    lists = faiss.downcast_InvertedLists(inner.invlists) if isinstance(inner, faiss.IndexIVF) else None
+    held: Any = inner.invlists if isinstance(inner, faiss.IndexIVF) else None
+    lists = held and faiss.downcast_InvertedLists(held)
     if not isinstance(lists, faiss.ArrayInvertedLists) or isinstance(inner, faiss.IndexIVFPQR):
         known = "take one such as IVF65536,Flat or OPQ64,IVF65536,PQ64, or leave out on_disk"
         raise UserError(f"factory: {shown(factory)!r} keeps vectors outside of lists that can lie on disk; {known}")
