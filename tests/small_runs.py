@@ -18,6 +18,7 @@ import hydra
 import pytest
 from compositions import composed_once
 from hydra._internal.hydra import Hydra
+from hydra.core.hydra_config import HydraConfig
 from outside_evaluators import agree
 
 from condensery import cli
@@ -115,12 +116,13 @@ def _quick(curves: bool) -> Iterator[None]:
 
 @contextmanager
 def _as_it_was() -> Iterator[None]:
-    """Set back what a process of its own would not share: arguments, environment, signal handlers."""
+    """Set back what a process of its own would not share: arguments, environment, signal handlers, Hydra's config."""
     arguments, environment = sys.argv, dict(os.environ)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
+        HydraConfig.instance().cfg = None
         sys.argv = arguments
         for variable in set(os.environ) - set(environment):
             del os.environ[variable]

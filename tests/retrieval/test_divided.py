@@ -112,12 +112,12 @@ def test_tasks_anywhere_at_any_time_do_the_same(folder: Path, collection: Collec
 
     with pytest.raises(ShardsLeft) as left:
         run(ShardTask())
-    said = left.value.said
-    assert said[-1] == [0, 1, 2, 3, 4]
+    agreed = left.value.agreed
+    assert agreed[-1] == [0, 1, 2, 3, 4]
     for shard in (3, 0, 4, 2, 1):
         with pytest.raises(NotRankZero):
-            run(ShardTask(said, [shard]))
-    run(ShardTask([*said[:-1], said[-1]]))
+            run(ShardTask(agreed, [shard]))
+    run(ShardTask([*agreed[:-1], agreed[-1]]))
     assert without_found(tmp_path / "tasks") == wanted
 
 

@@ -25,6 +25,7 @@ ELSEWHERE |= {"cluster_queries", "finetune_tas_b", "train_jointly", "joint_reran
 ELSEWHERE |= {"pretrain_simlm", "pretrain_seed", "pretrain_costa", "question_pairs"}  # tests/baselines/
 ELSEWHERE |= {"finetune_late_interaction", "late_interaction_index", "finetune_splade", "splade_index"}
 ELSEWHERE |= {"finetune_ance", "read_nli", "finetune_nli", "evaluate_word_vectors"}
+ELSEWHERE |= {"query_contexts", "train_expander", "expand_queries", "expanded_queries"}  # tests/baselines/
 
 
 @pytest.fixture(scope="module")

@@ -404,7 +404,7 @@ def test_a_fault_in_documents_is_one_clear_line(
 
 BROKEN_TEXT: list[tuple[Files, str]] = [
     ({"keep.pdf": ""}, "no text files here"),
-    ({"a.txt": "\n\n", "b.md": ""}, r"no passages; all texts here are empty \(2\)$"),
+    ({"a.txt": "\n\n", "b.md": ""}, r"no passages; the collection would be empty: all texts here are empty \(2\)$"),
     ({"a.txt": b"good words\n\xff\n"}, r"a\.txt:2: not valid UTF-8"),
     ({"a.md.gz.txt": b"\x1f\x8b\x08"}, "name it .gz"),
     ({"a.txt": "six words in UTF-16 without mark".encode("utf-16-le")}, r"a\.txt: holds NUL bytes, so it is UTF-16"),

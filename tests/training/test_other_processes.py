@@ -62,17 +62,14 @@ def queries(folder: Path, name: str) -> Run:
     return module, StepDataModule(test_generator_training._batches(own, generator)), []
 
 
-FAMILIES: Runs = {  # one of each family, and what the number of processes could disturb
+FAMILIES: Runs = {  # what the number of processes could disturb
     "cocondenser": of_kind("cocondenser"),
-    "cotmae": of_kind("cotmae"),
     "small batches": small_batches,
     "adaptive": adaptive,
-    "sentences": sentences,
-    "lists": lists,
-    "queries": queries,
 }
 FURTHER = ("head_first", "frozen_passages", "contrast_and_mlm")  # kinds besides those of most tests
-OTHERS = {kind: of_kind(kind) for kind in (*trainings.KINDS, *FURTHER) if kind not in FAMILIES}
+OTHERS: Runs = {kind: of_kind(kind) for kind in (*trainings.KINDS, *FURTHER) if kind not in FAMILIES}
+OTHERS |= {"sentences": sentences, "lists": lists, "queries": queries}
 
 
 def test_stopped_trainings_go_on_with_another_number_of_processes(tmp_path: Path) -> None:

@@ -226,8 +226,8 @@ class CollectionWriter:
             (self.folder / "answers.arrow").unlink()
         if not len(passages.rows):
             empty = self.dropped["empty_passages"] + self.dropped["empty_documents"]
-            why = f"all texts here are empty ({empty:,})" if empty else "the collection would be empty"
-            raise UserError(f"{self.source}: no passages; {why}")
+            why = f": all texts here are empty ({empty:,})" if empty else ""
+            raise UserError(f"{self.source}: no passages; the collection would be empty{why}")
         self._check_documents()
         if self._judgements and not len(queries.rows) and not self.dropped["unjudged_queries"]:
             raise UserError(f"{self.source}: queries are judged, but the file of the queries holds none")
