@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from condensery.cli import prepared
 from condensery.errors import UserError
-from condensery.pipeline.complaints import in_one_line, quoted
+from condensery.pipeline.error_lines import in_one_line, quoted
 
 TOYS = Path(__file__).parent / "pipeline"
 HEAVY = {

@@ -166,7 +166,7 @@ def main(passages: str, rounds: str, steps: str, file: str, folder: str) -> None
     """Measure, and write what was measured after each size."""
     torch.set_num_threads(1)
     sizes = [int(size) for size in passages.split(",")]
-    collection(min(sizes) // 10, 1, folder)  # what is imported and reserved once
+    collection(max(100, min(sizes) // 10), 1, folder)  # what is imported and reserved once
     told: dict[str, dict[str, Any]] = {"training": training(int(steps)), "collections": {}}
     for size in sizes:
         told["collections"][str(size)] = collection(size, int(rounds), folder)

@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 
 from condensery.errors import UserError
 from condensery.pipeline import recipe_guard, sweep
-from condensery.pipeline.complaints import Stopped, in_one_line, quoted
+from condensery.pipeline.error_lines import Stopped, in_one_line, quoted
 from condensery.pipeline.reports import study
 from condensery.system import signals
 from condensery.system.terminal import check_arguments, print_anything

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from condensery.errors import DiskError, StageError, UserError, close_to, of_the_disk, of_the_gpu
-from condensery.pipeline.faults import follow
+from condensery.pipeline.config_errors import follow
 from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.launch import on_ray
 from condensery.pipeline.launch.hardware import THREADS

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from condensery.errors import MissingDataError, UserError, close_to, listed, message_within
 from condensery.pipeline.config import RootConfig
-from condensery.pipeline.faults import Place, checked, follow, needs_value
+from condensery.pipeline.config_errors import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
 from condensery.recipes import ADDED_FIRST, RUN_LENGTHS
 from condensery.stages.base import StageConfig, references

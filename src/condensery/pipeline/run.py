@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import MissingDataError, StageError, UserError
 from condensery.pipeline import pushing
-from condensery.pipeline.complaints import in_one_line
+from condensery.pipeline.error_lines import in_one_line
 from condensery.pipeline.executor import Failure, check_data, execute, warn
 from condensery.pipeline.graph import Graph, can_answer
 from condensery.pipeline.launch.hardware import limit_threads

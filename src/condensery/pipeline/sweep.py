@@ -14,7 +14,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import UserError, shown
-from condensery.pipeline.complaints import Stopped
+from condensery.pipeline.error_lines import Stopped
 from condensery.pipeline.reports.study import SWEPT, swept_keys
 from condensery.system.files import expanded, read_json
 
