@@ -1,6 +1,6 @@
 """Measure what each step costs by size; writes costs.json beside this file, of which ``tables.py`` makes tables.
 
-    python experiments/scale/cost.py [passages=3000,10000,30000] [rounds=2] [steps=4] [file=] [folder=]
+    python experiments/scale/cost.py [passages=10000,30000,100000] [rounds=2] [steps=8] [file=] [folder=]
 
 Collections are those of ``benchmarks/large_collection.py``: passages of 8 to 16 made-up words, from their files to negatives.
 The encoder has one layer of 32. 200 queries are searched, and for as many negatives are mined. Each step calls what the stage
@@ -176,4 +176,4 @@ def main(passages: str, rounds: str, steps: str, file: str, folder: str) -> None
 
 if __name__ == "__main__":
     memory.keep_flat()  # as the stages that train do
-    main(**given(__doc__, passages="3000,10000,30000", rounds="2", steps="4", file="", folder=""))
+    main(**given(__doc__, passages="10000,30000,100000", rounds="2", steps="8", file="", folder=""))
