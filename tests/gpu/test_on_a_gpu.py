@@ -14,6 +14,7 @@ from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
 from condensery.losses.info_nce import info_nce
 from condensery.losses.mlm import MaskedPrediction
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
+from condensery.models.blending import blended
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder, compiled
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
@@ -21,6 +22,7 @@ from condensery.models.varlen import KERNELS, best_kernel
 from condensery.retrieval.indexes.dense import DenseIndex, shard_path
 from condensery.system.files import write_json
 from condensery.tokens.batches import Chunk, chunks
+from condensery.training.validation import encoded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch sees")
 
@@ -166,3 +168,20 @@ def test_search_on_the_gpu_is_that_of_faiss(tmp_path: Path) -> None:
     np.testing.assert_allclose(there[0], here[0], rtol=1e-4)
     agree = there[1] == here[1]
     assert agree.mean() > 0.999, "but for equal scores"
+
+
+def test_a_retriever_on_the_gpu_is_measured_and_interpolated() -> None:
+    """Chunks and trained weights are on the CPU, as in the stage keep_best."""
+    start, trained = (BiEncoder(Encoder(textbook.language_model(hidden=64, layers=2).base_model)).float() for _ in "ab")
+    with torch.no_grad():
+        for weights in trained.parameters():
+            weights.add_(0.1)
+    parts = textbook.rows(LENGTHS).chunks(80)
+    with torch.no_grad():
+        here = encoded(start.eval().vectors, parts)
+        start.to("cuda")
+        there = encoded(lambda chunk: start.vectors(chunk.to("cuda")), parts)
+    torch.testing.assert_close(there.cpu(), here, rtol=1e-3, atol=1e-4)
+    half = blended(start, trained, 0.5)
+    for mine, first, last in zip(half.parameters(), start.parameters(), trained.parameters(), strict=True):
+        torch.testing.assert_close(mine, torch.lerp(first.cpu(), last, 0.5))

@@ -45,5 +45,6 @@ def _blend(module: nn.Module, start: nn.Module, share: float) -> None:
     if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in theirs.items()}:
         raise UserError("the start and what was trained are not of one shape: their weights do not fit together")
     for name, value in mine.items():  # the values share memory with the module's weights
-        if value.is_floating_point() and not torch.equal(value, theirs[name]):
-            value.copy_(torch.lerp(theirs[name], value, share))
+        first = theirs[name].to(value.device)  # the start may be on a GPU, where it was measured
+        if value.is_floating_point() and not torch.equal(value, first):
+            value.copy_(torch.lerp(first, value, share))

@@ -342,4 +342,5 @@ def encoded(encode: Callable[[Chunk], Tensor], parts: list[Chunk]) -> Tensor:
 def _in_order(parts: list[Chunk], values: list[Tensor]) -> Tensor:
     """Join the values of all chunks, and sort them by row."""
     rows, joined = torch.cat([chunk.rows for chunk in parts]), torch.cat(values)
-    return torch.empty_like(joined).index_copy_(0, rows, joined)
+    # the chunks may be on the CPU although their values are on a GPU
+    return torch.empty_like(joined).index_copy_(0, rows.to(joined.device), joined)
