@@ -12,7 +12,7 @@ from condensery.stages.registry import stage
 from condensery.system.files import write_json
 from condensery.text.formats import register_format
 from condensery.text.input_file import InputFile
-from condensery.text.input_lines import read_lines
+from condensery.text.lines import read_lines
 from condensery.text.records import Passage, Query
 from condensery.text.source import FolderSource
 from condensery.text.writer import CollectionWriter

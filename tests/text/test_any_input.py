@@ -21,7 +21,7 @@ from condensery.text.collection import Collection
 from condensery.text.formats.sts import read_sts
 from condensery.text.hashes import id_hash
 from condensery.text.ids import SUFFIX, IdIndex
-from condensery.text.input_lines import read_lines
+from condensery.text.lines import read_lines
 from condensery.text.queries import QuerySorter, format_of, read_query_files
 from condensery.text.sections import read_articles
 from condensery.text.table import TableWriter, TextTable

@@ -11,7 +11,7 @@ import pytest
 
 from condensery.errors import UserError
 from condensery.text import read_collection
-from condensery.text.input_lines import read_objects
+from condensery.text.lines import read_objects
 
 from .conftest import Make, Write, lines
 

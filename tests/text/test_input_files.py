@@ -17,7 +17,7 @@ from condensery.stages.retrieval.config import TriplesConfig
 from condensery.system.inputs import resolve
 from condensery.text import read_collection
 from condensery.text.collection import Collection
-from condensery.text.input_lines import decimal
+from condensery.text.lines import decimal
 
 from .conftest import Make, lines
 
@@ -263,7 +263,7 @@ def test_a_file_of_blank_lines_is_named(
 def test_lines_of_old_macs_are_told_from_one_long_line(
     reader: str, name: str, root: Path, known: Callable[[str], Callable[[], Any]], read: Callable[[str], Collection]
 ) -> None:
-    from condensery.text.input_lines import read_lines
+    from condensery.text.lines import read_lines
 
     known(reader)
     path = root / name

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.text.collection import Collection
-from condensery.text.input_lines import check_whole, field
+from condensery.text.lines import check_whole, field
 from condensery.text.table import TextTable
 
 

@@ -19,7 +19,7 @@ from condensery.retrieval.passage_lists import WRITTEN, PassageLists, write_list
 from condensery.retrieval.relabelled import FILE, NOTHING, Relabelled
 from condensery.system.files import write_json
 from condensery.text.collection import Collection
-from condensery.text.input_lines import read_lines, read_value
+from condensery.text.lines import read_lines, read_value
 
 LINES = 4096  # lines whose ids are looked up together
 DIGITS = 6  # significant digits of the scores in JSONL

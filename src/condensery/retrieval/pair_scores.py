@@ -19,7 +19,7 @@ from condensery.retrieval.negative_pool import places_of
 from condensery.retrieval.passage_lists import WRITTEN, PassageLists, write_lists
 from condensery.retrieval.runs import HIGHEST, read_run
 from condensery.text.collection import Collection
-from condensery.text.input_lines import field, read_objects
+from condensery.text.lines import field, read_objects
 
 Ids = NDArray[np.int64]
 FILE = "pair_scores.jsonl"

@@ -25,7 +25,7 @@ from condensery.retrieval.relabelled import NOTHING, Relabelled
 from condensery.system.inputs import look
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
-from condensery.text.input_lines import check_whole, field, fields_of, read_lines, read_objects
+from condensery.text.lines import check_whole, field, fields_of, read_lines, read_objects
 
 COMPARED = 16_000_000  # maximum number of stored passages that are compared with new triples at a time: 64 MB
 

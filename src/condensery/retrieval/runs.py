@@ -25,7 +25,7 @@ from condensery.retrieval.ranking import strictly_falling
 from condensery.system.files import atomic
 from condensery.system.inputs import readable
 from condensery.text.collection import Collection
-from condensery.text.input_lines import decimal, integer, read_lines
+from condensery.text.lines import decimal, integer, read_lines
 
 QUERIES = 256  # queries per written block
 HIGHEST = float(np.finfo(np.float32).max)

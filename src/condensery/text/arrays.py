@@ -8,7 +8,7 @@ from typing import Any
 
 from condensery.errors import UserError
 from condensery.system.inputs import MEGABYTE, opened
-from condensery.text.input_lines import LONGEST, in_megabytes, json_fault
+from condensery.text.lines import LONGEST, in_megabytes, json_fault
 
 BLOCK = MEGABYTE  # characters read at a time
 NEAR = 16  # characters; an upper bound on the literal or escape that the end of a block can split

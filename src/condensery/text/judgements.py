@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.text.hashes import id_hash
 from condensery.text.ids import IdIndex, KeptIds
-from condensery.text.input_lines import Places
+from condensery.text.lines import Places
 
 Rows = NDArray[np.int32]
 Hint = Callable[[str], str]  # unknown id -> hint that names a known id that looks the same

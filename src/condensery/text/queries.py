@@ -15,7 +15,7 @@ from condensery.errors import UserError, shown
 from condensery.system.files import expanded
 from condensery.system.inputs import FOLDER, fault, standing
 from condensery.system.progress import progress
-from condensery.text.input_lines import check_whole, fields_of, read_columns, read_lines, read_objects
+from condensery.text.lines import check_whole, fields_of, read_columns, read_lines, read_objects
 from condensery.text.table import TableWriter, TextTable
 
 Format = Literal["jsonl", "tsv", "lines"]

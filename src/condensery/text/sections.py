@@ -8,7 +8,7 @@ from condensery.errors import UserError
 from condensery.randomness import generator
 from condensery.text.formats.beir import document_of
 from condensery.text.formats.documents import sections_of
-from condensery.text.input_lines import check_whole, read_objects
+from condensery.text.lines import check_whole, read_objects
 
 Triplet = tuple[str, str, str]  # anchor, another sentence of its section, a sentence of another section
 

@@ -14,7 +14,7 @@ from condensery.errors import UserError
 from condensery.system.files import atomic, expanded
 from condensery.system.inputs import fault
 from condensery.system.spreadsheets import FORMULA
-from condensery.text.input_lines import at_least_one, csv_rows
+from condensery.text.lines import at_least_one, csv_rows
 
 SEPARATORS = ",;\t"
 CELL = 30_000  # characters; spreadsheet programs cut a cell at 32,767

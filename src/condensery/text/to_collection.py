@@ -14,7 +14,7 @@ from condensery.text.collection import Collection
 from condensery.text.formats.beir import BeirSource
 from condensery.text.formats.documents import DocumentsSource
 from condensery.text.formats.plain_text import TextSource
-from condensery.text.input_lines import check_whole
+from condensery.text.lines import check_whole
 from condensery.text.records import Passage
 from condensery.text.source import FolderSource
 from condensery.text.writer import CollectionWriter

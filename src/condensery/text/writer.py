@@ -16,8 +16,8 @@ from condensery.system.files import write_json
 from condensery.text.collection import DESCRIPTION, SPLITS
 from condensery.text.hashes import id_hash
 from condensery.text.ids import SUFFIX, IdIndex, KeptIds, look_alike
-from condensery.text.input_lines import Places, check_whole
 from condensery.text.judgements import GivenNegatives, Judgements
+from condensery.text.lines import Places, check_whole
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import HELD_OUT_SHARE
 from condensery.text.source import UNJUDGED

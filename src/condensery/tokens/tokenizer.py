@@ -14,7 +14,7 @@ import numpy as np
 from condensery.errors import UserError
 from condensery.system.files import expanded, is_hub_name, read_json
 from condensery.system.progress import ProgressTask, progress
-from condensery.text.input_lines import check_whole
+from condensery.text.lines import check_whole
 from condensery.tokens.coverage import coverage
 from condensery.tokens.store import Texts
 from condensery.tokens.vocabulary import Vocabulary

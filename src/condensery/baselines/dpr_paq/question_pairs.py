@@ -7,7 +7,7 @@ from condensery.errors import UserError
 from condensery.stages.base import Context
 from condensery.text.collection import Collection
 from condensery.text.formats.dpr import read_passages
-from condensery.text.input_lines import at_least_one, field, read_objects
+from condensery.text.lines import at_least_one, field, read_objects
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
 from condensery.tokens.artifacts import Passages, Queries

@@ -11,7 +11,7 @@ from condensery.baselines.nli.config import EXPECTED, ReadNliConfig
 from condensery.errors import UserError, shown
 from condensery.stages.base import Context
 from condensery.system.files import write_json
-from condensery.text.input_lines import at_least_one, check_whole, fields_of, read_lines, read_objects
+from condensery.text.lines import at_least_one, check_whole, fields_of, read_lines, read_objects
 from condensery.text.table import TableWriter, TextTable
 from condensery.text.words import is_blank
 from condensery.tokens.artifacts import unknown_words

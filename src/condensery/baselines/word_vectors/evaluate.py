@@ -11,7 +11,7 @@ from condensery.baselines.word_vectors.config import EvaluateWordVectorsConfig
 from condensery.errors import UserError
 from condensery.stages.base import Context
 from condensery.stages.evaluation.evaluate_sentences import write_evaluation
-from condensery.text.input_lines import read_lines
+from condensery.text.lines import read_lines
 from condensery.text.table import TextTable
 from condensery.text.words import words
 from condensery.tokens.artifacts import Sentences

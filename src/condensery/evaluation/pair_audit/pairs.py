@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.randomness import generator
-from condensery.text.input_lines import field, read_objects
+from condensery.text.lines import field, read_objects
 from condensery.text.table import Column, TextTable
 
 PASSAGES, QUERIES = "passage-passage", "passage-query"  # the kinds of pairs, by their names in tables

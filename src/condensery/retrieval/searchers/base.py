@@ -21,7 +21,7 @@ from condensery.retrieval.ranking import Ranking
 from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection
 from condensery.text.ids import check_distinct
-from condensery.text.input_lines import check_whole
+from condensery.text.lines import check_whole
 
 Passages = Sequence[str] | Mapping[str, str | Mapping[str, str]]
 

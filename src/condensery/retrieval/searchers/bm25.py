@@ -14,7 +14,7 @@ from condensery.retrieval.indexes.terms import chosen_language
 from condensery.retrieval.ranking import Ranking, unpack
 from condensery.retrieval.searchers.base import Searcher
 from condensery.retrieval.searchers.sparse_vectors import SparseVector, passage_vector, query_vector
-from condensery.text.input_lines import check_whole
+from condensery.text.lines import check_whole
 
 
 class BM25(Searcher):

@@ -31,7 +31,7 @@ from condensery.retrieval.indexes.quantiser import QUANTISED, Decoded
 from condensery.retrieval.indexes.windows import best_of_windows, cut, scores_of_best_window
 from condensery.retrieval.ranking import Ranking, pack, unpack
 from condensery.retrieval.searchers.base import Searcher
-from condensery.text.input_lines import check_whole
+from condensery.text.lines import check_whole
 from condensery.tokens.batches import chunks, flatten
 from condensery.tokens.prefixes import check_prefix
 from condensery.tokens.tokenizer import load_tokenizer

@@ -10,7 +10,7 @@ from condensery.errors import UserError
 from condensery.system.files import expanded
 from condensery.system.inputs import anything
 from condensery.text.input_file import InputFile
-from condensery.text.input_lines import at_least_one, field, integer, read_columns, read_objects
+from condensery.text.lines import at_least_one, field, integer, read_columns, read_objects
 from condensery.text.records import Document, Passage, Query
 from condensery.text.source import FolderSource, Splits
 

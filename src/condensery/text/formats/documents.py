@@ -11,7 +11,7 @@ from condensery.errors import UserError
 from condensery.system.files import expanded
 from condensery.text.formats.beir import document_of, question_files, read_questions
 from condensery.text.input_file import InputFile
-from condensery.text.input_lines import at_least_one, field, read_objects
+from condensery.text.lines import at_least_one, field, read_objects
 from condensery.text.records import Document, Passage
 from condensery.text.sizes import CollectionSizes, counted
 from condensery.text.source import FolderSource, Splits

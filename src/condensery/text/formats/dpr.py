@@ -20,7 +20,7 @@ from condensery.errors import UserError
 from condensery.text.answers import is_pattern
 from condensery.text.arrays import read_array
 from condensery.text.input_file import InputFile
-from condensery.text.input_lines import at_least_one, field, read_columns
+from condensery.text.lines import at_least_one, field, read_columns
 from condensery.text.records import Passage, Query
 from condensery.text.sizes import CollectionSizes, counted
 from condensery.text.source import UNJUDGED, FolderSource, Splits

@@ -22,7 +22,7 @@ from condensery.system.files import expanded
 from condensery.text.formats.hub import Repository
 from condensery.text.formats.plain_text import add_paragraphs
 from condensery.text.hashes import id_hash
-from condensery.text.input_lines import fields_of
+from condensery.text.lines import fields_of
 from condensery.text.records import Passage, Query
 from condensery.text.source import DataConfig, Keys, Splits, WantedFile
 from condensery.text.words import is_blank

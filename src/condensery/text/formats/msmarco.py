@@ -12,7 +12,7 @@ from condensery.errors import MissingDataError, UserError
 from condensery.system.inputs import anything
 from condensery.text.formats.beir import NO_DOCUMENTS
 from condensery.text.input_file import InputFile
-from condensery.text.input_lines import at_least_one, integer, read_columns
+from condensery.text.lines import at_least_one, integer, read_columns
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import CollectionSizes, counted
 from condensery.text.source import FolderSource, Keys, missing_files

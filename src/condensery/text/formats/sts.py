@@ -5,7 +5,7 @@ from pathlib import Path
 
 from condensery.errors import UserError, shown
 from condensery.text.input_file import InputFile
-from condensery.text.input_lines import at_least_one, decimal, read_csv
+from condensery.text.lines import at_least_one, decimal, read_csv
 from condensery.text.words import is_blank
 
 HEADER = ["sentence1", "sentence2", "score"]

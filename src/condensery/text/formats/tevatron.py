@@ -14,7 +14,7 @@ from condensery.errors import UserError, shown
 from condensery.text.formats.dpr import answers_in
 from condensery.text.hashes import id_hash
 from condensery.text.input_file import InputFile
-from condensery.text.input_lines import Places, at_least_one, field, read_objects
+from condensery.text.lines import Places, at_least_one, field, read_objects
 from condensery.text.records import Passage, Query
 from condensery.text.source import UNJUDGED, FolderSource, Splits
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from condensery.errors import UserError
 from condensery.text.input_file import InputFile
-from condensery.text.input_lines import at_least_one, read_csv
+from condensery.text.lines import at_least_one, read_csv
 from condensery.text.words import is_blank
 
 SENTENCES = ("Sentence1", "Sentence2", "Sentence3")

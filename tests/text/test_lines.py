@@ -7,7 +7,7 @@ import pytest
 
 from condensery.errors import UserError
 from condensery.system.inputs import resolve
-from condensery.text.input_lines import field, integer, read_columns, read_lines, read_objects
+from condensery.text.lines import field, integer, read_columns, read_lines, read_objects
 
 
 @pytest.mark.parametrize("name", ["text.tsv", "text.tsv.gz"])
@@ -61,7 +61,7 @@ def test_a_file_is_found_with_and_without_gz(tmp_path: Path) -> None:
 
 
 def test_a_line_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("condensery.text.input_lines.LONGEST", 1000)
+    monkeypatch.setattr("condensery.text.lines.LONGEST", 1000)
     path = tmp_path / "a.txt"
     path.write_text(f"short\n{'x' * 998}\n")
     assert [len(line) for _, line in read_lines(path)] == [5, 998]
@@ -92,8 +92,8 @@ def test_long_files_show_progress_in_megabytes(tmp_path: Path, monkeypatch: pyte
 
         def __exit__(self, *error: object) -> None: ...
 
-    monkeypatch.setattr("condensery.text.input_lines.SHOW_FROM", 1)
-    monkeypatch.setattr("condensery.text.input_lines.progress", Shown)
+    monkeypatch.setattr("condensery.text.lines.SHOW_FROM", 1)
+    monkeypatch.setattr("condensery.text.lines.progress", Shown)
     path = tmp_path / "long.txt"
     path.write_text(("x" * 1023 + "\n") * 4096)
     assert sum(1 for _ in read_lines(path)) == 4096
