@@ -42,8 +42,8 @@ from small_runs import (
 from small_t5 import save_small_t5
 
 from condensery.pipeline import run
+from condensery.pipeline.dry_run.costs import Costs
 from condensery.pipeline.graph import Graph
-from condensery.pipeline.projection.show import Costs
 from condensery.pipeline.reports import study
 from condensery.pipeline.store import State, Store
 

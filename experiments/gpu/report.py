@@ -23,7 +23,7 @@ PROJECT = HERE.parents[1]
 BENCHMARKS = PROJECT / "experiments" / "benchmarks"
 KEPT = PROJECT / "outputs" / "gpu-report"
 NOT_A_GPU = """> This page was made with `device=cpu`, on small shapes, to try the command: its numbers say nothing of a GPU.
-> What parts of it showed on an H100: [measured](../../docs/measured.md#on-a-gpu)."""
+> Parts of it were run on an H100: [measured](../../docs/measured.md#on-a-gpu)."""
 TOLERANCE = 0.02  # of a metric, between two devices: rounding moves single ranks
 
 

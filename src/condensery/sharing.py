@@ -88,8 +88,9 @@ class ShardTask:
     and writes the artifact. So a task that is lost costs only its own shards.
 
     Attributes:
-        agreed: what the first process of a ``ProcessGroup`` would have sent to the others up to these shards. The last value
-            is the list of the missing shards. For the first task that is run again, it is the list of the computed shards.
+        agreed: the results of ``from_rank_zero`` in the first task, in order. A task cannot receive them while it runs, so it
+            gets them at its start. The last one is the list of the missing shards. When the first task is run again, the
+            last one is instead the list of the shards that were computed meanwhile.
         shards: the shards that this task computes; None = the first task.
     """
 
@@ -111,7 +112,7 @@ class TaskGroup(ProcessGroup):
         return cls(0 if first else 1, task=task, agreed=[] if first else list(task.agreed))
 
     def from_rank_zero(self, work: Callable[[], Value]) -> Value:
-        """Return the result of ``work`` in the first task, and in the others what it was there."""
+        """Return the result of ``work``. The first task calls ``work``; the others take its result from ``agreed``."""
         if self.rank:
             value: Value = self.agreed.pop(0)
         else:
@@ -120,11 +121,11 @@ class TaskGroup(ProcessGroup):
 
     @contextmanager
     def shards(self, left: Callable[[], Sequence[int]]) -> Iterator[Sequence[int]]:
-        """Context manager. Inside it, the task computes its shards; the first task computes a single one by itself.
+        """Context manager. Inside it, the task computes its shards. The first task computes one only if a single one is left.
 
         Raises:
-            ShardsLeft: in the first task, several shards are missing.
-            NotRankZero: in another task, its shards are written.
+            ShardsLeft: in the first task, if several shards are missing.
+            NotRankZero: in another task, as soon as its shards are written.
         """
         missing = self.from_rank_zero(lambda: self._left(left))
         if not self.rank:

@@ -8,7 +8,7 @@ import pytest
 from error_lines import names
 from small_runs import MODEL, Done, amount, costs, run_command
 
-from condensery.pipeline.projection.show import number
+from condensery.pipeline.dry_run.costs import number
 
 
 def test_before_anything_is_there_the_sizes_are_those_of_the_files(on_beir: list[str], tmp_path: Path) -> None:

@@ -18,8 +18,12 @@ class RetrievalLoss(nn.Module):
     and an optimisation step of a learned temperature would be lost in rounding.
 
     A loss that learns from a teacher takes ``teacher`` in ``forward``. A loss whose ``forward`` has only the first four
-    arguments is trained without a teacher. A loss that learns from a teacher and an in-batch teacher takes ``in_batch`` too:
-    (q, p) fp32, like ``teacher``. Without this argument, an in-batch teacher's scores are passed as ``teacher``.
+    arguments is trained without a teacher.
+
+    There are two kinds of teachers. A pairwise teacher, such as a cross-encoder, has scored each query's own passages. An
+    in-batch teacher (Lin et al. 2020) scores each query with every passage of the batch. Either kind is passed as
+    ``teacher``. A loss that learns from both at once takes a further argument, ``in_batch``. The pairwise teacher's scores
+    are then passed as ``teacher``, and the in-batch teacher's as ``in_batch``, (q, p) fp32.
 
     Attributes:
         needs_teacher: whether the loss cannot be computed without a teacher's scores; checked before any work begins.

@@ -197,10 +197,11 @@ def by_head(heads: int, states: Tensor, packing: Packing) -> Tensor:
 
 
 def _of_heads(heads: int, packing: Packing) -> Packing | None:
-    """Return the packing of the states of heads (n h, e) in a padded matrix (b h, t); None where it would save no time.
+    """Return a packing for which each head of each row counts as a row of its own; None where it would save no time.
 
-    With it, ``plain_attention`` gets each head in contiguous memory, and its matrix products need no copy. Fused kernels,
-    which compute inference and GPUs' attention, need no copy anyway.
+    It pads the states of heads (n h, e) to a matrix (b h, t, e). ``plain_attention`` then gets each head in contiguous
+    memory, and its matrix products need no copy. Inference, and attention on GPUs, use fused kernels, which need no copy
+    anyway.
     """
     if packing.places is None or packing.places.device.type != "cpu" or torch.is_inference_mode_enabled():
         return None

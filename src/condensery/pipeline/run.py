@@ -13,11 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import MissingDataError, StageError, UserError
 from condensery.pipeline import pushing
+from condensery.pipeline.dry_run.costs import Costs, announce, project
 from condensery.pipeline.error_lines import in_one_line
 from condensery.pipeline.executor import Failure, check_data, execute, warn
 from condensery.pipeline.graph import Graph, can_answer
 from condensery.pipeline.launch.hardware import limit_threads
-from condensery.pipeline.projection.show import Costs, announce, project
 from condensery.pipeline.reports import study
 from condensery.pipeline.starts import read
 from condensery.pipeline.store import Store
@@ -68,7 +68,8 @@ def run(cfg: DictConfig) -> Finished:
     """Run a composed config.
 
     Raises:
-        UserError: bad input, or a fault that made stages or figures fail, raised after all other stages are done.
+        UserError: bad input; or one foreseeable fault that made stages or figures fail, raised after all other stages are
+            done.
         StageError: an unexpected exception in a stage, or several faults, raised after all other stages are done.
     """
     if keys := _meant_to_sweep():

@@ -151,7 +151,7 @@ def read(cfg: DictConfig) -> Starts:
     """Build the graph of a composed config, or one graph for each of its checkpoints.
 
     Raises:
-        UserError: in one line, about any fault, such as two names of the same folder, or several checkpoints in a recipe
+        UserError: the config has a fault. Examples are a checkpoint that is given twice, or several checkpoints for a recipe
             that takes only one.
     """
     given = OmegaConf.select(cfg, KEY, throw_on_missing=False)

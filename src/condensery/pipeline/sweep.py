@@ -44,7 +44,7 @@ class JoinedTable(Callback):
         folder = Path(os.environ[FOLDER])
         records = [read_json(path) for path in sorted((folder / "jobs").glob("*.json"))]
         if planned := [record["costs"] for record in records if record.get("costs") is not None]:
-            from condensery.pipeline.projection.show import project_sweep
+            from condensery.pipeline.dry_run.costs import project_sweep
 
             project_sweep(planned)
         if not any(record["folder"] or record["error"] for record in records):  # a dry run writes nothing

@@ -36,8 +36,8 @@ class Below:
     training example is a query with one positive.
 
     Attributes:
-        share: the limit is ``share`` times the positive's score, 0 < share <= 1. For a negative score s the limit is
-            s - (1 - share) |s|, so that the limit never exceeds the positive's score.
+        share: the limit is ``share`` times the positive's score s, 0 < share <= 1. If s is below 0, the limit is
+            s - (1 - share) |s|, so that it never exceeds s.
         margin: the limit is the positive's score minus ``margin``, ``margin`` >= 0.
         score: the limit is ``score``, whatever the positive's score.
     """

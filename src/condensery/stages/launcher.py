@@ -80,7 +80,7 @@ class RayLauncher(Resources):
     Attributes:
         address: address of the cluster; None = that of ``RAY_ADDRESS``, or else a cluster of this machine alone.
         stages: other resources, by the name or the kind of a stage.
-        retries: how often in a row a stage is started again, if a node or a process was lost and it got no further.
+        retries: maximum number of consecutive restarts of a stage that made no progress, after a node or a process was lost.
     """
 
     kind: Literal["ray"]

@@ -35,10 +35,10 @@ from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.chunk_size import chunk_that_fits
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.steps import Batches, steps_of_epochs, steps_of_tokens
 from condensery.training.equipment import check_precision, equipment
-from condensery.training.fitting import chunk_that_fits
 from condensery.training.logs import other_loggers, wandb_logger
 from condensery.training.loop import first_step, fit
 from condensery.training.modules.encoders import EncoderModule

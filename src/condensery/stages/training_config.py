@@ -84,7 +84,7 @@ class OptimisedStageConfig(StageConfig):
 
     @property
     def budget(self) -> int:
-        """Padded tokens of a chunk; for ``auto``, ``SMALLEST`` until ``training.fitting`` has measured how many fit."""
+        """Padded tokens of a chunk; for ``auto``, ``SMALLEST`` until ``training.chunk_size`` has measured how many fit."""
         return SMALLEST if self.chunk_tokens == "auto" else self.chunk_tokens
 
     def lengths(self) -> dict[str, int]:

@@ -61,8 +61,8 @@ def read_as(path: Path, kind: type[Value], advice: str = RECOMPUTE) -> Value:
     """Read JSON of the type ``kind``, such as a dataclass, by pydantic.
 
     Raises:
-        UserError: the file is missing or no JSON, or a value is missing or of another type. The message is one line, which
-            names the place of the value and ends with ``advice``.
+        UserError: the file is missing or is not JSON, or a value is missing or of another type. The message is one line,
+            which names the place of the value and ends with ``advice``.
     """
     from pydantic import TypeAdapter, ValidationError
 

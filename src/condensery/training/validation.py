@@ -72,8 +72,8 @@ def sample_of(
         queries, passages: maximum number of queries and of random passages; the positives are added to the passages.
         budget: maximum number of tokens in a chunk, padding included.
         prefixes: token ids put before queries and passages.
-        left_out: True = if there are fewer dev queries than ``queries``, add training queries that share a relevant passage
-            with a dev query.
+        left_out: whether training queries that share a relevant passage with a dev query are added, where there are fewer dev
+            queries than ``queries``.
 
     Returns:
         the sample; None if the collection has no dev split.

@@ -28,7 +28,7 @@ class Described:
     """What the card says of a model that does not make one dense vector of a text.
 
     Attributes:
-        template: file with the text that describes the model and shows a program, in the language of ``card.md``.
+        template: Jinja template of the text that describes the model and shows a program, like ``card_dense.md``.
         values: further values for the template, by name.
         tags: the hub's tags of such models.
         library: name of the library that opens the model.

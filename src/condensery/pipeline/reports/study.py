@@ -149,9 +149,12 @@ def swept_keys(overrides: Iterable[str]) -> list[str]:
 def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
     """Return a label for each stage: the job's swept overrides that can affect the stage.
 
-    A stage that no override affects has no label. ``stages.NAME.`` affects this stage and the stages that depend on it.
-    ``stage.KIND.`` affects the stages of the kind and those that depend on them. Both, and ``table.``, also affect the stages
-    with a value ``${...}`` that leads to the key. Any other key, such as ``seed``, affects all stages.
+    A stage that no override affects has no label. An override affects the following stages, and those that depend on them:
+
+    - ``stages.NAME.``: the stage of this name.
+    - ``stage.KIND.``: the stages of this kind.
+    - Both, and ``table.``: also the stages with a value ``${...}`` that refers to the key.
+    - Any other key, such as ``seed``: all stages.
     """
     swept = os.environ.get(SWEPT, "").split()
     parts = [(one.partition("=")[0], one.partition("=")[2]) for one in overrides]

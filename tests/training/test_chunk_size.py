@@ -4,7 +4,7 @@ import pytest
 import torch
 import trainings
 
-from condensery.training.fitting import LARGEST, chunk_that_fits, doubled
+from condensery.training.chunk_size import LARGEST, chunk_that_fits, doubled
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from condensery.pipeline.dry_run.plan import Planned, plan
 from condensery.pipeline.gpus import seconds_on_gpu
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.launch.hardware import machine, threads_of_a_stage
-from condensery.pipeline.projection.plan import Planned, plan
 from condensery.pipeline.store import State, Store
 from condensery.system.files import existing
 
 if TYPE_CHECKING:
-    from condensery.pipeline.projection.measured import Here
+    from condensery.pipeline.dry_run.machine_speed import Here
 
 UNKNOWN = "?"
 WIDTH = 120  # characters of a line where there is no terminal
@@ -87,7 +87,7 @@ def _console() -> Console:
 
 
 def _here(graph: Graph) -> "Here":
-    from condensery.pipeline.projection.measured import this_machine  # imports torch
+    from condensery.pipeline.dry_run.machine_speed import this_machine  # imports torch
 
     trainer = graph.root.trainer
     return this_machine(trainer.accelerator, threads_of_a_stage(trainer.threads, graph.root.jobs))
