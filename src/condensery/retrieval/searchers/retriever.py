@@ -38,7 +38,7 @@ from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary, with_special
 
 WINDOW = 16_384  # texts that are sorted by length together; the next ones are tokenised while these are encoded
-CHUNK_TOKENS = 16_384  # maximum number of tokens per encoder batch, padding included
+CHUNK_TOKENS = 65_536  # maximum number of tokens per encoder batch on a GPU, padding included (docs/measured.md)
 CHUNK_TOKENS_CPU = 2_048  # the same on a CPU, whose caches hold the states of that many (docs/measured.md, "Encoding")
 
 Rows = list[NDArray[np.int64]]  # token ids of each text
