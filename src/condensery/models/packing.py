@@ -85,10 +85,9 @@ class Packing:
         """Return the packing of the states of heads (n h, e) in a padded matrix (b h, width). It is computed once."""
         assert self.places is not None
         if heads not in self._of_heads:
-            row = torch.div(self.places, self.width, rounding_mode="floor")[:, None]  # (n, 1)
-            rows = row * heads + torch.arange(heads, device=row.device)  # (n, h)
-            places = (rows * self.width + (self.places % self.width)[:, None]).flatten()  # (n h,)
-            self._of_heads[heads] = Packing(self.rows * heads, self.width, self.positions, places)
+            row, column = self.places[:, None] // self.width, self.places[:, None] % self.width  # (n, 1) each
+            places = (row * heads + torch.arange(heads, device=row.device)) * self.width + column  # (n, h)
+            self._of_heads[heads] = Packing(self.rows * heads, self.width, self.positions, places.flatten())
         return self._of_heads[heads]
 
 
