@@ -160,16 +160,22 @@ def test_passages_are_encoded_once_and_the_bits_stay(
 
     monkeypatch.setattr(model, "vectors", counted)
 
-    def gradients() -> tuple[Tensor, dict[str, Tensor]]:
+    def gradients(limit: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
         encoded.clear()
         model.zero_grad()
         torch.manual_seed(11)
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            losses = backpropagate(model, parts, lambda v: info_nce(v[:2], v[2:], torch.tensor([3, 0])))
+            losses = backpropagate(model, parts, lambda v: info_nce(v[:2], v[2:], torch.tensor([3, 0])), budget=limit)
         return losses["contrast"], textbook.gradients(model)
 
     loss, found = gradients()
     assert sorted(encoded) == sorted([*range(len(parts)), 0, *range(2, len(parts))]), "the first passages once"
+    tokens = sum(part.tokens for part in parts)
+    for limit, fits in ((tokens, len(parts) == 2), (tokens - 1, False)):
+        again, same = gradients(limit)
+        assert (encoded.count(0), encoded.count(1)) == (1 if fits else 2, 1), "two chunks in a budget: once each"
+        assert torch.equal(loss, again)
+        assert all(torch.equal(found[name], same[name]) for name in same)
     monkeypatch.setattr(gradient_cache, "_waits", lambda chunks: 0)
     expected, wanted = gradients()
     assert encoded.count(1) == 2

@@ -119,6 +119,21 @@ def test_a_step_is_adamw_on_the_whole_batchs_gradient_with_matrices_alone_decaye
     assert sum(len(group["params"]) for group in groups) == len(before), "a parameter twice, or none"
 
 
+def test_queries_and_passages_that_fit_one_chunk_are_encoded_once_to_the_same_weights(tmp_path: Path) -> None:
+    def trained(limit: int) -> tuple[int, nn.Module]:
+        module, data, settings = trainings.run("biencoder", tmp_path / str(limit), steps=2)
+        data.batches.budget = 10**6
+        data.chunk_tokens = limit
+        encode, encoded = module.model.vectors, []
+        module.model.vectors = lambda chunk: encoded.append(chunk) or encode(chunk)
+        fit(module, data, settings, tmp_path / str(limit), "t")
+        return len(encoded), module
+
+    (once, module), (twice, other) = trained(10**6), trained(0)
+    assert (once, twice) == (2 * 2, 2 * 3), "chunks of two steps"
+    assert all(torch.equal(own, same) for own, same in zip(module.parameters(), other.parameters(), strict=True))
+
+
 def test_the_gradient_is_clipped_to_the_norm_and_logged_before_that(tmp_path: Path) -> None:
     for clip in (0.05, 0.0):
         module, data, settings = trainings.run("cocondenser", tmp_path, steps=1, max_grad_norm=clip)

@@ -11,8 +11,9 @@ The steps follow Gao and Callan 2021b, §3.3, eq. 8-12. Here h is a vector and L
    accumulates.
 
 One graph is in memory at a time, with one exception: the graph of a few queries may exist beside the graph of the passages.
-A batch of one chunk is encoded once. A chunk whose vectors need no gradient is also encoded once, because step 3 skips it.
-Without a contrast (Condenser, MLM) only step 3 remains, which is plain gradient accumulation.
+A batch of one chunk is encoded once. So is a batch of two chunks that together fit the token budget of one: both graphs are
+kept, which takes the memory of one full chunk. A chunk whose vectors need no gradient is also encoded once, because step 3
+skips it. Without a contrast (Condenser, MLM) only step 3 remains, which is plain gradient accumulation.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -92,6 +93,7 @@ def backpropagate(
     backward: Callable[[Tensor], None] = Tensor.backward,
     *,
     padded: bool = False,
+    budget: int = 0,
 ) -> dict[str, Tensor]:
     """Accumulate the gradient of ``contrast`` plus the chunks' own losses over a whole batch, with the memory of one chunk.
 
@@ -103,6 +105,8 @@ def backpropagate(
         backward: function that back-propagates a scalar (Lightning's also scales it for fp16). It is called once per
             chunk. If the contrast has weights, it is called for them once before the chunks.
         padded: whether chunks may have vectors of different widths; narrower vectors are then padded with zeros.
+        budget: maximum number of tokens of a chunk, padding included. The graphs of two chunks are kept if they have no more
+            tokens together. 0 = one graph is kept.
 
     Returns:
         the losses by name, detached: ``contrast`` (if there is one), and the model's own losses, summed over the chunks.
@@ -122,7 +126,7 @@ def backpropagate(
             backward(scalar)
 
     if contrast is not None:
-        first = _FirstPass(model, chunks, padded)
+        first = _FirstPass(model, chunks, padded, budget)
         losses["contrast"] = first.loss(contrast, propagate)
     for index in range(len(chunks)) if first is None else first.order:
         _give_back(chunks)
@@ -214,10 +218,11 @@ class _FirstPass:
 
     gradient: Tensor | None
 
-    def __init__(self, model: ChunkEncoder, chunks: Sequence[Chunk], padded: bool = False) -> None:
+    def __init__(self, model: ChunkEncoder, chunks: Sequence[Chunk], padded: bool = False, budget: int = 0) -> None:
         self.model, self.chunks, self.waits, self.padded = model, chunks, _waits(chunks), padded
+        self.keeps_both = len(chunks) == 2 and sum(chunk.tokens for chunk in chunks) <= budget
         self.replays = _Replays(len(chunks), chunks[0].input_ids.device)
-        self.kept: list[tuple[Tensor, dict[str, Tensor]]] = []
+        self.kept: dict[int, tuple[Tensor, dict[str, Tensor]]] = {}  # index of a chunk -> its vectors and own losses
         self.vectors: Tensor | None = None
         self.learning: set[int] = set()  # towers with at least one chunk whose vectors require a gradient
         self.fixed: set[int] = set()  # indices of chunks whose vectors are known to require no gradient
@@ -228,18 +233,18 @@ class _FirstPass:
         if any(chunk.tower != chunks[0].tower for chunk in chunks):
             torch.clear_autocast_cache()  # for the weights of the other tower; ``_first`` gives the reason
         order = [self.waits, 1 - self.waits] if len(chunks) == 2 else range(len(chunks))
-        own_losses = bool(self.kept[0][1])
+        own_losses = bool(self.kept[self.waits][1])
         self.order = [index for index in order if own_losses or index not in self.fixed]
 
     def _first(self, index: int) -> Tensor:
         """Return the vectors of a chunk in the first pass, (b, d)."""
         chunk = self.chunks[index]
-        if index == self.waits:
+        if index == self.waits or self.keeps_both:
             if index > 0:
                 # Some releases of torch reuse weight casts that were made without a graph, even where a graph is needed.
                 torch.clear_autocast_cache()
-            self.kept.append(self.model.encode(chunk))
-            vectors = self.kept[0][0]
+            self.kept[index] = self.model.encode(chunk)
+            vectors = self.kept[index][0]
         elif chunk.tower in self.learning:
             with torch.no_grad():
                 vectors = self.model.vectors(chunk)
@@ -308,10 +313,11 @@ class _FirstPass:
     def again(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the vectors (b, d) and own losses of a chunk, with their graph.
 
-        The waiting chunk's vectors and losses were kept. Any other chunk is encoded again with the same dropout masks.
+        The waiting chunk's vectors and losses were kept. Any other chunk is encoded again with the same dropout masks, unless
+        its graph was kept as well.
         """
-        if index == self.waits:
-            return self.kept.pop()
+        if index in self.kept:
+            return self.kept.pop(index)
         self.replays.restore(index)
         return self.model.encode(self.chunks[index])
 

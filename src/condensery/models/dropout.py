@@ -29,7 +29,10 @@ class _CheapDropout(torch.autograd.Function):
 
 
 def _drop(values: Tensor, keep: Tensor, scale: float) -> Tensor:
-    """Return ``values * keep * scale``. Torch has vector code for this on int16, but not for ``where`` and not on bool."""
+    """Return ``values * keep * scale``. Torch has vector code for this on int16, but not for ``where`` and not on bool.
+
+    An infinite element becomes NaN where it is dropped, as in torch's own dropout.
+    """
     return keep.to(values.dtype).mul_(values).mul_(scale)
 
 

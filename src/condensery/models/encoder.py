@@ -205,10 +205,7 @@ def _of_heads(heads: int, packing: Packing) -> Packing | None:
     """
     if packing.places is None or packing.places.device.type != "cpu" or torch.is_inference_mode_enabled():
         return None
-    row = torch.div(packing.places, packing.width, rounding_mode="floor")[:, None]  # (n, 1)
-    rows = row * heads + torch.arange(heads)  # (n, h)
-    places = (rows * packing.width + (packing.places % packing.width)[:, None]).flatten()  # (n h,)
-    return Packing(packing.rows * heads, packing.width, packing.positions, places)
+    return packing.of_heads(heads)
 
 
 def _queries(hidden: Tensor, visible: Tensor | None, part: LayerStates) -> tuple[Tensor, Packing, Tensor | None]:

@@ -6,7 +6,7 @@ is left out and costs nothing.
 Symbols in shapes: b rows of a chunk, t width of the chunk, n packed tokens, d hidden size.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -68,6 +68,7 @@ class Packing:
     places: Tensor | None = None
     padding: Tensor | None = None
     segments: Segments | None = None
+    _of_heads: dict[int, "Packing"] = field(default_factory=dict, repr=False, compare=False)
 
     def pad(self, states: Tensor) -> Tensor:
         """Pad packed states: (n, d) -> (b, width, d), zeros where there is no state."""
@@ -79,6 +80,15 @@ class Packing:
         """Pack padded states: (b, width, d) -> (n, d)."""
         flat = states.reshape(self.rows * self.width, states.shape[2])  # (b * width, d)
         return flat if self.places is None else _Unpad.apply(flat, self.places)
+
+    def of_heads(self, heads: int) -> "Packing":
+        """Return the packing of the states of heads (n h, e) in a padded matrix (b h, width). It is computed once."""
+        assert self.places is not None
+        if heads not in self._of_heads:
+            row, column = self.places[:, None] // self.width, self.places[:, None] % self.width  # (n, 1) each
+            places = (row * heads + torch.arange(heads, device=row.device)) * self.width + column  # (n, h)
+            self._of_heads[heads] = Packing(self.rows * heads, self.width, self.positions, places.flatten())
+        return self._of_heads[heads]
 
 
 @dataclass(frozen=True)

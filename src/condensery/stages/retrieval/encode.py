@@ -20,6 +20,7 @@ from condensery.stages.devices import torch_device
 from condensery.stages.frozen_passages import check_encoded_by
 from condensery.stages.retrieval.config import EncodeConfig
 from condensery.stages.sharing import process_group
+from condensery.system import memory
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
@@ -36,6 +37,7 @@ def several_shards(config: EncodeConfig, context: Context) -> bool:
 
 def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     """Write the shards of passage vectors, the query vectors and index.json; a restart keeps complete shards."""
+    memory.keep_flat()
     group, tokens = process_group(context.runtime), Tokens(context.input("tokens"))
     device = torch_device(context.runtime.accelerator)
     retriever = load_retriever(context.input("model"))

@@ -169,7 +169,8 @@ class TrainingModule(pl.LightningModule):
         optimiser.zero_grad()
         with replicated(batch.replicated), self._without_exchange_of_ddp():
             encoder, contrast = self.objective(batch)
-            losses = backpropagate(encoder, batch.chunks, contrast, self.manual_backward)
+            budget = getattr(self._data, "chunk_tokens", 0)
+            losses = backpropagate(encoder, batch.chunks, contrast, self.manual_backward, budget=budget)
             self.tokens = sum_of(batch.tokens)
         self.asked_to_leave = any_of(bool(signals.came))
         losses = average(self.parameters(), losses)
