@@ -13,6 +13,9 @@ from condensery.stages.finetuning.config import KeepBestConfig
 from condensery.stages.finetuning.sample import DEV, LEFT_OUT, judge_of
 from condensery.system.files import write_json
 
+KEPT_START = "the initial weights are kept"
+OF_DEV = "judge some (qrels/dev.tsv, or at least ten in qrels/train.tsv)"
+OF_HELD_OUT = f"only a passage of several sentences has such a query; {DEV} (qrels/dev.tsv) serve as well"
 FEW = 30  # with fewer queries than this the choice is unreliable
 
 
@@ -24,8 +27,9 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     start = load_retriever(context.input("start"))
     judge = judge_of(config, context, context.input("start"), start, config.add_left_out_queries)
     if judge is None:
-        wanted = DEV if config.by == "dev" or config.queries is None else HELD_OUT
-        print(f"[{context.stage_name}] there are no {wanted} to choose by: the initial weights are kept", flush=True)
+        by_dev = config.by == "dev" or config.queries is None
+        wanted, remedy = (DEV, OF_DEV) if by_dev else (HELD_OUT, OF_HELD_OUT)
+        print(f"[{context.stage_name}] there are no {wanted} to choose by: {KEPT_START}; {remedy}", flush=True)
         save_retriever(start, context.folder, context.input("start"))
         nothing = {"by": None, "queries": 0, "kept": "start", "share": 0.0}
         write_json(context.folder / "kept.json", {**nothing, "values": []})
