@@ -233,7 +233,10 @@ def test_of_passages_of_one_sentence_the_start_is_kept_and_that_is_said(released
     done = run_command(
         "experiment=adapt", "data=beir", "data.splits.train=null", "data.splits.dev=null", *given
     ).sound()
-    assert "there are no queries of passages that are held out to choose by: the initial weights are kept; only" in done.out
+    assert (
+        "there are no queries of passages that are held out to choose by: the initial weights are kept; only"
+        in done.out
+    )
     rows = metrics_of(done.folder)
     assert rows["adapted"] == rows["as it is"]
 

@@ -70,7 +70,9 @@ def test_each_text_that_is_not_empty_begins_a_sentence_and_sentences_ascend(
 
 
 def test_a_text_without_tokens_has_no_sentences(wordpiece: Path, tmp_path: Path) -> None:
-    store = tokenise(["", "One is here. Two is there.", "\u200b\u200b", "Three. ", ""], wordpiece, tmp_path, sentences=True)
+    store = tokenise(
+        ["", "One is here. Two is there.", "\u200b\u200b", "Three. ", ""], wordpiece, tmp_path, sentences=True
+    )
     assert [len(store.sentence_spans(index)) for index in range(5)] == [0, 2, 0, 1, 0]
     assert sum(size for index in range(5) for _, size in store.sentence_spans(index)) == store.token_count
 
