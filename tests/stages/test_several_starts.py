@@ -124,7 +124,7 @@ def test_without_judgements_the_text_chooses_and_the_end_says_so(starts: list[Pa
     done = run_command("experiment=adapt", *given, "estimate=false", "ask=what").sound()
     said = " ".join(done.out.split())
     assert "queries of passages that are held out: first/saved " in said
-    assert "so no row is measured. What is kept of training was chosen by a proxy" in said
+    assert "so no row is measured. Weights are chosen by a proxy" in said
     use = "BM25 + as it is" if "Use BM25 + as it is:" in said else "BM25 + adapted"
     assert f"Use {use}" in said
     assert f"found by {use}\n" in done.out
