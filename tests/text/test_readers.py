@@ -279,7 +279,10 @@ BROKEN_BEIR = [
     (append("qrels/test.tsv", "q2\tz\t1\n"), r"test\.tsv:4: no passage has this passage id"),
     (append("qrels/test.tsv", "q2\tb\t1\n"), r"test\.tsv:4: another grade for the pair judged at \S+test\.tsv:2"),
     (append("qrels/test.tsv", "q1\ta\t0\n"), r"test\.tsv:4: the query .q1. of the split test has no positive passage"),
-    (change("qrels/test.tsv", "\t2", "\t0"), r"test\.tsv: no judgement of the split test has a grade above 0; .*data\.splits\.test=null"),
+    (
+        change("qrels/test.tsv", "\t2", "\t0"),
+        r"test\.tsv: no judgement of the split test has a grade above 0; .*data\.splits\.test=null",
+    ),
     (
         replace("documents.jsonl", lines({"_id": "d", "passages": "one"})),
         r'documents\.jsonl:1: the field "passages" must',
