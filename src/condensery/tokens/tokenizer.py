@@ -59,9 +59,7 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
     except Exception as error:  # missing files, broken JSON, no network: the library raises a dozen types
         reason = of_sentencepiece(error) or " ".join(str(error).split())[:200]
         if local and reason == BROKEN and not [*folder.glob("*.model")]:
-            raise UserError(
-                f"tokenizer {text!r}: no tokenizer in this folder (tokenizer.json); save the model's own there"
-            ) from None
+            reason = "there is no tokenizer.json; save the model's own tokenizer there"
         if local:
             raise UserError(f"tokenizer {text!r}: no tokenizer in this folder can be read ({reason})") from None
         raise UserError(
