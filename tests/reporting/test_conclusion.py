@@ -181,12 +181,12 @@ def test_nothing_is_ahead_of_a_bm25_that_shares_no_term_with_most_queries() -> N
     rows = [row("BM25", 0.0, **blind), row("dense", 0.5), row("weak", 0.1)]
     assert said(*rows) == (
         "dense is ahead of the next, weak: MRR@10 50.0 against 10.0 (p < 0.01)."
-        " BM25 is held against nothing: most queries share no term with any passage."
-    ) or said(*rows).endswith("BM25 is held against nothing: most queries share no term with any passage.")
+        " BM25 is compared with no row, because most queries share no term with any passage."
+    ) or said(*rows).endswith("BM25 is compared with no row, because most queries share no term with any passage.")
     assert "ahead of BM25" not in said(*rows)
-    assert said(*rows[:2]) == "BM25 is held against nothing: most queries share no term with any passage."
+    assert said(*rows[:2]) == "BM25 is compared with no row, because most queries share no term with any passage."
     two = [row("BM25", 0.3), row("sparse", 0.01, **blind), row("dense", 0.5)]
     assert said(*two).startswith("dense is ahead of BM25: MRR@10 50.0 against 30.0 (p < 0.01).")
-    assert said(*two).endswith(" sparse is held against nothing: most queries share no term with any passage.")
+    assert said(*two).endswith(" sparse is compared with no row, because most queries share no term with any passage.")
     other = [row("BM25", 0.3), row("dense", 0.5, **blind)]
     assert said(*other) == "dense is ahead of BM25: MRR@10 50.0 against 30.0 (p < 0.01).", "that of a stage before it"

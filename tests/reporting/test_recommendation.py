@@ -70,17 +70,17 @@ def test_what_pays_is_told_with_its_interval_its_cost_and_the_row_to_use() -> No
         " for 4 minutes of training. Use BM25 + adapted: NDCG@10 56.2, after 4 minutes of training; BM25 has 49.0, +7.2 ("
     )
     assert text.endswith(
-        " The row is chosen by the 1,000 queries of test that it is measured with: others may give it a little less."
+        " The row is chosen on the same 1,000 queries of test, so its score is slightly too optimistic."
     )
 
 
 def test_where_rows_cannot_be_told_apart_the_simpler_one_is_used_and_that_is_said() -> None:
     use, text = told(means(0.30, 0.516, 0.517, 0.56, 0.561), noise=0.05)
     assert use == "BM25 + as it is"
-    assert "adapted cannot be told from as it is: NDCG@10 51.7 against 51.6, +0.1 (" in text
+    assert "adapted does not differ significantly from as it is: NDCG@10 51.7 against 51.6, +0.1 (" in text
     assert "Use BM25 + as it is: NDCG@10 56.0; BM25 has 30.0, +26.0 (" in text
     assert "BM25 + adapted has the highest, 56.1, +0.1 (" in text
-    assert "1,000 queries cannot tell that from chance, and BM25 + as it is is simpler." in text
+    assert "not significant with 1,000 queries, and BM25 + as it is is simpler." in text
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_of_a_training_that_was_not_kept_it_is_said_and_nothing_is_paid_for_it()
     use, text = told(means(0.5, 0.6, 0.6, 0.65, 0.65), made)
     assert use == "BM25 + as it is"
     assert (
-        "adapted is as it is, for nothing of the training is kept. MRR@10 of 80 dev queries:"
-        " 71.5 as it is, 73.7 with 0.5 of the weights of distilled (p = 0.25):"
-        " the start is kept." in text
+        "adapted equals as it is, because no trained weights are kept. MRR@10 of 80 dev queries:"
+        " 71.5 as it is, 73.7 with 50 % of the weights of distilled (p = 0.25):"
+        " the initial weights are kept." in text
     )
     assert "of training" not in text
 
@@ -150,19 +150,41 @@ def test_without_judgements_the_joined_row_is_used_and_the_proxy_is_named() -> N
     same = Made(frozenset({"bm25/1", "retriever/1"}), kept=kept)
     found = unmeasured({**MADE, "adapted": Made(frozenset({"retriever/1"}), kept=kept), "BM25 + adapted": same}, "test")
     assert found.row == "BM25 + as it is"
-    assert "so no row is measured. What is kept of training was chosen by a proxy" in found.text
-    assert "MRR@10 of 80 queries of passages that are held out: 71.5 as it is, 73.7 with 0.5" in found.text
-    assert found.text.endswith("Use BM25 + as it is: BM25 and a retriever joined nearly always find more than either.")
+    assert "so no row is measured. Weights are chosen by a proxy: to find" in found.text
+    assert "adapted: MRR@10 of 80 queries of passages that are held out: 71.5 as it is, 73.7 with 50 %" in found.text
+    assert found.text.endswith(
+        "Use BM25 + as it is: the fusion of BM25 and a retriever nearly always ranks better than either."
+    )
     found = unmeasured(MADE, "dl19")
     assert found.row == "BM25 + adapted"
     assert "a proxy" not in found.text, "dev queries chose"
     assert "Use BM25 + adapted, after 4 minutes of training: " in found.text
 
 
+def test_without_judgements_each_choice_is_told_with_the_first_row_that_it_made() -> None:
+    kept = {**NOT_KEPT, "by": HELD_OUT}
+    of_fusion = {**kept, "queries": 90}
+    rows = {
+        "adapted": Made(frozenset({"retriever/1"}), kept=kept),
+        "the same again": Made(frozenset({"retriever/1"}), kept=kept),
+        "BM25 + adapted": Made(frozenset({"bm25/1", "retriever/1"}), kept=of_fusion),
+    }
+    text = unmeasured(rows, "test").text
+    assert " adapted: MRR@10 of 80 " in text
+    assert " BM25 + adapted: MRR@10 of 90 " in text
+    assert text.count("MRR@10") == 2
+
+
+def test_a_corrected_p_value_beside_an_interval_is_named_as_one() -> None:
+    _, text = told(means(0.30, 0.516, 0.517, 0.56, 0.561), noise=0.05)
+    assert text.count(" after Holm's correction)") == 2
+    assert "p < 0.01 after" not in text
+
+
 def test_a_choice_without_queries_is_told_as_one() -> None:
     nothing = {"by": None, "queries": 0, "kept": "start", "share": 0.0, "values": []}
-    assert choice(nothing) == "There are no queries to choose by: the start is kept"
-    assert choice(KEPT).endswith("73.7 with 0.5 of the weights of distilled (p = 0.01): kept")
+    assert choice(nothing) == "There are no queries to choose by: the initial weights are kept"
+    assert choice(KEPT).endswith("73.7 with 50 % of the weights of distilled (p = 0.01): these weights are kept")
 
 
 def test_the_row_to_use_is_in_the_results(tmp_path: Any) -> None:

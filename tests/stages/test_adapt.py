@@ -80,6 +80,7 @@ def test_the_table_has_its_rows_and_the_start_is_as_it_came(adapted: tuple[Done,
     alone = evaluate(Retriever(released, precision="fp32"), data, ["NDCG@10"])
     assert rows["as it is"]["NDCG@10"] == pytest.approx(alone["NDCG@10"], abs=1e-6)
     assert "[adapted] MRR@10 of" in done.out
+    assert "[beside_bm25] each fused with BM25 at a weight of 0.6: MRR@10 of" in done.out
     assert re.search(r"MRR@10 of \d+ dev queries and queries of passages that are held out: ", done.out)
     kept = read_json(artifact(done, "adapted") / "kept.json")
     names = {"dev queries", "queries of passages that are held out"}
@@ -201,7 +202,7 @@ def test_a_training_that_destroys_is_not_kept_and_that_is_said(adapted: tuple[Do
     done, command = adapted
     destroyed = ["stages.distilled.learning_rate=0.1", "stages.distilled.steps=6", "stages.adapted.level=0.05"]
     broken = run_command(*command, *destroyed).sound()
-    assert "the start is kept" in broken.out
+    assert "the initial weights are kept" in broken.out
     kept = read_json(artifact(broken, "adapted") / "kept.json")
     assert (kept["kept"], kept["share"]) == ("start", 0)
     assert {value["of"] for value in kept["values"]} == {"start", "distilled"}
@@ -232,7 +233,10 @@ def test_of_passages_of_one_sentence_the_start_is_kept_and_that_is_said(released
     done = run_command(
         "experiment=adapt", "data=beir", "data.splits.train=null", "data.splits.dev=null", *given
     ).sound()
-    assert "there are no queries of passages that are held out to choose by: the start is kept" in done.out
+    assert (
+        "there are no queries of passages that are held out to choose by: the initial weights are kept; only"
+        in done.out
+    )
     rows = metrics_of(done.folder)
     assert rows["adapted"] == rows["as it is"]
 

@@ -83,7 +83,7 @@ CASES: dict[str, tuple[str, Callable[[Path], Path], list[str], str, list[str]]] 
     "no dev queries to choose by": (
         SQUAD, few_training_queries,
         [*HELD_OUT, "+stages.x={stage: keep_best, start: warm, trained: [round2], by: dev}"], "corpus",
-        ["stages.x.by", "no dev queries"],
+        ["stages.x.by", "no dev queries", "data.splits.dev", "judge ten queries"],
     ),
     "nothing left beside dev": (
         SQUAD, one_passage_for_all, ["stages.round2.leave_out_dev_passages=true"], "corpus",

@@ -150,7 +150,7 @@ def test_without_dev_queries_all_weigh_the_same_and_a_line_says_so(source: str, 
     done = run_command(*arguments).sound()
     about, name = read_json(stage(done, "fused").path / "index.json"), "beir" if row else "text"
     assert (about["weights"], about["chosen"]) == ([0.5, 0.5], None)
-    line = f"[fused] the collection {name} has no dev queries to choose weights by: they are 0.5 short, 0.5 long;"
+    line = f"[fused] the collection {name} has no dev queries to choose weights by, so they are 0.5 short, 0.5 long;"
     assert done.out.count(line) == 1
     assert "stages.fused.weights" in done.out
     assert ("fused" in json.dumps(metrics_of(done.folder))) == bool(row)
@@ -166,7 +166,7 @@ def test_too_few_queries_to_choose_by_leave_the_weights_that_are_given_for_it(tm
     assert (about["weights"], about["chosen"]) == ([0.7, 0.3], None)
     assert read_json(stage(done, "enough").path / "index.json")["chosen"] is not None
     assert re.search(
-        r"\[few\] the collection beir has \d+ dev queries to choose weights by: they are 0.7 short", done.out
+        r"\[few\] the collection beir has only \d+ dev queries to choose weights by, so they are 0.7 short", done.out
     )
 
 

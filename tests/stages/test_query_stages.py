@@ -177,6 +177,14 @@ def test_sentences_without_blanks_are_queries(text: str, tmp_path: Path) -> None
     assert all(query in text for query in Queries(tmp_path / "queries").texts(0))
 
 
+def test_a_passage_of_which_the_tokenizer_keeps_nothing_has_no_query(tmp_path: Path) -> None:
+    made = of_texts(tmp_path, ["\ufffd\ufffd", CHINESE])
+    assert run_stage("extract_queries", tmp_path / "queries", made, number=3, kind="both")["queries"] > 0
+    queries = Queries(tmp_path / "queries")
+    assert queries.texts(0) == []
+    assert all(query in CHINESE for query in queries.texts(1))
+
+
 def test_the_reason_why_no_passage_has_a_query_is_the_true_one(tmp_path: Path) -> None:
     made = of_texts(tmp_path, [CHINESE, "铁会生锈。"])
 

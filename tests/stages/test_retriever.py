@@ -1,7 +1,10 @@
 """A retriever from elsewhere is taken as it is, and known by its content."""
 
+from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 
+import numpy as np
 import pytest
 import torch
 from error_lines import names
@@ -10,9 +13,12 @@ from transformers import AutoModel, BertConfig, BertModel
 
 from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import load_masked_language_model
+from condensery.models.checkpoints.metadata import FAMILY_NAMES
 from condensery.models.checkpoints.saving import load_retriever
+from condensery.models.families import FAMILIES
+from condensery.retrieval.searchers.retriever import Retriever
 from condensery.stages.retrieval.config import RetrieverConfig
-from condensery.system.files import write_json
+from condensery.system.files import read_json, write_json
 from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -54,6 +60,95 @@ def test_lengths_that_cannot_be_are_said(
 ) -> None:
     with pytest.raises(UserError, match=message):
         run_stage("retriever", tmp_path / "made", {}, folder=checkpoint, **lengths)
+
+
+def config_of(folder: Path, **lengths: int | None) -> RetrieverConfig:
+    return RetrieverConfig(folder=folder, **{"query_length": None, "passage_length": None, **lengths})
+
+
+def test_lengths_that_nobody_gives_are_said_before_the_run(checkpoint: Path) -> None:
+    assert config_of(checkpoint, query_length=16, passage_length=40).input_error({}) is None
+    assert config_of(Path("owner/name")).input_error({}) is None, "the hub's files are not here yet"
+    for lengths, key in (({}, "query_length"), ({"query_length": 16}, "passage_length")):
+        found = config_of(checkpoint, **lengths).input_error({})
+        assert found is not None
+        assert found[0] == key
+        names(found[1], str(checkpoint), "query_length and passage_length")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), ["config.json: no such file"]),
+        (lambda folder: (folder / "model.safetensors").unlink(), ["neither model.safetensors nor pytorch_model.bin"]),
+        (
+            lambda folder: write_json(folder / "config.json", {"model_type": "t5"}),
+            ['model_type is "t5"', "bert, roberta"],
+        ),
+        (lambda folder: write_json(folder / "config.json", {"model_type": ["t5"]}), ["model_type is", "bert, roberta"]),
+    ],
+)
+def test_what_no_retriever_can_be_loaded_from_is_said_before_the_run(
+    checkpoint: Path, damage: Callable[[Path], object], words: list[str]
+) -> None:
+    config_of(checkpoint).identity()
+    damage(checkpoint)
+    with pytest.raises(UserError) as raised:
+        config_of(checkpoint).identity()
+    names(str(raised.value), str(checkpoint), *words)
+
+
+def test_the_families_that_are_checked_before_the_run_are_those_that_can_be_loaded() -> None:
+    assert list(FAMILIES) == [*FAMILY_NAMES]
+
+
+def as_formerly(checkpoint: Path, folder: Path, name: str, **settings: object) -> Path:
+    """Lay out a checkpoint as older versions of sentence-transformers did: with the encoder in a subfolder."""
+    copytree(checkpoint, folder / "0_Transformer")
+    write_json(folder / "0_Transformer" / name, settings)
+    kinds = {"0_Transformer": "Transformer", "1_Pooling": "Pooling"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+    write_json(folder / "modules.json", [{"idx": at, "name": str(at), **one} for at, one in enumerate(modules)])
+    (folder / "1_Pooling").mkdir()
+    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True})
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert"])
+def test_an_encoder_in_a_subfolder_is_read_with_its_tokenizer_and_its_length(
+    checkpoint: Path, tmp_path: Path, kind: str
+) -> None:
+    old = as_formerly(checkpoint, tmp_path / "old", f"sentence_{kind}_config.json", max_seq_length=24)
+    assert run_stage("retriever", tmp_path / "made", {}, folder=old)["passage_length"] == 24
+    ours = Retriever(old, precision="fp32").encode_queries(["bees dance in the sun", "iron"])
+    library = pytest.importorskip("sentence_transformers")
+    theirs = library.SentenceTransformer(str(old), device="cpu").encode(["bees dance in the sun", "iron"])
+    assert np.abs(ours - theirs).max() < 1e-5
+
+
+def test_a_length_beyond_the_positions_is_cut_as_sentence_transformers_cuts_it(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    old = as_formerly(checkpoint, tmp_path / "old", "sentence_bert_config.json", max_seq_length=1024)
+    about = run_stage("retriever", tmp_path / "made", {}, folder=old)
+    assert (about["query_length"], about["passage_length"]) == (40, 40)
+
+
+def test_texts_that_only_the_library_makes_lower_case_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    settings = {"max_seq_length": 24, "do_lower_case": True}
+    small = as_formerly(checkpoint, tmp_path / "small", "sentence_bert_config.json", **settings)
+    config_of(small).identity()
+    cased = as_formerly(checkpoint, tmp_path / "cased", "sentence_bert_config.json", **settings)
+    file = cased / "0_Transformer" / "tokenizer.json"
+    tokenizer = read_json(file)
+    tokenizer["normalizer"] = {"type": "NFC"}
+    write_json(file, tokenizer)
+    with pytest.raises(UserError) as raised:
+        config_of(cased).identity()
+    names(str(raised.value), str(cased / "0_Transformer" / "sentence_bert_config.json"), "do_lower_case", str(file))
+    library = pytest.importorskip("sentence_transformers")
+    library.SentenceTransformer(str(cased), device="cpu").save(str(tmp_path / "saved"))
+    config_of(tmp_path / "saved").identity()
 
 
 def other_tokenizer(folder: Path) -> None:

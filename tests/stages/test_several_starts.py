@@ -80,7 +80,7 @@ def test_the_run_ends_in_words_and_the_row_that_they_name_answers(
     assert f"Use {use}: NDCG@10 " in text
     assert " ".join(text.split()) in said
     assert "goes on. adapted " in said, "the choice stands before what training gave"
-    assert "The row is chosen by the " in (done.folder / "index.html").read_text()
+    assert "The row is chosen on the same " in (done.folder / "index.html").read_text()
     asked = run_command(*command, f"backbone.name=[{starts[0]},{starts[1]}]", f"ask={TEXT.questions[0][1]}").sound()
     assert asked.computed == []
     assert "is as this command would write it" in asked.out
@@ -124,7 +124,7 @@ def test_without_judgements_the_text_chooses_and_the_end_says_so(starts: list[Pa
     done = run_command("experiment=adapt", *given, "estimate=false", "ask=what").sound()
     said = " ".join(done.out.split())
     assert "queries of passages that are held out: first/saved " in said
-    assert "so no row is measured. What is kept of training was chosen by a proxy" in said
+    assert "so no row is measured. Weights are chosen by a proxy" in said
     use = "BM25 + as it is" if "Use BM25 + as it is:" in said else "BM25 + adapted"
     assert f"Use {use}" in said
     assert f"found by {use}\n" in done.out

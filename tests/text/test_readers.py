@@ -279,7 +279,10 @@ BROKEN_BEIR = [
     (append("qrels/test.tsv", "q2\tz\t1\n"), r"test\.tsv:4: no passage has this passage id"),
     (append("qrels/test.tsv", "q2\tb\t1\n"), r"test\.tsv:4: another grade for the pair judged at \S+test\.tsv:2"),
     (append("qrels/test.tsv", "q1\ta\t0\n"), r"test\.tsv:4: the query .q1. of the split test has no positive passage"),
-    (change("qrels/test.tsv", "\t2", "\t0"), r"test\.tsv: no judgement of the split test has a grade above 0"),
+    (
+        change("qrels/test.tsv", "\t2", "\t0"),
+        r"test\.tsv: no judgement of the split test has a grade above 0; .*data\.splits\.test=null",
+    ),
     (
         replace("documents.jsonl", lines({"_id": "d", "passages": "one"})),
         r'documents\.jsonl:1: the field "passages" must',
@@ -403,7 +406,10 @@ def test_a_fault_in_documents_is_one_clear_line(
 
 
 BROKEN_TEXT: list[tuple[Files, str]] = [
-    ({"keep.pdf": ""}, "no text files here"),
+    ({"keep.pdf": ""}, r"no text files here \(\*\.txt, \*\.md, \*\.txt\.gz, \*\.md\.gz\)$"),
+    ({"corpus.jsonl": "{}", "queries.jsonl": ""}, "; data=beir reads its corpus.jsonl"),
+    ({"documents.jsonl.gz": ""}, "; data=documents reads its documents.jsonl"),
+    ({"collection.tsv": ""}, "; data=msmarco reads its collection.tsv"),
     ({"a.txt": "\n\n", "b.md": ""}, r"no passages; the collection would be empty: all texts here are empty \(2\)$"),
     ({"a.txt": b"good words\n\xff\n"}, r"a\.txt:2: not valid UTF-8"),
     ({"a.md.gz.txt": b"\x1f\x8b\x08"}, "name it .gz"),

@@ -69,6 +69,14 @@ def test_each_text_that_is_not_empty_begins_a_sentence_and_sentences_ascend(
     assert len(store.sentences) > 2 * len(store)
 
 
+def test_a_text_without_tokens_has_no_sentences(wordpiece: Path, tmp_path: Path) -> None:
+    store = tokenise(
+        ["", "One is here. Two is there.", "\u200b\u200b", "Three. ", ""], wordpiece, tmp_path, sentences=True
+    )
+    assert [len(store.sentence_spans(index)) for index in range(5)] == [0, 2, 0, 1, 0]
+    assert sum(size for index in range(5) for _, size in store.sentence_spans(index)) == store.token_count
+
+
 def test_workers_and_batches_do_not_change_a_byte(texts: list[str], wordpiece: Path, tmp_path: Path) -> None:
     documents = [0, 10, 10, 150, len(texts)]
     for name, workers, batch in (("one", 1, 512), ("two", 2, 9)):

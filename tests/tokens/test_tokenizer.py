@@ -170,6 +170,8 @@ def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no tokenizer in this folder can be read") as caught:
         load_tokenizer(tmp_path)
     assert str(tmp_path) in str(caught.value)
+    assert "there is no tokenizer.json" in str(caught.value)
+    assert "SentencePiece" not in str(caught.value)
 
 
 @pytest.mark.parametrize("missing", ["pad", "cls", "sep", "mask"])

@@ -25,14 +25,13 @@ def choice(kept: Kept) -> str:
               checkpoint.
     """
     if kept["by"] is None:
-        return "There are no queries to choose by: the start is kept"
+        return "There are no queries to choose by: the initial weights are kept"
     start = kept["values"][0]
     best = max(kept["values"], key=lambda one: (one["MRR@10"], -one["share"]))
     line = f"MRR@10 of {kept['queries']:,} {kept['by']}: {100 * start['MRR@10']:.1f} as it is"
     if best["share"]:
-        line += (
-            f", {100 * best['MRR@10']:.1f} with {best['share']:g} of the weights of {best['of']} (p = {kept['p']:.2g})"
-        )
+        weights = f"{100 * best['share']:g} % of the weights of {best['of']}"
+        line += f", {100 * best['MRR@10']:.1f} with {weights} (p = {kept['p']:.2g})"
     if kept.get("worse_on_dev"):
-        line += ", but not on the dev queries alone"
-    return line + (": kept" if kept["share"] else ": the start is kept")
+        line += ", but lower on the dev queries alone"
+    return line + (": these weights are kept" if kept["share"] else ": the initial weights are kept")

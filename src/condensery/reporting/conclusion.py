@@ -112,7 +112,7 @@ def lines_of(rows: Sequence[Row], kinds: Mapping[str, str]) -> Lines:
     if not _comparable(rows, kinds, metric):
         return Lines(metric, Measured([], [metric], []), [])
     unmatched = dict.fromkeys(row.name for row in rows if _is_unmatched(row, kinds))
-    left_out = "".join(f" {name} is held against nothing: most queries {UNMATCHED}." for name in unmatched)
+    left_out = "".join(f" {name} is compared with no row, because most queries {UNMATCHED}." for name in unmatched)
     named: dict[str, list[Row]] = {}
     for row in rows:
         if row.name not in unmatched:

@@ -113,16 +113,15 @@ class _Words:
         if made.kept is None or len(made.parts) > 1 or against is None:
             return ""
         if not made.trained:
-            return f"{self.name(at)} is {self.name(against)}, for nothing of the training is kept. {choice(made.kept)}."
+            return f"{self.name(at)} equals {self.name(against)}, because no trained weights are kept. {choice(made.kept)}."
         p = next((one.p for one in tested if (one.name, one.column) == (self.name(at), self.lines.metric)), None)
         p = self.p_values(against)[at] if p is None else p
         for_what = f"for {_duration(made.seconds)} of training"
         if p >= self.level:
-            return (
-                f"{self.name(at)} cannot be told from {self.name(against)}: {self._pair(at, against, p)}, {for_what}."
-            )
-        is_ahead = "is ahead of" if self.mean(at) > self.mean(against) else "is behind"
-        return f"{self.name(at)} {is_ahead} {self.name(against)}: {self._pair(at, against, p)}, {for_what}."
+            relation = "does not differ significantly from"
+        else:
+            relation = "is ahead of" if self.mean(at) > self.mean(against) else "is behind"
+        return f"{self.name(at)} {relation} {self.name(against)}: {self._pair(at, against, p)}, {for_what}."
 
     def on_use(self, use: int, simplest: int) -> str:
         """Return a sentence that recommends the row ``use`` and compares it with the simplest row."""
@@ -146,16 +145,13 @@ class _Words:
         mean = f"{100 * self.mean(highest):.1f}, {self._lead(highest, use, p_of[use])}"
         return (
             f"{self.name(highest)} has the highest, {mean}{cost}:"
-            f" {_queries(self.queries)} cannot tell that from chance, and {self.name(use)} is simpler."
+            f" not significant with {_queries(self.queries)}, and {self.name(use)} is simpler."
         )
 
     def on_bias(self) -> str:
         """Return a warning that the row was chosen by the same queries on which it is evaluated."""
         split = self.lines.measured.seeds[0][0][0].split
-        return (
-            f"The row is chosen by the {_queries(self.queries)} of {split} that it is measured with: others may give it a"
-            " little less."
-        )
+        return f"The row is chosen on the same {_queries(self.queries)} of {split}, so its score is slightly too optimistic."
 
     def _pair(self, at: int, against: int, p: float) -> str:
         """Return the means of two lines and their difference: ``NDCG@10 54.2 against 51.6, +2.6 (0.9 to 4.2, p < 0.01)``."""
@@ -167,7 +163,7 @@ class _Words:
         ids = self.lines.systems[against].evaluation.query_ids
         sides = (of_each_seed(self.lines.measured.seeds[one][0], self.lines.metric, ids) for one in (at, against))
         reach = interval(*sides)
-        shown = f"p < {self.level:g}" if p < self.level else f"p = {p:.2g}"
+        shown = f"p < {self.level:g}" if p < self.level else f"p = {p:.2g} after Holm's correction"
         low, high, difference = (
             round(100 * value, 1) + 0.0  # no -0.0
             for value in (reach.low, reach.high, self.mean(at) - self.mean(against))
@@ -188,13 +184,20 @@ def unmeasured(made: Mapping[str, Made], split: str) -> Recommendation:
     joined = [row for row, one in made.items() if len(one.parts) > 1]
     last = (joined or list(made))[-1]
     use = next(row for row, one in made.items() if one.parts == made[last].parts)
-    choices = list({choice(one.kept): one.kept for one in made.values() if one.kept is not None}.values())
+    choices: dict[str, str] = {}  # each choice -> the first row that has it
+    for row, one in made.items():
+        if one.kept is not None:
+            choices.setdefault(choice(one.kept), row)
     sentences = [f"No query is judged for the split {split} (data.splits.{split}), so no row is measured."]
-    if any(kept["by"] == HELD_OUT for kept in choices):
-        sentences.append("What is kept of training was chosen by a proxy, which passage a sentence was cut out of.")
-    sentences += [f"{choice(kept)}." for kept in choices]
+    if any(one.kept is not None and one.kept["by"] == HELD_OUT for one in made.values()):
+        sentences.append("Weights are chosen by a proxy: to find the passage from which a sentence was cut.")
+    sentences += [f"{row}: {words}." for words, row in choices.items()]
     cost = f", after {_duration(made[use].seconds)} of training" if made[use].trained else ""
-    why = ": BM25 and a retriever joined nearly always find more than either" if len(made[use].parts) > 1 else ""
+    why = (
+        ": the fusion of BM25 and a retriever nearly always ranks better than either"
+        if len(made[use].parts) > 1
+        else ""
+    )
     return Recommendation(use, " ".join([*sentences, f"Use {use}{cost}{why}."]))
 
 

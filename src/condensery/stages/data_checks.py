@@ -87,7 +87,10 @@ def dev_queries(config: Any, corpus: Artifact) -> Fault:
     """Report that there are no dev queries, which alone are to choose."""
     if config.by != "dev" or "dev" in Collection(corpus.path).splits:
         return None
-    return "by", "dev, but there are no dev queries, so nothing that is trained could be chosen; set data.splits.dev"
+    return "by", (
+        "dev, but there are no dev queries, so nothing that is trained could be chosen; set data.splits.dev, or judge ten"
+        " queries for train, of which one is then held out"
+    )
 
 
 def answers(config: Any, corpus: Artifact) -> Fault:

@@ -85,7 +85,10 @@ class Judgements:
     def _check_positives(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> None:
         positive = rows[:, 2] > 0
         if not positive.any():
-            raise UserError(f"{self.places.path(0)}: no judgement of the split {self.split} has a grade above 0")
+            raise UserError(
+                f"{self.places.path(0)}: no judgement of the split {self.split} has a grade above 0; judge a passage as"
+                f" relevant, or leave the split out: data.splits.{self.split}=null"
+            )
         without = ~np.isin(rows[:, 0], rows[positive, 0])
         if without.any():
             count = len(np.unique(rows[without, 0]))

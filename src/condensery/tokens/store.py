@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from io import BufferedWriter
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -82,13 +83,13 @@ class TokenStore:
         return self.tokens[self.starts[index] : self.starts[index + 1]]
 
     def sentence_spans(self, index: int) -> list[tuple[int, int]]:
-        """Return (start, tokens) of each sentence of one text; an empty list if no sentences were recorded."""
+        """Return (start, tokens) of each sentence of one text; an empty list without tokens or recorded sentences."""
         if self.sentences is None:
             return []
         first, last = int(self.starts[index]), int(self.starts[index + 1])
         a, b = np.searchsorted(self.sentences, [first, last])
         starts = self.sentences[a:b].tolist()
-        return [(start, end - start) for start, end in zip(starts, [*starts[1:], last], strict=True)]
+        return [(start, end - start) for start, end in pairwise([*starts, last])]
 
     def share_of(self, token: int) -> float:
         """Return the share of one id among all tokens, from 0 to 1; 0 for an empty store. Reads the store in blocks."""

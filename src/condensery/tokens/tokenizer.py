@@ -36,7 +36,10 @@ ALL_ACCENTS = r"\p{Mn}+"
 # A run of letters without spaces, as in Thai and Burmese. WordPiece turns a word of more than 100 characters into [UNK],
 # so a run is cut before it reaches this length. As in BERT, runs of Latin letters are not cut: one of this length is no word.
 LONG_RUN = r"[\p{L}\p{M}&&[^\p{Latin}]][\p{L}\p{M}\p{N}]{79,99}(?!\p{M})"
+MODULES = "modules.json"  # the file in which sentence-transformers names the folder of each module
 ROUTER = "router_config.json"  # the file in which sentence-transformers names the folders of two towers
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
+BROKEN = "its SentencePiece model, such as spiece.model, is broken"
 _BATCH = 1024
 
 
@@ -55,6 +58,8 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
         tokenizer = _read(str(folder) if local else text, local)
     except Exception as error:  # missing files, broken JSON, no network: the library raises a dozen types
         reason = of_sentencepiece(error) or " ".join(str(error).split())[:200]
+        if local and reason == BROKEN and not [*folder.glob("*.model")]:
+            reason = "there is no tokenizer.json; save the model's own tokenizer there"
         if local:
             raise UserError(f"tokenizer {text!r}: no tokenizer in this folder can be read ({reason})") from None
         raise UserError(
@@ -97,7 +102,7 @@ def of_sentencepiece(error: Exception) -> str:
         return ""
     if find_spec("sentencepiece") is None:
         return "it is a SentencePiece model, such as spiece.model: pip install sentencepiece"
-    return "its SentencePiece model, such as spiece.model, is broken"
+    return BROKEN
 
 
 def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", what: str) -> None:
@@ -127,13 +132,17 @@ def number_of_words(tokenizer: "PreTrainedTokenizerBase") -> int:
 def _read(name: str, local: bool) -> Any:
     """Read a tokenizer. A folder with only BERT's ``vocab.txt`` gives a BERT tokenizer, cased if the file has capitals.
 
-    For a sentence-transformers folder with two towers in subfolders, the tokenizer of passages is read.
+    If sentence-transformers wrote the tokenizer into a subfolder, as it did formerly, it is read there. Of two towers in
+    subfolders, the tokenizer of passages is read.
     """
     from transformers import AutoTokenizer, BertTokenizer
 
     folder = Path(name)
     if local and (folder / ROUTER).is_file() and not (folder / "tokenizer_config.json").is_file():
         folder = folder / read_json(folder / ROUTER)["structure"]["document"][0]
+        name = str(folder)
+    elif local and (folder / MODULES).is_file() and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+        folder = folder / read_json(folder / MODULES)[0]["path"]
         name = str(folder)
     described = any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json", "config.json"))
     if local and not described and (folder / "vocab.txt").is_file():

@@ -1,5 +1,6 @@
 """The metadata in a checkpoint's folder: ``condensery.json``, or sentence-transformers' files. Imports no torch."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ from condensery.system.files import read_json
 
 ABOUT = "condensery.json"
 QUERY_ENCODER = "query_encoder"  # the folder of the query encoder, if the towers are separate
+FAMILY_NAMES = (  # transformers' model_type of the families in ``models/families.py``, which imports torch
+    *("bert", "roberta", "xlm-roberta", "camembert", "electra", "mpnet", "distilbert", "modernbert"),
+)
 _LONGEST = 1 << 20  # tokens; far more than any model can read
 _KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # name -> test of a value, and its description in messages
     "pooling": (lambda value: value in tuple(POOLED), f"one of {', '.join(POOLED)}"),
@@ -146,6 +150,26 @@ def longest_inputs(folder: Path) -> tuple[int, int] | None:
     passages, queries = saved_towers(folder)
     query, passage = (longest_input(tower.folder) for tower in (queries or passages, passages))
     return None if query is None or passage is None else (query, passage)
+
+
+def check_files(folder: Path) -> None:
+    """Check that a retriever's folder has a config of a supported family, and weights. The weights are not read.
+
+    Raises:
+        UserError: a file is missing, the family is unknown, or sentence-transformers would compute vectors in a way that
+            this project does not support.
+    """
+    families = ", ".join(FAMILY_NAMES)
+    for tower in filter(None, saved_towers(folder)):
+        config = tower.folder / "config.json"
+        if not config.is_file():
+            raise UserError(f"{config}: no such file; give a folder with a checkpoint as transformers saves it")
+        about = read_json(config)
+        family = about.get("model_type", "bert") if isinstance(about, dict) else "bert"
+        if family not in FAMILY_NAMES:
+            raise UserError(f"{config}: model_type is {json.dumps(family)[:40]}; use one of the families {families}")
+        if not [*tower.folder.glob("*.safetensors"), *tower.folder.glob("*.bin")]:
+            raise UserError(f"{tower.folder}: neither model.safetensors nor pytorch_model.bin; the weights are missing")
 
 
 def made_for_search(folder: Path) -> str | None:

@@ -1,5 +1,6 @@
 """The sentence-transformers files of a retriever: written into saved folders, and read from folders of other origin."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -13,6 +14,10 @@ MODULES = "modules.json"
 ROUTER = "router_config.json"
 POOLING = "1_Pooling"
 TRANSFORMER = "sentence_bert_config.json"
+_TRANSFORMERS = (  # the names by which older versions of the library wrote this file
+    TRANSFORMER,
+    *(f"sentence_{kind}_config.json" for kind in ("roberta", "distilbert", "camembert", "xlm-roberta")),
+)
 ABOUT = "config_sentence_transformers.json"
 _LIBRARY = "sentence_transformers."
 _ROUTERS = ("Router", "Asym")  # the module's name, and its former name
@@ -197,6 +202,7 @@ def read_modules(folder: Path, route: Route = "document") -> SavedModules:
             head.append(SavedDense(path, _dense(path / "config.json")))
         elif kind == "Transformer" and pooling is None:
             encoder = path
+            _check_case(path)
         elif kind != "Dropout" or pooling is None:  # training has its own dropout
             raise _other(folder / MODULES, f"a module {kind[:40]!r} is not supported at this place")
     cosine, cut = _by_cosine(about, folder / ABOUT), _cut(about, folder / ABOUT)
@@ -252,11 +258,29 @@ def dense_weights(folder: Path) -> Path:
 
 def longest_input(folder: Path) -> int | None:
     """Return the length, in tokens, to which sentence-transformers truncates inputs; None if the files do not name it."""
-    for file, key in ((folder / TRANSFORMER, "max_seq_length"), (folder / "tokenizer_config.json", "model_max_length")):
+    for file, key in ((_transformer(folder), "max_seq_length"), (folder / "tokenizer_config.json", "model_max_length")):
         length = _expected(file, dict).get(key) if file.exists() else None
         if type(length) is int and 2 < length < 1 << 20:  # a tokenizer without limit has a huge number here
             return length
     return None
+
+
+def _transformer(folder: Path) -> Path:
+    """Return the file of the settings of a module ``Transformer``; it may be missing."""
+    return next((folder / name for name in _TRANSFORMERS if (folder / name).exists()), folder / TRANSFORMER)
+
+
+def _check_case(folder: Path) -> None:
+    """Raise ``UserError`` if sentence-transformers makes texts lower case that the tokenizer of the folder would not."""
+    file, fast = _transformer(folder), folder / "tokenizer.json"
+    if not file.exists() or not _expected(file, dict).get("do_lower_case") or not fast.exists():
+        return
+    normaliser = json.dumps(_expected(fast, dict).get("normalizer"))
+    if '"lowercase": true' not in normaliser and '"Lowercase"' not in normaliser:
+        raise UserError(
+            f"{file}: do_lower_case is true, but {fast} keeps capitals; load the model with sentence-transformers and save it"
+            " again, which writes a tokenizer that makes them small"
+        )
 
 
 def _kind(module: Any) -> str:

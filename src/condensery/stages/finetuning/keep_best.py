@@ -13,6 +13,9 @@ from condensery.stages.finetuning.config import KeepBestConfig
 from condensery.stages.finetuning.sample import DEV, LEFT_OUT, judge_of
 from condensery.system.files import write_json
 
+KEPT_START = "the initial weights are kept"
+OF_DEV = "judge some (qrels/dev.tsv, or at least ten in qrels/train.tsv)"
+OF_HELD_OUT = f"only a passage of several sentences has such a query; {DEV} (qrels/dev.tsv) serve as well"
 FEW = 30  # with fewer queries than this the choice is unreliable
 
 
@@ -24,8 +27,9 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     start = load_retriever(context.input("start"))
     judge = judge_of(config, context, context.input("start"), start, config.add_left_out_queries)
     if judge is None:
-        wanted = DEV if config.by == "dev" or config.queries is None else HELD_OUT
-        print(f"[{context.stage_name}] there are no {wanted} to choose by: the start is kept", flush=True)
+        by_dev = config.by == "dev" or config.queries is None
+        wanted, remedy = (DEV, OF_DEV) if by_dev else (HELD_OUT, OF_HELD_OUT)
+        print(f"[{context.stage_name}] there are no {wanted} to choose by: {KEPT_START}; {remedy}", flush=True)
         save_retriever(start, context.folder, context.input("start"))
         nothing = {"by": None, "queries": 0, "kept": "start", "share": 0.0}
         write_json(context.folder / "kept.json", {**nothing, "values": []})
@@ -62,7 +66,8 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     chosen["worse_on_dev"] = worse_on_dev
     values = [{"of": of, "share": part, "MRR@10": means[of, part], "by": of_each[of, part]} for of, part in means]
     write_json(context.folder / "kept.json", {**chosen, "values": values})
-    print(f"[{context.stage_name}] {choice({**chosen, 'values': values})}", flush=True)
+    fused = f"each fused with BM25 at a weight of {config.bm25_weight:g}: " if config.bm25_weight else ""
+    print(f"[{context.stage_name}] {fused}{choice({**chosen, 'values': values})}", flush=True)
     if queries < FEW:
-        print(f"[{context.stage_name}] so few queries can hardly choose", flush=True)
+        print(f"[{context.stage_name}] with so few queries, the choice is mostly chance", flush=True)
     return {**chosen, "MRR@10 of the start": means["start", 0.0], "MRR@10": means[name, share]}

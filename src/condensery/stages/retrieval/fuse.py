@@ -46,9 +46,10 @@ def _choose(config: FuseConfig, label: str, index: FusedIndex, collection: Colle
     there = config.split in collection.description["splits"]
     queries = collection.questions(config.split) if there else np.empty(0, np.int64)
     if len(queries) < config.least_queries:
+        few = f"only {len(queries)} {config.split} queries" if len(queries) else f"no {config.split} queries"
         print(
-            f"[{label}] the collection {collection.name} has {len(queries) or 'no'} {config.split} queries to choose weights"
-            f" by: they are {_named(index.weights, config)}; stages.{label}.weights sets others",
+            f"[{label}] the collection {collection.name} has {few} to choose weights by,"
+            f" so they are {_named(index.weights, config)}; stages.{label}.weights sets others",
             flush=True,
         )
         return None

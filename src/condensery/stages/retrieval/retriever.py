@@ -17,7 +17,14 @@ def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
     """
     folder = checkpoint_folder(str(config.folder), config.revision)
     model, lengths = load_any_retriever(folder, config.vector_options())
-    query_length, passage_length = config.query_length or lengths[0], config.passage_length or lengths[1]
+    most = (
+        model.query.longest,
+        model.passage.longest,
+    )  # a longer max_seq_length is cut to these by sentence-transformers too
+    query_length, passage_length = (
+        given or (own and min(own, positions))
+        for given, own, positions in zip((config.query_length, config.passage_length), lengths, most, strict=True)
+    )
     if query_length is None or passage_length is None:
         raise UserError(
             f"stages.{context.stage_name}: {config.folder} does not say its lengths; set"

@@ -79,7 +79,12 @@ class TextSource(FolderSource):
                     " their passages would have the same ids; rename one"
                 )
         if not files:
-            raise UserError(f"{self.folder}: no text files here ({', '.join('*' + ending for ending in ENDINGS)})")
+            others = {"corpus.jsonl": "beir", "documents.jsonl": "documents", "collection.tsv": "msmarco"}
+            hints = (
+                f"; data={kind} reads its {name}" for name, kind in others.items() if [*self.folder.glob(f"{name}*")]
+            )
+            texts = ", ".join("*" + ending for ending in ENDINGS)
+            raise UserError(f"{self.folder}: no text files here ({texts}){next(hints, '')}")
 
 
 def _is_unspaced(path: Path) -> bool:
