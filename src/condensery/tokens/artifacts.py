@@ -133,7 +133,9 @@ def unknown_words(stores: Mapping[str, TokenStore], unknown: int) -> dict[str, l
         share = store.share_of(unknown)
         if share > MOST_UNKNOWN:
             message = f"{share:.0%} of the {store.token_count:,} tokens of {name} are unknown to the tokenizer ([UNK])"
-            warnings.append(f"{message}; is it one for this language, writing and punctuation? (backbone.tokenizer)")
+            warnings.append(
+                f"{message}; is it one for this language, writing and punctuation? (backbone.name, backbone.tokenizer)"
+            )
     return {"warnings": warnings} if warnings else {}
 
 

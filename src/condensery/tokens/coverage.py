@@ -41,14 +41,15 @@ class Coverage:
             key = (
                 "set stage.tokenizer.vocab_size higher"
                 if trained
-                else "is it one for this language? (backbone.tokenizer)"
+                else "is it one for this language? (backbone.name, backbone.tokenizer)"
             )
             lines.append(f"{self.unknown:.1%} of the tokens of the texts are unknown to the tokenizer ([UNK]); {key}")
         if self.merged > MOST_MERGED:
             key = (
                 "set stage.tokenizer.strip_accents=false to keep accents and other marks"
                 if trained
-                else "it may drop marks that are letters in this language; take another (backbone.tokenizer)"
+                else "it may drop marks that are letters in this language; take another model (backbone.name,"
+                " backbone.tokenizer)"
             )
             message = f"{self.merged:.1%} of the words of the texts get the token ids of another word"
             lines.append(f"{message} (as {' and '.join(self.examples)}); {key}")
