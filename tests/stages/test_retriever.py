@@ -96,6 +96,8 @@ def test_what_no_retriever_can_be_loaded_from_is_said_before_the_run(
     with pytest.raises(UserError) as raised:
         config_of(checkpoint).identity()
     names(str(raised.value), str(checkpoint), *words)
+    with pytest.raises(UserError, match=words[0]):
+        config_of(checkpoint).input_error({})
 
 
 def test_an_encoder_without_its_config_is_said_before_the_run(checkpoint: Path, tmp_path: Path) -> None:

@@ -862,6 +862,8 @@ class RetrieverConfig(VectorConfig, StageConfig):
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Report a length that neither the config nor the checkpoint gives."""
         folder, given = expanded(self.folder), (self.query_length, self.passage_length)
+        if folder.is_dir():
+            check_files(folder)  # another family is the greater fault
         if None in given and described(folder) and longest_inputs(folder) is None:
             key = ("query_length", "passage_length")[given.index(None)]
             return key, f"{self.folder} does not say how many tokens it reads; set query_length and passage_length"
