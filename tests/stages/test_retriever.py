@@ -79,7 +79,7 @@ def test_lengths_that_nobody_gives_are_said_before_the_run(checkpoint: Path) -> 
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda folder: (folder / "config.json").unlink(), ["config.json: no such file"]),
+        (lambda folder: (folder / "config.json").rename(folder / "modules.json"), ["modules.json: not as"]),
         (lambda folder: (folder / "model.safetensors").unlink(), ["neither model.safetensors nor pytorch_model.bin"]),
         (
             lambda folder: write_json(folder / "config.json", {"model_type": "t5"}),
@@ -96,6 +96,15 @@ def test_what_no_retriever_can_be_loaded_from_is_said_before_the_run(
     with pytest.raises(UserError) as raised:
         config_of(checkpoint).identity()
     names(str(raised.value), str(checkpoint), *words)
+    with pytest.raises(UserError, match=words[0]):
+        config_of(checkpoint).input_error({})
+
+
+def test_an_encoder_without_its_config_is_said_before_the_run(checkpoint: Path, tmp_path: Path) -> None:
+    old = as_formerly(checkpoint, tmp_path / "old", "sentence_bert_config.json", max_seq_length=24)
+    (old / "0_Transformer" / "config.json").unlink()
+    with pytest.raises(UserError, match=r"0_Transformer/config\.json: no such file; give a folder with a checkpoint"):
+        config_of(old).identity()
 
 
 def test_the_families_that_are_checked_before_the_run_are_those_that_can_be_loaded() -> None:

@@ -152,14 +152,23 @@ def longest_inputs(folder: Path) -> tuple[int, int] | None:
     return None if query is None or passage is None else (query, passage)
 
 
+def described(folder: Path) -> bool:
+    """Return whether a folder has a file that describes a model: of this project, sentence-transformers or transformers."""
+    return any((folder / name).is_file() for name in (ABOUT, MODULES, "config.json"))
+
+
 def check_files(folder: Path) -> None:
     """Check that a retriever's folder has a config of a supported family, and weights. The weights are not read.
+
+    A folder without any description of a model is left to the stage that loads it.
 
     Raises:
         UserError: a file is missing, the family is unknown, or sentence-transformers would compute vectors in a way that
             this project does not support.
     """
     families = ", ".join(FAMILY_NAMES)
+    if not described(folder):
+        return
     for tower in filter(None, saved_towers(folder)):
         config = tower.folder / "config.json"
         if not config.is_file():

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from condensery.errors import UserError
 from condensery.evaluation.names import split_metric
-from condensery.models.checkpoints.metadata import check_files, longest_inputs
+from condensery.models.checkpoints.metadata import check_files, described, longest_inputs
 from condensery.models.flops import Step
 from condensery.models.vectors import Pooling, VectorConfig
 from condensery.ranges import Count, CountOrZero, Finite, Positive, PositiveShare, Share, Weight, no_room
@@ -862,7 +862,9 @@ class RetrieverConfig(VectorConfig, StageConfig):
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Report a length that neither the config nor the checkpoint gives."""
         folder, given = expanded(self.folder), (self.query_length, self.passage_length)
-        if None in given and folder.is_dir() and longest_inputs(folder) is None:
+        if folder.is_dir():
+            check_files(folder)  # another family is the greater fault
+        if None in given and described(folder) and longest_inputs(folder) is None:
             key = ("query_length", "passage_length")[given.index(None)]
             return key, f"{self.folder} does not say how many tokens it reads; set query_length and passage_length"
         return None
