@@ -17,10 +17,8 @@ def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
     """
     folder = checkpoint_folder(str(config.folder), config.revision)
     model, lengths = load_any_retriever(folder, config.vector_options())
-    most = (
-        model.query.longest,
-        model.passage.longest,
-    )  # a longer max_seq_length is cut to these by sentence-transformers too
+    # sentence-transformers, too, cuts a longer max_seq_length to the number of positions
+    most = (model.query.longest, model.passage.longest)
     query_length, passage_length = (
         given or (own and min(own, positions))
         for given, own, positions in zip((config.query_length, config.passage_length), lengths, most, strict=True)
