@@ -15,17 +15,19 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "rows.md"
 HEAD = """# Every row of the papers' tables
 
 Each row below has a recipe that measures it, or a reason why there is none. {counts}
+Where a recipe measures a row in part, the row says what is missing.
 `make conf` writes this page from the files in `src/condensery/reporting/published/`, so change it there.
 
 A recipe trains on your files. The numbers of its row and of the paper differ for the reasons in
 [differences from the papers](deviations.md). None of these recipes has been run at full size yet. What a command will cost
 is shown if you add `dry_run=true`.
 
-- `DIR` is the folder with the files of the collection; the head of the recipe names them. For BEIR it has a folder for each
-  data set.
+- `DIR` is the folder with the files of the collection; the head of the recipe names them. BEIR is read from `data/beir`, with
+  a folder for each data set, or downloaded by name.
 - `STSB` is the folder with the files of STS-b.
-- `FOLDER` is a checkpoint: for ICT an artifact of `experiment=ict_wikipedia`, and for BEIR a trained retriever, such as
-  `round2` of `experiment=cocondenser_msmarco`, or `queries_round2` of `experiment=query_as_context_msmarco`.
+- `FOLDER` is a checkpoint: for ICT an artifact of `experiment=ict_wikipedia`, and for BEIR a trained retriever. The four rows
+  of Q's table 2 are `spans_round2` and `queries_round2` of `experiment=query_as_context_msmarco`, and `round2` and
+  `queries_round2` of `experiment=query_as_context_cotmae_msmarco`, in this order.
 """
 
 
@@ -50,6 +52,8 @@ def _section(number: str, table: PublishedTable) -> str:
         recipes = [
             f"{_link(command)}: {escape_markdown(own[row])}" for command, own in table.measured.items() if row in own
         ]
+        if row in table.in_part:
+            recipes.append(f"not measured: {escape_markdown(table.in_part[row])}")
         said = "<br>".join(recipes) or f"none: {escape_markdown(table.not_measured[row])}"
         lines.append(f"| {escape_markdown(row)} | {said.replace('|', '&#124;')} |")
     return "\n".join([*lines, ""])

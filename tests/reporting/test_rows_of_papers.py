@@ -98,6 +98,24 @@ def test_a_table_says_of_each_published_row_how_it_is_measured(name: str) -> Non
         assert origin.removeprefix("not measured: ").split(" or ")[0].replace("*", "\\*") in text.replace("\\_", "_")
 
 
+def test_a_command_of_another_collection_does_not_measure_a_row() -> None:
+    for name, row in (("nq", "ANCE"), ("nq", "DPR-PAQ, BERT-large"), ("triviaqa", "ANCE")):
+        table = from_nothing(name)
+        origin = table.origins[table.names.index(row)]
+        assert origin.startswith("not measured: "), (name, row)
+        assert "its recipe is of MS MARCO" in origin
+    table = from_nothing("msmarco")
+    assert table.origins[table.names.index("ANCE")].startswith("python run.py -m experiment=ance_msmarco ")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_what_a_recipe_leaves_out_of_a_row_is_on_the_page(name: str) -> None:
+    table = TABLES[name]
+    by_recipe = {row for own in table.measured.values() for row in own}
+    assert table.in_part.keys() <= by_recipe, "a row without a recipe has its reason in `not_measured`"
+    assert all(f"<br>not measured: {missing} |" in PAGE["page"]() for missing in table.in_part.values())
+
+
 def measured_rows() -> list[Row]:
     kinds = {"test": "3f", "dl19": "4a"}
     metrics = {"MRR@10": 0.3, "Recall@50": 0.5, "Recall@1000": 0.9, "NDCG@10": 0.6, "Hit@20": 0.6, "Hit@5": 0.4}

@@ -40,7 +40,7 @@ def info_nce(
         positive: (q,) the row of each query's positive in ``passages``.
         known: (q, p) bool, True where a passage of the batch is known to be relevant to the query. If it is not the query's
             positive, it is left out of the softmax. None = no passage is left out, as in the papers' code.
-        temperature: divisor of the inner products (Wu et al. 2023, eq. 5).
+        temperature: divisor of the inner products (Wu et al. 2023, eq. 12).
 
     Returns:
         the mean of the loss over the queries, a scalar.

@@ -114,13 +114,11 @@ def _add_published(table: Table, layout: TableLayout, studies: Sequence[str]) ->
 
 
 def _how_measured(rows: Sequence[PublishedRow], studies: Sequence[str]) -> str:
-    """Return the commands that measure a published line; if there are none, the reasons why."""
+    """Return the commands that measure a published line; if there are none of ``studies``, the reasons why, where known."""
     commands = dict.fromkeys(command for row in rows for command in row.commands)
     own = [one for one in commands if {name.replace("/", "-") for name in RECIPE.findall(one)} & {*studies}]
-    if commands:
-        return " or ".join(own or commands)
     reasons = "; ".join(dict.fromkeys(row.reason for row in rows if row.reason))
-    return f"{NOT_MEASURED}: {reasons}" if reasons else ""
+    return f"{NOT_MEASURED}: {reasons}" if reasons and not own else " or ".join(own or commands)
 
 
 def _origins(table: Table) -> list[str]:

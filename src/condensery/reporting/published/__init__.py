@@ -56,6 +56,7 @@ class PublishedTable(_Closed):
         rows: class -> row -> the printed number in each column, or ``None`` if nothing is printed.
         measured: command -> the rows of this table that it measures -> the corresponding row of the command's own table.
         not_measured: row -> the reason why no recipe measures it.
+        in_part: row with a recipe -> which of its columns no recipe measures, and why.
     """
 
     caption: str
@@ -65,6 +66,7 @@ class PublishedTable(_Closed):
     rows: dict[str, dict[str, list[Decimal | None]]]
     measured: dict[str, dict[str, str]] = {}
     not_measured: dict[str, str] = {}
+    in_part: dict[str, str] = {}
     notes: list[str] = []
 
     def by_row(self) -> dict[str, list[Decimal | None]]:
@@ -116,7 +118,7 @@ class PublishedRow:
         number: number of the table.
         values: column key -> number, in the form that tables show.
         commands: commands that measure the row here.
-        reason: why there are none.
+        reason: why there are none, or none for some of its columns.
     """
 
     paper: Paper
@@ -157,8 +159,7 @@ _Loader.add_constructor(NULL, lambda loader, node: None)
 @cache
 def papers() -> dict[str, Paper]:
     """Return key -> paper, for all papers of the package."""
-    all_papers = [read_paper(path) for path in sorted(FOLDER.glob("*.yaml"))]
-    return {paper.key: paper for paper in all_papers}
+    return {paper.key: paper for paper in map(read_paper, sorted(FOLDER.glob("*.yaml")))}
 
 
 def find(reference: str) -> PublishedRow:
@@ -177,4 +178,5 @@ def find(reference: str) -> PublishedRow:
     if row not in rows:
         raise UserError(f"{reference!r}: table {number} of {key} has no row {row!r}{close_to(row, rows)}")
     commands = tuple(command for command, own in table.measured.items() if row in own)
-    return PublishedRow(paper, number, table, table.shown(row), commands, table.not_measured.get(row, ""))
+    reason = (table.not_measured | table.in_part).get(row, "")
+    return PublishedRow(paper, number, table, table.shown(row), commands, reason)
