@@ -51,6 +51,8 @@ def test_a_command_names_a_recipe_and_its_rows(command: str) -> None:
     )
     assert words[:2] == ["python", "run.py"]
     assert bool(swept) == ("-m" in words), "a sweep needs -m"
+    if " backbone.name=" in command:
+        assert recipe["backbone"]["tokenizer"] == "${backbone.name}", "each checkpoint with its own tokenizer"
     rows = {row for table in TABLES.values() for row in table.measured.get(command, {}).values()}
     shown = {label for label, stage in recipe["table"]["rows"].items() if stage}
     assert rows <= shown, f"{name} has the rows {sorted(shown)}"
