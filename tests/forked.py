@@ -56,8 +56,7 @@ def peak_memory(work: Callable[[], object]) -> int:
 
 
 def _write_peak(work: Callable[[], object], file: str) -> None:
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # a collection would copy all memory that is shared with the parent
     Path(file).write_text(str(_traced(work)))
 
 

@@ -3,6 +3,7 @@
 from functools import cache
 from pathlib import Path
 
+from compositions import composed_once
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from table_data import data
@@ -18,7 +19,7 @@ NAMES = sorted(path.stem for path in (CONF / "table").glob("*.yaml") if path.ste
 @cache
 def config_of(name: str) -> TableConfig:
     """The table as it is chosen with ``table=NAME``."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with composed_once(), initialize_config_dir(str(CONF), version_base="1.3"):
         found = OmegaConf.to_container(compose("config", [f"table={name}"]).table, resolve=True)
     return TableConfig.model_validate(found)
 

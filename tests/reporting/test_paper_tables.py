@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from shipped_tables import NAMES, config_of
+from omegaconf import OmegaConf
+from shipped_tables import CONF, NAMES, config_of
 from small_recipes import SIZES, Checkpoints, few, models, small_checkpoints
 from small_runs import (
     MODEL,
@@ -30,7 +31,7 @@ from condensery.reporting.results import Row
 from condensery.reporting.table import MISSING
 
 TEXT = some_text(documents=24, seed=5)
-MEASURABLE = [name for name in NAMES if config_of(name).command]
+COMMANDS = {name: OmegaConf.load(CONF / "table" / f"{name}.yaml").get("command") for name in NAMES}
 OTHER_COMMANDS = {  # that a table's file names beside the one it prints
     "rocketqa_comparison": (
         "python run.py experiment=rocketqa_msmarco data.root=DIR; "
@@ -43,7 +44,7 @@ OWN = {
     "abs_msmarco": ["stage.finetune.train_queries=14"],
     "ablation/rocketqa_comparison": ["data.unlabelled_queries=10"],
 }
-RUNS = [(name, str(config_of(name).command)) for name in MEASURABLE] + list(OTHER_COMMANDS.items())
+RUNS = [(name, command) for name, command in COMMANDS.items() if command] + list(OTHER_COMMANDS.items())
 
 
 @dataclass(frozen=True)
