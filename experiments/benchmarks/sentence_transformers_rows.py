@@ -296,6 +296,7 @@ def train(model: Any, rows: Any, prompts: dict[str, str], wanted: dict[str, Any]
 
 def make(wanted: dict[str, Any]) -> dict[str, Any]:
     """Write the checkpoint and the file beside it; what that says."""
+    import sentence_transformers.trainer  # noqa: F401 - imported here, so that the budget is for training alone
     from datasets import Dataset
 
     out: Path = wanted["out"]
