@@ -67,6 +67,17 @@ def not_encoded(split: str, field: str, indexes: Sequence[StageConfig]) -> tuple
     return None
 
 
+class OneSplitConfig(StageConfig):
+    """Shared key of the stages whose index has rankings of one split's queries alone (rerank, read_run)."""
+
+    split: Split
+
+
+def only_split(config: StageConfig) -> str | None:
+    """Return the only split whose queries an index has rankings for; None for an index that searches for any query."""
+    return config.split if isinstance(config, OneSplitConfig) else None
+
+
 def check_folder(name: str | None, key: str) -> None:
     """Check that a folder exists, if ``name`` can only be a folder and not a hub name.
 
