@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
 from condensery.ranges import Count
 from condensery.stages.base import FromRecipe, Input, Operational, StageConfig
-from condensery.stages.checks import check_folder
+from condensery.stages.checks import check_folder, model_folder
 from condensery.stages.registry import stage
 from condensery.stages.workload import Read, Sizes, Work, known, over, product, total
-from condensery.system.files import expanded
 from condensery.text.config import DataConfig
 from condensery.text.hashes import content_hashes
 from condensery.text.sizes import CHARACTERS, HELD_OUT_SHARE, CollectionSizes
@@ -123,16 +121,14 @@ class TokenizerConfig(StageConfig):
         """Return the sizes with the actual size of the vocabulary."""
         return replace(expected, vocabulary=metrics["size"])
 
-    def _folder(self) -> Path | None:
-        folder = expanded(self.name) if self.name else None
-        return folder if folder is not None and folder.is_dir() else None
-
     def by_content(self) -> set[str]:
         """Return the key ``name`` where it names a folder, and ``strip_accents`` where a tokenizer is named.
 
         ``strip_accents`` was added later and does not change a named tokenizer, so older ids stay valid.
         """
-        return ({"name"} if self._folder() else set()) | ({"strip_accents"} if self.name is not None else set())
+        return ({"name"} if model_folder(self.name) else set()) | (
+            {"strip_accents"} if self.name is not None else set()
+        )
 
     def identity(self) -> list[str]:
         """Return the content hashes of a tokenizer in a folder, so that the place of the folder does not matter.
@@ -141,7 +137,7 @@ class TokenizerConfig(StageConfig):
             UserError: the folder does not exist.
         """
         check_folder(self.name, "backbone.tokenizer")
-        folder = self._folder()
+        folder = model_folder(self.name)
         if folder is None:
             return []
         return content_hashes(sorted(path for path in folder.iterdir() if path.suffix in {".json", ".txt", ".model"}))

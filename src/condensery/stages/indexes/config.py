@@ -19,14 +19,7 @@ from condensery.text.languages import check_language
 BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "binary": 0.125}  # bytes per vector dimension on disk
 
 
-@stage(
-    "encode",
-    "encode:encode",
-    version=1,
-    makes="index",
-    adapts="model",
-    together="several_shards",
-)
+@stage("encode", "encode:encode", version=1, makes="index", adapts="model", together="several_shards")
 class EncodeConfig(StageConfig):
     """Encode all passages and queries of a collection, with the input lengths of the retriever's training.
 

@@ -11,12 +11,11 @@ from pydantic import model_validator
 from condensery.models.flops import T5_BASE, EncoderSize, Step
 from condensery.ranges import Count, CountOrZero, Positive, PositiveShare
 from condensery.stages.base import Input, Operational, Precision, Seed, StageConfig
-from condensery.stages.checks import Split, check_checkpoint, missing_split
+from condensery.stages.checks import Split, content_of_model, missing_split, model_folder
 from condensery.stages.registry import stage
 from condensery.stages.training_config import OptimisedStageConfig
 from condensery.stages.warm_start.config import other_dimensions
 from condensery.stages.workload import QUESTION, Read, Sizes, Work, known, product
-from condensery.system.files import expanded
 from condensery.system.inputs import look
 from condensery.text.hashes import content_hashes
 
@@ -124,13 +123,9 @@ class GenerateQueriesConfig(QueryStageConfig):
         step = Step(generator, rows, length, 8192, trained=False, precision=self.precision)
         return Work(sizes, 1, step, seconds=1e-4 * texts.passages, disk=60.0 * number * texts.passages)
 
-    def _folder(self) -> Path | None:
-        folder = expanded(self.model) if self.model else None
-        return folder if folder is not None and folder.is_dir() else None
-
     def by_content(self) -> set[str]:
         """Return the key ``model`` where it names a folder, whose content enters the id instead of its path."""
-        return {"model"} if self._folder() else set()
+        return {"model"} if model_folder(self.model) else set()
 
     def identity(self) -> list[str]:
         """Return the content hashes of a model in a folder, so that the place of the folder does not matter.
@@ -138,9 +133,7 @@ class GenerateQueriesConfig(QueryStageConfig):
         Raises:
             UserError: the folder does not exist, or holds no checkpoint.
         """
-        check_checkpoint(self.model, "stage.generate_queries.model")
-        folder = self._folder()
-        return content_hashes(sorted(path for path in folder.iterdir() if path.is_file())) if folder else []
+        return content_of_model(self.model, "stage.generate_queries.model")
 
 
 @stage("read_queries", "read_queries:read_queries", version=1, makes="queries")
@@ -230,14 +223,9 @@ class GeneratorConfig(OptimisedStageConfig):
             step = Step(sizes.encoder, rows, length, self.budget, predicted=predicted, precision=self.precision)
         return self.training(sizes, step, pairs)
 
-    def folder(self) -> Path | None:
-        """Return the folder of the initial model, or None if ``model`` is a hub name or null."""
-        folder = expanded(self.model) if self.model else None
-        return folder if folder is not None and folder.is_dir() else None
-
     def by_content(self) -> set[str]:
         """Also return ``model`` where it names a folder, and the unused size keys where a model is given."""
-        own = ({"model"} if self.folder() else set()) | (set(SIZES) if self.model else set())
+        own = ({"model"} if model_folder(self.model) else set()) | (set(SIZES) if self.model else set())
         return super().by_content() | own
 
     def identity(self) -> list[str]:
@@ -246,10 +234,7 @@ class GeneratorConfig(OptimisedStageConfig):
         Raises:
             UserError: the folder does not exist, or holds no checkpoint.
         """
-        check_checkpoint(self.model, f"stage.{self.kind}.model")
-        folder = self.folder()
-        content = content_hashes(sorted(path for path in folder.iterdir() if path.is_file())) if folder else []
-        return [*super().identity(), *content]
+        return [*super().identity(), *content_of_model(self.model, f"stage.{self.kind}.model")]
 
 
 @stage("finetune_generator", "finetune_generator:finetune_generator", version=1, makes="generator", together=True)

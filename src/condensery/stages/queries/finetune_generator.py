@@ -7,6 +7,7 @@ import numpy as np
 from condensery.models.generator import Generator, load_generator, save_generator, small_generator
 from condensery.models.warm_start import warm_up_generator
 from condensery.stages.base import Context
+from condensery.stages.checks import model_folder
 from condensery.stages.queries.config import SIZES, FinetuneGeneratorConfig, GeneratorConfig
 from condensery.stages.training import loop_settings, run_training
 from condensery.stages.warm_start.token_vectors import read_token_vectors
@@ -50,4 +51,4 @@ def initial_generator(config: GeneratorConfig, context: Context) -> Generator:
             warm_up_generator(made.model, read_token_vectors(context.input("vectors"), config.seed))
         return made
     key = f"stages.{context.stage_name}.model"
-    return load_generator(config.folder() or config.model, key, config.revision, dropout=config.dropout)
+    return load_generator(model_folder(config.model) or config.model, key, config.revision, dropout=config.dropout)

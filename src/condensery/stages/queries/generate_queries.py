@@ -17,6 +17,7 @@ import numpy as np
 from condensery.models.generator import Generator, Sampling, load_generator
 from condensery.models.precision import precision_on
 from condensery.stages.base import Context
+from condensery.stages.checks import model_folder
 from condensery.stages.devices import torch_device
 from condensery.stages.queries.config import GenerateQueriesConfig
 from condensery.stages.queries.writing import write_queries
@@ -108,7 +109,7 @@ def _generate(
 ) -> None:
     """Generate the queries of the shards ``mine``."""
     key = f"stages.{context.stage_name}." + ("generator" if config.model is None else "model")
-    source = str(config._folder() or config.model or context.input("generator"))
+    source = str(model_folder(config.model) or config.model or context.input("generator"))
     table = Passages(context.input("passages")).table
     with progress(context.stage_name, sum(len(shards.rows[shard]) for shard in mine), "passages") as task:
         rate = _Rate(task)

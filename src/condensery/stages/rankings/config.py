@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from condensery.errors import UserError
-from condensery.evaluation.names import split_metric
+from condensery.evaluation.names import known_metric, split_metric
 from condensery.ranges import Count, PositiveShare, Weight
 from condensery.stages.base import FromRecipe, Input, Operational, StageConfig
 from condensery.stages.checks import OneSplitConfig, Split, missing_split, not_encoded, only_split, unmeasurable
@@ -109,7 +108,7 @@ class FuseConfig(StageConfig):
     """minimum number of queries of ``split`` for choosing weights"""
     split: Split = "dev"
     """the split whose queries choose the weights"""
-    metric: str = "MRR@10"
+    metric: Annotated[str, AfterValidator(known_metric)] = "MRR@10"
     """metric that the weights maximise: MRR@k, Recall@k, NDCG@k, Success@k, MAP, P@k; Hit@k where answers are known"""
     grid: PositiveShare = 0.1
     """step of the grid of weights that are tried; the weights of all retrievers sum to 1"""
@@ -125,15 +124,6 @@ class FuseConfig(StageConfig):
         if weights is not None and not any(weights):
             raise ValueError("all weights are 0, so nothing would be found")
         return weights
-
-    @field_validator("metric")
-    @classmethod
-    def _known(cls, metric: str) -> str:
-        try:
-            split_metric(metric)
-        except UserError as error:
-            raise ValueError(str(error)) from None
-        return metric
 
     @field_validator("grid")
     @classmethod
