@@ -16,7 +16,7 @@ from condensery.retrieval.labelling import probabilities
 from condensery.retrieval.negatives import read_negatives
 from condensery.retrieval.runs import read_run
 from condensery.stages.base import Artifact
-from condensery.stages.retrieval import scoring
+from condensery.stages.scoring import scoring
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
 

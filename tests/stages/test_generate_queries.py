@@ -12,7 +12,7 @@ from small_t5 import save_small_t5
 from condensery.errors import UserError
 from condensery.models.generator import Generator, Sampling
 from condensery.sharing import NotRankZero, ProcessGroup
-from condensery.stages.corpus import generate_queries
+from condensery.stages.queries import generate_queries
 from condensery.tokens.artifacts import Queries
 
 SETTINGS = {"number": 3, "max_tokens": 10, "batch_size": 4, "shard_size": 8}

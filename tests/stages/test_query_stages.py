@@ -10,7 +10,7 @@ from single_stage import inputs, run_stage
 from small_runs import Text, write
 
 from condensery.errors import UserError
-from condensery.stages.finetuning.config import FinetuneGeneratorConfig
+from condensery.stages.queries.config import FinetuneGeneratorConfig
 from condensery.tokens.artifacts import Passages, Queries
 from condensery.tokens.workers import read_tokenizer
 

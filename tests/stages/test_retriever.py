@@ -17,7 +17,7 @@ from condensery.models.checkpoints.metadata import FAMILY_NAMES
 from condensery.models.checkpoints.saving import load_retriever
 from condensery.models.families import FAMILIES
 from condensery.retrieval.searchers.retriever import Retriever
-from condensery.stages.retrieval.config import RetrieverConfig
+from condensery.stages.released.config import RetrieverConfig
 from condensery.system.files import read_json, write_json
 from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
 from condensery.tokens.vocabulary import Vocabulary

@@ -21,7 +21,7 @@ from condensery.stages.base import Input, StageConfig
 from condensery.stages.finetuning.batching import scores_of
 from condensery.stages.finetuning.config import FinetuneConfig
 from condensery.stages.registry import registry
-from condensery.stages.retrieval import score_pairs
+from condensery.stages.scoring import score_pairs
 from condensery.text.collection import Collection
 
 SCORED = ("queries.npy", "passages.npy", "scores.npy", "pair_scores.jsonl")

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from condensery.errors import UserError
-from condensery.stages.corpus.config import ReadQueriesConfig, ReadStsConfig, SectionTripletsConfig
-from condensery.stages.retrieval.config import TriplesConfig
+from condensery.stages.negatives.config import ReadNegativesConfig
+from condensery.stages.queries.config import ReadQueriesConfig
+from condensery.stages.sentences.config import ReadStsConfig, SectionTripletsConfig
 from condensery.system.inputs import resolve
 from condensery.text import read_collection
 from condensery.text.collection import Collection
@@ -94,7 +95,7 @@ STAGES: dict[str, tuple[dict[str, str], Callable[[Path], Any]]] = {
     ),
     "triples": (
         {"triples.tsv": "q\ta\tb\nr\tb\ta\n"},
-        lambda root: TriplesConfig(
+        lambda root: ReadNegativesConfig(
             corpus="corpus",
             file=root / "triples.tsv",
             split="train",

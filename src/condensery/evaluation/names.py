@@ -41,3 +41,12 @@ def split_metric(name: str) -> tuple[str, int | None]:
     if cutoff is None and measure in _NEEDS_CUTOFF:
         raise UserError(f"metric {shown(name)!r} needs a cutoff, for example {name}@100")
     return measure, cutoff
+
+
+def known_metric(name: str) -> str:
+    """Return the name of a metric, as a validator of pydantic. Raises ``ValueError`` where ``split_metric`` would fail."""
+    try:
+        split_metric(name)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+    return name

@@ -24,6 +24,7 @@ from condensery.system.spreadsheets import harmless
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
     from condensery.reporting.table import Comparison
 
@@ -90,18 +91,8 @@ def draw_scores(stem: Path, title: str, caption: str, panels: Mapping[str, Seque
     """
     labels, height = _labels(panels), 3.4 if len(panels) == 1 else 2.2 * len(panels) + 0.8
     with canvas(height + 0.14 * len(labels)) as drawn:
-        grid = drawn.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
-        known: dict[str, Any] = {}
-        places = [place for lines in panels.values() for line in lines for place in line.x]
-        for axes, (y_label, lines) in zip(grid, panels.items(), strict=True):
-            axes.set_xscale("log")
-            known = _lines(axes, lines, labels) | known
-            axes.set_ylabel(y_label)
-            _room(axes, lines, near=0.6)
-        _log_axis(grid[-1], places)
-        grid[0].set_title(title)
-        grid[-1].set_xlabel(x_label)
-        legend(drawn, [known[label] for label in labels], labels)
+        lowest = _stack(drawn, title, panels, x_label, near=0.6, log=True)
+        _log_axis(lowest, [place for lines in panels.values() for line in lines for place in line.x])
         return _finish(drawn, stem, title, caption, panels if len(panels) > 1 else {"": next(iter(panels.values()))})
 
 
@@ -230,17 +221,34 @@ def draw_training(stem: Path, title: str, caption: str, panels: Mapping[str, Seq
     """
     labels = _labels(panels)
     with canvas(2.2 * len(panels) + 0.6 + 0.14 * len(labels)) as drawn:
-        grid = drawn.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
-        known: dict[str, Any] = {}
-        for axes, (y_label, lines) in zip(grid, panels.items(), strict=True):
-            known = _lines(axes, lines, labels) | known
-            axes.set_ylabel(y_label)
-            _room(axes, lines)
-        _from_the_start(grid[-1])
-        grid[0].set_title(title)
-        grid[-1].set_xlabel("optimisation step")
-        legend(drawn, [known[label] for label in labels], labels)
+        _from_the_start(_stack(drawn, title, panels, "optimisation step"))
         return _finish(drawn, stem, title, caption, panels)
+
+
+def _stack(
+    drawn: "Canvas",
+    title: str,
+    panels: Mapping[str, Sequence[Line]],
+    x_label: str,
+    near: float = 0.2,
+    log: bool = False,
+) -> "Axes":
+    """Draw panels one above the other, with one x axis and one legend, and return the lowest panel.
+
+    ``near``: as for ``_room``. ``log``: whether the x axis is logarithmic.
+    """
+    labels, known = _labels(panels), dict[str, Any]()
+    grid = drawn.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, (y_label, lines) in zip(grid, panels.items(), strict=True):
+        axes.set_xscale("log" if log else "linear")
+        known = _lines(axes, lines, labels) | known
+        axes.set_ylabel(y_label)
+        _room(axes, lines, near)
+    grid[0].set_title(title)
+    grid[-1].set_xlabel(x_label)
+    legend(drawn, [known[label] for label in labels], labels)
+    lowest: Axes = grid[-1]
+    return lowest
 
 
 def _labels(panels: Mapping[str, Sequence[Line]]) -> list[str]:

@@ -13,6 +13,7 @@ from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.checkpoints.metadata import made_for_search
 from condensery.stages.base import StageConfig
 from condensery.system.files import expanded
+from condensery.text.hashes import content_hashes
 
 Split = Literal["train", "dev", "test", "dl19", "dl20"]
 
@@ -67,6 +68,17 @@ def not_encoded(split: str, field: str, indexes: Sequence[StageConfig]) -> tuple
     return None
 
 
+class OneSplitConfig(StageConfig):
+    """Shared key of the stages whose index has rankings of one split's queries alone (rerank, read_run)."""
+
+    split: Split
+
+
+def only_split(config: StageConfig) -> str | None:
+    """Return the only split whose queries an index has rankings for; None for an index that searches for any query."""
+    return config.split if isinstance(config, OneSplitConfig) else None
+
+
 def check_folder(name: str | None, key: str) -> None:
     """Check that a folder exists, if ``name`` can only be a folder and not a hub name.
 
@@ -100,6 +112,27 @@ def check_checkpoint(name: str | None, key: str) -> None:
         raise UserError(
             f"{key}: {name}: holds no weights (model.safetensors or pytorch_model.bin), so it is no checkpoint"
         )
+
+
+def model_folder(name: str | None) -> Path | None:
+    """Return the folder of a model; None for a hub name or None."""
+    folder = expanded(name) if name else None
+    return folder if folder is not None and folder.is_dir() else None
+
+
+def content_of_model(name: str | None, key: str) -> list[str]:
+    """Return the content hashes of a model in a folder, so that the place of the folder does not enter an id.
+
+    Args:
+        name: folder, hub name or None; the list is empty unless it is a folder.
+        key: config key of ``name``, for the error message.
+
+    Raises:
+        UserError: the folder does not exist, or contains no checkpoint.
+    """
+    check_checkpoint(name, key)
+    folder = model_folder(name)
+    return content_hashes(sorted(path for path in folder.iterdir() if path.is_file())) if folder else []
 
 
 def check_no_retriever(backbone: BackboneConfig, folder: Path | None = None) -> None:

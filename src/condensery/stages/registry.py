@@ -32,7 +32,6 @@ from condensery.errors import UserError
 from condensery.stages.base import Context, StageConfig
 
 PLUGINS = "CONDENSERY_STAGES"  # environment variable: comma-separated modules with further stages, losses and formats
-FAMILIES = ("corpus", "pretraining", "finetuning", "retrieval", "evaluation")  # packages beside this file
 BASELINES = "condensery.baselines"  # package with a package for each baseline
 
 Function = Callable[[Any, Context], Mapping[str, Any] | None]
@@ -130,10 +129,10 @@ def _import_all(plugins: str) -> None:
         for submodule in pkgutil.walk_packages(getattr(module, "__path__", []), f"{name}."):
             if not submodule.name.endswith(".__main__"):  # importing a program would run it
                 importlib.import_module(submodule.name)
-    for family in FAMILIES:
-        importlib.import_module(f"condensery.stages.{family}.config")
-    for baseline in pkgutil.iter_modules(importlib.import_module(BASELINES).__path__, f"{BASELINES}."):
-        importlib.import_module(f"{baseline.name}.config")
+    for package in ("condensery.stages", BASELINES):  # each has a package for a family or a baseline
+        for family in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+            if family.ispkg:
+                importlib.import_module(f"{family.name}.config")
 
 
 def registry() -> dict[str, Stage]:

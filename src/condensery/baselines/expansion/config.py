@@ -5,9 +5,10 @@ from typing import Annotated
 
 from condensery.ranges import PositiveShare
 from condensery.stages.base import Input, StageConfig
-from condensery.stages.corpus.config import QueryStageConfig
+from condensery.stages.indexes.config import Bm25Config
+from condensery.stages.queries.config import QueryStageConfig
 from condensery.stages.registry import stage
-from condensery.stages.retrieval.config import Bm25Config, ScoringStageConfig
+from condensery.stages.scoring.config import ScoringStageConfig
 from condensery.stages.workload import Read, Work, known
 
 

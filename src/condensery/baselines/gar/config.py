@@ -13,9 +13,9 @@ from condensery.ranges import Count
 from condensery.retrieval.indexes.kinds import register_index
 from condensery.stages.base import Input, Operational, Precision, StageConfig
 from condensery.stages.checks import Split, missing_split
-from condensery.stages.finetuning.config import GeneratorConfig
-from condensery.stages.pretraining.config import other_dimensions
+from condensery.stages.queries.config import GeneratorConfig
 from condensery.stages.registry import stage
+from condensery.stages.warm_start.config import other_dimensions
 from condensery.stages.workload import QUESTION, Read, Work, known, product
 
 register_index("expanded_queries", "condensery.baselines.gar.expansion:ExpandedQueries")

@@ -10,7 +10,7 @@ from condensery.baselines.gar.config import QueryContextsConfig, TrainExpanderCo
 from condensery.errors import UserError
 from condensery.models.generator import save_generator
 from condensery.stages.base import Context
-from condensery.stages.finetuning.finetune_generator import initial_generator
+from condensery.stages.queries.finetune_generator import initial_generator
 from condensery.stages.training import loop_settings, run_training
 from condensery.system.files import write_json
 from condensery.text.answers import AnswerMatcher

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import model_validator
@@ -10,12 +9,10 @@ from pydantic import model_validator
 from condensery.models.flops import EncoderSize, Step
 from condensery.ranges import Count, Positive, PositiveShare, Share, Weight
 from condensery.stages.base import Input, StageConfig
-from condensery.stages.checks import check_checkpoint
+from condensery.stages.checks import content_of_model, model_folder
 from condensery.stages.pretraining.config import MaskingConfig, SpanDecoderConfig
 from condensery.stages.registry import stage
 from condensery.stages.workload import Read, Work, known, product
-from condensery.system.files import expanded
-from condensery.text.hashes import content_hashes
 
 Predict = Literal["all", "replaced"]
 ELECTRA = EncoderSize(12, 256, 1024, 4, 30522)  # ELECTRA-base's generator
@@ -96,13 +93,9 @@ class PretrainSimlmConfig(SpanDecoderConfig):
         filled = work.step.tokens * (self.mask_rate + self.decoder_mask_rate)
         return replace(work, products=product(work.steps, twice.flops + size.projection(filled)))
 
-    def _folder(self) -> Path | None:
-        folder = expanded(self.generator_name) if self.generator_name else None
-        return folder if folder is not None and folder.is_dir() else None
-
     def by_content(self) -> set[str]:
         """Also return ``generator_name`` where it is a folder, whose content enters the id instead of its path."""
-        return super().by_content() | ({"generator_name"} if self._folder() else set())
+        return super().by_content() | ({"generator_name"} if model_folder(self.generator_name) else set())
 
     def identity(self) -> list[str]:
         """Also return the content hashes of a generator in a folder.
@@ -110,7 +103,4 @@ class PretrainSimlmConfig(SpanDecoderConfig):
         Raises:
             UserError: the folder does not exist, or holds no checkpoint; or as ``MaskingConfig.identity``.
         """
-        check_checkpoint(self.generator_name, "stage.pretrain_simlm.generator_name")
-        folder = self._folder()
-        found = content_hashes(sorted(path for path in folder.iterdir() if path.is_file())) if folder else []
-        return [*super().identity(), *found]
+        return [*super().identity(), *content_of_model(self.generator_name, "stage.pretrain_simlm.generator_name")]

@@ -10,8 +10,8 @@ from condensery.models.flops import Step
 from condensery.ranges import Count, Positive
 from condensery.stages.base import Input, Operational, Precision, RowLength, StageConfig
 from condensery.stages.checks import Split, missing_split
+from condensery.stages.indexes.config import Bm25Config
 from condensery.stages.registry import stage
-from condensery.stages.retrieval.config import Bm25Config
 from condensery.stages.training_config import EncoderStageConfig
 from condensery.stages.workload import Read, Work, known, with_encoder
 

@@ -49,6 +49,7 @@ SETTINGS = {  # of the environment, where they are not set
 PASSED = ("CONDENSERY_", "HF_", "WANDB_")  # environment variables that every node gets, but for secrets
 SECRET = ("KEY", "TOKEN")  # ends of their names
 TASKS = 4  # at most so many tasks of shards for each task that the cluster runs at once
+WITHOUT_GPU = ("condensery.stages.corpus.", "condensery.stages.queries.", "condensery.stages.sentences.")
 RESOURCES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}  # options of a task -> what a node has
 LOST = {  # Ray's exceptions -> why a task ended without a result
     "NodeDiedError": "a node was lost",
@@ -184,7 +185,7 @@ class Tasks:
         own = self.launcher.stages.get(stage.kind), self.launcher.stages.get(context.stage_name)
         given = {key: value for one in (self.launcher, *own) if one for key, value in one if value is not None}
         threads = given.get("num_cpus") or max(1, context.runtime.threads // self.number)
-        gpus = stage.together or not stage.place.startswith("condensery.stages.corpus.")
+        gpus = stage.together or not stage.place.startswith(WITHOUT_GPU)
         self.wanted = {
             "num_cpus": given.get("num_cpus") or context.runtime.threads / self.number,
             "num_gpus": given.get("num_gpus", self._gpu(context.runtime.accelerator) if gpus else 0),

@@ -1,1 +1,1 @@
-"""Stages that turn the user's files into token ids, passages, queries and sentences."""
+"""Stages that turn the user's files into a collection, passages and token ids."""

@@ -7,8 +7,7 @@ from typing import Annotated, Literal, Self
 from annotated_types import Ge
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from condensery.errors import UserError
-from condensery.evaluation.names import split_metric
+from condensery.evaluation.names import known_metric, split_metric
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.flops import Step
 from condensery.ranges import Count, CountOrZero, Share, Weight
@@ -129,14 +128,7 @@ class AuditPairsConfig(StageConfig):
         return sorted(content_hashes(self._filled()))
 
 
-@stage(
-    "evaluate",
-    "evaluate:evaluate",
-    version=3,
-    makes="evaluation",
-    adapts="index",
-    together="shared_search",
-)
+@stage("evaluate", "evaluate:evaluate", version=3, makes="evaluation", adapts="index", together="shared_search")
 class EvaluateConfig(StageConfig):
     """Rank the passages for the queries of a split and measure the ranking; added automatically for each table row.
 
@@ -171,12 +163,7 @@ class EvaluateConfig(StageConfig):
     @field_validator("metrics")
     @classmethod
     def _known(cls, metrics: list[str]) -> list[str]:
-        try:
-            for name in metrics:
-                split_metric(name)
-        except UserError as error:
-            raise ValueError(str(error)) from None
-        return metrics
+        return [known_metric(name) for name in metrics]
 
     @field_validator("depth")
     @classmethod
@@ -202,12 +189,7 @@ class EvaluateConfig(StageConfig):
         return missing or not_encoded(self.split, "index", inputs["index"])
 
 
-@stage(
-    "evaluate_sentences",
-    "evaluate_sentences:evaluate_sentences",
-    version=2,
-    makes="evaluation",
-)
+@stage("evaluate_sentences", "evaluate_sentences:evaluate_sentences", version=2, makes="evaluation")
 class EvaluateSentencesConfig(StageConfig):
     """Measure an encoder on a sentence task, for a row of the table.
 

@@ -1,1 +1,1 @@
-"""Stages that train on judged queries or on labelled sentence examples."""
+"""Stages that train a bi-encoder or a cross-encoder on judged queries."""

@@ -1,1 +1,1 @@
-"""Stages that initialise or pre-train an encoder on text."""
+"""Stages that pre-train an encoder on text."""

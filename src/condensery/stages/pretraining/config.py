@@ -1,42 +1,21 @@
 """Configs of the pre-training stages: the source of spans and pairs, the masking, and the head or decoder."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from annotated_types import Ge, Le
 from pydantic import model_validator
 
-from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.flops import Step
 from condensery.ranges import Count, CountOrZero, Positive, PositiveShare, Share, Weight
-from condensery.stages.base import FromRecipe, Input, Later, RowLength, Seed, StageConfig
-from condensery.stages.checks import check_checkpoint, check_length, check_no_retriever
+from condensery.stages.base import Input, Later, RowLength, StageConfig
+from condensery.stages.checks import check_no_retriever
 from condensery.stages.registry import stage
-from condensery.stages.training_config import (
-    CollectionConfig,
-    EncoderStageConfig,
-    OptimisedStageConfig,
-    ValidatedConfig,
-)
-from condensery.stages.workload import (
-    Read,
-    Search,
-    Work,
-    checkpoint_bytes,
-    known,
-    product,
-    search,
-    together,
-    total,
-    with_encoder,
-)
+from condensery.stages.training_config import EncoderStageConfig, OptimisedStageConfig, ValidatedConfig
+from condensery.stages.workload import Read, Work, known, product, total, with_encoder
 
 FILLED = 0.9  # share of a span's length that whole sentences fill
 
-QUERY = 11.0  # mean tokens of a generated query
 
-SENTENCE = 30.0  # mean tokens of a query that is a sentence of its passage
+QUERY = 11.0  # mean tokens of a generated query
 
 
 class Texts(NamedTuple):
@@ -369,173 +348,13 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
         return {"contrast": True, "predicted": self.mask_rate if self.mlm_weight else 0.0}
 
 
-@stage("distil_ranking", "distil_ranking:distil_ranking", version=2, makes="encoder")
-class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
-    """Distil a better ranking, such as the fusion of the retriever with BM25, into the retriever's query tower.
-
-    No judgements are needed, because the queries are made from the text by another stage. The passage vectors do not change.
-    """
-
-    student: Annotated[str, Input("index")]
-    """the retriever to train: a stage with its vectors, or with its encoder, whose index is built first"""
-    teacher: Annotated[str, Input("index")]
-    """a stage with an index that ranks better, such as the fusion of BM25 and the student"""
-    cross_encoders: Annotated[list[str], Input("cross_encoder"), Later()] = []
-    """stages with cross-encoders, whose mean score replaces the teacher's score of each ranked passage (GPL: Wang et al.
-    2022)"""
-    queries: Annotated[str, Input("queries")] = "queries"
-    """the stage with queries made from the text; about 500 passages (10 to 30 %) are held out for keep_best"""
-    number: Count = 4096
-    """maximum number of training queries; the teacher searches for each query once"""
-    depth: Count = 100
-    """passages that the teacher ranks for each query"""
-    query_length: RowLength = 64
-    """maximum tokens of a query in training, including [CLS] and [SEP]; at most the retriever's own maximum"""
-    temperature: Positive = 0.05
-    """temperature of the student, which divides the inner products; .01 to .1 for cosines"""
-    teacher_temperature: Positive = 0.05
-    """temperature of the teacher, which divides its scores after these are scaled to [0, 1]"""
-    batch_size: Count = 64
-    """queries per step"""
-    chunk_tokens: Count | Literal["auto"] = 4096
-    """padded tokens in memory at once; a larger batch is processed in chunks"""
-    steps: Count | None = 100
-    """optimisation steps, a few minutes on a CPU; set exactly one of ``steps``, ``epochs`` and ``token_budget``, the
-    other two to null"""
-    learning_rate: Positive = 5e-5
-    """peak learning rate of AdamW"""
-
-    def lengths(self) -> dict[str, int]:
-        """Return no lengths: the retriever's own length is used where it is shorter, so none can be too long."""
-        return {}
-
-    def work(self, read: Read) -> Work:
-        """Estimate the work: the teacher ranks, cross-encoders read the ranked passages, and steps encode only queries."""
-        sizes = replace(known(read, "teacher", "student"), same_passages=True)
-        if sizes.encoder is None:
-            return Work(sizes)
-        step = Step(sizes.encoder, self.batch_size, SENTENCE, self.budget, contrast=True, precision=self.precision)
-        work = self.training(sizes, step, float(self.number))
-        looked = search(known(read, "teacher"), float(self.number), self.depth)
-        return Work(sizes, work.steps, step, together([looked, self._scoring(read)]).products, work.seconds, work.disk)
-
-    def _scoring(self, read: Read) -> Search:
-        """Return the work of the cross-encoders, which read each query with the passages that the teacher ranks."""
-        pairs, found = float(self.number) * self.depth, Search(0.0, 0.0)
-        for scorer in read.get("cross_encoders", ()):
-            text = scorer.collection.passage_tokens
-            if scorer.encoder is None or text is None:
-                return Search(None, None)
-            length = min(text + SENTENCE, scorer.passage_length or 512)
-            scored = Step(scorer.encoder, pairs, length, self.budget, trained=False, precision=self.precision)
-            found = together([found, Search(scored.flops, 0.0)])
-        return found
-
-
-@stage("token_vectors", "token_vectors:token_vectors", version=1, makes="token_vectors", adapts="tokens")
-class TokenVectorsConfig(StageConfig):
-    """Compute token vectors by truncated SVD of the positive pointwise mutual information (PMI) of tokens.
-
-    The stage is added automatically where a warm start needs it.
-    """
-
-    tokens: Annotated[str, Input("tokens")] = "tokens"
-    """the stage with the token ids of the documents whose co-occurrences are counted"""
-    dim: Annotated[Count, FromRecipe("backbone.hidden")]
-    """dimensions of the token vectors; equal to the hidden size of the backbone that is initialised with them"""
-    window: Annotated[int, Ge(1), Le(40)] = 10
-    """maximum distance in tokens at which two tokens count as co-occurring; a pair is weighted by 1 / distance"""
-    smoothing: PositiveShare = 0.75
-    """exponent that the counts of context tokens are raised to; 1: no smoothing"""
-
-    def work(self, read: Read) -> Work:
-        """Estimate the work of counting co-occurring tokens and of the SVD of their matrix."""
-        sizes = known(read)
-        return Work(sizes, seconds=product(6.6e-6, sizes.tokens), disk=product(4.0 * self.dim, sizes.vocabulary))
-
-
-@stage("warm_start", "warm_start:warm_start", version=1, makes="encoder")
-class WarmStartConfig(StageConfig):
-    """Initialise an encoder from the co-occurrences of a collection's tokens, without training.
-
-    It is the initial checkpoint of models that are pre-trained from scratch. A backbone with a name (backbone=bert_base) is
-    already trained and stays unchanged.
-    """
-
-    tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
-    """the stage with the tokenizer, which is saved beside the weights"""
-    tokens: Annotated[str, Input("tokens")] = "tokens"
-    """the stage with the token ids, whose frequencies are counted"""
-    vectors: Annotated[str | None, Input("token_vectors"), FromRecipe(".tokens")]
-    """the stage with the initial token embeddings: token_vectors, or tokens (token_vectors is added); null: random
-    embeddings"""
-    backbone: Annotated[BackboneConfig, FromRecipe("backbone")]
-    """settings of the encoder: the group ``backbone``"""
-    length: RowLength = 128
-    """maximum tokens of a text when the encoder is used for retrieval without further training"""
-    unigram_bias: bool = True
-    """initialise the bias of the vocabulary projection with the log frequencies of the tokens"""
-    near_identity: Weight = 1.0
-    """factor of the identity matrix in the initial value and output projections of attention; 0: random weights only"""
-    random_share: Weight = 0.3
-    """factor of the random weights in these projections, besides the identity"""
-    rare_tokens: Weight = 0.5
-    """strength with which the first layer prefers rare tokens to frequent ones in attention; 0: no preference"""
-    position_scale: Weight = 0.1
-    """factor of the position and type embeddings"""
-    seed: Seed
-    """random seed of the random weights"""
-
-    @model_validator(mode="after")
-    def _fits_the_backbone(self) -> Self:
-        if self.backbone.name is None:  # the size of a named checkpoint is known only once it is loaded
-            check_length("length", self.length, self.backbone.max_positions)
-            if self.backbone.family not in ("bert", "roberta"):
-                raise ValueError(
-                    f"backbone.family is {self.backbone.family}; a warm start is written into bert or roberta"
-                )
-        return self
-
-    def identity(self) -> list[str]:
-        """Return no further strings: the id depends on the fields alone.
-
-        Raises:
-            UserError: the initial checkpoint is a missing folder, or a released retriever.
-        """
-        check_checkpoint(self.backbone.name, "backbone.name")
-        check_no_retriever(self.backbone)
-        return []
-
-    def work(self, read: Read) -> Work:
-        """Estimate the work of drawing and writing the weights."""
-        sizes = with_encoder(known(read), self.backbone)
-        return Work(sizes, seconds=3.0, disk=checkpoint_bytes(sizes))
-
-    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report token vectors whose dimension differs from the backbone's hidden size."""
-        if self.backbone.name is not None:
-            return None
-        return other_dimensions(self.vectors, inputs["vectors"], self.backbone.hidden)
-
-
-def other_dimensions(name: str | None, configs: Sequence[StageConfig], hidden: int) -> tuple[str, str] | None:
-    """Return the error about token vectors that do not have ``hidden`` dimensions, or None.
-
-    Args:
-        name: name of the stage in the field ``vectors``.
-        configs: config of that stage, if there is one.
-        hidden: hidden size of the model that the vectors initialise.
-
-    Returns:
-        the field and the error message, as ``StageConfig.input_error`` returns them.
-    """
-    dims = [config.dim for config in configs if isinstance(config, TokenVectorsConfig)]
-    if not dims or dims[0] == hidden:
-        return None
-    return "vectors", f"{name} has {dims[0]} dimensions, the model {hidden}; set its dim"
-
-
 CondenserConfig = PretrainMlmConfig | PretrainCondenserConfig | PretrainCoCondenserConfig
+
+
 AutoEncoderConfig = PretrainCotmaeConfig | PretrainRetromaeConfig | SpanDecoderConfig
+
+
 TowersConfig = PretrainIctConfig | PretrainContrastiveConfig
+
+
 AnyConfig = CondenserConfig | AutoEncoderConfig | TowersConfig

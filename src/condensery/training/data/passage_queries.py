@@ -11,13 +11,7 @@ from condensery.ranges import Count, CountOrZero, Length, PositiveShare, Share, 
 from condensery.text.words import is_blank
 from condensery.tokens.artifacts import Tokens
 from condensery.training.data.data_module import TokenDataModule
-from condensery.training.data.sources import (
-    MixedPairs,
-    PassageQueries,
-    PassagesAndQueries,
-    RowSource,
-    prefixed,
-)
+from condensery.training.data.sources import MixedPairs, PassageQueries, PassagesAndQueries, RowSource, prefixed
 from condensery.training.data.span_batches import ContextMasking
 from condensery.training.data.spans import MaskedDataModule, Masking
 

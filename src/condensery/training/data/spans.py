@@ -10,13 +10,7 @@ from condensery.tokens.artifacts import Tokens
 from condensery.tokens.spans import SPECIAL_TOKENS, RandomWindows, SentencePacked, SpanSet
 from condensery.tokens.store import TokenStore
 from condensery.training.data.data_module import TokenDataModule
-from condensery.training.data.sources import (
-    RowSource,
-    SentencePairs,
-    SingleSpans,
-    SpanPairs,
-    prefixed,
-)
+from condensery.training.data.sources import RowSource, SentencePairs, SingleSpans, SpanPairs, prefixed
 from condensery.training.data.span_batches import ContextMasking, SpanBatches
 
 

@@ -1,0 +1,132 @@
+"""Stage ``distil_ranking``: trains a retriever's query tower to follow a better ranking, without judgements."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from condensery.errors import UserError
+from condensery.models.biencoder import BiEncoder
+from condensery.models.checkpoints.saving import load_retriever
+from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards
+from condensery.retrieval.indexes.opening import Encode, open_index, ranked, search_of_texts
+from condensery.retrieval.ranking import Ranking, ordered
+from condensery.retrieval.searchers.retriever import Retriever
+from condensery.stages.adaptation.config import DistilRankingConfig
+from condensery.stages.base import Artifact, Context
+from condensery.stages.card import card_of, name_of_data
+from condensery.stages.frozen_passages import vectors_of
+from condensery.stages.pair_scorers import cross_encoder
+from condensery.stages.training import loop_settings, run_training
+from condensery.system.files import load_array, save_array
+from condensery.text.collection import Collection
+from condensery.tokens.artifacts import Queries, Tokens
+from condensery.tokens.prefixes import Prefixes
+from condensery.training.data.data_module import StepDataModule
+from condensery.training.data.ranking_batches import RankingBatches
+from condensery.training.held_out import chosen_queries
+from condensery.training.modules.query_tower import QueryTowerModule
+
+SHARD = 200  # queries per shard of cross-encoder scores; a restart keeps complete shards
+
+
+def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, Any]:
+    """Train a separate query tower and save the retriever; the passage tower and the passage vectors stay the same.
+
+    Raises:
+        UserError: every passage that has a query is held out, or a passage has no vector in the student's index.
+    """
+    collection, queries = Collection(context.input("corpus")), Queries(context.input("queries"))
+    index, encoder = vectors_of(context, "student", config.student)
+    saved = load_retriever(encoder)
+    rows = chosen_queries(queries, config.number, config.seed)
+    if not len(rows):
+        raise UserError(f"stages.{context.stage_name}.queries: all passages with a query are held out; give more text")
+    ranking = _ranked(config, context, collection, queries, rows)
+    lengths = min(config.query_length, saved.query_length), saved.passage_length
+    prefix = Prefixes.of(encoder, saved.model.settings.query_prefix, "", lengths).query
+    batches = RankingBatches(
+        queries.store,
+        rows,
+        ranking,
+        index.passage_vectors,
+        Tokens(context.input("tokens")).vocabulary,
+        batch_size=config.batch_size,
+        query_length=lengths[0],
+        budget=config.budget,
+        seed=config.seed,
+        prefix=prefix,
+    )
+    towers = saved.model if not saved.model.shared else BiEncoder.from_encoder(saved.model.passage, separate=True)
+    module = QueryTowerModule(
+        towers.train(),
+        temperature=config.temperature,
+        teacher_temperature=config.teacher_temperature,
+        **config.optimiser(),
+    )
+    data = StepDataModule(batches, context.runtime.workers)
+    values = run_training(module, data, loop_settings(config, batches), config, context, None)
+    card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
+    module.save_pretrained(context.folder, encoder, (saved.query_length, saved.passage_length), card)
+    return {"queries": len(rows), **values}
+
+
+def _ranked(
+    config: DistilRankingConfig, context: Context, collection: Collection, queries: Queries, rows: np.ndarray
+) -> Ranking:
+    """Return the teacher's ranking for queries (n,): scores and passages (n, depth), saved in the stage's folder.
+
+    With cross-encoders, the scores are the cross-encoders' scores, and the passages are ordered by them.
+    """
+    files = [context.folder / f"teacher-{name}.npy" for name in ("scores", "passages")]
+    if not all(file.exists() for file in files):
+        teacher = open_index(context.input("teacher"), collection, context.runtime.threads)
+        ask = search_of_texts(teacher, _encoder_of(context))
+        depth, label = min(config.depth, len(teacher)), f"{context.stage_name}: teacher"
+        found: list[np.ndarray] = [*ranked(ask, queries.texts_at(rows), depth, label)]
+        for file, part in zip(files, found, strict=True):
+            save_array(file, part)
+    scores, passages = (load_array(file) for file in files)
+    if not config.cross_encoders:
+        return scores, passages
+    scorers = [
+        _scorer(artifact, config, context, collection, queries) for artifact in context.artifacts("cross_encoders")
+    ]
+    label = f"{context.stage_name}: cross-encoders"
+    scores = score_in_shards(
+        logits(scorers, config.budget, label),
+        rows,
+        passages,
+        context.folder / "cross-encoder-scores.npy",
+        shard_size=SHARD,
+        label=label,
+        each=len(scorers),
+    )
+    return ordered(scores, passages, passages.shape[1])
+
+
+def _scorer(
+    artifact: Artifact, config: DistilRankingConfig, context: Context, collection: Collection, queries: Queries
+) -> PairScorer:
+    """Load a cross-encoder for queries made from the text. Raises ``UserError`` if its tokenizer is not the queries'."""
+    if artifact.input("tokens").id != context.artifact("tokens").id:
+        raise UserError(
+            f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} reads other tokens than those of"
+            f" {config.tokens}, in which the queries are"
+        )
+    return cross_encoder(artifact, collection, config.precision, context, queries.store)
+
+
+def _encoder_of(context: Context) -> Callable[[Path], Encode]:
+    """Return a function that maps a folder of vectors to the query encoder of the retriever that made them."""
+
+    def encoder_of(vectors: Path) -> Encode:
+        encoder = Artifact(vectors).ancestor("encoder")
+        if encoder is None:
+            raise UserError(f"{vectors} does not say which encoder made it; run its stage again")
+        device = context.runtime.accelerator
+        on = "cpu" if device == "cpu" else None
+        return Retriever(encoder.path, device=on, precision="fp32").encode_queries
+
+    return encoder_of

@@ -1,0 +1,73 @@
+"""Stage ``keep_best``: keeps the best interpolation of trained and initial weights, or the initial encoder."""
+
+from typing import Any
+
+import numpy as np
+
+from condensery.evaluation.significance import randomisation_test
+from condensery.models.blending import blended
+from condensery.models.checkpoints.saving import SavedRetriever, load_retriever, save_retriever
+from condensery.reporting.choice import HELD_OUT, choice
+from condensery.stages.adaptation.config import KeepBestConfig
+from condensery.stages.adaptation.sample import DEV, LEFT_OUT, judge_of
+from condensery.stages.base import Context
+from condensery.system.files import write_json
+
+KEPT_START = "the initial weights are kept"
+OF_DEV = "judge some (qrels/dev.tsv, or at least ten in qrels/train.tsv)"
+OF_HELD_OUT = f"only a passage of several sentences has such a query; {DEV} (qrels/dev.tsv) serve as well"
+FEW = 30  # with fewer queries than this the choice is unreliable
+
+
+def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
+    """Save the best candidate, and kept.json with the MRR@10 of each candidate and the p-value of the best.
+
+    The p-value comes from a paired randomisation test of the best candidate against the initial encoder.
+    """
+    start = load_retriever(context.input("start"))
+    judge = judge_of(config, context, context.input("start"), start, config.add_left_out_queries)
+    if judge is None:
+        by_dev = config.by == "dev" or config.queries is None
+        wanted, remedy = (DEV, OF_DEV) if by_dev else (HELD_OUT, OF_HELD_OUT)
+        print(f"[{context.stage_name}] there are no {wanted} to choose by: {KEPT_START}; {remedy}", flush=True)
+        save_retriever(start, context.folder, context.input("start"))
+        nothing = {"by": None, "queries": 0, "kept": "start", "share": 0.0}
+        write_json(context.folder / "kept.json", {**nothing, "values": []})
+        return nothing
+    ranks = {("start", 0.0): judge.first}
+    models = {
+        name: load_retriever(folder).model
+        for name, folder in zip(config.trained, context.inputs("trained"), strict=True)
+    }
+    for name, model in models.items():
+        for share in config.shares:
+            found = judge.reciprocal_ranks(blended(start.model, model, share))
+            if found is None:
+                print(f"[{context.stage_name}] {share:g} of {name}: vectors that are not finite; left out", flush=True)
+                continue
+            ranks[name, share] = found
+    every = {candidate: np.concatenate(found) for candidate, found in ranks.items()}
+    means = {candidate: float(values.mean()) for candidate, values in every.items()}
+    best = max(means, key=lambda candidate: (means[candidate], -candidate[1]))
+    p = randomisation_test(every[best] - every["start", 0.0]) if best[1] else 1.0
+    of_each = {
+        candidate: {name: float(of_sample.mean()) for name, of_sample in zip(judge.samples, found, strict=True)}
+        for candidate, found in ranks.items()
+    }
+    judged = LEFT_OUT if config.add_left_out_queries else DEV
+    worse_on_dev = judged in judge.samples and of_each[best][judged] < of_each["start", 0.0][judged]
+    name, share = best if (p < config.level or config.level == 1) and not worse_on_dev else ("start", 0.0)
+    kept = blended(start.model, models[name], share) if share else start.model
+    save_retriever(
+        SavedRetriever(kept, start.query_length, start.passage_length), context.folder, context.input("start")
+    )
+    queries = len(every[best])
+    chosen = {"by": judge.by, "queries": queries, "kept": name, "share": share, "p": round(p, 6)}
+    chosen["worse_on_dev"] = worse_on_dev
+    values = [{"of": of, "share": part, "MRR@10": means[of, part], "by": of_each[of, part]} for of, part in means]
+    write_json(context.folder / "kept.json", {**chosen, "values": values})
+    fused = f"each fused with BM25 at a weight of {config.bm25_weight:g}: " if config.bm25_weight else ""
+    print(f"[{context.stage_name}] {fused}{choice({**chosen, 'values': values})}", flush=True)
+    if queries < FEW:
+        print(f"[{context.stage_name}] with so few queries, the choice is mostly chance", flush=True)
+    return {**chosen, "MRR@10 of the start": means["start", 0.0], "MRR@10": means[name, share]}

@@ -1,0 +1,129 @@
+"""Comparison of retrievers before the final evaluation: MRR@10 on dev queries and on queries of held-out passages."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from condensery.errors import UserError
+from condensery.models.biencoder import BiEncoder
+from condensery.models.blending import same_weights
+from condensery.models.checkpoints.saving import SavedRetriever
+from condensery.models.precision import inference
+from condensery.reporting.choice import HELD_OUT
+from condensery.stages.adaptation.config import SampleConfig
+from condensery.stages.base import Context
+from condensery.stages.devices import torch_device
+from condensery.text.collection import Collection
+from condensery.tokens.artifacts import Passages, Queries, Tokens
+from condensery.tokens.batches import Chunk
+from condensery.tokens.prefixes import Prefixes
+from condensery.tokens.tokenizer import load_tokenizer
+from condensery.training.held_out import held_out_sample
+from condensery.training.validation import ValidationSample, bm25_scores, encoded, reciprocal_ranks, sample_of
+
+DEV = "dev queries"
+LEFT_OUT = f"{DEV} and training queries that were left out"
+Encode = Callable[["BiEncoder"], Callable[["Chunk"], "torch.Tensor"]]
+
+
+class Judge:
+    """Measures retrievers on samples, whose texts are tokenised for the retriever ``start``.
+
+    Retrievers that share the passage tower of ``start`` reuse the passage vectors of ``start``, so these are computed once.
+
+    Args:
+        start: the retriever that other retrievers are compared with.
+        folder: folder of ``start``.
+        samples: the samples, by the name of their queries.
+        encode: function that takes a retriever and returns the function that encodes chunks with it.
+        bm25_weight: weight of BM25 in the fusion with each retriever before it is measured; 0 = the retriever alone.
+
+    Attributes:
+        by: the names of the samples, joined by "and".
+        first: for each sample, the reciprocal ranks (q,) of its queries with ``start``.
+
+    Raises:
+        UserError: the vectors of ``start`` are not finite.
+    """
+
+    def __init__(
+        self,
+        start: BiEncoder,
+        folder: Path,
+        samples: Mapping[str, ValidationSample],
+        encode: Encode,
+        bm25_weight: float,
+    ) -> None:
+
+        self.start, self.samples, self.encode, self.weight = start, samples, encode, bm25_weight
+        self.by = " and ".join(samples)
+        self.passages = [encoded(encode(start), sample.passages) for sample in samples.values()]
+        tokenizer = load_tokenizer(folder) if bm25_weight else None
+        self.bm25 = [None if tokenizer is None else bm25_scores(sample, tokenizer) for sample in samples.values()]
+        first = self.reciprocal_ranks(start)
+        if first is None:
+            raise UserError(f"{folder}: it makes vectors that are not finite; begin with another checkpoint")
+        self.first = first
+
+    def reciprocal_ranks(self, model: BiEncoder) -> list[np.ndarray] | None:
+        """Return the reciprocal ranks (q,) of each sample's queries; None where a vector is not finite."""
+        encode, found = self.encode(model), []
+        same = same_weights(model.passage, self.start.passage)
+        for sample, of_start, bm25 in zip(self.samples.values(), self.passages, self.bm25, strict=True):
+            try:
+                passages = of_start if same else encoded(encode, sample.passages)
+                queries = encoded(encode, sample.queries)
+            except UserError:  # not finite
+                return None
+            ranks = reciprocal_ranks(queries, passages, sample, bm25, self.weight)
+            found.append(ranks.cpu().numpy().astype(np.float64))
+        return found
+
+
+def judge_of(
+    config: SampleConfig, context: Context, folder: Path, start: SavedRetriever, left_out: bool = False
+) -> Judge | None:
+    """Return the judge that compares retrievers with ``start``; None where there are no queries to measure on.
+
+    Args:
+        config: config with the keys of the sample.
+        context: context of the stage.
+        folder: folder of ``start``.
+        start: the retriever that other retrievers are compared with.
+        left_out: whether training queries (``training.dev_passages``) are added where there are fewer than ``number`` dev
+            queries.
+    """
+    collection = Collection(context.input("corpus"))
+    lengths, own = (start.query_length, start.passage_length), start.model.settings
+    prefixes = Prefixes.of(folder, own.query_prefix, own.passage_prefix, lengths)
+    sizes = (config.number, config.passages)
+    how: dict[str, Any] = {"budget": config.chunk_tokens, "prefixes": prefixes}
+    found: dict[str, ValidationSample | None] = {}
+    if config.by != "queries":
+        name, tokens = LEFT_OUT if left_out else DEV, Tokens(context.input("tokens"))
+        found[name] = sample_of(collection, tokens, lengths, *sizes, **how, left_out=left_out)
+    if config.by != "dev" and config.queries is not None:
+        artifact = context.artifact("queries")
+        texts = Passages(artifact.input("passages").path)
+        found[HELD_OUT] = held_out_sample(Queries(artifact.path), texts, lengths, *sizes, **how)
+    samples = {name: sample for name, sample in found.items() if sample is not None}
+    return Judge(start.model, folder, samples, _encode_with(config, context), config.bm25_weight) if samples else None
+
+
+def _encode_with(config: SampleConfig, context: Context) -> Encode:
+
+    device = torch_device(context.runtime.accelerator)
+
+    def of(model: BiEncoder) -> Callable[[Chunk], torch.Tensor]:
+        model.to(device).eval()
+
+        def encode(chunk: Chunk) -> torch.Tensor:
+            with inference(device, config.precision):
+                return model.vectors(chunk.to(device))
+
+        return encode
+
+    return of

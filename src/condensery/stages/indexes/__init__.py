@@ -1,0 +1,1 @@
+"""Stages that build the index of one retriever: vectors, an approximate index, BM25."""

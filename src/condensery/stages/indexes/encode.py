@@ -1,0 +1,130 @@
+"""Stage ``encode``: encodes passages and queries into the index of a dense retriever."""
+
+import shutil
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.models.biencoder import QUERY
+from condensery.models.checkpoints.saving import load_retriever
+from condensery.models.precision import inference
+from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.retrieval.indexes.quantisation_loss import described
+from condensery.retrieval.indexes.quantiser import Quantiser
+from condensery.stages.base import Context
+from condensery.stages.devices import torch_device
+from condensery.stages.frozen_passages import check_encoded_by
+from condensery.stages.indexes.config import EncodeConfig
+from condensery.stages.sharing import process_group
+from condensery.system import memory
+from condensery.system.files import read_json
+from condensery.text.collection import Collection
+from condensery.tokens.artifacts import Tokens
+from condensery.tokens.batches import Chunk
+from condensery.tokens.prefixes import Prefixes
+from condensery.tokens.tokenizer import check_same_tokenizer
+
+
+def several_shards(config: EncodeConfig, context: Context) -> bool:
+
+    tokens = Tokens(context.input("tokens"))
+    return max(len(tokens.passages), len(tokens.queries)) > config.shard_size
+
+
+def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
+    """Write the shards of passage vectors, the query vectors and index.json; a restart keeps complete shards."""
+    memory.keep_flat()
+    group, tokens = process_group(context.runtime), Tokens(context.input("tokens"))
+    device = torch_device(context.runtime.accelerator)
+    retriever = load_retriever(context.input("model"))
+    model = retriever.model.to(device).eval()
+    what, advice = f"stages.{context.stage_name}: {config.model}", "set backbone.tokenizer to the encoder's own"
+    check_same_tokenizer(context.input("model"), tokens.vocabulary, what, advice)
+
+    def vectors(chunk: Chunk) -> torch.Tensor:
+        return model.vectors(chunk.to(device))
+
+    def queries(chunk: Chunk) -> torch.Tensor:
+        return vectors(replace(chunk, tower=QUERY))
+
+    lengths = retriever.query_length, retriever.passage_length
+    own = retriever.model.settings
+    before = Prefixes.of(context.input("model"), own.query_prefix, own.passage_prefix, lengths)
+    passages = EncoderInput(
+        tokens.passages, tokens.vocabulary, lengths[1], tokens.titles, before.passage, config.windows
+    )
+    questions = EncoderInput(
+        tokens.queries, tokens.vocabulary, lengths[0], prefix=before.query, rows=_asked(config, context)
+    )
+    settings: dict[str, Any] = {
+        "shard_size": config.shard_size,
+        "budget": config.chunk_tokens,
+        "dtype": config.dtype,
+        "group": group,
+        "label": context.stage_name,
+        "encoder": "{0.kind}/{0.id}".format(context.artifact("model")),
+    }
+    quantising = None
+    with inference(device, config.precision):
+        # the queries come first, because they also measure the loss by quantisation
+        encode_queries(queries, questions, context.folder, **settings)
+        if config.passages is None:
+            quantising = encode_store(vectors, passages, context.folder, **settings)
+    if config.passages is not None:
+        group.from_rank_zero(lambda: _take_passages(config, context, len(passages)))
+    group.leave_unless_rank_zero()
+    about = write_dense_index(context.folder, passages.cut if config.windows > 1 else None, quantising)
+    values: dict[str, Any] = {key: about[key] for key in ("passages", "windows", "queries", "dim") if key in about}
+    return (
+        values
+        if quantising is None
+        else {**values, **_lost(about, quantising.quantiser, config.dtype, context.stage_name)}
+    )
+
+
+def _asked(config: EncodeConfig, context: Context) -> NDArray[np.int64] | None:
+    """Return the rows (n,) of the queries of ``query_splits``, ascending; None where all queries are encoded."""
+    corpus = context.artifact("tokens").ancestor("corpus") if config.query_splits else None
+    if config.query_splits is None or corpus is None:
+        return None
+    collection = Collection(corpus.path)
+    there = [split for split in config.query_splits if split in collection.description["splits"]]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *map(collection.questions, there)]))
+
+
+def _lost(about: dict[str, Any], quantiser: Quantiser, dtype: str, stage: str) -> dict[str, Any]:
+    """Print the size in bytes and the recall of quantised vectors, and return both for the manifest."""
+    vectors = about.get("windows", about["passages"])
+    found = {key: value for key, value in about.items() if key.startswith("recall_")}
+    compared = f"{about['compared']:,} queries"
+    print(f"[{stage}] {described(dtype, vectors, quantiser, found, compared)}", flush=True)
+    return {"bytes": vectors * quantiser.width, "compared": about["compared"], **found}
+
+
+def _take_passages(config: EncodeConfig, context: Context, texts: int) -> None:
+    """Copy the passage vectors of another encoder that has the same passage tower.
+
+    Raises:
+        UserError: the towers, the settings or the passages differ, or the vectors are int8 or binary.
+    """
+    index = context.artifact("passages")
+    key, encoder = f"stages.{context.stage_name}.passages", index.ancestor("encoder")
+    theirs = index.manifest["config"]
+    mine, first = (
+        load_retriever(folder) for folder in (context.input("model"), encoder.path if encoder else index.path)
+    )
+    check_encoded_by(mine.model, mine.passage_length, first, f"{key}: {config.passages}")
+    for name in ("precision", "dtype", "windows"):
+        if theirs.get(name) != getattr(config, name):
+            raise UserError(f"{key}: {name} of {config.passages} is {theirs.get(name)}, here {getattr(config, name)}")
+    if config.dtype in ("int8", "binary"):
+        raise UserError(f"{key}: vectors in {config.dtype} are not taken over; set it to null")
+    if read_json(index.path / "layout.json")["texts"] != texts:
+        raise UserError(f"{key}: {config.passages} has other passages than this stage's tokens")
+    shutil.rmtree(context.folder / "passages", ignore_errors=True)
+    shutil.copy2(index.path / "layout.json", context.folder / "layout.json")
+    shutil.copytree(index.path / "passages", context.folder / "passages")

@@ -1,0 +1,1 @@
+"""Stages that mine, read, filter and audit hard negatives."""

@@ -1,0 +1,1 @@
+"""Stages that make queries for passages: extracted, generated or read from files; training of a query generator."""

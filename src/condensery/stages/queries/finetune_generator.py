@@ -1,0 +1,54 @@
+"""Stage ``finetune_generator``: trains a model that generates queries, on a collection's own judged pairs."""
+
+from typing import Any
+
+import numpy as np
+
+from condensery.models.generator import Generator, load_generator, save_generator, small_generator
+from condensery.models.warm_start import warm_up_generator
+from condensery.stages.base import Context
+from condensery.stages.checks import model_folder
+from condensery.stages.queries.config import SIZES, FinetuneGeneratorConfig, GeneratorConfig
+from condensery.stages.training import loop_settings, run_training
+from condensery.stages.warm_start.token_vectors import read_token_vectors
+from condensery.text.collection import Collection
+from condensery.training.data.data_module import StepDataModule
+from condensery.training.modules.generator import GeneratorBatches, GeneratorModule
+
+
+def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dict[str, Any]:
+    """Train on passage -> query for all positives of the split; save a Hugging Face folder."""
+    collection = Collection(context.input("corpus"))
+    positives = collection.qrels(config.split).positives()
+    pairs = [(passage, query) for query, passages in positives.items() for passage in passages.tolist()]
+    generator = initial_generator(config, context)
+    batches = GeneratorBatches(
+        np.asarray(pairs, dtype=np.int64),
+        collection.passages,
+        collection.queries,
+        generator.tokenizer,
+        prefix=config.prefix,
+        titles=config.titles,
+        batch_size=config.batch_size,
+        max_input_tokens=config.max_input_tokens,
+        max_tokens=config.max_tokens,
+        budget=config.budget,
+        seed=config.seed,
+    )
+    module = GeneratorModule(generator.model, **config.optimiser())
+    data = StepDataModule(batches, context.runtime.workers)
+    values = run_training(module, data, loop_settings(config, batches), config, context, None)
+    save_generator(generator, context.folder)
+    return {"pairs": len(pairs), **values}
+
+
+def initial_generator(config: GeneratorConfig, context: Context) -> Generator:
+    """Return the model before training. Raises ``UserError`` where a given model cannot be loaded."""
+    if config.model is None:
+        sizes = {name: getattr(config, name) for name in SIZES}
+        made = small_generator(context.input("tokenizer"), **sizes, dropout=config.dropout, seed=config.seed)
+        if config.vectors is not None:
+            warm_up_generator(made.model, read_token_vectors(context.input("vectors"), config.seed))
+        return made
+    key = f"stages.{context.stage_name}.model"
+    return load_generator(model_folder(config.model) or config.model, key, config.revision, dropout=config.dropout)

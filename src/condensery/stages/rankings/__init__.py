@@ -1,0 +1,1 @@
+"""Stages that make a ranking from other rankings: fusion, reranking, another system's run file."""

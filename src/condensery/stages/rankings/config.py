@@ -1,0 +1,179 @@
+"""Configs of the stages that make a ranking from other rankings: fusion, reranking, another system's run file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from condensery.evaluation.names import known_metric, split_metric
+from condensery.ranges import Count, PositiveShare, Weight
+from condensery.stages.base import FromRecipe, Input, Operational, StageConfig
+from condensery.stages.checks import OneSplitConfig, Split, missing_split, not_encoded, only_split, unmeasurable
+from condensery.stages.registry import stage
+from condensery.stages.scoring.config import SEARCHED, ScoringStageConfig
+from condensery.stages.workload import Read, Work, known, product, search, together
+from condensery.text.hashes import content_hashes
+from condensery.text.input_file import InputFile
+
+POINTS = 2_000  # maximum points of a grid of weights: enough for steps of 0.1 and up to five retrievers
+
+
+@stage("rerank", "rerank:rerank", version=2, makes="index", together="several_shards")
+class RerankConfig(ScoringStageConfig, OneSplitConfig):
+    """Rerank the best passages of a retriever by the scores of cross-encoders.
+
+    The stage makes an index, so it may be a row of the table.
+    """
+
+    data_checks = {"corpus": ["measurable"]}
+    retriever: Annotated[str, Input("index")]
+    """the stage with an index, or with an encoder, whose index is built first"""
+    split: Annotated[Split, FromRecipe("table.split")]
+    """the split whose queries are reranked; other queries cannot be searched for"""
+    depth: Count = 100
+    """passages reranked for each query; only these are returned, so metrics with a larger cutoff do not rise"""
+
+    def work(self, read: Read) -> Work:
+        """Estimate the work: the ``depth`` best passages of each query are retrieved, and every cross-encoder reads them."""
+        return self.scoring(read, known(read).collection.queries.get(self.split), self.depth)
+
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """Report a split that the collection lacks, or whose queries the retriever has not encoded."""
+        missing = missing_split(self.split, inputs["corpus"])
+        return missing or not_encoded(self.split, "retriever", inputs["retriever"])
+
+
+@stage("read_run", "read_run:read_run", version=1, makes="index")
+class ReadRunConfig(OneSplitConfig):
+    """Read another system's rankings from a TREC run file, so that the system is a row of the table.
+
+    The stage makes an index of the queries of one split. The stages fuse, rerank, mine and score_pairs can read it too.
+    """
+
+    file: Annotated[Path, Operational()]  # its content enters the id, its path does not
+    """run file, plain or .gz: query_id Q0 passage_id rank score tag; its unjudged queries need
+    data.unlabelled_queries=unjudged"""
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    split: Annotated[Split, FromRecipe("table.split")]
+    """the split whose rankings are used; lines of other splits' queries are ignored"""
+    missing: Literal["error", "empty"] = "error"
+    """a query of the split that the file lacks. error: the run stops; empty: its ranking is empty, so its metrics are 0"""
+
+    def identity(self) -> list[str]:
+        """Return the content hash of the file.
+
+        Raises:
+            UserError: the file is missing or unreadable; this is checked before anything is computed.
+        """
+        named = InputFile("run file", self.file, "; stage.read_run.file names it", exact=True)
+        return content_hashes([named.look()])
+
+    def work(self, read: Read) -> Work:
+        """Estimate the work of reading a thousand lines for each query."""
+        sizes = known(read)
+        lines = product(float(SEARCHED), sizes.collection.queries.get(self.split))
+        return Work(replace(sizes, dimensions=0), seconds=product(2e-6, lines), disk=product(8.0, lines))
+
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """Report a split that the collection lacks."""
+        return missing_split(self.split, inputs["corpus"])
+
+
+@stage("fuse", "fuse:fuse", version=2, makes="index")
+class FuseConfig(StageConfig):
+    """Fuse the rankings of several retrievers, for example of BM25 and a dense retriever.
+
+    The stage makes an index. So it can be a row of the table, and the stages mine and rerank can read it.
+    """
+
+    data_checks = {"corpus": ["choosing"]}
+    retrievers: Annotated[list[str], Input("index"), Field(min_length=2)]
+    """two or more stages with an index, or with an encoder, whose index is built first"""
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    method: Literal["weighted", "reciprocal_rank"] = "weighted"
+    """weighted: weighted sum of scores, scaled to [0, 1] for each query and retriever; reciprocal_rank: sum of 1 /
+    (``rank_constant`` + rank)"""
+    rank_constant: Weight = 60
+    """constant of reciprocal_rank; the larger it is, the less the first ranks dominate"""
+    weights: list[Weight] | None = None
+    """one weight for each retriever. null: chosen to maximise ``metric`` on ``split``, or equal where the split has no
+    queries; with reciprocal_rank, 1 each"""
+    otherwise: list[Weight] | None = None
+    """weights for the case that ``split`` has fewer than ``least_queries`` queries and ``weights`` is null; null: equal"""
+    least_queries: Count = 1
+    """minimum number of queries of ``split`` for choosing weights"""
+    split: Split = "dev"
+    """the split whose queries choose the weights"""
+    metric: Annotated[str, AfterValidator(known_metric)] = "MRR@10"
+    """metric that the weights maximise: MRR@k, Recall@k, NDCG@k, Success@k, MAP, P@k; Hit@k where answers are known"""
+    grid: PositiveShare = 0.1
+    """step of the grid of weights that are tried; the weights of all retrievers sum to 1"""
+    depth: Count = 1000
+    """candidates of each retriever for each query; scores are scaled over these candidates"""
+
+    @field_validator("weights", "otherwise")
+    @classmethod
+    def _one_for_each(cls, weights: list[float] | None, info: ValidationInfo) -> list[float] | None:
+        retrievers = info.data.get("retrievers")
+        if weights is not None and retrievers is not None and len(weights) != len(retrievers):
+            raise ValueError(f"{len(weights)} weights for {len(retrievers)} retrievers; give each of them one")
+        if weights is not None and not any(weights):
+            raise ValueError("all weights are 0, so nothing would be found")
+        return weights
+
+    @field_validator("grid")
+    @classmethod
+    def _divides_one(cls, grid: float, info: ValidationInfo) -> float:
+        from math import comb
+
+        steps, others = round(1 / grid), len(info.data.get("retrievers", [0])) - 1
+        if abs(1 / grid - steps) > 1e-6 * steps:
+            raise ValueError("must go into 1 without a remainder, as 0.1 or 0.05 do")
+        if info.data.get("weights") is None and comb(steps + others, others) > POINTS:
+            points = f"{comb(steps + others, others):,} weights of {others + 1} retrievers to try"
+            raise ValueError(f"{points}, more than {POINTS:,}; take a larger step, or set weights")
+        return grid
+
+    @field_validator("depth")
+    @classmethod
+    def _deep_enough(cls, depth: int, info: ValidationInfo) -> int:
+        metric = info.data.get("metric")
+        if metric is not None and depth < (split_metric(metric)[1] or 0):
+            raise ValueError(f"{depth} is too few to choose weights by {metric}")
+        return depth
+
+    def by_content(self) -> set[str]:
+        """Return ``otherwise`` and ``least_queries`` where both have their defaults.
+
+        The keys were added later, so the ids of stages that do not use them stay valid.
+        """
+        return {"otherwise", "least_queries"} if self.otherwise is None and self.least_queries == 1 else set()
+
+    def work(self, read: Read) -> Work:
+        """Estimate the work: every retriever searches for the queries that choose the weights."""
+        queries = known(read).collection.queries.get(self.split) if self.chooses else 0.0
+        looked = together(search(sizes, queries, self.depth) for sizes in read["retrievers"])
+        joined = replace(known(read), members=tuple(read["retrievers"]))
+        return Work(joined, products=looked.products, seconds=looked.seconds, disk=1e4)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether queries choose the weights."""
+        return self.method == "weighted" and self.weights is None
+
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """Report queries that cannot choose the weights: a retriever lacks them, or the metric cannot be measured on them."""
+        if not self.chooses:
+            return None
+        for name, config in zip(self.retrievers, inputs["retrievers"], strict=True):
+            if only_split(config) not in (None, self.split):
+                return "retrievers", (
+                    f"{name} knows the queries of {only_split(config)} alone, so weights cannot be chosen on {self.split};"
+                    " set weights, one for each retriever"
+                )
+        fault = unmeasurable([self.metric], self.split, inputs["corpus"])
+        return ("metric", fault[1]) if fault and fault[0] == "metrics" else None  # without the split: equal weights

@@ -1,0 +1,32 @@
+"""Stage ``cross_encoder``: loads a cross-encoder that was trained elsewhere, unchanged."""
+
+from typing import Any
+
+from condensery.errors import UserError
+from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.cross_encoder import Reranker, load_cross_encoder, pair_separators, save_cross_encoder
+from condensery.stages.base import Context
+from condensery.stages.released.config import CrossEncoderConfig
+from condensery.tokens.tokenizer import load_tokenizer
+
+
+def cross_encoder(config: CrossEncoderConfig, context: Context) -> dict[str, Any]:
+    """Save the cross-encoder in the format of the stage that trains one.
+
+    Raises:
+        UserError: the given tokenizer is not the checkpoint's, or ``length`` exceeds the model's positions.
+    """
+    key = f"stages.{context.stage_name}"
+    folder = checkpoint_folder(str(config.folder), config.revision)
+    model = load_cross_encoder(folder, new_head=False)
+    own, given = load_tokenizer(folder), load_tokenizer(context.input("tokenizer"))
+    if own.get_vocab() != given.get_vocab():
+        raise UserError(
+            f"{key}.tokenizer: {config.tokenizer} is not the tokenizer of {config.folder}; give it a stage of its own"
+            f" (stage: tokenizer, backbone: {{tokenizer: {config.folder}}}) and tokens made with that"
+        )
+    if config.length > model.encoder.longest:
+        raise UserError(f"{key}.length: {config.length} is longer than its {model.encoder.longest} positions")
+    reranker = Reranker(model, config.query_length, config.length, pair_separators(folder))
+    save_cross_encoder(reranker, context.folder, context.input("tokenizer"))
+    return {"query_length": config.query_length, "length": config.length}

@@ -1,0 +1,37 @@
+"""Stage ``retriever``: loads a retriever that was trained elsewhere, unchanged (zero-shot evaluation)."""
+
+from typing import Any
+
+from condensery.errors import UserError
+from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.checkpoints.saving import SavedRetriever, load_any_retriever, save_retriever
+from condensery.stages.base import Context
+from condensery.stages.released.config import RetrieverConfig
+
+
+def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
+    """Save the retriever in the format of the stages that train one.
+
+    Raises:
+        UserError: neither the checkpoint nor the config gives the input lengths, or a length exceeds the model's positions.
+    """
+    folder = checkpoint_folder(str(config.folder), config.revision)
+    model, lengths = load_any_retriever(folder, config.vector_options())
+    # sentence-transformers, too, cuts a longer max_seq_length to the number of positions
+    most = (model.query.longest, model.passage.longest)
+    query_length, passage_length = (
+        given or (own and min(own, positions))
+        for given, own, positions in zip((config.query_length, config.passage_length), lengths, most, strict=True)
+    )
+    if query_length is None or passage_length is None:
+        raise UserError(
+            f"stages.{context.stage_name}: {config.folder} does not say its lengths; set"
+            f" stages.{context.stage_name}.query_length and stages.{context.stage_name}.passage_length"
+        )
+    for key, length, tower in (("query", query_length, model.query), ("passage", passage_length, model.passage)):
+        if length > tower.longest:
+            raise UserError(
+                f"stages.{context.stage_name}.{key}_length: {length} is longer than its {tower.longest} positions"
+            )
+    save_retriever(SavedRetriever(model, query_length, passage_length), context.folder, folder)
+    return {"query_length": query_length, "passage_length": passage_length, **model.settings.own()}

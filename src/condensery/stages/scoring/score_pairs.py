@@ -1,0 +1,101 @@
+"""Stage ``score_pairs``: computes a teacher's scores of a retriever's training passages (distillation)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from condensery.errors import UserError
+from condensery.retrieval.cross_encoders import Score, logits, score_in_shards
+from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.negatives import open_negatives
+from condensery.retrieval.pair_scores import PairScores, read_pair_scores, save_pair_scores
+from condensery.retrieval.teachers import by_retriever, counts, pool_to_score, together
+from condensery.sharing import ProcessGroup
+from condensery.stages.base import Context
+from condensery.stages.finetuning.training_queries import relevant_passages
+from condensery.stages.scoring.config import ScorePairsConfig
+from condensery.stages.scoring.scoring import cross_encoders
+from condensery.stages.sharing import process_group
+from condensery.text.collection import Collection
+
+
+def several_shards(config: ScorePairsConfig, context: Context) -> bool:
+
+    if not config.cross_encoders:
+        return False
+    return len(relevant_passages(config, context, Collection(context.input("corpus")))) > config.shard_size
+
+
+def score_pairs(config: ScorePairsConfig, context: Context) -> dict[str, Any]:
+    """Write queries.npy, passages.npy, scores.npy and pair_scores.jsonl; a restart keeps complete shards of scores."""
+    group, collection = process_group(context.runtime), Collection(context.input("corpus"))
+    positives = relevant_passages(config, context, collection)
+    if config.file is None:
+        pairs = _scored(config, context, collection, positives, group)
+    else:
+        pairs = _read(config.file, collection, positives, config.split)
+    found = counts(pairs, positives)
+    save_pair_scores(context.folder, pairs, collection)
+    _tell(context.stage_name, found)
+    return found
+
+
+def _read(path: Path, collection: Collection, positives: Mapping[int, np.ndarray], split: str) -> PairScores:
+    """Read the scores of the training queries from a file.
+
+    Raises:
+        UserError: no training query has two or more scored passages in the file, so nothing can be learned from it.
+    """
+    pairs = read_pair_scores(path, collection).of_queries(np.array(sorted(positives), np.int64))
+    if not (pairs.filled.sum(axis=1) > 1).any():
+        raise UserError(f"{path}: of no training query of the split {split!r} it scores two passages or more")
+    return pairs
+
+
+def _scored(
+    config: ScorePairsConfig,
+    context: Context,
+    collection: Collection,
+    positives: Mapping[int, np.ndarray],
+    group: ProcessGroup,
+) -> PairScores:
+
+    negatives = [open_negatives(folder, collection) for folder in context.inputs("negatives")]
+    queries, candidates = pool_to_score(positives, negatives, config.depth)
+    scorers = _scorers(config, context, collection)
+    scores = score_in_shards(
+        together(scorers, config.weights, config.scaling),
+        queries,
+        candidates,
+        context.folder / "scores.npy",
+        shard_size=config.shard_size,
+        label=context.stage_name,
+        group=group,
+        each=len(scorers),
+    )
+    return PairScores(queries, candidates, scores)
+
+
+def _scorers(config: ScorePairsConfig, context: Context, collection: Collection) -> list[Score]:
+    """Return the scorers, cross-encoders first."""
+    runtime, encoders = context.runtime, cross_encoders(config, context, collection)
+    found: list[Score] = [logits([one], config.chunk_tokens, context.stage_name) for one in encoders]
+    for folder in context.inputs("retrievers"):
+        index: Any = open_index(folder, collection, runtime.threads, device=runtime.search_device)
+        found.append(by_retriever(index))
+    return found
+
+
+def _tell(label: str, found: Mapping[str, int]) -> None:
+    """Print how many pairs have a score, and how many queries have too few scored passages."""
+    print(f"[{label}] {found['pairs']:,} pairs of {found['queries']:,} queries have a score", flush=True)
+    if found["queries_without_positive"]:
+        print(
+            f"[{label}] for {found['queries_without_positive']:,} of them no positive has one: margin_mse learns nothing from"
+            " these",
+            flush=True,
+        )
+    if found["queries_without_scores"]:
+        print(f"[{label}] for {found['queries_without_scores']:,} of them fewer than two passages have one", flush=True)

@@ -1,0 +1,1 @@
+"""Stages for sentence tasks: their examples, and training on them."""

@@ -1,0 +1,1 @@
+"""Stages that initialise an encoder from the co-occurrences of tokens, without training."""
