@@ -12,6 +12,7 @@ it. SECURITY.md explains the limits for users.
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,23 @@ class RecipeLoader(ConfigLoaderImpl):
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
         self.repository = _Files(config_search_path)
+        self._repositories: dict[tuple[str | None, tuple[str, ...]], Any] = {}
         self._first: tuple[list[str], DictConfig] = [MODE], OmegaConf.create()  # what the command set, and its config
         self.lengths: dict[str, set[str]] = {}  # a stage or kind -> the key of training length that the last file sets
+
+    def _parse_overrides_and_create_caching_repo(
+        self, config_name: str | None, overrides: list[str], *more: Any
+    ) -> Any:
+        """Compute this once per command, because Hydra's list of options in the help requests it a hundred times."""
+        key = (config_name, tuple(overrides))
+        if key not in self._repositories:
+            self._repositories[key] = super()._parse_overrides_and_create_caching_repo(config_name, overrides, *more)
+        return self._repositories[key]
+
+    @cache  # noqa: B019
+    def get_group_options(self, *group: Any, **filtered: Any) -> list[str]:  # type: ignore[override]
+        """Compute this once per command, because Hydra's list of options in the help requests it twice."""
+        return list(super().get_group_options(*group, **filtered))
 
     def load_configuration(
         self,
