@@ -237,8 +237,13 @@ def test_of_passages_of_one_sentence_the_start_is_kept_and_that_is_said(released
         "there are no queries of passages that are held out to choose by: the initial weights are kept; only"
         in done.out
     )
+    assert done.out.count("[distilled] not trained, because 0 queries (of dev, and sentences of held-out passages") == 1
+    assert not (artifact(done, "distilled") / "logs").exists(), "no step was computed"
+    assert "no trained weights are kept" in done.out
     rows = metrics_of(done.folder)
     assert rows["adapted"] == rows["as it is"]
+    start, after = (load_retriever(artifact(done, name)).model for name in ("as_it_is", "distilled"))
+    assert same_weights(start, after)
 
 
 def test_judged_queries_train_a_tower_of_their_own_and_passages_stay(

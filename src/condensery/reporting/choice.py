@@ -22,7 +22,9 @@ def choice(kept: Kept) -> str:
             - ``p``: p-value of the best candidate against the initial checkpoint;
             - ``worse_on_dev``: whether the best candidate is worse on the dev queries alone;
             - ``values``: ``of``, ``share`` and ``MRR@10`` (0 to 1) of each candidate. The first candidate is the initial
-              checkpoint.
+              checkpoint;
+            - ``MRR@10``: of the kept weights;
+            - ``BM25``: MRR@10 of BM25 alone, if each candidate was fused with BM25.
     """
     if kept["by"] is None:
         return "There are no queries to choose by: the initial weights are kept"
@@ -34,4 +36,6 @@ def choice(kept: Kept) -> str:
         line += f", {100 * best['MRR@10']:.1f} with {weights} (p = {kept['p']:.2g})"
     if kept.get("worse_on_dev"):
         line += ", but lower on the dev queries alone"
+    if "BM25" in kept:
+        line += f"; {100 * kept['BM25']:.1f} with BM25 alone"
     return line + (": these weights are kept" if kept["share"] else ": the initial weights are kept")

@@ -12,6 +12,8 @@ from condensery.reporting.conclusion import BM25, Lines, lines_of, p_values
 from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, of_each_seed
 
+UNREADABLE = 0.1  # with more unknown tokens than this share, a retriever is not recommended
+
 
 @dataclass(frozen=True)
 class Made:
@@ -23,12 +25,14 @@ class Made:
         trained: whether any of the parts was trained.
         seconds: time of the row in seconds. Artifacts that a row without training also uses are not counted.
         kept: content of ``kept.json`` if the stage ``keep_best`` chose the encoder; None otherwise.
+        unknown: share of the texts' tokens that the encoder's tokenizer does not know.
     """
 
     parts: frozenset[str]
     trained: bool = False
     seconds: float = 0.0
     kept: Kept | None = None
+    unknown: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -174,8 +178,9 @@ class _Words:
 def unmeasured(made: Mapping[str, Made], split: str) -> Recommendation:
     """Recommend a row if no query is judged: the last row that fuses several parts, or the last row if none does.
 
-    If an earlier row has the same parts as this row, the first such row is recommended instead. The text also names the
-    queries by which the weights of each training run were chosen.
+    If an earlier row has the same parts as this row, the first such row is recommended instead. BM25 is recommended where
+    the retriever cannot read the text (``UNREADABLE``), and where the fusion is not better on the queries by which the
+    weights were chosen. The text also names these queries.
 
     Args:
         made: row -> how it was produced, in the order of the table.
@@ -193,12 +198,15 @@ def unmeasured(made: Mapping[str, Made], split: str) -> Recommendation:
         sentences.append("Weights are chosen by a proxy: to find the passage from which a sentence was cut.")
     sentences += [f"{row}: {words}." for words, row in choices.items()]
     cost = f", after {_duration(made[use].seconds)} of training" if made[use].trained else ""
-    why = (
-        ": the fusion of BM25 and a retriever nearly always ranks better than either"
-        if len(made[use].parts) > 1
-        else ""
-    )
-    return Recommendation(use, " ".join([*sentences, f"Use {use}{cost}{why}."]))
+    lexical = next((row for row, one in made.items() if all(part.startswith(f"{BM25}/") for part in one.parts)), None)
+    unknown, kept = made[use].unknown, made[last].kept or {}
+    if lexical and unknown > UNREADABLE:
+        use, cost = lexical, f": {unknown:.0%} of the tokens of the text are unknown to the retriever's tokenizer"
+    elif lexical and kept.get("BM25", 0) >= kept.get("MRR@10", 1):
+        use, cost = lexical, f": on {kept['by']}, its fusion with a retriever does not rank better"
+    elif len(made[use].parts) > 1:
+        cost += ": the fusion of BM25 and a retriever nearly always ranks better than either"
+    return Recommendation(use, " ".join([*sentences, f"Use {use}{cost}."]))
 
 
 def _queries(number: int) -> str:

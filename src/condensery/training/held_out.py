@@ -11,6 +11,7 @@ from condensery.tokens.prefixes import Prefixes
 from condensery.training.validation import ValidationSample
 
 WANTED = 500  # number of passages to hold out
+FEW = 30  # with fewer dev queries and queries of held-out passages than this, a choice among weights is mostly chance
 SHARES = 0.1, 0.3  # smallest and largest share of all passages that is held out
 
 Ids = NDArray[np.int64]
@@ -35,6 +36,20 @@ def chosen_queries(queries: Queries, number: int, seed: int) -> Ids:
     return free[np.sort(nested_subset(seed, len(free), min(number, len(free))))]
 
 
+def held_out_queries(queries: Queries, texts: Passages, random: np.random.Generator) -> Ids:
+    """Return the rows of the queries of held-out passages by which retrievers can be measured, ordered by ``random``.
+
+    A query is left out if its passage has no other sentence. A title is left out as well, because it would retrieve its own
+    passage.
+    """
+    owners = np.repeat(np.arange(len(queries.counts)), queries.counts)
+    asked = random.permutation(np.flatnonzero(held_out(len(queries.counts))[owners]))
+    if queries.places is not None:
+        first, length = np.asarray(queries.places)[asked].T
+        asked = asked[(first >= 0) & (length < texts.store.lengths[owners[asked]])]
+    return asked
+
+
 def held_out_sample(
     queries: Queries,
     texts: Passages,
@@ -49,8 +64,7 @@ def held_out_sample(
 
     A query that is a sentence of its passage is removed from the passage. So the sample has one copy of the passage for each
     of its queries, and that query's sentence is missing in the copy. A query ranks its own copy, but no other copy of the
-    same passage. A query is left out if nothing would remain of its passage. A title is left out as well, because it would
-    retrieve its own passage. The sample is the same in every run and for every seed.
+    same passage. The queries are drawn from ``held_out_queries``. The sample is the same in every run and for every seed.
 
     Args:
         queries: the queries that were built from the passages.
@@ -66,12 +80,8 @@ def held_out_sample(
     """
     random = generator("held out sample")
     owners = np.repeat(np.arange(len(queries.counts)), queries.counts)
-    asked = random.permutation(np.flatnonzero(held_out(len(queries.counts))[owners]))
-    hidden = np.full((len(owners), 2), -1, np.int64)
-    if queries.places is not None:
-        hidden = np.asarray(queries.places)
-        asked = asked[(hidden[asked, 0] >= 0) & (hidden[asked, 1] < texts.store.lengths[owners[asked]])]
-    asked = asked[:number]
+    asked = held_out_queries(queries, texts, random)[:number]
+    hidden = np.full((len(owners), 2), -1, np.int64) if queries.places is None else np.asarray(queries.places)
     if not len(asked):
         return None
     own = owners[asked]  # (q,)

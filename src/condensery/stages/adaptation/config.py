@@ -52,6 +52,8 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     other two to null"""
     learning_rate: Positive = 5e-5
     """peak learning rate of AdamW"""
+    train_unmeasured: Annotated[bool, Later()] = False
+    """train even if there are too few dev queries and queries of held-out passages for keep_best to choose by"""
 
     def lengths(self) -> dict[str, int]:
         """Return no lengths: the retriever's own length is used where it is shorter, so none can be too long."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
-from condensery.models.checkpoints.saving import load_retriever
+from condensery.models.checkpoints.saving import load_retriever, save_retriever
 from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards
 from condensery.retrieval.indexes.opening import Encode, open_index, ranked, search_of_texts
 from condensery.retrieval.ranking import Ranking, ordered
@@ -21,18 +21,23 @@ from condensery.stages.pair_scorers import cross_encoder
 from condensery.stages.training import loop_settings, run_training
 from condensery.system.files import load_array, save_array
 from condensery.text.collection import Collection
-from condensery.tokens.artifacts import Queries, Tokens
+from condensery.tokens.artifacts import Passages, Queries, Tokens
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.ranking_batches import RankingBatches
-from condensery.training.held_out import chosen_queries
+from condensery.training.held_out import FEW, chosen_queries, held_out_queries
 from condensery.training.modules.query_tower import QueryTowerModule
 
+TOO_FEW = (
+    "queries (of dev, or sentences of held-out passages) could measure a gain; train_unmeasured=true trains in any case"
+)
 SHARD = 200  # queries per shard of cross-encoder scores; a restart keeps complete shards
 
 
 def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, Any]:
     """Train a separate query tower and save the retriever; the passage tower and the passage vectors stay the same.
+
+    Where too few queries could measure its gain (``FEW``), nothing is trained and the student is saved.
 
     Raises:
         UserError: every passage that has a query is held out, or a passage has no vector in the student's index.
@@ -40,6 +45,14 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
     collection, queries = Collection(context.input("corpus")), Queries(context.input("queries"))
     index, encoder = vectors_of(context, "student", config.student)
     saved = load_retriever(encoder)
+    texts, dev = Passages(context.artifact("queries").input("passages").path), "dev" in collection.splits
+    measured = len(held_out_queries(queries, texts, np.random.default_rng())) + (
+        len(collection.questions("dev")) if dev else 0
+    )
+    if measured < FEW and not config.train_unmeasured:
+        print(f"[{context.stage_name}] not trained, because only {measured} {TOO_FEW}", flush=True)
+        save_retriever(saved, context.folder, encoder)
+        return {"queries": 0}
     rows = chosen_queries(queries, config.number, config.seed)
     if not len(rows):
         raise UserError(f"stages.{context.stage_name}.queries: all passages with a query are held out; give more text")

@@ -12,11 +12,11 @@ from condensery.stages.adaptation.config import KeepBestConfig
 from condensery.stages.adaptation.sample import DEV, LEFT_OUT, judge_of
 from condensery.stages.base import Context
 from condensery.system.files import write_json
+from condensery.training.held_out import FEW
 
 KEPT_START = "the initial weights are kept"
 OF_DEV = "judge some (qrels/dev.tsv, or at least ten in qrels/train.tsv)"
 OF_HELD_OUT = f"only a passage of several sentences has such a query; {DEV} (qrels/dev.tsv) serve as well"
-FEW = 30  # with fewer queries than this the choice is unreliable
 
 
 def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
@@ -63,11 +63,13 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     )
     queries = len(every[best])
     chosen = {"by": judge.by, "queries": queries, "kept": name, "share": share, "p": round(p, 6)}
-    chosen["worse_on_dev"] = worse_on_dev
+    chosen |= {"worse_on_dev": worse_on_dev, "MRR@10": means[name, share]}
+    if config.bm25_weight:
+        chosen["BM25"] = float(np.concatenate(judge.reciprocal_ranks(start.model, 1) or judge.first).mean())
     values = [{"of": of, "share": part, "MRR@10": means[of, part], "by": of_each[of, part]} for of, part in means]
     write_json(context.folder / "kept.json", {**chosen, "values": values})
     fused = f"each fused with BM25 at a weight of {config.bm25_weight:g}: " if config.bm25_weight else ""
     print(f"[{context.stage_name}] {fused}{choice({**chosen, 'values': values})}", flush=True)
     if queries < FEW:
         print(f"[{context.stage_name}] with so few queries, the choice is mostly chance", flush=True)
-    return {**chosen, "MRR@10 of the start": means["start", 0.0], "MRR@10": means[name, share]}
+    return {**chosen, "MRR@10 of the start": means["start", 0.0]}

@@ -68,8 +68,12 @@ class Judge:
             raise UserError(f"{folder}: it makes vectors that are not finite; begin with another checkpoint")
         self.first = first
 
-    def reciprocal_ranks(self, model: BiEncoder) -> list[np.ndarray] | None:
-        """Return the reciprocal ranks (q,) of each sample's queries; None where a vector is not finite."""
+    def reciprocal_ranks(self, model: BiEncoder, bm25_weight: float | None = None) -> list[np.ndarray] | None:
+        """Return the reciprocal ranks (q,) of each sample's queries; None where a vector is not finite.
+
+        ``bm25_weight``: a weight other than the judge's own, if BM25 is fused at all; 1 = BM25 alone.
+        """
+        weight = self.weight if bm25_weight is None else bm25_weight
         encode, found = self.encode(model), []
         same = same_weights(model.passage, self.start.passage)
         for sample, of_start, bm25 in zip(self.samples.values(), self.passages, self.bm25, strict=True):
@@ -78,7 +82,7 @@ class Judge:
                 queries = encoded(encode, sample.queries)
             except UserError:  # not finite
                 return None
-            ranks = reciprocal_ranks(queries, passages, sample, bm25, self.weight)
+            ranks = reciprocal_ranks(queries, passages, sample, bm25, weight)
             found.append(ranks.cpu().numpy().astype(np.float64))
         return found
 
