@@ -1,5 +1,6 @@
 """Which row is to be used, and what is said of it: never one that a simpler one is ahead of, or cannot be told from."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,29 @@ def test_without_judgements_the_joined_row_is_used_and_the_proxy_is_named() -> N
     assert found.row == "BM25 + adapted"
     assert "a proxy" not in found.text, "dev queries chose"
     assert "Use BM25 + adapted, after 4 minutes of training: " in found.text
+
+
+def test_without_judgements_bm25_is_used_where_its_fusion_does_not_rank_better() -> None:
+    kept = {**NOT_KEPT, "by": HELD_OUT, "MRR@10": 0.715}
+    for lexical, row in ((0.715, "BM25"), (0.8, "BM25"), (0.7, "BM25 + as it is")):
+        same = Made(frozenset({"bm25/1", "retriever/1"}), kept={**kept, "BM25": lexical})
+        found = unmeasured({**MADE, "BM25 + adapted": same}, "test")
+        assert found.row == row
+        assert f"; {100 * lexical:.1f} with BM25 alone" in found.text
+        assert f"Use {row}: " in found.text
+    own = {**MADE, "BM25 + adapted": same}
+    del own["BM25"]
+    assert unmeasured(own, "test").row == "BM25 + as it is", "a recipe without a row for BM25"
+
+
+def test_without_judgements_bm25_is_used_where_the_retriever_cannot_read_the_text() -> None:
+    for unknown, row in ((0.33, "BM25"), (0.05, "BM25 + adapted")):
+        made = {name: replace(one, unknown=0.0 if name == "BM25" else unknown) for name, one in MADE.items()}
+        found = unmeasured(made, "test")
+        assert found.row == row
+        assert ("33% of the tokens of the text are unknown to the retriever's tokenizer" in found.text) == (
+            row == "BM25"
+        )
 
 
 def test_without_judgements_each_choice_is_told_with_the_first_row_that_it_made() -> None:

@@ -11,7 +11,7 @@ import trainings
 
 from condensery.models.biencoder import PASSAGE
 from condensery.tokens.prefixes import NO_PREFIXES
-from condensery.training.held_out import chosen_queries, held_out, held_out_sample
+from condensery.training.held_out import chosen_queries, held_out, held_out_queries, held_out_sample
 
 
 def made(folder: Path, places: Any) -> tuple[Any, Any]:
@@ -45,6 +45,8 @@ def test_what_is_trained_on_is_not_held_out(tmp_path: Path) -> None:
 
 def test_a_sentence_is_cut_out_of_its_passage_and_titles_do_not_choose(tmp_path: Path) -> None:
     asked, texts = made(tmp_path, sentences)
+    found = held_out_queries(asked, texts, np.random.default_rng(0))
+    assert sorted(found) == [2 * row + 1 for row in np.flatnonzero(held_out(400))], "the sentences, not the titles"
     sample = held_out_sample(asked, texts, (8, 16), 20, 30, budget=100, prefixes=NO_PREFIXES)
     assert sample is not None
     assert sample.relevant.shape == (20, 50)
@@ -76,6 +78,7 @@ def test_where_nothing_would_be_left_nothing_is_asked(tmp_path: Path) -> None:
         return np.repeat(np.stack([texts.starts[:400], np.full(400, 9)], axis=1), 2, axis=0)
 
     asked, texts = made(tmp_path, whole)
+    assert not len(held_out_queries(asked, texts, np.random.default_rng(0)))
     assert held_out_sample(asked, texts, (8, 16), 20, 30, budget=100, prefixes=NO_PREFIXES) is None
     asked, texts = made(tmp_path, None)  # generated queries are no part of their passages
     sample = held_out_sample(asked, texts, (8, 16), 20, 0, budget=100, prefixes=NO_PREFIXES)
