@@ -13,9 +13,9 @@ the library's layers with fused attention, and its CLS states are thrown away. P
     difference                                     largest, of any number of any vector, over the largest number
 
 With a checkpoint, a folder or a name on the hub, ``Retriever.encode_passages`` is compared with sentence-transformers'
-``encode_document``, both as they come, on passages of a folder in the BEIR layout. ``precision`` is then that of ours, by
-default auto. Each way is a process of its own, they take turns, and the best of ``rounds`` counts. Prints one JSON line for
-whole passages, and one for their first 40 words:
+``encode_document``, both as they come, on passages of a folder in a layout that is read. ``precision`` is then that of ours,
+by default auto. Each way is a process of its own, they take turns, and the best of ``rounds`` counts. Prints one JSON line
+for whole passages, and one for their first 40 words:
 
     tokens                         of a text, special tokens included, as the model cuts it
     sentence_transformers          texts per CPU-second, in fp32
@@ -50,6 +50,7 @@ from condensery.models.precision import precision_on
 from condensery.retrieval.indexes.dense import shard_path
 from condensery.retrieval.indexes.encoding import EncoderInput, encode_store
 from condensery.system.files import write_json
+from condensery.text.to_collection import collection_of
 from condensery.tokens.batches import Chunk
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
@@ -79,10 +80,9 @@ def bert_vocabulary() -> Vocabulary:
 
 
 def texts_of(collection: str, number: int) -> dict[str, list[str]]:
-    """Passages of a folder in the BEIR layout, with their titles; whole, and their first words."""
-    lines = (Path(collection) / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
-    chosen = map(json.loads, random.Random(1).sample(lines, min(number, len(lines))))
-    whole = [f"{one.get('title', '')} {one['text']}".strip() for one in chosen]
+    """Passages of a folder in a layout that is read, with their titles; whole, and their first words."""
+    passages = collection_of(Path(collection)).passages
+    whole = passages.full_texts(random.Random(1).sample(range(len(passages)), min(number, len(passages))))
     return {"long": whole, "short": [" ".join(text.split()[:WORDS]) for text in whole]}
 
 
