@@ -179,7 +179,7 @@ def several(folder: Path, launcher: Any) -> None:
 
     os.environ["CONDENSERY_STAGES"] = "parent_programs"
     folder.mkdir(exist_ok=True, parents=True)
-    runtime = Runtime("cpu", 2, 2, 0, Wandb("x", None, False), "x", folder, launcher=launcher)
+    runtime = Runtime("cpu", 2, 2, 0, Wandb(project="x", entity=None, enabled=False), "x", folder, launcher=launcher)
     meeting = registry()["test_meets"]
     compute(meeting, meeting.config(), Context("meets", folder, runtime, {}))
 

@@ -557,7 +557,7 @@ def write_artifacts(root: Path) -> None:
 
     write_beir(root / "beir")
     data: Any = TypeAdapter(DataConfig).validate_python({**_data_config("beir"), "root": str(root / "beir")})
-    wandb = Wandb("x", None, False)
+    wandb = Wandb(project="x", entity=None, enabled=False)
     runtime = Runtime(accelerator="cpu", devices=1, threads=1, workers=0, wandb=wandb, group="x", output_root=root)
     stages = registry()
     corpus = Node("corpus", "corpus", stages["corpus"].config(data=data), {}, {}, "0" * 16)

@@ -58,7 +58,7 @@ def module(dropout: float = 0.0, **changes: Any) -> AnceModule:
 
 def group() -> ProcessGroup:
     member = DistributedProcess(distributed.get_rank(), 2, 0, 2) if distributed.is_initialized() else None
-    runtime = Runtime("cpu", 1, 1, 0, Wandb("x", None, enabled=False), "x", Path(), distributed=member)
+    runtime = Runtime("cpu", 1, 1, 0, Wandb(project="x", entity=None, enabled=False), "x", Path(), distributed=member)
     return process_group(runtime)
 
 

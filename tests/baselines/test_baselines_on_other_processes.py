@@ -41,7 +41,9 @@ def group() -> ProcessGroup:
     joined = distributed.is_initialized()
     number = distributed.get_world_size() if joined else 1
     member = DistributedProcess(distributed.get_rank(), number, 0, number) if joined else None
-    return process_group(Runtime("cpu", 1, 1, 0, Wandb("x", None, enabled=False), "x", Path(), distributed=member))
+    return process_group(
+        Runtime("cpu", 1, 1, 0, Wandb(project="x", entity=None, enabled=False), "x", Path(), distributed=member)
+    )
 
 
 def ance(folder: Path, name: str) -> Run:

@@ -96,7 +96,9 @@ def act(two_nodes: Any, tmp_path: Path) -> Callable[..., Any]:
 
     def compute(kind: str, config: dict[str, Any], devices: int = 1, threads: int = 1, **keys: Any) -> Any:
         launcher, stage = ray_launcher(two_nodes.address, **keys), registry()[kind]
-        runtime = Runtime("cpu", devices, threads, 0, Wandb("x", None, False), "x", folder, launcher=launcher)
+        runtime = Runtime(
+            "cpu", devices, threads, 0, Wandb(project="x", entity=None, enabled=False), "x", folder, launcher=launcher
+        )
         with on_ray.cluster(launcher, threads):
             seconds = Seconds(folder)
             context = Context("toy", folder, runtime, {})
@@ -135,7 +137,7 @@ def test_shards_are_tasks_and_their_bytes_those_of_one_process(
     assert sorted(searched) == ["[0, 1]", "[2, 3]", "[4, 5]", "[6, 7]", "[8]"]
     one = tmp_path / "one"
     one.mkdir()
-    runtime = Runtime("cpu", 1, 1, 0, Wandb("x", None, False), "x", one)
+    runtime = Runtime("cpu", 1, 1, 0, Wandb(project="x", entity=None, enabled=False), "x", one)
     stage = registry()["toy_shared"]
     stage.function(stage.config.model_validate({"queries": 9}), Context("toy", one, runtime, {}))
     mine, wanted = ({p.name: p.read_bytes() for p in folder.iterdir()} for folder in (tmp_path / "stage", one))
@@ -203,7 +205,9 @@ def test_what_this_machine_has_no_room_for_is_one_line(composed: Compose, tmp_pa
 
 
 def test_a_node_that_does_not_see_the_store_is_one_line(tmp_path: Path) -> None:
-    context = Context("toy", tmp_path, Runtime("cpu", 1, 1, 0, Wandb("x", None, False), "x", tmp_path), {})
+    context = Context(
+        "toy", tmp_path, Runtime("cpu", 1, 1, 0, Wandb(project="x", entity=None, enabled=False), "x", tmp_path), {}
+    )
     call = StageCall("toy_shared", {"queries": 2}, context, "head", Parent.here())
     outcome = on_ray.take_part(call, on_ray.Part(0, ShardTask()), tmp_path / "elsewhere", str(tmp_path), True)
     assert outcome.failure is not None
@@ -251,7 +255,9 @@ def test_resources_are_those_of_the_stage(
     monkeypatch.setattr(on_ray, "_ray", lambda: cluster)
     mine = {"toy_mine": Resources(num_cpus=4, memory=32), "mined": Resources(num_cpus=8)}
     launcher = ray_launcher("auto", stages={"toy_bm25": Resources(num_gpus=0), **mine})
-    runtime = Runtime(accelerator, devices, 6, 0, Wandb("x", None, False), "x", tmp_path, launcher=launcher)
+    runtime = Runtime(
+        accelerator, devices, 6, 0, Wandb(project="x", entity=None, enabled=False), "x", tmp_path, launcher=launcher
+    )
     name = "mined" if kind == "toy_mine" else "other"
     tasks = on_ray.Tasks(registry()[kind], StageConfig(), Context(name, tmp_path, runtime, {}))
     assert tuple(tasks.wanted.values()) == wanted

@@ -54,7 +54,9 @@ def run_toy(
     kind: str, folder: Path, config: dict[str, Any], launcher: Launcher = LOCAL, devices: int = 2, threads: int = 5
 ) -> Any:
     """The same with any toy."""
-    runtime = Runtime("cpu", devices, threads, 0, Wandb("x", None, False), "x", folder, launcher=launcher)
+    runtime = Runtime(
+        "cpu", devices, threads, 0, Wandb(project="x", entity=None, enabled=False), "x", folder, launcher=launcher
+    )
     stage = registry()[kind]
     return compute(stage, stage.config.model_validate(config), Context("toy", folder, runtime, {}))
 
@@ -235,9 +237,9 @@ def test_a_job_that_cannot_be_submitted_is_one_line(folder: Path, monkeypatch: p
 
 
 def test_auto_is_the_gpus_or_one_process(folder: Path) -> None:
-    runtime = Runtime("cpu", "auto", 1, 0, Wandb("x", None, False), "x", folder)
+    runtime = Runtime("cpu", "auto", 1, 0, Wandb(project="x", entity=None, enabled=False), "x", folder)
     assert processes_a_node(runtime) == 1
-    job = Runtime("gpu", "auto", 1, 0, Wandb("x", None, False), "x", folder, launcher=SLURM)
+    job = Runtime("gpu", "auto", 1, 0, Wandb(project="x", entity=None, enabled=False), "x", folder, launcher=SLURM)
     with pytest.raises(UserError, match=r"^trainer\.devices: auto says nothing before"):
         processes_a_node(job)
 

@@ -44,6 +44,6 @@ def run_stage(
     config = stage.config.model_validate({**given, **changes})
     read: dict[str, tuple[Artifact, ...]] = dict.fromkeys(references(stage.config), ())
     read |= {name: (Artifact(path),) for name, path in made.items()}
-    runtime = Runtime("cpu", 1, 1, data_workers, Wandb("x", None, False), "x", folder.parent)
+    runtime = Runtime("cpu", 1, 1, data_workers, Wandb(project="x", entity=None, enabled=False), "x", folder.parent)
     folder.mkdir(parents=True, exist_ok=True)
     return dict(stage.function(config, Context(kind, folder, runtime, read)) or {})

@@ -46,7 +46,9 @@ def context(folder: Path, labels: list[dict[str, object]], negatives: list[dict[
         (folder / field).mkdir()
         (folder / field / f"{field}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         made[field] = (Artifact(folder / field),)
-    return Context("x", folder, Runtime("cpu", 1, 1, 0, Wandb("x", None, False), "x", folder), made)
+    return Context(
+        "x", folder, Runtime("cpu", 1, 1, 0, Wandb(project="x", entity=None, enabled=False), "x", folder), made
+    )
 
 
 def test_the_union_has_the_positives_of_both_and_the_pools_of_all(collection: Collection, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_filled_sheet_changes_mining_and_training(made: dict[str, Path], tmp_p
     pools = dict(zip(negatives.query_rows.tolist(), negatives.passage_rows.tolist(), strict=True))
     assert yes[1] not in pools[yes[0]]
     assert no[1] in pools[no[0]]
-    runtime = Runtime("cpu", 1, 1, 0, Wandb("x", None, False), "x", tmp_path)
+    runtime = Runtime("cpu", 1, 1, 0, Wandb(project="x", entity=None, enabled=False), "x", tmp_path)
     context = Context("round2", tmp_path, runtime, {"negatives": (Artifact(tmp_path / "n"),)})
     options = dict.fromkeys(("negative_depths", "negative_weights", "train_queries"))
     options |= {"leave_out_dev_passages": False, "negatives_per_query": 1, "seed": 1}

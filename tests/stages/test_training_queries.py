@@ -62,7 +62,7 @@ def read(folder: Path, **changes: Any) -> TrainingQueries:
     """What a stage of this config trains on, the pools of all queries read."""
     config = config_of(**changes)
     sources = tuple(Artifact(folder / name) for name in config.negatives)
-    runtime = Runtime("cpu", 1, 1, 0, Wandb("x", None, False), "x", folder)
+    runtime = Runtime("cpu", 1, 1, 0, Wandb(project="x", entity=None, enabled=False), "x", folder)
     context = Context("round1", folder, runtime, {"negatives": sources})
     found = training_queries(config, context, Collection(folder / "corpus"))
     every = np.arange(len(found.rows))

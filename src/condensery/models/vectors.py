@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Self, TypedDict
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from condensery.keys import Keys
 
 Pooling = Literal["cls", "mean", "max", "last", "weighted_mean", "mean_sqrt_len"]
 POOLED: dict[str, str] = {  # pooling -> its description in cards and messages
@@ -93,7 +95,7 @@ ACTIVATIONS: dict[str, str] = {
 NAMES = tuple(field.name for field in fields(VectorSettings))
 
 
-class VectorConfig(BaseModel):
+class VectorConfig(Keys):
     """The vector settings as keys of a recipe. The default of each key is null, which means the checkpoint's own setting.
 
     A key that is null does not enter artifact ids, so that artifact ids created before these keys existed stay valid.

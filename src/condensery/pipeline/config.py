@@ -5,14 +5,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from condensery.errors import UserError, close_to
+from condensery.keys import AS_TEXT, NumberKeys, Text
 from condensery.pipeline.figure_config import Figures
 from condensery.pipeline.gpus import GPUS
 from condensery.pipeline.launch.hardware import check_devices, threads_of_a_stage
-from condensery.reporting.table_layout import AS_TEXT, Cost, TableLayout, Text
-from condensery.stages.base import LeaveOut, Name, Runtime, Wandb, no_bool_as_number
+from condensery.reporting.table_layout import Cost, TableLayout
+from condensery.stages.base import LeaveOut, Name, Runtime, Wandb
 from condensery.stages.checks import Split
 from condensery.stages.launcher import Launcher
 from condensery.stages.trainer_options import Callbacks, TrainerFlags
@@ -24,16 +25,7 @@ LIBRARIES = {"tensorboard": ("tensorboard", "tensorboardX"), "trackio": ("tracki
 StudyName = Annotated[str, Field(pattern=STUDY, max_length=100), AS_TEXT]
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), defer_build=True)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _true_is_not_one(cls, value: Any, info: ValidationInfo) -> Any:
-        return no_bool_as_number(cls, value, info)
-
-
-class TrainerConfig(_Closed):
+class TrainerConfig(NumberKeys):
     """Settings of the hardware. Their limits keep a typo from filling the machine with processes.
 
     Attributes:
@@ -55,19 +47,7 @@ class TrainerConfig(_Closed):
     callbacks: Callbacks
 
 
-class WandbConfig(_Closed):
-    """Settings of Weights & Biases; ``enabled``: auto = online with an API key, otherwise offline."""
-
-    project: Text
-    entity: Text | None
-    enabled: bool | Literal["auto"]
-
-    def settings(self) -> Wandb:
-        """Return the settings as a plain record for the stages."""
-        return Wandb(self.project, self.entity, self.enabled)
-
-
-class LoggerConfig(_Closed):
+class LoggerConfig(NumberKeys):
     """The destinations of training curves besides the CSV file, which is always written.
 
     Attributes:
@@ -76,7 +56,7 @@ class LoggerConfig(_Closed):
         trackio: name of the Trackio project; None = no Trackio.
     """
 
-    wandb: WandbConfig
+    wandb: Wandb
     tensorboard: bool
     trackio: Text | None
 
@@ -87,7 +67,7 @@ class LoggerConfig(_Closed):
                 raise UserError(f"logger.{key}: {key} is not installed; pip install {key}, or condensery[{key}]")
 
 
-class ChooseInSweep(_Closed):
+class ChooseInSweep(NumberKeys):
     """The choice of a sweep: of the jobs that differ only in ``key``, the table shows those that are best on dev.
 
     Attributes:
@@ -148,7 +128,7 @@ class TableConfig(TableLayout):
         return value
 
 
-class ChooseConfig(_Closed):
+class ChooseConfig(NumberKeys):
     """The choice among several checkpoints (``pipeline.starts``).
 
     Attributes:
@@ -160,7 +140,7 @@ class ChooseConfig(_Closed):
     rows: list[Text]
 
 
-class PushTarget(_Closed):
+class PushTarget(NumberKeys):
     """The Hugging Face repository that an encoder is uploaded to; a plain string sets ``name`` (owner/name)."""
 
     name: Text
@@ -179,7 +159,7 @@ def _by_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-class RootConfig(_Closed):
+class RootConfig(NumberKeys):
     """The keys of the root, which ``conf/config.yaml`` explains.
 
     The groups ``data`` and ``backbone`` are checked by the stages that read them.
@@ -217,7 +197,7 @@ class RootConfig(_Closed):
             UserError: a library is not installed, or this machine lacks the devices.
         """
         self.logger.check_installed()
-        wandb, trainer = self.logger.wandb.settings(), self.trainer
+        trainer = self.trainer
         if self.launcher.kind == "local":
             check_devices(trainer.accelerator, trainer.devices)
         if self.launcher.kind == "ray" and not find_spec("ray"):
@@ -227,7 +207,7 @@ class RootConfig(_Closed):
             devices=trainer.devices,
             threads=threads_of_a_stage(trainer.threads, self.jobs),
             workers=trainer.workers,
-            wandb=wandb,
+            wandb=self.logger.wandb,
             tensorboard=self.logger.tensorboard,
             trackio=self.logger.trackio,
             group=self.name,

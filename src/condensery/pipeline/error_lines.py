@@ -8,7 +8,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from condensery.errors import SHOWN, StageError, UserError, message_within, of_the_disk
+from condensery.errors import SHOWN, StageError, UserError, close_to, message_within, of_the_disk
 
 
 class Stopped(BaseException):
@@ -69,7 +69,6 @@ def _of_hydra(error: BaseException) -> str:
         return f"{unheaded[1]}: the first line of a recipe must be `# @package _global_`"
     unknown = re.match(r"Could not override '([^']*)'", text)
     if unknown:
-        from condensery.errors import close_to
         from condensery.pipeline.config import RootConfig
 
         first = unknown[1].partition(".")[0]  # only the stage or group can check the rest of the key
@@ -102,8 +101,6 @@ def _of_hydra(error: BaseException) -> str:
         r"In '[^']*': Could not find '([^']*)/([^'/]*)'\s*Available options in '[^']*':(.*?)Config s", text, re.S
     )
     if option:
-        from condensery.errors import close_to
-
         hint = close_to(option[2], option[3].split())
         if "did you mean" not in hint:
             hint = f"; one of your own is FOLDER/{option[1]}/{option[2]}.yaml with --config-dir FOLDER{hint}"

@@ -3,20 +3,19 @@
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from condensery.errors import UserError, close_to
-from condensery.reporting.table_layout import Cost, Text
-from condensery.stages.base import LeaveOut, Name, no_bool_as_number
+from condensery.keys import Keys, Text, no_bool_as_number
+from condensery.reporting.table_layout import Cost
+from condensery.stages.base import LeaveOut, Name
 from condensery.stages.checks import Split
 
 Stages = Annotated[dict[Text, Text], Field(min_length=1)]  # label in the figure -> a stage
 
 
-class _Figure(BaseModel):
+class _Figure(Keys):
     """Base of all kinds of figures; ``title``: null = the default of the kind."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     title: Text | None = None
 

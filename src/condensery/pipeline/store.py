@@ -43,17 +43,8 @@ FIELDS: dict[str, type | tuple[type, ...]] = {  # fields of a manifest
     **dict.fromkeys(("config", "inputs", "metrics", "versions", "machine", "files", "digests"), dict),
     **dict.fromkeys(("wall_seconds", "cpu_seconds"), (int, float)),
 }
-LIBRARIES = [
-    "torch",
-    "pytorch-lightning",
-    "transformers",
-    "tokenizers",
-    "numpy",
-    "faiss-cpu",
-    "faiss-gpu-cu12",
-    "bm25s",
-    "hydra-core",
-]
+LIBRARIES: tuple[str, ...] = ("torch", "pytorch-lightning", "transformers", "tokenizers", "numpy")
+LIBRARIES += ("faiss-cpu", "faiss-gpu-cu12", "bm25s", "hydra-core")
 State = Literal["hit", "miss", "after", "interrupted", "forced"]
 
 
@@ -335,15 +326,8 @@ def _revision() -> str | None:
     project = Path(__file__).parents[3]
     if not (project / ".git").exists():  # installed as a package, perhaps inside a checkout of something else
         return None
-    git = [
-        "git",
-        "-C",
-        str(project),
-        "-c",
-        "core.fsmonitor=false",
-        "-c",
-        f"core.hooksPath={os.devnull}",
-    ]  # runs no command
+    safe = ["-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]  # runs no command
+    git = ["git", "-C", str(project), *safe]
     describe = ["describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # these can name commands
     own["GIT_OPTIONAL_LOCKS"] = "0"

@@ -4,22 +4,17 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from condensery.errors import UserError, close_to
+from condensery.keys import Keys, Text
 from condensery.reporting.published import PublishedRow, find
 
-AS_TEXT = BeforeValidator(lambda v: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v)
-Text = Annotated[str, AS_TEXT]  # a name or label, which YAML may parse as a number
 Value = str | int | float | bool | None
 Cost = Literal["CPU-seconds of training", "bytes a passage", "milliseconds a query"]
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), defer_build=True)
-
-
-class ColumnLayout(_Closed):
+class ColumnLayout(Keys):
     """A column: the published and the measured numbers that it shows.
 
     Attributes:
@@ -38,12 +33,12 @@ class ColumnLayout(_Closed):
     metric: Text | None = None
     split: Text | None = None
     collection: Text | None = None
-    where: dict[Text, Value] = {}
+    where: dict[Text, Value] = Field({})
     ending: Text = ""
     best: Literal["highest", "lowest", "none"] = "highest"
 
 
-class OwnRow(_Closed):
+class OwnRow(Keys):
     """A published row that is in no file of the package.
 
     Attributes:
@@ -58,7 +53,7 @@ class OwnRow(_Closed):
 References = Annotated[list[Text], Field(min_length=1), BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
 
 
-class TableLayout(_Closed):
+class TableLayout(Keys):
     """The layout of a table. Without columns, the table shows all measured numbers and no published numbers.
 
     Attributes:

@@ -1,16 +1,15 @@
 """Shared types of all stages: the base of the configs, the artifacts, and the settings of this machine."""
 
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from annotated_types import Ge
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from condensery.keys import Keys, NumberKeys, Text
 from condensery.sharing import ShardTask
 from condensery.stages.launcher import Launcher, LocalLauncher
 from condensery.stages.workload import Read, Sizes, Work
@@ -76,7 +75,7 @@ RowLength = Annotated[int, Ge(8)]  # maximum tokens of a pre-training text, or o
 Precision = Annotated[Literal["fp32", "bf16", "fp16"], FromRecipe("trainer.precision")]
 
 
-class StageConfig(BaseModel):
+class StageConfig(NumberKeys):
     """Base of all stage configs; a config is frozen and allows no further keys.
 
     A field's explanation is the docstring below the field. ``make conf`` writes ``conf/stage/KIND.yaml`` from the defaults
@@ -89,20 +88,8 @@ class StageConfig(BaseModel):
     that defines ``fingerprint() -> str`` enters the id by its fingerprint instead of its fields.
     """
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        allow_inf_nan=False,
-        protected_namespaces=(),
-        validate_default=True,
-        defer_build=True,  # of sixty kinds, a recipe has a dozen
-    )
+    model_config = ConfigDict(allow_inf_nan=False, validate_default=True)
     data_checks: ClassVar[Mapping[str, Sequence[str]]] = {}
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _true_is_not_one(cls, value: Any, info: ValidationInfo) -> Any:
-        return no_bool_as_number(cls, value, info)
 
     def by_content(self) -> set[str]:
         """Return the fields whose values do not enter the id.
@@ -156,15 +143,6 @@ class StageConfig(BaseModel):
         return expected
 
 
-def no_bool_as_number(model: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
-    """Refuse ``steps: true``, which pydantic would read as 1. Raises ``ValueError``."""
-    if isinstance(value, bool):
-        allowed = set(_leaves(model.model_fields[str(info.field_name)].annotation))
-        if bool not in allowed and Any not in allowed and allowed & {int, float}:
-            raise ValueError(f"must be a number, got {str(value).lower()}")
-    return value
-
-
 def _plain(value: Any) -> Any:
     """Return a config value as JSON, without operational fields; a model with a fingerprint is replaced by it."""
     if isinstance(value, BaseModel):
@@ -177,13 +155,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def _leaves(annotation: Any) -> list[Any]:
-    """Return the plain types in an annotation: ``int | None`` -> [int, NoneType]."""
-    if typing.get_origin(annotation) in (typing.Union, UnionType, typing.Annotated):
-        return [leaf for part in typing.get_args(annotation) for leaf in _leaves(part)]
-    return [annotation]
 
 
 def marks(config: type[BaseModel], kind: type[Mark]) -> dict[str, Mark]:
@@ -273,8 +244,7 @@ def retriever_name(index: Artifact) -> str:
     return f"{named.kind}/{named.id}"
 
 
-@dataclass(frozen=True)
-class Wandb:
+class Wandb(Keys):
     """Settings of Weights & Biases (W&B), which receives the training curves in addition to the CSV file.
 
     Attributes:
@@ -283,8 +253,8 @@ class Wandb:
         enabled: True, False, or auto: online where there is an API key, otherwise offline.
     """
 
-    project: str
-    entity: str | None
+    project: Text
+    entity: Text | None
     enabled: bool | Literal["auto"]
 
 

@@ -2,22 +2,19 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from condensery.keys import Keys
 from condensery.ranges import Count
 
 
-class _Launcher(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class LocalLauncher(_Launcher):
+class LocalLauncher(Keys):
     """Starts the processes on this machine."""
 
     kind: Literal["local"]
 
 
-class TorchrunLauncher(_Launcher):
+class TorchrunLauncher(Keys):
     """Starts the processes with torchrun.
 
     Attributes:
@@ -38,7 +35,7 @@ class TorchrunLauncher(_Launcher):
         return self
 
 
-class SlurmLauncher(_Launcher):
+class SlurmLauncher(Keys):
     """Submits a job with submitit, to SLURM or to processes of this machine.
 
     Attributes:
@@ -60,7 +57,7 @@ class SlurmLauncher(_Launcher):
     options: dict[str, Any]
 
 
-class Resources(_Launcher):
+class Resources(Keys):
     """What a Ray task reserves; None = the value of the launcher itself.
 
     Attributes:

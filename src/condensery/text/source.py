@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from condensery.errors import UserError
+from condensery.keys import Keys
 from condensery.system.files import expanded
 from condensery.system.inputs import FOLDER, anything, fault, standing
 from condensery.text.hashes import content_hashes
@@ -45,12 +46,6 @@ def missing_files(files: Iterable[InputFile]) -> list[str]:
         f"{file.path.name} ({file.role}{file.hint}{f'; {file.fault()}' if standing(file.path) else ''})"
         for file in wrong
     ]
-
-
-class Keys(BaseModel):
-    """The base class of all groups of config keys below ``data``. An unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Splits(Keys):

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from condensery.models.checkpoints.metadata import QUERY_ENCODER, SavedTower, saved_towers, vector_settings
 from condensery.models.checkpoints.sentence_transformers import dense_weights
@@ -15,8 +15,6 @@ WEIGHTS_AND_WORDS = {".json", ".safetensors", ".bin", ".txt", ".model"}  # suffi
 
 class BackboneConfig(VectorConfig):
     """An encoder on the hub, in a local folder, or randomly initialised with the given sizes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     name: str | None  # hub name or local path of a checkpoint; None = randomly initialised
     revision: str | None  # commit, tag or branch of the hub repository

@@ -240,10 +240,8 @@ class Tasks:
         missing = agreed[-1]
         size = max(1, len(missing) // (TASKS * max(1, self._room())))
         runs = [missing[first : first + size] for first in range(0, len(missing), size)]
-        name, parts = (
-            self.context.stage_name,
-            [Part(number, ShardTask(agreed, run)) for number, run in enumerate(runs, 1)],
-        )
+        name = self.context.stage_name
+        parts = [Part(number, ShardTask(agreed, run)) for number, run in enumerate(runs, 1)]
         print(f"[{name}] {len(missing)} shards are computed in {len(runs)} tasks", flush=True)
         with progress(name, len(runs), "tasks") as task:
             _, lost = self._run(parts, done=task.advance)

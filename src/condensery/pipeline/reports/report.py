@@ -69,7 +69,7 @@ def write(
     drawn, faults = draw_figures(figures, [FigureJob(folder)], tables, folder, swept=False)
     page_of_run(folder, graph.root.output_root, tables, drawn, words)
     if job is None:
-        log_results(graph.root.logger.wandb.settings(), graph.root.output_root, folder, tables, drawn, rows)
+        log_results(graph.root.logger.wandb, graph.root.output_root, folder, tables, drawn, rows)
     return rows, faults
 
 

@@ -28,13 +28,8 @@ KEY = re.compile(r"[\w-]+(?:\.[\w-]+)+")  # in a value with ${...}
 MULTIRUN = {"-m", "--multirun"}
 FIRST_LOOK = "experiment=bm25_msmarco data=ir_datasets data.name=msmarco-passage"  # a recipe on MS MARCO for a CPU
 SETTINGS = ("data.dev_queries=", "data.unlabelled_queries=", "data.empty_passages=")  # keys of data in any format
-ONCE = (
-    "ask=",
-    "force=",
-    "dry_run=",
-    "dry_run_gpu=",
-    "dry_run_share=",
-)  # keys of a single run, which are left out of the command that repeats it
+# keys of a single run, which are left out of the command that repeats it
+ONCE = ("ask=", "force=", "dry_run=", "dry_run_gpu=", "dry_run_share=")
 
 
 @dataclass(frozen=True)

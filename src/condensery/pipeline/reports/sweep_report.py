@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import shown
-from condensery.pipeline.config import TableConfig, WandbConfig
+from condensery.pipeline.config import TableConfig
 from condensery.pipeline.reports.chosen import Candidate, Chosen, chosen_rows
 from condensery.pipeline.reports.figure_data import FigureJob, draw_figures, read_figures
 from condensery.pipeline.reports.page_content import page_of_sweep
@@ -21,6 +21,7 @@ from condensery.pipeline.reports.study import SWEPT, command
 from condensery.pipeline.reports.wandb_results import log_results
 from condensery.reporting.plain import as_typed
 from condensery.reporting.results import Row, read_results
+from condensery.stages.base import Wandb
 
 CANDIDATES = "stage.evaluate.candidates"
 MEASURED_ON = frozenset({"table.split", "stage.evaluate.split", CANDIDATES, f"{CANDIDATES}_number"})
@@ -113,7 +114,7 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
     drawn, faults = draw_figures(wanted, jobs, tables, folder)
     named = [(run.label, run.folder) for run in runs]
     page_of_sweep(folder, root, command(), tables, drawn, rows, named, nothing_left)
-    settings = WandbConfig.model_validate(OmegaConf.to_container(config.logger.wandb, resolve=True)).settings()
+    settings = Wandb.model_validate(OmegaConf.to_container(config.logger.wandb, resolve=True))
     log_results(settings, root, folder, tables, drawn, rows)
     if tables:
         print(f"\n{folder}", flush=True)

@@ -16,19 +16,16 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from condensery.errors import UserError, close_to
+from condensery.keys import Keys
 
 FOLDER = Path(__file__).parent
 UNITS = {"percent": 0, "fraction": 2, "plain": 0}  # power of ten from the printed to the shown number
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class PublishedColumn(_Closed):
+class PublishedColumn(Keys):
     """A column of a table.
 
     Attributes:
@@ -49,7 +46,7 @@ class PublishedColumn(_Closed):
         return "/".join(part for part in (self.of, self.metric, self.condition) if part)
 
 
-class PublishedTable(_Closed):
+class PublishedTable(Keys):
     """A table of a paper.
 
     Attributes:
@@ -64,10 +61,10 @@ class PublishedTable(_Closed):
     unit: Literal["percent", "fraction"] = "percent"
     columns: list[PublishedColumn]
     rows: dict[str, dict[str, list[Decimal | None]]]
-    measured: dict[str, dict[str, str]] = {}
-    not_measured: dict[str, str] = {}
-    in_part: dict[str, str] = {}
-    notes: list[str] = []
+    measured: dict[str, dict[str, str]] = Field({})
+    not_measured: dict[str, str] = Field({})
+    in_part: dict[str, str] = Field({})
+    notes: list[str] = Field([])
 
     def by_row(self) -> dict[str, list[Decimal | None]]:
         """Return the rows of all classes in one mapping, row -> printed numbers."""
@@ -93,7 +90,7 @@ class PublishedTable(_Closed):
         return [self.key(column) for column in self.columns]
 
 
-class Paper(_Closed):
+class Paper(Keys):
     """A paper, or one version of a paper, and its tables by number."""
 
     key: str

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from condensery.errors import UserError, shown
+from condensery.keys import Keys
 from condensery.system.files import expanded
 from condensery.text.formats.hub import Repository
 from condensery.text.formats.plain_text import add_paragraphs
 from condensery.text.hashes import id_hash
 from condensery.text.lines import fields_of
 from condensery.text.records import Passage, Query
-from condensery.text.source import DataConfig, Keys, Splits, WantedFile
+from condensery.text.source import DataConfig, Splits, WantedFile
 from condensery.text.words import is_blank
 
 if TYPE_CHECKING:

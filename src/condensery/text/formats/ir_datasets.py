@@ -26,12 +26,13 @@ from pydantic import Field
 from tqdm import tqdm
 
 from condensery.errors import UserError, of_the_disk, shown
+from condensery.keys import Keys
 from condensery.system.downloads import as_bytes, check_room, file_digest
 from condensery.system.progress import progress, style
 from condensery.text.hashes import content_hashes, id_hash
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import CHARACTERS, READ, UNPACKED, CollectionSizes
-from condensery.text.source import DataConfig, Keys, WantedFile
+from condensery.text.source import DataConfig, WantedFile
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from condensery.errors import MissingDataError, UserError
+from condensery.keys import Keys
 from condensery.system.inputs import anything
 from condensery.text.formats.beir import NO_DOCUMENTS
 from condensery.text.input_file import InputFile
 from condensery.text.lines import at_least_one, integer, read_columns
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import CollectionSizes, counted
-from condensery.text.source import FolderSource, Keys, missing_files
+from condensery.text.source import FolderSource, missing_files
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
