@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.stages.launcher import Launcher, SlurmLauncher, TorchrunLauncher
+from condensery.stages.launcher_config import Launcher, SlurmLauncher, TorchrunLauncher
 from condensery.system.children import guarded, manner_of_death
 
 STAGE_PROCESS = "condensery.pipeline.launch.stage_process"

@@ -33,10 +33,10 @@ from condensery.pipeline.launch.stage_call import OUTPUT, PATIENCE, StageCall
 from condensery.pipeline.launch.stage_process import failure_of, print_into
 from condensery.sharing import NotRankZero, ShardsLeft, ShardTask
 from condensery.stages.base import Context, DistributedProcess, Runtime, StageConfig
-from condensery.stages.launcher import RayLauncher
+from condensery.stages.launcher_config import RayLauncher
 from condensery.stages.registry import Stage, registry
 from condensery.system.children import Parent, cores
-from condensery.system.memory import PROCESS
+from condensery.system.memory_growth import PROCESS
 from condensery.system.progress import progress
 from condensery.system.seconds import Seconds, cpu_seconds
 from condensery.system.signals import hear_again

@@ -25,7 +25,7 @@ from condensery.pipeline.launch.hardware import about_machine
 from condensery.pipeline.launch.launchers import Commands, Job, start
 from condensery.pipeline.launch.stage_call import DONE, FAILED, PATIENCE, STOP, StageCall
 from condensery.stages.base import Context, Runtime, StageConfig
-from condensery.stages.launcher import SlurmLauncher
+from condensery.stages.launcher_config import SlurmLauncher
 from condensery.stages.registry import Stage
 from condensery.system.children import Parent
 from condensery.system.files import read_json
