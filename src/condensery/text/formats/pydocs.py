@@ -53,7 +53,6 @@ from condensery.text.words import number_of_words
 if TYPE_CHECKING:
     from datasketch import MinHash
 
-
 STDLIB = "stdlib"
 LEFT_OUT = {"test", "tests", "testing", "idlelib", "lib2to3", "turtledemo", "_vendor"}
 LEFT_OUT |= {"site-packages", "dist-packages", "__pycache__"}
