@@ -87,9 +87,7 @@ def of_the_gpu(error: BaseException, stage: str) -> UserError | None:
     """Return a ``UserError`` for an ``error`` of a ``stage`` that fills the memory of a GPU; None for any other error."""
     if not GPU_FULL.search(str(error)):
         return None
-    return UserError(
-        f"stages.{stage}: the GPU's memory is full; lower the stage's chunk_tokens, or end other programs that use this GPU"
-    )
+    return UserError(f"stages.{stage}: the GPU's memory is full; lower chunk_tokens, or end other programs on this GPU")
 
 
 def message_within(error: BaseException) -> UserError | None:

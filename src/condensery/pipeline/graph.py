@@ -121,9 +121,7 @@ class _Builder:
         for name in list(self.overrides):
             self._add(name, ())
         if idle := idle_callback(node.config for node in self.nodes.values()):
-            raise UserError(
-                f"trainer.callbacks.{idle}: acts when a stage is validated, and none is: set validate_every of one, above 0"
-            )
+            raise UserError(f"trainer.callbacks.{idle}: acts at validations, and no stage has one: set validate_every")
         shown = bool(root.stages) and not (root.table.optional and self._unjudged(root))
         rows = self._rows_as("evaluation", root) if shown else {}  # without stages only a table is printed
         unmeasured = self._rows_as("index", root) if root.stages and root.table.recommend and not shown else {}
@@ -299,9 +297,7 @@ class _Builder:
             words = value if isinstance(value, list | tuple) else [] if value is None else [value]
             for word in wanted.literal:
                 if word in words and word in self.overrides:
-                    raise UserError(
-                        f"stages.{word}: this name has a meaning of its own in {self._written(name, (reads,))}"
-                    )
+                    raise UserError(f"stages.{word}: this name has a use of its own in {self._written(name, (reads,))}")
             key = partial(self._written, name, (reads,))
             inputs[reads] = tuple(self._adapted(w, wanted.product, key) for w in words if w not in wanted.literal)
         return inputs

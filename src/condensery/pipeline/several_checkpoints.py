@@ -162,9 +162,7 @@ def read(cfg: DictConfig) -> Starts:
     by = OmegaConf.select(cfg, "choose.by")
     if len(names) > 1 and by is None:
         shown = ",".join(map(str, names))
-        raise UserError(
-            f"{KEY}: this recipe takes one checkpoint; a run of each and one joined table: {KEY}={shown} -m"
-        )
+        raise UserError(f"{KEY}: this recipe takes one checkpoint; a run of each and a joined table: {KEY}={shown} -m")
     configs = [_of_one(cfg, name if name != given else None, by, len(names)) for name in names]
     starts = Starts(short_names(names) if len(names) > 1 else [""], configs, [build(one) for one in configs])
     if len(names) > 1:

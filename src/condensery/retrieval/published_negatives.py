@@ -112,9 +112,7 @@ def from_systems(
             counts["unknown_queries"] += len(block) - len(known)
             yield _pairs(collection, known, queries[queries >= 0])
         if missing := [name for name in systems or [] if name not in seen]:
-            raise UserError(
-                f"stage.read_negatives.systems: {path} has no system {missing[0]!r}{close_to(missing[0], seen)}"
-            )
+            raise UserError(f"stage.read_negatives.systems: {path} has no {missing[0]!r}{close_to(missing[0], seen)}")
 
     none = f"{path}: no negative of a query of the collection '{collection.name}'"
     negatives, kept = _screened(pairs(), collection, depth, split, relabelled, none)
@@ -186,9 +184,7 @@ def from_collection(
     """
     given = collection.given_negatives
     if given is None:
-        raise UserError(
-            f"collection '{collection.name}' gives no negatives; set stage.read_negatives.file to a file of them"
-        )
+        raise UserError(f"collection '{collection.name}' gives no negatives; set stage.read_negatives.file")
     pairs = given[np.isin(given[:, 0], collection.questions(split))].T
     none = f"collection '{collection.name}' gives no negatives for the queries of the split {split!r}"
     return _screened([(pairs[0], pairs[1])], collection, depth, split, relabelled, none)

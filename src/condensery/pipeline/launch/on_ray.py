@@ -396,9 +396,7 @@ def take_part(call: StageCall, part: Part, folder: Path, directory: str, quiet: 
 
     try:
         if not folder.is_dir():
-            text = (
-                f"node {socket.gethostname()} does not see {folder}; it must be on a file system that all nodes share"
-            )
+            text = f"node {socket.gethostname()} does not see {folder}; it must be on a file system of all nodes"
             raise UserError(f"output_root: {text}")
         with suppress(OSError):
             os.chdir(directory)

@@ -241,9 +241,7 @@ def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tup
             raise UserError(f"{place}: an id must be a text or a whole number, not {shown(repr(identifier))}")
         name, kind = str(identifier), type(identifier)
         if role == "queries" and kinds.setdefault(id_hash(name), kind) is not kind:
-            raise UserError(
-                f"{place}: the number {name} and the text {name!r} are the same id; give one of them another"
-            )
+            raise UserError(f"{place}: the number {name} and the text {name!r} are the same id; change one of them")
         yield place, name, title, text or ""
 
 
