@@ -29,11 +29,10 @@ GPU_FULL = re.compile(r"(CUDA|HIP)( error:)? out of memory")
 LISTED = 25  # maximum number of names that a message lists
 SHOWN = 60  # maximum number of characters of a wrong value in a message
 
-# characters that control a terminal (such as ESC) or change the text direction -> their escapes in messages
-STEERING = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-STEERING |= {
-    code: f"\\u{code:04x}" for code in (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-}
+CONTROLS = (*range(0x20), *range(0x7F, 0xA0))  # codes of control characters, such as ESC, which controls a terminal
+TURNS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # they change the text direction
+STEERING = {code: f"\\x{code:02x}" for code in CONTROLS if chr(code) not in "\n\t"}  # code -> its escape in messages
+STEERING |= {code: f"\\u{code:04x}" for code in TURNS}
 
 
 class UserError(Exception):

@@ -199,10 +199,8 @@ class _Builder:
             inputs = self._inputs(name, config)
             for parent in (parent for names in inputs.values() for parent in names):
                 self._add(parent, (*path, name))
-            error = config.input_error(
-                {field: [self.nodes[n].config for n in names] for field, names in inputs.items()}
-            )
-            if error:
+            read = {field: [self.nodes[n].config for n in names] for field, names in inputs.items()}
+            if error := config.input_error(read):
                 raise UserError(f"{self._written(name, error[:1])}: {error[1]}")
             self.nodes[name] = Node(name, kind, config, inputs, {}, "")
 
@@ -279,9 +277,7 @@ class _Builder:
                 self.cfg.stages[name].merge_with({key: value})
             except OmegaConfBaseException:
                 raise UserError(f"stages.{name}.{key}: is a list or a mapping where the other is needed") from None
-        return checked(
-            self.stages[kind].config, self._resolved("stages", name), lambda place: self._written(name, place)
-        )
+        return checked(self.stages[kind].config, self._resolved("stages", name), partial(self._written, name))
 
     def _written(self, name: str, place: Place) -> str:
         settings, kind = self.overrides[name], self.overrides[name]["stage"]

@@ -73,9 +73,8 @@ class Starts:
 
     def config_of(self, graph: Graph) -> DictConfig:
         """Return the config of the checkpoint that a whole graph continues with."""
-        return next(
-            own for own, of in zip(self.configs, self.graphs, strict=True) if of.root.backbone == graph.root.backbone
-        )
+        at = next(at for at, own in enumerate(self.graphs) if own.root.backbone == graph.root.backbone)
+        return self.configs[at]
 
     def graph(self, store: Store) -> Graph:
         """Return the joint graph: the whole recipe of the chosen checkpoint, or of the first one until one is chosen.

@@ -149,9 +149,7 @@ def _parsed(path: Path, systems: Sequence[str] | None, per_system: int | None, s
 
 def _ids(value: Any, place: str) -> list[str]:
     """Read a list of ids, which may be numbers. Raises ``UserError`` if ``value`` is anything else."""
-    if not isinstance(value, list) or not all(
-        isinstance(one, int | str) and not isinstance(one, bool) for one in value
-    ):
+    if not isinstance(value, list) or not all(type(one) in (int, str) for one in value):
         raise UserError(f"{place}: qid, pos and the lists of neg must be ids, as numbers or strings")
     ids = [str(one) for one in value]
     check_whole("".join(ids), "id", place)

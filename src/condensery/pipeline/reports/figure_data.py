@@ -276,11 +276,9 @@ def _score_line(
 
     A system without an amount gives a horizontal line.
     """
-    observations = [
-        (job.setting, row.artifact, (amounts[row.artifact], 100 * row.metrics[metric])) for job, row in rows
-    ]
+    measured = [(job.setting, row.artifact, (amounts[row.artifact], 100 * row.metrics[metric])) for job, row in rows]
     points: list[tuple[float, list[float]]] = []
-    for values in by_setting(observations).values():
+    for values in by_setting(measured).values():
         scores = [score for _, score in values]
         found = [amount.value for amount, _ in values if amount and amount.value]
         if not found:

@@ -76,9 +76,7 @@ class Searcher(ABC):
         for name, passage in named.items():
             title, text = ("", passage) if isinstance(passage, str) else (passage.get("title", ""), passage.get("text"))
             if not isinstance(text, str) or not isinstance(title, str):
-                raise UserError(
-                    f"index: passage {shown(str(name))!r} has no text; give a str, or a mapping with `text`"
-                )
+                raise UserError(f"index: passage {shown(str(name))!r} has no text; give a str or a mapping with `text`")
             for given, what in ((str(name), "id"), (title, "title"), (text, "text")):
                 check_whole(given, what, f"index: passage {shown(str(name))!r}")
             titles.append(title)

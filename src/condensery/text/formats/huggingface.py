@@ -269,11 +269,9 @@ def read_triples(config: HuggingfaceTriplesSource, writer: CollectionWriter) -> 
             if int(name, 16) not in queries:
                 queries.add(int(name, 16))
                 writer.add_query(Query(name, query), place)
-            negatives = [
-                passage(text, place) for text in _negatives(row, config.columns.negative) if not is_blank(text)
-            ]
-            if negatives:
-                writer.add_negatives(name, negatives, place)
+            hard = [passage(text, place) for text in _negatives(row, config.columns.negative) if not is_blank(text)]
+            if hard:
+                writer.add_negatives(name, hard, place)
 
 
 def _negatives(row: dict[str, Any], column: str | None) -> Iterable[str]:
