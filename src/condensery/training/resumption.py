@@ -101,7 +101,7 @@ class Resumption:
             return
         if not hasattr(data, "batches_an_epoch"):
             here = "loaders" if data is None else type(data).__qualname__
-            raise UserError(f"the checkpoint was written with other data ({name}, here {here}); {_ANEW}")
+            raise UserError(f"the checkpoint has other data ({name}, here {here}); {_ANEW}")
         data.load_state_dict(checkpoint[name])
 
     def check_length(self, steps: int, epoch: int | None) -> None:
