@@ -276,7 +276,9 @@ def test_a_manifest_that_lacks_a_field_or_has_another_thing_there_is_said(
     run(small())
     path = Store(tmp_path / "out").path(build(small()).nodes["plain"]) / "manifest.json"
     whole = path.read_text()
-    said = rf"damaged artifact \(its manifest\.json (has no {field}|belongs to another artifact)\); delete the folder, or"
+    said = (
+        rf"damaged artifact \(its manifest\.json (has no {field}|belongs to another artifact)\); delete the folder, or"
+    )
     changes: list[Callable[[dict[str, Any]], object]] = [
         lambda manifest: manifest.pop(field),
         lambda manifest: manifest.update({field: None}),
