@@ -26,7 +26,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from condensery.command import start
-from condensery.system.memory import PROCESS
+from condensery.system.memory_growth import PROCESS
 
 PROJECT = Path(__file__).resolve().parents[1]
 PACKAGE = "condensery"

@@ -186,7 +186,7 @@ def several(folder: Path, launcher: Any) -> None:
 
 def several_devices(folder: Path) -> None:
     """Two processes on a CPU; the second prints into a file."""
-    from condensery.stages.launcher import LocalLauncher
+    from condensery.stages.launcher_config import LocalLauncher
 
     threading.Thread(target=_told, args=(folder,), daemon=True).start()
     several(folder, LocalLauncher(kind="local"))
@@ -201,7 +201,7 @@ def _told(folder: Path) -> None:
 
 def torchrun(folder: Path) -> None:
     """It waits for another node."""
-    from condensery.stages.launcher import TorchrunLauncher
+    from condensery.stages.launcher_config import TorchrunLauncher
 
     threading.Timer(6, lambda: print("ready", flush=True)).start()
     several(folder, TorchrunLauncher(kind="torchrun", nodes=2, endpoint="127.0.0.1:29513", before=["env"]))

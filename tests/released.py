@@ -142,7 +142,7 @@ def two_towers(
 
     ``apart``: the deviation of the weights of queries from those of passages.
     """
-    from condensery.models.checkpoints.saving import SavedRetriever, load_biencoder, save_retriever
+    from condensery.models.checkpoints.retrievers import SavedRetriever, load_biencoder, save_retriever
 
     start = released(folder, tokenizer, **kind)
     model = load_biencoder(start, separate=True)

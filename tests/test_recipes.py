@@ -42,10 +42,10 @@ from small_runs import (
 from small_t5 import save_small_t5
 
 from condensery.pipeline import run
+from condensery.pipeline.artifact_store import State, Store
 from condensery.pipeline.dry_run.costs import Costs
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.reports import study
-from condensery.pipeline.store import State, Store
 
 CONF = PROJECT / "conf"
 RECIPES = sorted(

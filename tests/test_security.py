@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from small_runs import MODEL, PROJECT, Done, run_command
 
-from condensery.pipeline import store
+from condensery.pipeline import artifact_store
 
 HARMLESS = "name: x\nstages: {corpus: {stage: corpus}}\n"
 
@@ -174,17 +174,17 @@ def test_git_is_asked_without_its_environment(tmp_path: Path, monkeypatch: pytes
     hook.write_text(f"#!/bin/sh\ntouch {trace}\nfalse\n")
     hook.chmod(0o755)
     project = tmp_path / "project"
-    module = project / "src" / "condensery" / "pipeline" / "store.py"
+    module = project / "src" / "condensery" / "pipeline" / "artifact_store.py"
     module.parent.mkdir(parents=True)
     module.write_text("")
     named = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"], ["config", "core.fsmonitor", str(hook)]):
         subprocess.run(["git", "-C", str(project), *words], check=True, env={**os.environ, **named})
-    monkeypatch.setattr(store, "__file__", str(module))
+    monkeypatch.setattr(artifact_store, "__file__", str(module))
     for name, value in {"COUNT": "1", "KEY_0": "core.fsmonitor", "VALUE_0": str(hook)}.items():
         monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "nix"))
-    told = store._revision.__wrapped__()
+    told = artifact_store._revision.__wrapped__()
     assert told is not None
     assert re.fullmatch(r"[0-9a-f]{40}", told)
     assert not trace.exists()

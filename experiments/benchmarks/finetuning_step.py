@@ -27,7 +27,7 @@ from condensery.losses.gradient_cache import backpropagate
 from condensery.losses.info_nce import info_nce
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.encoder import Encoder
-from condensery.system import memory
+from condensery.system import memory_growth
 from condensery.tokens.batches import Chunk, chunks
 
 QUERY_LENGTHS, PASSAGE_LENGTHS = (6, 25), (40, 129)
@@ -104,6 +104,6 @@ def main(shape: str, precision: str, queries: str, chunks: str, steps: str, thre
 
 
 if __name__ == "__main__":
-    memory.restart_flat()  # as run.py does
-    memory.keep_flat()  # as the stages that train do
+    memory_growth.restart_flat()  # as run.py does
+    memory_growth.keep_flat()  # as the stages that train do
     main(**given(__doc__, shape="B", precision="fp32", queries="32", chunks="4", steps="5", threads="1", device="cpu"))

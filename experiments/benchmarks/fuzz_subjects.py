@@ -461,7 +461,7 @@ def _backbone(vocabulary: Any, family: str = "bert") -> Any:
 def write_checkpoint(kind: str, root: Path) -> None:
     from condensery.models import cross_encoder, generator
     from condensery.models.biencoder import BiEncoder
-    from condensery.models.checkpoints import saving as checkpoint
+    from condensery.models.checkpoints import pretraining, retrievers
     from condensery.models.condenser import Condenser, condenser_shape
     from condensery.models.encoder import Encoder
     from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
@@ -472,13 +472,13 @@ def write_checkpoint(kind: str, root: Path) -> None:
         return
     if kind == "condenser":
         backbone = _backbone(vocabulary)
-        checkpoint.save_condenser(Condenser(backbone, condenser_shape(backbone, 1, None, True)), model, words, 16)
+        pretraining.save_condenser(Condenser(backbone, condenser_shape(backbone, 1, None, True)), model, words, 16)
     elif kind == "autoencoder":
         backbone = _backbone(vocabulary, "roberta")
-        checkpoint.save_masked_autoencoder(MaskedAutoEncoder(backbone, decoder_shape("masked", 1)), model, words, 16)
+        pretraining.save_masked_autoencoder(MaskedAutoEncoder(backbone, decoder_shape("masked", 1)), model, words, 16)
     elif kind == "retriever":
         towers = [Encoder(_backbone(vocabulary).base_model) for _ in range(2)]
-        checkpoint.save_retriever(checkpoint.SavedRetriever(BiEncoder(*towers), 8, 16), model, words)
+        retrievers.save_retriever(retrievers.SavedRetriever(BiEncoder(*towers), 8, 16), model, words)
     elif kind == "cross_encoder":
         reranker = cross_encoder.Reranker(cross_encoder.new_cross_encoder(_backbone(vocabulary), 1), 8, 16, 1)
         cross_encoder.save_cross_encoder(reranker, model, words)
@@ -502,7 +502,7 @@ def read_checkpoint(kind: str, folder: Path, scratch: Path) -> Any:
     import torch
 
     from condensery.models import cross_encoder, generator
-    from condensery.models.checkpoints import saving as checkpoint
+    from condensery.models.checkpoints import pretraining, retrievers
     from condensery.models.masked_autoencoder import decoder_shape
     from condensery.models.query_tower import load_query_tower
     from condensery.tokens.batches import chunks
@@ -520,7 +520,7 @@ def read_checkpoint(kind: str, folder: Path, scratch: Path) -> Any:
     row = np.asarray(IDS)
     (chunk,) = chunks(row, [0, len(row)], budget=len(row), pad_id=0)
     if kind == "retriever":
-        loaded = checkpoint.load_retriever(model)
+        loaded = retrievers.load_retriever(model)
         with torch.no_grad():
             wanted = loaded.model.query.eval().cls(chunk)[0].float().numpy()
         encode, length = load_query_tower(model)
@@ -533,10 +533,10 @@ def read_checkpoint(kind: str, folder: Path, scratch: Path) -> Any:
     vocabulary = Vocabulary.of(load_tokenizer(folder / "words"))
     found: Any
     if kind == "condenser":
-        found = checkpoint.load_condenser(model, vocabulary, 1, None, True, None)
+        found = pretraining.load_condenser(model, vocabulary, 1, None, True, None)
     else:
-        found = checkpoint.load_masked_autoencoder(model, vocabulary, decoder_shape("masked", 1), "random", None)
-    encoder = checkpoint.load_encoder(model)
+        found = pretraining.load_masked_autoencoder(model, vocabulary, decoder_shape("masked", 1), "random", None)
+    encoder = retrievers.load_encoder(model)
     with torch.no_grad():
         encoder.eval().cls(chunk)
     return [_digest(found), _digest(encoder)]
@@ -549,8 +549,8 @@ def write_artifacts(root: Path) -> None:
     """A collection, and a tokenizer that was made from it, in a store."""
     from pydantic import TypeAdapter
 
+    from condensery.pipeline.artifact_store import Store
     from condensery.pipeline.graph import Node
-    from condensery.pipeline.store import Store
     from condensery.stages.base import Runtime, Wandb
     from condensery.stages.registry import registry
     from condensery.text.config import DataConfig
@@ -578,7 +578,7 @@ def _stage_defaults(kind: str) -> dict[str, Any]:
 
 
 def read_artifacts(folder: Path, scratch: Path) -> Any:
-    from condensery.pipeline.store import Store
+    from condensery.pipeline.artifact_store import Store
     from condensery.stages.base import Artifact
 
     Store(folder).check([Artifact(folder / "artifacts" / "bm25" / ("1" * 16))])

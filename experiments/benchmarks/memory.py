@@ -18,7 +18,7 @@ import torch
 from pretraining_step import make_batch, make_model, our_gradients
 from sizes import SHAPES, given
 
-from condensery.system import memory
+from condensery.system import memory_growth
 
 
 def peak(shape: str, precision: str, spans: int, threads: int) -> float:
@@ -55,6 +55,6 @@ def main(shape: str, precision: str, spans: str, times: str, threads: str) -> No
 
 
 if __name__ == "__main__":
-    memory.restart_flat()  # as run.py does
-    memory.keep_flat()  # as the stages that train do
+    memory_growth.restart_flat()  # as run.py does
+    memory_growth.keep_flat()  # as the stages that train do
     main(**given(__doc__, shape="B", precision="fp32", spans="64", times="16", threads="1"))

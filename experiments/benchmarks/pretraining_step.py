@@ -63,7 +63,7 @@ from condensery.models import encoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import compiled
 from condensery.models.flops import EncoderSize
-from condensery.system import memory
+from condensery.system import memory_growth
 from condensery.tokens.batches import chunks
 
 LENGTH, MASK_RATE, MASK = 128, 0.15, 103
@@ -296,7 +296,7 @@ def main(
     size = SHAPES[shape]
     plain, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")
-    environment = {name: os.environ.pop(name, "") for name in memory.PROCESS}
+    environment = {name: os.environ.pop(name, "") for name in memory_growth.PROCESS}
     context.Process(target=plain_steps, args=(theirs, size, int(threads)), daemon=True).start()
     os.environ.update(environment)
 
@@ -341,8 +341,8 @@ def main(
 
 
 if __name__ == "__main__":
-    memory.restart_flat()  # as run.py does
-    memory.keep_flat()  # as the stages that train do
+    memory_growth.restart_flat()  # as run.py does
+    memory_growth.keep_flat()  # as the stages that train do
     try:
         options = dict(argument.split("=", 1) for argument in sys.argv[1:])
         if options.get("shape", "B") not in SHAPES or options.get("precision", "fp32") not in PRECISIONS:

@@ -30,7 +30,7 @@ from torch import nn
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
 from condensery.randomness import generator
-from condensery.system import memory
+from condensery.system import memory_growth
 from condensery.tokens.batches import framed
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.data.sources import Ids, Rows
@@ -129,8 +129,8 @@ def main(shape: str = "B", precision: str = "fp32", pairs: str = "", threads: st
 
 
 if __name__ == "__main__":
-    memory.restart_flat()  # as run.py does
-    memory.keep_flat()  # as the stages that train do
+    memory_growth.restart_flat()  # as run.py does
+    memory_growth.keep_flat()  # as the stages that train do
     try:
         options = dict(argument.split("=", 1) for argument in sys.argv[1:])
         known = {"shape", "precision", "pairs", "threads", "steps"}

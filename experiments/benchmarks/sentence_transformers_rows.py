@@ -64,8 +64,8 @@ from sizes import given, mixed
 
 from condensery.errors import UserError, close_to, of_the_disk
 from condensery.models.checkpoints.hub import checkpoint_folder
-from condensery.models.checkpoints.loading import quiet, readable
 from condensery.models.checkpoints.metadata import vector_settings
+from condensery.models.checkpoints.weights import quiet, readable
 from condensery.ranges import Count, CountOrZero, Length, Positive, Weight, fault
 from condensery.system.files import atomic, expanded, write_json
 from condensery.system.processor import quick_precision

@@ -38,7 +38,7 @@ from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
 from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
 from condensery.retrieval.mining import mine
-from condensery.system import memory
+from condensery.system import memory_growth
 from condensery.text.collection import Collection
 from condensery.text.formats.beir import BeirSource
 from condensery.text.formats.beir import read as read_beir
@@ -175,5 +175,5 @@ def main(passages: str, rounds: str, steps: str, file: str, folder: str) -> None
 
 
 if __name__ == "__main__":
-    memory.keep_flat()  # as the stages that train do
+    memory_growth.keep_flat()  # as the stages that train do
     main(**given(__doc__, passages="10000,30000,100000", rounds="2", steps="8", file="", folder=""))

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from condensery.recipes import INSTALLED, PROGRAM, RECIPES
-from condensery.system.memory import restart_flat
+from condensery.system.memory_growth import restart_flat
 
 
 def start(home: Path, recipes: Path, called: str = "") -> int:

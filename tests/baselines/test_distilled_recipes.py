@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from small_runs import MODEL, amount, costs, metrics_of, run_command, some_text, write_beir
 
-from condensery.models.checkpoints.saving import load_retriever
+from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.models.cross_encoder import load_reranker
 from condensery.system.files import read_json
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from condensery.system import memory
+from condensery.system import memory_growth
 from condensery.system.processor import quick_precision
 
 BF16 = pytest.param(
@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from textbook import rows
 from transformers import BertConfig, BertForMaskedLM
-from condensery.system import memory
-memory.keep_flat()  # as the stages that train do
+from condensery.system import memory_growth
+memory_growth.keep_flat()  # as the stages that train do
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.losses.contrast import span_contrast
 from condensery.losses.gradient_cache import backpropagate
@@ -60,7 +60,7 @@ def _peak(steps: int, spans: int, precision: str, *sizes: int) -> tuple[int, int
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # set in this process by the package itself
         environment.pop(name, None)
-    environment.update(memory.PROCESS)  # as run.py starts itself
+    environment.update(memory_growth.PROCESS)  # as run.py starts itself
     command = [sys.executable, "-c", STEP, *map(str, (steps, spans, *sizes)), precision]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     fewest, chunks, before, peak = done.stdout.split()

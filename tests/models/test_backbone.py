@@ -12,7 +12,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import load_masked_language_model, masked_language_model
 from condensery.models.checkpoints.config import BackboneConfig
-from condensery.models.checkpoints.saving import load_biencoder, load_condenser, load_encoder
+from condensery.models.checkpoints.pretraining import load_condenser
+from condensery.models.checkpoints.retrievers import load_biencoder, load_encoder
 from condensery.models.generator import load_generator
 from condensery.tokens.tokenizer import load_tokenizer
 

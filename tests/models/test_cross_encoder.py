@@ -17,7 +17,7 @@ from transformers import (
 
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
-from condensery.models.checkpoints.saving import SavedRetriever, save_retriever
+from condensery.models.checkpoints.retrievers import SavedRetriever, save_retriever
 from condensery.models.cross_encoder import (
     CrossEncoder,
     Reranker,

@@ -20,7 +20,8 @@ from transformers import (
 
 from condensery.errors import UserError
 from condensery.models.attention import cls_entropy
-from condensery.models.checkpoints.saving import load_condenser, load_encoder, load_lm_head, save_condenser
+from condensery.models.checkpoints.pretraining import load_condenser, save_condenser
+from condensery.models.checkpoints.retrievers import load_encoder, load_lm_head
 from condensery.models.condenser import Condenser, condenser_shape
 from condensery.models.encoder import Encoder, attend, plain_attention
 from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder

@@ -17,12 +17,8 @@ from torch import Tensor
 
 from condensery.errors import UserError
 from condensery.models.checkpoints.hub import checkpoint_folder
-from condensery.models.checkpoints.saving import (
-    load_any_retriever,
-    load_biencoder,
-    load_condenser,
-    load_masked_autoencoder,
-)
+from condensery.models.checkpoints.pretraining import load_condenser, load_masked_autoencoder
+from condensery.models.checkpoints.retrievers import load_any_retriever, load_biencoder
 from condensery.models.checkpoints.sentence_transformers import write_modules
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.cross_encoder import load_cross_encoder

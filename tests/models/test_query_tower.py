@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, RobertaConfig, 
 from condensery.errors import UserError
 from condensery.models import query_tower
 from condensery.models.biencoder import BiEncoder
-from condensery.models.checkpoints.saving import SavedRetriever, save_retriever
+from condensery.models.checkpoints.retrievers import SavedRetriever, save_retriever
 from condensery.models.encoder import Encoder
 from condensery.models.query_tower import gelu, load_query_tower, load_tower, read_weights
 

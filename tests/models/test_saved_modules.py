@@ -16,7 +16,7 @@ from transformers import AutoModel
 from condensery.errors import UserError
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.checkpoints.metadata import longest_inputs, made_for_search, vector_settings
-from condensery.models.checkpoints.saving import (
+from condensery.models.checkpoints.retrievers import (
     SavedRetriever,
     load_any_retriever,
     load_biencoder,

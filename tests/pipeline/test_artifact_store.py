@@ -12,9 +12,9 @@ import pytest
 from toy_commands import Command, Compose, Launch
 
 from condensery.errors import UserError
+from condensery.pipeline.artifact_store import FIELDS, Store, _digest
 from condensery.pipeline.graph import build
 from condensery.pipeline.run import run
-from condensery.pipeline.store import FIELDS, Store, _digest
 from condensery.stages.base import Artifact
 from condensery.system.files import write_json
 from condensery.system.seconds import SPENT, Seconds
@@ -92,7 +92,7 @@ def test_who_may_read_what_we_write_may_read_each_file_of_an_artifact(
     saved = Store._compute
 
     def private(self: Store, node: Any, runtime: Any) -> None:
-        monkeypatch.setattr("condensery.pipeline.store._files", lambda folder: closed(folder))
+        monkeypatch.setattr("condensery.pipeline.artifact_store._files", lambda folder: closed(folder))
         saved(self, node, runtime)
 
     def closed(folder: Path) -> dict[str, Path]:
@@ -228,7 +228,7 @@ def test_a_damaged_artifact_is_said_and_repaired_by_force(damage: str, small: Co
 def test_a_large_file_is_looked_at_before_a_stage_near_or_far_behind_it_begins(
     small: Compose, tmp_path: Path, computed: Computed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("condensery.pipeline.store.SMALL", 0)
+    monkeypatch.setattr("condensery.pipeline.artifact_store.SMALL", 0)
     monkeypatch.setenv("TOY_STOP", "plain.index")
     with pytest.raises(UserError, match=r"stopped at plain\.index"):
         run(small())
@@ -249,7 +249,7 @@ def test_what_is_said_of_two_damaged_artifacts_is_what_can_be_done(
     small: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(small())
-    monkeypatch.setattr("condensery.pipeline.store.SMALL", 0)
+    monkeypatch.setattr("condensery.pipeline.artifact_store.SMALL", 0)
     store, graph = Store(tmp_path / "out"), build(small())
     paths = {name: store.path(graph.nodes[name]) for name in ("corpus", "plain")}
     flip(paths["corpus"] / "text.txt")

@@ -13,9 +13,9 @@ from toy_commands import Compose
 
 from condensery.errors import UserError
 from condensery.pipeline import asking
+from condensery.pipeline.artifact_store import Store
 from condensery.pipeline.graph import build
 from condensery.pipeline.run import run
-from condensery.pipeline.store import Store
 from condensery.reporting.results import Row
 from condensery.retrieval.query_encoder import query_encoder
 from condensery.stages.base import Artifact
@@ -203,7 +203,7 @@ def test_a_query_is_encoded_as_transformers_does(tmp_path: Path, separate: bool)
     from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
     from condensery.models.biencoder import BiEncoder
-    from condensery.models.checkpoints.saving import SavedRetriever, save_retriever
+    from condensery.models.checkpoints.retrievers import SavedRetriever, save_retriever
     from condensery.models.encoder import Encoder
     from condensery.tokens.tokenizer import train_wordpiece
 

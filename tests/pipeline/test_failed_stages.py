@@ -164,7 +164,7 @@ def test_what_a_library_makes_of_an_interrupt_is_no_failure_of_the_stage(
         monkeypatch.setattr("condensery.system.signals._again", [KeyboardInterrupt] if interrupted else [])
         raise AttributeError("no attribute '_multiarray_umath'")
 
-    monkeypatch.setattr("condensery.pipeline.store.Store.ensure", ensure)
+    monkeypatch.setattr("condensery.pipeline.artifact_store.Store.ensure", ensure)
     if interrupted:
         with pytest.raises(KeyboardInterrupt):
             run_all(composed())

@@ -17,9 +17,9 @@ from test_executor import wait_for
 from toy_commands import Command, Compose, Launch
 
 from condensery.errors import UserError, of_the_disk
+from condensery.pipeline.artifact_store import Store
 from condensery.pipeline.graph import build
 from condensery.pipeline.run import run
-from condensery.pipeline.store import Store
 
 Contents = Callable[[Path], dict[str, bytes]]
 PAGE = 4096  # bytes, in which a disk in memory is filled

@@ -20,7 +20,7 @@ from condensery.pipeline.launch.stage_call import StageCall
 from condensery.pipeline.run import run
 from condensery.sharing import NotRankZero, ShardsLeft, ShardTask, TaskGroup
 from condensery.stages.base import Context, Runtime, StageConfig, Wandb
-from condensery.stages.launcher import RayLauncher, Resources
+from condensery.stages.launcher_config import RayLauncher, Resources
 from condensery.stages.registry import registry
 from condensery.system.children import Parent
 from condensery.system.files import read_json

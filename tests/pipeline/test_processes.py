@@ -18,7 +18,7 @@ from condensery.pipeline.graph import build
 from condensery.pipeline.launch.processes import ProcessError, compute, processes_a_node
 from condensery.retrieval import shards as shards_module
 from condensery.stages.base import Context, Runtime, Wandb
-from condensery.stages.launcher import Launcher, LocalLauncher, SlurmLauncher, TorchrunLauncher
+from condensery.stages.launcher_config import Launcher, LocalLauncher, SlurmLauncher, TorchrunLauncher
 from condensery.stages.registry import registry
 
 HERE = Path(__file__).parent

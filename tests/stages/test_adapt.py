@@ -15,7 +15,7 @@ from small_runs import Done, Text, metrics_of, run_command, some_text, write_bei
 
 from condensery import BM25, Fused, QueryTowerModule, RankingDataModule, UserError, evaluate
 from condensery.models.blending import same_weights
-from condensery.models.checkpoints.saving import load_retriever
+from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.retrieval.searchers.retriever import Retriever
 from condensery.system.files import read_json

@@ -7,7 +7,7 @@ from small_runs import Done, run_command
 from test_bad_input import one_line
 
 from condensery.models.attention import cls_entropy
-from condensery.models.checkpoints.saving import load_encoder
+from condensery.models.checkpoints.retrievers import load_encoder
 from condensery.system.files import read_json
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.batches import chunks, span_rows

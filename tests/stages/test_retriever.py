@@ -14,7 +14,7 @@ from transformers import AutoModel, BertConfig, BertModel
 from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import load_masked_language_model
 from condensery.models.checkpoints.metadata import FAMILY_NAMES
-from condensery.models.checkpoints.saving import load_retriever
+from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.models.families import FAMILIES
 from condensery.retrieval.searchers.retriever import Retriever
 from condensery.stages.released.config import RetrieverConfig

@@ -11,7 +11,7 @@ from single_stage import inputs, run_stage
 from small_runs import metrics_of, run_command, some_text, splits_of, write_beir
 
 from condensery.models.checkpoints.metadata import made_for_search
-from condensery.models.checkpoints.saving import load_retriever
+from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.retrieval.searchers.retriever import Retriever
 from condensery.system.files import read_json
 from condensery.training.data.triples import TripleDataModule
@@ -194,7 +194,7 @@ def test_nested_vectors_are_trained_with_the_layers_behind_them_and_open_there_c
 ) -> None:
     import pytorch_lightning as pl
 
-    from condensery.models.checkpoints.saving import load_biencoder
+    from condensery.models.checkpoints.retrievers import load_biencoder
 
     library = pytest.importorskip("sentence_transformers")
     prefixes = {"query_prefix": PROMPTS["query"], "passage_prefix": PROMPTS["document"]}

@@ -16,7 +16,7 @@ from test_bad_input import one_line
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from condensery.errors import UserError
-from condensery.models.checkpoints.saving import load_retriever
+from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.system.files import read_json
 from condensery.text.records import Document, Passage
 from condensery.text.writer import CollectionWriter

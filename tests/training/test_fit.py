@@ -17,8 +17,8 @@ from condensery.errors import UserError
 from condensery.training import loop
 from condensery.training.data.span_batches import SpanBatch
 from condensery.training.data.steps import Share
+from condensery.training.learning_rate import linear_schedule
 from condensery.training.loop import fit
-from condensery.training.schedule import linear_schedule
 
 
 def _curves(folder: Path) -> dict[str, dict[int, float]]:

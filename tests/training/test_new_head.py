@@ -11,9 +11,9 @@ from torch import Tensor
 
 from condensery.errors import UserError
 from condensery.losses.gradient_cache import backpropagate
+from condensery.training.learning_rate import linear_schedule
 from condensery.training.loop import fit
 from condensery.training.modules.pretraining import CoCondenserModule
-from condensery.training.schedule import linear_schedule
 
 FIRST = 7  # steps of the head in ``trainings.run("head_first", ...)``, of 12
 

@@ -26,10 +26,10 @@ from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.data.passage_queries import PassageQueryDataModule
 from condensery.training.data.sources import prefixed
 from condensery.training.data.spans import SpanPairDataModule
+from condensery.training.learning_rate import layer_shares
 from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.contrastive import COLDEST, ContrastiveModule
 from condensery.training.modules.query_tower import QueryTowerModule
-from condensery.training.schedule import layer_shares
 
 
 def encoder() -> Encoder:

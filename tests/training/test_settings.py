@@ -2,7 +2,7 @@
 
 import pytest
 
-from condensery.training.schedule import linear_schedule
+from condensery.training.learning_rate import linear_schedule
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(100, 0.1), (7, 0.3), (10, 0.0), (1, 0.1), (5, 1.0), (1000, 0.0005)])

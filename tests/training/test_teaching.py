@@ -10,10 +10,10 @@ import trainings
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.text.same_texts import SameTexts
+from condensery.training.checkpoint_fingerprint import described
 from condensery.training.data.steps import Share
 from condensery.training.data.teaching import coverage, taught
 from condensery.training.data.training_queries import TrainingQueries
-from condensery.training.fingerprint import described
 
 
 def with_scores(training: TrainingQueries, *scores: dict[int, dict[int, float]]) -> TrainingQueries:

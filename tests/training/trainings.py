@@ -12,7 +12,7 @@ import torch
 from pytorch_lightning.loggers import CSVLogger
 
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
-from condensery.models.checkpoints.saving import load_biencoder
+from condensery.models.checkpoints.retrievers import load_biencoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape

@@ -26,7 +26,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
-from condensery.system import memory
+from condensery.system import memory_growth
 from condensery.tokens.batches import Chunk
 
 # With more than this number of chunks, free memory is returned twice per chunk, which costs a tenth of the batch's time.
@@ -145,7 +145,7 @@ def backpropagate(
 def _give_back(chunks: Sequence[Chunk]) -> None:
     """On a CPU with many chunks, return free memory to the system, so that no chunk starts in fragmented memory."""
     if len(chunks) > _MANY and chunks[0].input_ids.device.type == "cpu":
-        memory.give_back()
+        memory_growth.give_back()
 
 
 def _back_propagate_chunk(

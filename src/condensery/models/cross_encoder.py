@@ -15,8 +15,8 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import DECODERS, checkpoint_config, config_name
 from condensery.models.checkpoints.hub import checkpoint_folder
-from condensery.models.checkpoints.loading import Allowed, load_weights, quiet, readable
 from condensery.models.checkpoints.metadata import ABOUT, read_about
+from condensery.models.checkpoints.weights import Allowed, load_weights, quiet, readable
 from condensery.models.encoder import Encoder
 from condensery.system.files import write_json
 from condensery.tokens.batches import Chunk

@@ -38,7 +38,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import config_content, config_name
 from condensery.models.checkpoints.config_file import check_config, shown
-from condensery.models.checkpoints.loading import Allowed, load_weights, quiet, reason
+from condensery.models.checkpoints.weights import Allowed, load_weights, quiet, reason
 from condensery.models.precision import DTYPES
 from condensery.randomness import uniforms
 from condensery.tokens.prefixes import check_prefix

@@ -52,7 +52,7 @@ def load_query_tower(folder: Path) -> tuple[Encode, int]:
 def _by_library(folder: Path) -> Encode:
     import torch
 
-    from condensery.models.checkpoints.saving import load_retriever
+    from condensery.models.checkpoints.retrievers import load_retriever
     from condensery.tokens.batches import chunks
 
     encoder = load_retriever(folder).model.query.eval()

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from condensery.errors import UserError
+from condensery.pipeline.artifact_store import State, Store
 from condensery.pipeline.graph import Graph
-from condensery.pipeline.store import State, Store
 from condensery.reporting.ask import ask, show
 from condensery.reporting.results import Row, read_results
 from condensery.retrieval.indexes.opening import Encode, Search, open_index, search_of_texts

@@ -10,12 +10,12 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from condensery.errors import UserError, close_to
 from condensery.keys import AS_TEXT, NumberKeys, Text
 from condensery.pipeline.figure_config import Figures
-from condensery.pipeline.gpus import GPUS
+from condensery.pipeline.gpu_speeds import GPUS
 from condensery.pipeline.launch.hardware import check_devices, threads_of_a_stage
 from condensery.reporting.table_layout import Cost, TableLayout
 from condensery.stages.base import LeaveOut, Name, Runtime, Wandb
 from condensery.stages.checks import Split
-from condensery.stages.launcher import Launcher
+from condensery.stages.launcher_config import Launcher
 from condensery.stages.trainer_options import Callbacks, TrainerFlags
 from condensery.system.files import expanded
 
@@ -129,7 +129,7 @@ class TableConfig(TableLayout):
 
 
 class ChooseConfig(NumberKeys):
-    """The choice among several checkpoints (``pipeline.starts``).
+    """The choice among several checkpoints (``pipeline.several_checkpoints``).
 
     Attributes:
         by: stage of kind ``validate`` that measures each checkpoint.

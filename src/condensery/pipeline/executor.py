@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from condensery.errors import DiskError, StageError, UserError, close_to, of_the_disk, of_the_gpu
-from condensery.pipeline.config_errors import follow
+from condensery.pipeline.artifact_store import State, Store
+from condensery.pipeline.config_check import follow
 from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.launch import on_ray
 from condensery.pipeline.launch.hardware import THREADS
-from condensery.pipeline.store import State, Store
 from condensery.reporting.plain import one_line
 from condensery.stages.base import Artifact, Runtime
-from condensery.stages.launcher import RayLauncher
+from condensery.stages.launcher_config import RayLauncher
 from condensery.stages.registry import registry
 from condensery.stages.training_config import OptimisedStageConfig
 from condensery.system.children import Parent, manner_of_death

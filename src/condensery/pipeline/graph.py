@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from condensery.errors import MissingDataError, UserError, close_to, listed, message_within
 from condensery.pipeline.config import RootConfig
-from condensery.pipeline.config_errors import Place, checked, follow, needs_value
+from condensery.pipeline.config_check import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
 from condensery.recipes import ADDED_FIRST, RUN_LENGTHS
 from condensery.stages.base import StageConfig, references
@@ -70,7 +70,7 @@ class Graph:
             Artifacts that depend on the input have no id.
         unmeasured: row -> node of its index. Not empty only if the table would recommend a row, but no judgement exists that
             its rows could be measured with.
-        choice: a sentence that says which of several checkpoints the run continues with (``pipeline.starts``).
+        choice: a sentence that says which of several checkpoints the run continues with (``pipeline.several_checkpoints``).
     """
 
     root: RootConfig

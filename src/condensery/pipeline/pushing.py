@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from condensery.errors import UserError, close_to
 from condensery.models.checkpoints.card import CARD, Measured
 from condensery.models.checkpoints.metadata import read_about, vector_settings
+from condensery.pipeline.artifact_store import Store
 from condensery.pipeline.config import PushTarget
 from condensery.pipeline.graph import Graph
-from condensery.pipeline.store import Store
 from condensery.stages.base import Artifact
 from condensery.stages.card import card_of, name_of_data
 from condensery.stages.registry import registry

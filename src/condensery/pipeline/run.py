@@ -13,14 +13,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import MissingDataError, StageError, UserError
 from condensery.pipeline import pushing
+from condensery.pipeline.artifact_store import Store
 from condensery.pipeline.dry_run.costs import Costs, announce, project
 from condensery.pipeline.error_lines import in_one_line
 from condensery.pipeline.executor import Failure, check_data, execute, warn
 from condensery.pipeline.graph import Graph, can_answer
 from condensery.pipeline.launch.hardware import limit_threads
 from condensery.pipeline.reports import study
-from condensery.pipeline.starts import read
-from condensery.pipeline.store import Store
+from condensery.pipeline.several_checkpoints import read
 from condensery.pipeline.sweep import FOLDER
 from condensery.system.files import atomic, write_json
 from condensery.system.signals import leave_if_asked

@@ -104,7 +104,7 @@ class TeacherScores:
         return places_, rows, values
 
     def content(self) -> dict[str, Any]:
-        """Return the arrays on which the batches depend, as input of ``training.fingerprint``."""
+        """Return the arrays on which the batches depend, as input of ``training.checkpoint_fingerprint``."""
         parts = ((source.passage_rows, source.scores) for source in self.sources)
         return {"places": self.places, "pairs": [part for both in parts for part in both]}
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from condensery.keys import Keys, NumberKeys, Text
 from condensery.sharing import ShardTask
-from condensery.stages.launcher import Launcher, LocalLauncher
+from condensery.stages.launcher_config import Launcher, LocalLauncher
 from condensery.stages.workload import Read, Sizes, Work
 from condensery.system.files import inside, read_json
 

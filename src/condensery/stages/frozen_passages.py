@@ -5,7 +5,7 @@ from pathlib import Path
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.blending import same_weights
-from condensery.models.checkpoints.saving import SavedRetriever
+from condensery.models.checkpoints.retrievers import SavedRetriever
 from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.stages.base import Context
 from condensery.system.files import read_json

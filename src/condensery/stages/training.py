@@ -18,7 +18,7 @@ from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.metadata import longest_inputs, vector_settings
-from condensery.models.checkpoints.saving import backbone_towers, load_biencoder
+from condensery.models.checkpoints.retrievers import backbone_towers, load_biencoder
 from condensery.models.condenser import Condenser
 from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorSettings
@@ -30,7 +30,7 @@ from condensery.stages.base import Artifact, Context
 from condensery.stages.checks import check_length
 from condensery.stages.devices import init_process_group, torch_device
 from condensery.stages.training_config import SMALLEST, EncoderStageConfig, OptimisedStageConfig, ValidatedConfig
-from condensery.system import memory
+from condensery.system import memory_growth
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.prefixes import Prefixes
@@ -80,7 +80,7 @@ def run_training(
         UserError: the backbone has too few positions, or a GPU is requested and there is none.
         NotRankZero: this process is not the first, so it ends the stage here.
     """
-    memory.keep_flat()
+    memory_growth.keep_flat()
     device = torch_device(context.runtime.accelerator)
     init_process_group(context.runtime)
     _check_positions(module, config, context.stage_name)

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from condensery.distributed import processes
 from condensery.errors import UserError
 from condensery.losses.retrieval_loss import RetrievalLoss
-from condensery.training.fingerprint import Fingerprint, Plain, described, settings_of
+from condensery.training.checkpoint_fingerprint import Fingerprint, Plain, described, settings_of
 
 RULED = ("learning_rate", "warmup_ratio", "weight_decay", "max_grad_norm")
 _ENTRY = "condensery"

@@ -12,9 +12,9 @@ from condensery.baselines.late_interaction.model import Interaction, TokenEncode
 from condensery.errors import UserError
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.models.checkpoints.head import load_head, save_head
-from condensery.models.checkpoints.loading import quiet
-from condensery.models.checkpoints.saving import load_encoder
+from condensery.models.checkpoints.retrievers import load_encoder
 from condensery.models.checkpoints.sentence_transformers import SavedDense, write_multi_vector
+from condensery.models.checkpoints.weights import quiet
 from condensery.models.encoder import Encoder
 from condensery.models.pooling import head_of
 from condensery.models.vectors import DenseShape

@@ -20,7 +20,7 @@ from condensery.losses.mlm import MaskedPrediction
 from condensery.models.checkpoints.backbone import DECODERS, OTHER_HEADS, check_words, config_content, config_name
 from condensery.models.checkpoints.config_file import check_config
 from condensery.models.checkpoints.hub import checkpoint_folder
-from condensery.models.checkpoints.loading import Allowed, load_weights, readable
+from condensery.models.checkpoints.weights import Allowed, load_weights, readable
 from condensery.models.masked_autoencoder import MaskedAutoEncoder
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import check_same_tokenizer

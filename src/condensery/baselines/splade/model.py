@@ -13,10 +13,10 @@ from transformers import PreTrainedModel
 from condensery.losses.info_nce import InfoNCE
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.backbone import load_masked_language_model
-from condensery.models.checkpoints.loading import quiet
 from condensery.models.checkpoints.metadata import ABOUT, read_about
 from condensery.models.checkpoints.sentence_transformers import ABOUT as THEIR_ABOUT
 from condensery.models.checkpoints.sentence_transformers import TRANSFORMER, write_list
+from condensery.models.checkpoints.weights import quiet
 from condensery.models.encoder import Encoder
 from condensery.models.packing import PackedLayout
 from condensery.system.files import write_json

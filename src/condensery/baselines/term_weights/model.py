@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from condensery.models.biencoder import BiEncoder
-from condensery.models.checkpoints.saving import SavedRetriever, load_retriever, save_retriever
+from condensery.models.checkpoints.retrievers import SavedRetriever, load_retriever, save_retriever
 from condensery.models.encoder import Encoder
 from condensery.models.packing import PackedLayout
 from condensery.models.pooling import head_of

@@ -10,7 +10,7 @@ from condensery.errors import UserError
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.checkpoints.config_file import check_config, check_encoder, shown
 from condensery.models.checkpoints.hub import checkpoint_folder
-from condensery.models.checkpoints.loading import Allowed, load_weights, readable
+from condensery.models.checkpoints.weights import Allowed, load_weights, readable
 from condensery.models.families import FAMILIES
 from condensery.system.files import read_json
 from condensery.tokens.tokenizer import check_same_tokenizer

@@ -7,8 +7,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from condensery.errors import UserError
-from condensery.models.checkpoints.loading import read_tensors
 from condensery.models.checkpoints.sentence_transformers import SavedDense, dense_weights
+from condensery.models.checkpoints.weights import read_tensors
 from condensery.models.encoder import Encoder
 from condensery.models.pooling import Dense, head_of
 

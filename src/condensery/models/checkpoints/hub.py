@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from condensery.errors import UserError
-from condensery.models.checkpoints.loading import readable
+from condensery.models.checkpoints.weights import readable
 from condensery.system.files import expanded, is_hub_name
 
 # config, tokenizer, metadata of sentence-transformers and of this project, and the weights of layers after pooling

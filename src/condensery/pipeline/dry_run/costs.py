@@ -1,17 +1,22 @@
-"""The tables of a dry run: the finished artifacts, and the cost of the other artifacts."""
+"""The tables of a dry run: the finished artifacts, and the cost of the other artifacts.
+
+The work of each stage is estimated from the sizes of artifacts, which are passed along the graph.
+"""
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from condensery.pipeline.dry_run.plan import Planned, plan
-from condensery.pipeline.gpus import seconds_on_gpu
-from condensery.pipeline.graph import Graph
+from condensery.pipeline.artifact_store import State, Store
+from condensery.pipeline.gpu_speeds import seconds_on_gpu
+from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.launch.hardware import machine, threads_of_a_stage
-from condensery.pipeline.store import State, Store
+from condensery.stages.base import Artifact
+from condensery.stages.workload import Sizes, Work
 from condensery.system.files import existing
 
 if TYPE_CHECKING:
@@ -25,6 +30,23 @@ _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3
 # artifact that is still to be made -> its numbers by column: tokens, FLOPs, disk, time here (``dry_run=true``), time on the
 # GPU; None = cannot be known in advance
 Costs = Mapping[str, Mapping[str, float | None]]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A stage with the state of its artifact and its work.
+
+    Attributes:
+        node: the stage.
+        state: state of the artifact: finished, interrupted, or to be made.
+        work: estimate of the work.
+        waits: missing inputs, except those that another missing input depends on.
+    """
+
+    node: Node
+    state: State
+    work: Work
+    waits: Sequence[str]
 
 
 def project(graph: Graph, store: Store, states: Mapping[str, State]) -> Costs:
@@ -179,3 +201,26 @@ def _notes(graph: Graph, store: Store, left: Sequence[Planned], here: "Here | No
         lines.append(f"the paper: {root.published_cost}")
     above = existing(store.folder)
     return [*lines, f"free disk: {number(shutil.disk_usage(above).free)}B at {above}"]
+
+
+def plan(graph: Graph, store: Store, states: Mapping[str, State]) -> list[Planned]:
+    """Return all stages in the order in which they are computed."""
+    sizes: dict[str, Sizes] = {}
+    above: dict[str, set[str]] = {}  # all stages that a stage depends on, directly or not
+    planned = []
+    for name, node in graph.nodes.items():
+        work = node.config.work({field: [sizes[parent] for parent in names] for field, names in node.inputs.items()})
+        sizes[name] = _actual_sizes(store, node, work) if states[name] == "hit" else work.makes
+        above[name] = set(node.parents).union(*(above[parent] for parent in node.parents))
+        missing = [parent for parent in dict.fromkeys(node.parents) if states[parent] != "hit"]
+        waits = [parent for parent in missing if not any(parent in above[other] for other in missing)]
+        planned.append(Planned(node, states[name], work, waits))
+    return planned
+
+
+def _actual_sizes(store: Store, node: Node, work: Work) -> Sizes:
+    """Return the sizes of a finished artifact, or the expected sizes where an older manifest lacks them."""
+    try:
+        return node.config.actual_sizes(work.makes, Artifact(store.path(node)).manifest["metrics"])
+    except (KeyError, TypeError):
+        return work.makes

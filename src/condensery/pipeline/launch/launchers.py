@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.stages.launcher import Launcher, SlurmLauncher, TorchrunLauncher
+from condensery.stages.base import DistributedProcess
+from condensery.stages.launcher_config import Launcher, SlurmLauncher, TorchrunLauncher
 from condensery.system.children import guarded, manner_of_death
 
 STAGE_PROCESS = "condensery.pipeline.launch.stage_process"
@@ -42,19 +43,29 @@ def start(launcher: Launcher, folder: Path, name: str, number: int, gpus: bool) 
         if not shutil.which(command[0]):
             raise UserError(f"launcher.before: {command[0]}: no such command")
         return Commands([(guarded(command), {})])
-    return Commands([([sys.executable, "-m", STAGE_PROCESS, str(folder)], part) for part in _environments(number)])
+    here, port = [sys.executable, "-m", STAGE_PROCESS, str(folder)], free_port()
+    members = [DistributedProcess(rank, number, rank, number) for rank in range(number)]
+    return Commands([(here, variables(member, "127.0.0.1", port)) for member in members])
 
 
-def _environments(number: int) -> list[dict[str, str]]:
-    """Return the environment variables that ``torch.distributed`` reads, for each process of this machine."""
+def free_port() -> int:
+    """Return a free port of this machine."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
-    return [
-        {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()}
-        for rank in range(number)
-    ]
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def variables(member: DistributedProcess, address: str, port: int) -> dict[str, str]:
+    """Return the environment variables that ``torch.distributed`` reads in a process.
+
+    Args:
+        member: place of the process among those that compute the stage together.
+        address: address of the node of the first process.
+        port: port where the processes meet.
+    """
+    numbers = {"RANK": member.rank, "WORLD_SIZE": member.processes, "MASTER_PORT": port}
+    local = {"LOCAL_RANK": member.local_rank, "LOCAL_WORLD_SIZE": member.local_processes}
+    return {"MASTER_ADDR": address, **{name: str(value) for name, value in {**numbers, **local}.items()}}
 
 
 def _torchrun(launcher: TorchrunLauncher, folder: Path, number: int) -> list[str]:

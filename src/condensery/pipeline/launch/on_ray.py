@@ -27,16 +27,17 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.pipeline.launch.hardware import THREADS, about_machine, limit_threads
+from condensery.pipeline.launch.hardware import THREADS
+from condensery.pipeline.launch.launchers import free_port, variables
 from condensery.pipeline.launch.processes import LAST_WORDS, PREFIX, EndedError, checkpoints, clear, error_of
 from condensery.pipeline.launch.stage_call import OUTPUT, PATIENCE, StageCall
-from condensery.pipeline.launch.stage_process import failure_of, print_into
+from condensery.pipeline.launch.stage_process import computed, failure_of, print_into
 from condensery.sharing import NotRankZero, ShardsLeft, ShardTask
 from condensery.stages.base import Context, DistributedProcess, Runtime, StageConfig
-from condensery.stages.launcher import RayLauncher
-from condensery.stages.registry import Stage, registry
+from condensery.stages.launcher_config import RayLauncher
+from condensery.stages.registry import Stage
 from condensery.system.children import Parent, cores
-from condensery.system.memory import PROCESS
+from condensery.system.memory_growth import PROCESS
 from condensery.system.progress import progress
 from condensery.system.seconds import Seconds, cpu_seconds
 from condensery.system.signals import hear_again
@@ -268,7 +269,7 @@ class Tasks:
             parts = []
             for rank, node in enumerate(nodes):
                 member = DistributedProcess(rank, self.number, nodes[:rank].count(node), nodes.count(node))
-                parts.append(Part(rank, None, member, _variables(member, address, port)))
+                parts.append(Part(rank, None, member, variables(member, address, port)))
             return self._run(parts, places)
         except self.ray.exceptions.RayError as error:
             return [], _lost(error)
@@ -375,15 +376,7 @@ def _meeting() -> tuple[str, int]:
     """Return the address of this node and a free port, where the processes of a group meet."""
     import ray
 
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return ray.util.get_node_ip_address(), probe.getsockname()[1]
-
-
-def _variables(member: DistributedProcess, address: str, port: int) -> dict[str, str]:
-    numbers = {"RANK": member.rank, "WORLD_SIZE": member.processes, "MASTER_PORT": port}
-    local = {"LOCAL_RANK": member.local_rank, "LOCAL_WORLD_SIZE": member.local_processes}
-    return {"MASTER_ADDR": address, **{name: str(value) for name, value in {**numbers, **local}.items()}}
+    return ray.util.get_node_ip_address(), free_port()
 
 
 def take_part(call: StageCall, part: Part, folder: Path, directory: str, quiet: bool) -> Outcome:
@@ -411,25 +404,13 @@ def take_part(call: StageCall, part: Part, folder: Path, directory: str, quiet: 
             os.chdir(directory)
         os.environ.update(part.environment, CONDENSERY_PROGRESS="off" if quiet or part.number else "lines")
         with _output_into(folder / OUTPUT.format(part.number)):
-            return outcome(result=_computed(call, part))
+            return outcome(result=computed(call, part.number, part.member, part.shards))
     except ShardsLeft as left:
         return outcome(agreed=left.agreed)
     except NotRankZero:
         return outcome()
     except Exception as error:
         return outcome(failure=failure_of(error, part.member or _ALONE))
-
-
-def _computed(call: StageCall, part: Part) -> tuple[dict[str, Any], dict[str, str]]:
-    runtime = replace(call.context.runtime, distributed=part.member, task=part.shards)
-    limit_threads(runtime.threads)
-    summary = registry()[call.kind].function(call.config, replace(call.context, runtime=runtime))
-    if part.number:
-        raise NotRankZero
-    machine = about_machine(runtime.threads)
-    if part.member:
-        machine["processes"] = str(part.member.processes)
-    return dict(summary or {}), machine
 
 
 @contextmanager

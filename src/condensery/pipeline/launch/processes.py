@@ -4,7 +4,7 @@ The processes run only this stage, so that sweeps and several devices can be com
 the stage's folder, which every process can read on any node:
 
     task.json       the task
-    done.json       the result of the first process, and its machine
+    done.json       the metrics that the first process returns, and its machine
     failed-1.json   the failure of process 1
     output-1.txt    the output of process 1; the output of the first process goes to the pipeline's
 
@@ -25,7 +25,7 @@ from condensery.pipeline.launch.hardware import about_machine
 from condensery.pipeline.launch.launchers import Commands, Job, start
 from condensery.pipeline.launch.stage_call import DONE, FAILED, PATIENCE, STOP, StageCall
 from condensery.stages.base import Context, Runtime, StageConfig
-from condensery.stages.launcher import SlurmLauncher
+from condensery.stages.launcher_config import SlurmLauncher
 from condensery.stages.registry import Stage
 from condensery.system.children import Parent
 from condensery.system.files import read_json
@@ -138,8 +138,8 @@ def _attempt(
     failures = [failure for _, failure in sorted((path.name, read_json(path)) for path in _failures(folder))]
     if error := error_of(failures, exit_reason, context.stage_name):
         raise error
-    done = read_json(folder / DONE)
-    return done["summary"], {**done["machine"], "processes": str(done["processes"])}
+    metrics, machine = read_json(folder / DONE)
+    return metrics, machine
 
 
 def _failures(folder: Path) -> list[Path]:

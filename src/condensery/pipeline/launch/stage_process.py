@@ -19,7 +19,7 @@ from typing import Any
 from condensery.errors import DiskError, UserError, of_the_disk
 from condensery.pipeline.launch.hardware import about_machine, limit_threads
 from condensery.pipeline.launch.stage_call import DONE, FAILED, OUTPUT, PATIENCE, STOP, StageCall
-from condensery.sharing import NotRankZero
+from condensery.sharing import NotRankZero, ShardTask
 from condensery.stages.base import DistributedProcess
 from condensery.stages.registry import registry
 from condensery.system.children import alive, end_group
@@ -42,7 +42,7 @@ def main(folder: Path) -> None:
         os.environ["CONDENSERY_PROGRESS"] = "off"
         print_into(folder / OUTPUT.format(member.rank))
     try:
-        _compute(folder, task, member)
+        write_json(folder / DONE, computed(task, member.rank, member))
     except NotRankZero:
         pass
     except Exception as error:
@@ -64,14 +64,27 @@ def run_in_job(folder: Path) -> None:
     main(folder)
 
 
-def _compute(folder: Path, task: StageCall, member: DistributedProcess) -> None:
-    runtime = replace(task.context.runtime, distributed=member)
+def computed(
+    call: StageCall, number: int, member: DistributedProcess | None, shards: ShardTask | None = None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Compute a stage, or a part of it; return the stage's metrics and a description of its machine.
+
+    Args:
+        call: the stage.
+        number: number of this process or task among those that compute the stage.
+        member: its place in a group of processes.
+        shards: its shards.
+
+    Raises:
+        NotRankZero: the number is not 0, so that another process returns the result.
+    """
+    runtime = replace(call.context.runtime, distributed=member, task=shards)
     limit_threads(runtime.threads)
-    summary = registry()[task.kind].function(task.config, replace(task.context, runtime=runtime))
-    if member.rank:
+    summary = registry()[call.kind].function(call.config, replace(call.context, runtime=runtime))
+    if number:
         raise NotRankZero
-    done = {"summary": dict(summary or {}), "machine": about_machine(runtime.threads), "processes": member.processes}
-    write_json(folder / DONE, done)
+    together = {"processes": str(member.processes)} if member else {}
+    return dict(summary or {}), about_machine(runtime.threads) | together
 
 
 def _report(folder: Path, member: DistributedProcess, error: Exception) -> None:

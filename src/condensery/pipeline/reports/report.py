@@ -9,6 +9,7 @@ from typing import Any
 
 from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
+from condensery.pipeline.artifact_store import Store
 from condensery.pipeline.config import TableConfig
 from condensery.pipeline.executor import FailedStage
 from condensery.pipeline.graph import Graph
@@ -17,7 +18,6 @@ from condensery.pipeline.reports.page_content import page_of_run, write_study
 from condensery.pipeline.reports.row_origins import costs_of, made_of, unmeasured
 from condensery.pipeline.reports.study import about, command
 from condensery.pipeline.reports.wandb_results import log_results
-from condensery.pipeline.store import Store
 from condensery.reporting.comparison import comparison
 from condensery.reporting.conclusion import conclusion
 from condensery.reporting.curves import draw_curves

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from condensery.pipeline.artifact_store import Store
 from condensery.pipeline.graph import Graph
-from condensery.pipeline.store import Store
 from condensery.reporting.recommendation import Made, Recommendation
 from condensery.reporting.recommendation import unmeasured as recommended
 from condensery.stages.base import Artifact

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError, shown
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.checkpoints.hub import checkpoint_folder
-from condensery.models.checkpoints.saving import load_any_retriever
+from condensery.models.checkpoints.retrievers import load_any_retriever
 from condensery.models.precision import inference, precision_on
 from condensery.models.vectors import VectorOptions
 from condensery.ranges import Count, Length, check_numbers

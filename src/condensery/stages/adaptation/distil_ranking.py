@@ -8,7 +8,7 @@ import numpy as np
 
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
-from condensery.models.checkpoints.saving import load_retriever, save_retriever
+from condensery.models.checkpoints.retrievers import load_retriever, save_retriever
 from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards
 from condensery.retrieval.indexes.opening import Encode, open_index, ranked, search_of_texts
 from condensery.retrieval.ranking import Ranking, ordered

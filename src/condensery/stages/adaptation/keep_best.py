@@ -6,7 +6,7 @@ import numpy as np
 
 from condensery.evaluation.significance import randomisation_test
 from condensery.models.blending import blended
-from condensery.models.checkpoints.saving import SavedRetriever, load_retriever, save_retriever
+from condensery.models.checkpoints.retrievers import SavedRetriever, load_retriever, save_retriever
 from condensery.reporting.choice import HELD_OUT, choice
 from condensery.stages.adaptation.config import KeepBestConfig
 from condensery.stages.adaptation.sample import DEV, LEFT_OUT, judge_of

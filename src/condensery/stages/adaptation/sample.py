@@ -10,7 +10,7 @@ import torch
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.blending import same_weights
-from condensery.models.checkpoints.saving import SavedRetriever
+from condensery.models.checkpoints.retrievers import SavedRetriever
 from condensery.models.precision import inference
 from condensery.reporting.choice import HELD_OUT
 from condensery.stages.adaptation.config import SampleConfig

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from condensery.models.checkpoints.saving import load_retriever
+from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.stages.adaptation.config import ValidateConfig
 from condensery.stages.adaptation.sample import judge_of
 from condensery.stages.base import Context

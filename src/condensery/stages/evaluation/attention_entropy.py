@@ -8,7 +8,7 @@ import torch
 
 from condensery.errors import UserError
 from condensery.models.attention import cls_entropy
-from condensery.models.checkpoints.saving import backbone_towers, load_encoder
+from condensery.models.checkpoints.retrievers import backbone_towers, load_encoder
 from condensery.models.encoder import Encoder
 from condensery.randomness import generator
 from condensery.retrieval.finite import check_finite

@@ -7,7 +7,7 @@ import numpy as np
 
 from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.sentence_tasks import nearer, spearman
-from condensery.models.checkpoints.saving import load_retriever
+from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.models.precision import inference
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.encoding import encode_chunks

@@ -126,7 +126,7 @@ class AnnIndexConfig(StageConfig):
         return "vectors", f"{self.vectors} is no index of vectors; name a trained encoder, or a stage of kind encode"
 
 
-@stage("bm25", "bm25:bm25", version=2, makes="index")
+@stage("bm25", "build_bm25:bm25", version=2, makes="index")
 class Bm25Config(StageConfig):
     """Build a BM25 index of all passages: the baseline, and the source of the first hard negatives."""
 

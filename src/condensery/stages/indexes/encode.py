@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.models.biencoder import QUERY
-from condensery.models.checkpoints.saving import load_retriever
+from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.models.precision import inference
 from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
 from condensery.retrieval.indexes.quantisation_loss import described
@@ -20,7 +20,7 @@ from condensery.stages.devices import torch_device
 from condensery.stages.frozen_passages import check_encoded_by
 from condensery.stages.indexes.config import EncodeConfig
 from condensery.stages.sharing import process_group
-from condensery.system import memory
+from condensery.system import memory_growth
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
@@ -37,7 +37,7 @@ def several_shards(config: EncodeConfig, context: Context) -> bool:
 
 def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     """Write the shards of passage vectors, the query vectors and index.json; a restart keeps complete shards."""
-    memory.keep_flat()
+    memory_growth.keep_flat()
     group, tokens = process_group(context.runtime), Tokens(context.input("tokens"))
     device = torch_device(context.runtime.accelerator)
     retriever = load_retriever(context.input("model"))

@@ -11,7 +11,7 @@ from condensery.distributed import rank
 from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import masked_language_model
 from condensery.models.checkpoints.hub import checkpoint_folder
-from condensery.models.checkpoints.saving import load_condenser, load_masked_autoencoder
+from condensery.models.checkpoints.pretraining import load_condenser, load_masked_autoencoder
 from condensery.models.condenser import Condenser, condenser_shape
 from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder
 from condensery.stages.base import Artifact, Context

@@ -4,7 +4,7 @@ from typing import Any
 
 from condensery.errors import UserError
 from condensery.models.checkpoints.hub import checkpoint_folder
-from condensery.models.checkpoints.saving import SavedRetriever, load_any_retriever, save_retriever
+from condensery.models.checkpoints.retrievers import SavedRetriever, load_any_retriever, save_retriever
 from condensery.stages.base import Context
 from condensery.stages.released.config import RetrieverConfig
 

@@ -6,7 +6,7 @@ from typing import Any
 from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import masked_language_model
 from condensery.models.checkpoints.hub import checkpoint_folder
-from condensery.models.checkpoints.saving import DECODER, HEAD, save_condenser
+from condensery.models.checkpoints.pretraining import DECODER, HEAD, save_condenser
 from condensery.models.condenser import Condenser, condenser_shape
 from condensery.models.warm_start import WarmStart, warm_up
 from condensery.stages.base import Context

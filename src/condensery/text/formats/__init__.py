@@ -5,11 +5,16 @@ Other packages add their own formats with ``register_format``. A format is a des
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from condensery.text.source import DataConfig
 
-Reader = Callable[[Any, Any], None]  # called with a description and a ``CollectionWriter``
+if TYPE_CHECKING:
+    from condensery.text.writer import CollectionWriter
+else:
+    CollectionWriter = Any  # the module imports Arrow, which a dry run does not need
+
+Reader = Callable[[Any, CollectionWriter], None]  # called with a description and a writer
 Format = tuple[type[DataConfig], Reader]  # the description of an input, and the reader of the input
 ADDED: dict[str, Format] = {}
 

@@ -1,7 +1,7 @@
 """Read BEIR folders (Thakur et al. 2021): ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/*.tsv``, each plain or gzip."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from unicodedata import normalize
 
 from pydantic import model_validator
@@ -9,13 +9,11 @@ from pydantic import model_validator
 from condensery.errors import UserError
 from condensery.system.files import expanded
 from condensery.system.inputs import anything
+from condensery.text.formats import CollectionWriter
 from condensery.text.input_file import InputFile
 from condensery.text.lines import at_least_one, field, integer, read_columns, read_objects
 from condensery.text.records import Document, Passage, Query
 from condensery.text.source import FolderSource, Splits
-
-if TYPE_CHECKING:
-    from condensery.text.writer import CollectionWriter
 
 HEADER = ["query-id", "corpus-id", "score"]
 NO_DOCUMENTS = "; set data.documents=null to do without"  # passages must not silently replace missing documents
@@ -71,7 +69,7 @@ def question_files(folder: Path, splits: Splits) -> list[InputFile]:
     return files
 
 
-def read_questions(files: list[InputFile], writer: "CollectionWriter", form: Literal["NFC"] | None = None) -> None:
+def read_questions(files: list[InputFile], writer: CollectionWriter, form: Literal["NFC"] | None = None) -> None:
     """Read the judgements, then the queries, from the files of ``question_files``.
 
     ``form``: the Unicode form to which the ids of passages are normalised; None = the ids stay unchanged.
@@ -86,7 +84,7 @@ def read_questions(files: list[InputFile], writer: "CollectionWriter", form: Lit
                 writer.add_query(Query(field(record, "_id", place, str), field(record, "text", place, str)), place)
 
 
-def read_qrels(path: Path, split: str, writer: "CollectionWriter", form: Literal["NFC"] | None = None) -> None:
+def read_qrels(path: Path, split: str, writer: CollectionWriter, form: Literal["NFC"] | None = None) -> None:
     """Read a file of judgements: query id, passage id and grade, separated by tabs, with or without the header line.
 
     ``form``: the Unicode form to which the ids of passages are normalised; None = the ids stay unchanged. Raises
@@ -111,7 +109,7 @@ def document_of(record: dict[str, Any], place: str) -> Document:
     return Document(field(record, "_id", place, str), field(record, "title", place, str, ""), passages)
 
 
-def read(config: BeirSource, writer: "CollectionWriter") -> None:
+def read(config: BeirSource, writer: CollectionWriter) -> None:
     """Read a BEIR folder into ``writer``."""
     files = config.input_files()
     read_questions(files, writer)

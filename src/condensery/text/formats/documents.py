@@ -5,10 +5,11 @@ The unit of search is the passage, the section or the whole document.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from condensery.errors import UserError
 from condensery.system.files import expanded
+from condensery.text.formats import CollectionWriter
 from condensery.text.formats.beir import document_of, question_files, read_questions
 from condensery.text.input_file import InputFile
 from condensery.text.lines import at_least_one, field, read_objects
@@ -16,9 +17,6 @@ from condensery.text.records import Document, Passage
 from condensery.text.sizes import CollectionSizes, counted
 from condensery.text.source import FolderSource, Splits
 from condensery.text.words import is_blank
-
-if TYPE_CHECKING:
-    from condensery.text.writer import CollectionWriter
 
 
 class DocumentsSource(FolderSource):
@@ -55,7 +53,7 @@ class DocumentsSource(FolderSource):
         return super()._digest(content if self.searched == "passages" else [content, self.searched])
 
 
-def read(config: DocumentsSource, writer: "CollectionWriter") -> None:
+def read(config: DocumentsSource, writer: CollectionWriter) -> None:
     """Read the documents into ``writer``.
 
     Each passage gets the id ``<document>#<number>``, numbered from 0. Where sections are searched, the passages of a
@@ -101,6 +99,6 @@ def sections_of(record: dict[str, Any], passages: Sequence[str], place: str) -> 
     return sections
 
 
-def _add(writer: "CollectionWriter", document: Document, identifier: str, text: str, place: str) -> None:
+def _add(writer: CollectionWriter, document: Document, identifier: str, text: str, place: str) -> None:
     title = "" if is_blank(text) else document.title  # a title must not replace an empty text
     writer.add_passage(Passage(identifier, title, text, document.id), place)

@@ -14,20 +14,18 @@ import ast
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from condensery.errors import UserError
 from condensery.text.answers import is_pattern
 from condensery.text.arrays import read_array
+from condensery.text.formats import CollectionWriter
 from condensery.text.input_file import InputFile
 from condensery.text.lines import at_least_one, field, read_columns
 from condensery.text.records import Passage, Query
 from condensery.text.sizes import CollectionSizes, counted
 from condensery.text.source import UNJUDGED, FolderSource, Splits
 from condensery.text.words import is_blank
-
-if TYPE_CHECKING:
-    from condensery.text.writer import CollectionWriter
 
 HEADER = ["id", "text", "title"]
 IDS = ("passage_id", "psg_id")
@@ -98,7 +96,7 @@ def _kind(name: str) -> str:
     return ".csv" if name.removesuffix(".gz").endswith(".csv") else ".json"
 
 
-def read(config: DprSource, writer: "CollectionWriter") -> None:
+def read(config: DprSource, writer: CollectionWriter) -> None:
     """Read DPR's files into ``writer``."""
     writer.regex_answers = config.answers == "regex"
     *questions, passages = config.input_files()
@@ -128,7 +126,7 @@ def read_passages(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_json(
-    records: Iterator[tuple[str, dict[str, Any]]], config: DprSource, split: str, writer: "CollectionWriter"
+    records: Iterator[tuple[str, dict[str, Any]]], config: DprSource, split: str, writer: CollectionWriter
 ) -> None:
     """Add the judged questions of a .json file to ``writer``."""
     for number, (place, record) in enumerate(records):
@@ -156,7 +154,7 @@ def _passages(record: dict[str, Any], name: str, place: str) -> list[str]:
     return ids
 
 
-def answers_in(record: dict[str, Any], place: str, writer: "CollectionWriter") -> tuple[str, ...]:
+def answers_in(record: dict[str, Any], place: str, writer: CollectionWriter) -> tuple[str, ...]:
     """Return the field ``answers`` of a question; empty where the field is missing.
 
     Raises ``UserError`` where the field is not a list of strings. Invalid regular expressions are added to the
@@ -165,7 +163,7 @@ def answers_in(record: dict[str, Any], place: str, writer: "CollectionWriter") -
     return _checked(field(record, "answers", place, list, []), place, writer)
 
 
-def _checked(answers: Any, place: str, writer: "CollectionWriter") -> tuple[str, ...]:
+def _checked(answers: Any, place: str, writer: CollectionWriter) -> tuple[str, ...]:
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise UserError(f"{place}: the answers must be a list of strings")
     for answer in answers if writer.regex_answers else ():
@@ -174,7 +172,7 @@ def _checked(answers: Any, place: str, writer: "CollectionWriter") -> tuple[str,
     return tuple(answers)
 
 
-def _read_csv(rows: Iterator[tuple[str, list[str]]], split: str, writer: "CollectionWriter") -> None:
+def _read_csv(rows: Iterator[tuple[str, list[str]]], split: str, writer: CollectionWriter) -> None:
     """Add the questions of a .csv file, which have only answers, to ``writer``."""
     for number, (place, (question, written)) in enumerate(rows):
         answers = _checked(_list(written, place), place, writer)

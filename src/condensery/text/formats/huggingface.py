@@ -13,13 +13,14 @@ lists before the files are fetched.
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from condensery.errors import UserError, shown
 from condensery.keys import Keys
 from condensery.system.files import expanded
+from condensery.text.formats import CollectionWriter
 from condensery.text.formats.hub import Repository
 from condensery.text.formats.plain_text import add_paragraphs
 from condensery.text.hashes import id_hash
@@ -27,9 +28,6 @@ from condensery.text.lines import fields_of
 from condensery.text.records import Passage, Query
 from condensery.text.source import DataConfig, Splits, WantedFile
 from condensery.text.words import is_blank
-
-if TYPE_CHECKING:
-    from condensery.text.writer import CollectionWriter
 
 AUTO = "auto"
 IDS = ("_id", "id", "doc_id", "docid", "query_id", "qid")
@@ -195,7 +193,7 @@ class HuggingfaceDocumentsSource(_OnTheHub):
         return set()
 
 
-def read(config: HuggingfaceSource, writer: "CollectionWriter") -> None:
+def read(config: HuggingfaceSource, writer: CollectionWriter) -> None:
     """Fetch the files of a retrieval data set, and read them into ``writer``."""
     config.fetch()
     has_queries = "queries" in config.chosen
@@ -210,7 +208,7 @@ def read(config: HuggingfaceSource, writer: "CollectionWriter") -> None:
         writer.add_passage(Passage(identifier, title, text), place)
 
 
-def _read_qrels(config: HuggingfaceSource, split: str, known: set[int], writer: "CollectionWriter") -> None:
+def _read_qrels(config: HuggingfaceSource, split: str, known: set[int], writer: CollectionWriter) -> None:
     """Add the judgements of a split. Judgements of unknown queries, and of queries without a positive, are left out."""
     positive = {query for query, _, _, grade, _ in _judgements(config, split) if grade > 0}
     for query, name, passage, grade, place in _judgements(config, split):
@@ -249,7 +247,7 @@ def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tup
         yield place, name, title, text or ""
 
 
-def read_triples(config: HuggingfaceTriplesSource, writer: "CollectionWriter") -> None:
+def read_triples(config: HuggingfaceTriplesSource, writer: CollectionWriter) -> None:
     """Fetch rows of texts and read them into ``writer``. Equal texts become one passage; equal queries become one query."""
     config.fetch()
     passages, queries = set[int](), set[int]()
@@ -288,7 +286,7 @@ def _negatives(row: dict[str, Any], column: str | None) -> Iterable[str]:
             yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str))
 
 
-def read_documents(config: HuggingfaceDocumentsSource, writer: "CollectionWriter") -> None:
+def read_documents(config: HuggingfaceDocumentsSource, writer: CollectionWriter) -> None:
     """Fetch rows of text and read them into ``writer``. The ids of passages are ``<document>#<number>``, from 0."""
     config.fetch()
     for place, name, title, text in _documents(config):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property, partialmethod
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from filelock import FileLock
 from pydantic import Field
@@ -29,13 +29,11 @@ from condensery.errors import UserError, of_the_disk, shown
 from condensery.keys import Keys
 from condensery.system.downloads import as_bytes, check_room, file_digest
 from condensery.system.progress import progress, style
+from condensery.text.formats import CollectionWriter
 from condensery.text.hashes import content_hashes, id_hash
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import CHARACTERS, READ, UNPACKED, CollectionSizes
 from condensery.text.source import DataConfig, WantedFile
-
-if TYPE_CHECKING:
-    from condensery.text.writer import CollectionWriter
 
 AUTO = "auto"
 CANDIDATES = {  # split -> possible names in ir_datasets, the preferred first; "": the queries of the collection itself
@@ -466,7 +464,7 @@ def _rows(part: Part, kind: str, total: int = 0) -> Iterator[tuple[str, Any]]:
                 task.advance(EVERY)
 
 
-def read(config: IrDatasetsSource, writer: "CollectionWriter") -> None:
+def read(config: IrDatasetsSource, writer: CollectionWriter) -> None:
     """Fetch the files, and read them into ``writer``."""
     config.fetch()
     expected, queries = config.expected(), config.of_splits("queries")
@@ -503,7 +501,7 @@ def _name(config: IrDatasetsSource, split: str, identifier: str) -> str:
     return f"{split}-{identifier}" if config.from_dpr else identifier
 
 
-def _read_qrels(config: IrDatasetsSource, split: str, writer: "CollectionWriter") -> None:
+def _read_qrels(config: IrDatasetsSource, split: str, writer: CollectionWriter) -> None:
     """Add the judgements of a split. Judgements of unknown queries, and of queries without a positive, are left out."""
     part = config.parts[f"qrels of {split}"]
     known = {id_hash(row.query_id) for _, row in _rows(config.parts[f"queries of {split}"], "queries")}

@@ -6,20 +6,18 @@ Every file is accepted plain or gzip.
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from condensery.errors import MissingDataError, UserError
 from condensery.keys import Keys
 from condensery.system.inputs import anything
+from condensery.text.formats import CollectionWriter
 from condensery.text.formats.beir import NO_DOCUMENTS
 from condensery.text.input_file import InputFile
 from condensery.text.lines import at_least_one, integer, read_columns
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import CollectionSizes, counted
 from condensery.text.source import FolderSource, missing_files
-
-if TYPE_CHECKING:
-    from condensery.text.writer import CollectionWriter
 
 PAGE = "https://microsoft.github.io/msmarco/"
 BY_NAME = "data=ir_datasets data.name="
@@ -197,7 +195,7 @@ def check_files(config: FolderSource, files: list[InputFile], by_name: str) -> N
         )
 
 
-def read_questions(splits: MarcoSplits, files: list[InputFile], writer: "CollectionWriter") -> None:
+def read_questions(splits: MarcoSplits, files: list[InputFile], writer: CollectionWriter) -> None:
     """Read the judgements, then the queries. A query in two files, such as dev and dev.small, is read once."""
     graded = {split: one for split, one in splits.named().items() if isinstance(one, GradedQuestions)}
     for file in files:
@@ -219,7 +217,7 @@ def read_questions(splits: MarcoSplits, files: list[InputFile], writer: "Collect
                 seen[identifier] = (place, hash(text))
 
 
-def read_qrels(path: Path, split: str, writer: "CollectionWriter") -> None:
+def read_qrels(path: Path, split: str, writer: CollectionWriter) -> None:
     """Read judgements in TREC's format: query id, 0, passage id and grade, separated by tabs or spaces."""
     rows = read_columns(path, ["query id", "0", "passage id", "grade"], separator=None)
     none = f"no judgements; without that split set data.splits.{split}=null"
@@ -264,7 +262,7 @@ def read_documents(file: InputFile, what: str) -> Iterator[tuple[str, str, str, 
         yield place, identifier, title, body
 
 
-def read(config: MarcoSource, writer: "CollectionWriter") -> None:
+def read(config: MarcoSource, writer: CollectionWriter) -> None:
     """Read the passage collection into ``writer``."""
     by_role = {file.role: file for file in config.input_files()}
     read_questions(config.splits, list(by_role.values()), writer)
@@ -284,7 +282,7 @@ def read(config: MarcoSource, writer: "CollectionWriter") -> None:
             writer.add_document(Document(identifier, title, [body]), place)
 
 
-def read_as_corpus(config: MarcoDocumentsSource, writer: "CollectionWriter") -> None:
+def read_as_corpus(config: MarcoDocumentsSource, writer: CollectionWriter) -> None:
     """Read the document collection into ``writer``: each document is one passage."""
     files = config.input_files()
     read_questions(config.splits, files[1:], writer)

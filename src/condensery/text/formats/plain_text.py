@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from unicodedata import category, normalize
 from urllib.parse import quote
 
@@ -12,15 +12,13 @@ from pydantic import Field
 
 from condensery.errors import UserError
 from condensery.system.inputs import FOLDER, HEAD, opened, standing
+from condensery.text.formats import CollectionWriter
 from condensery.text.formats.beir import question_files, read_questions
 from condensery.text.input_file import InputFile
 from condensery.text.lines import read_lines
 from condensery.text.records import Passage
 from condensery.text.source import FolderSource, Splits
 from condensery.text.words import is_blank, number_of_words, unspaced
-
-if TYPE_CHECKING:
-    from condensery.text.writer import CollectionWriter
 
 ENDINGS = (".txt", ".md", ".txt.gz", ".md.gz")
 
@@ -94,7 +92,7 @@ def _is_unspaced(path: Path) -> bool:
 
 
 def add_paragraphs(
-    document: str, title: str, lines: Iterable[tuple[str, str]], minimum_words: int, writer: "CollectionWriter"
+    document: str, title: str, lines: Iterable[tuple[str, str]], minimum_words: int, writer: CollectionWriter
 ) -> None:
     """Add each paragraph of a document as a passage, with the id ``<document>#<number>``, numbered from 0.
 
@@ -141,7 +139,7 @@ def _blocks(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
             yield places[0], "\n".join(text.strip() for text in texts)
 
 
-def read(config: TextSource, writer: "CollectionWriter") -> None:
+def read(config: TextSource, writer: CollectionWriter) -> None:
     """Read the text files into ``writer``. A file is a document, whose title is the file name without the extension."""
     read_questions(question_files(config.folder, config.splits), writer, "NFC")
     for below, path in config.text_files():

@@ -44,6 +44,7 @@ from condensery.system.signals import deaf_to_ctrl_c
 from condensery.system.spawning import spawning
 from condensery.text.docstrings import read_files
 from condensery.text.duplicates import contained, first_of_each, sketches, words
+from condensery.text.formats import CollectionWriter
 from condensery.text.records import Passage, Query
 from condensery.text.sizes import CollectionSizes
 from condensery.text.source import DataConfig
@@ -51,8 +52,6 @@ from condensery.text.words import number_of_words
 
 if TYPE_CHECKING:
     from datasketch import MinHash
-
-    from condensery.text.writer import CollectionWriter
 
 STDLIB = "stdlib"
 LEFT_OUT = {"test", "tests", "testing", "idlelib", "lib2to3", "turtledemo", "_vendor"}
@@ -163,7 +162,7 @@ def _files_below(root: Path, prefix: tuple[str, ...]) -> tuple[SourceFile, ...]:
     return tuple(sorted(files, key=lambda file: (file.module, file.path.split(os.sep))))
 
 
-def read(config: PydocsSource, writer: "CollectionWriter") -> None:
+def read(config: PydocsSource, writer: CollectionWriter) -> None:
     """Read the docstrings into ``writer``. The result does not depend on ``workers``."""
     files = [file for package in dict.fromkeys(config.packages) for file in source_files(package)]
     entries, min_hashes = _extract(files, config)
@@ -227,7 +226,7 @@ def _mapper(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
         yield mapped
 
 
-def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: "CollectionWriter") -> list[Entry]:
+def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: CollectionWriter) -> list[Entry]:
     """Remove paragraphs that more than ``BOILERPLATE`` passages share, and then passages that have become too short."""
     counts = Counter(part for entry in entries for part in set(entry.passage.split("\n")))
     kept = []
@@ -240,7 +239,7 @@ def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: "Coll
     return kept
 
 
-def _without_unclear_queries(entries: list[Entry], writer: "CollectionWriter") -> list[Entry]:
+def _without_unclear_queries(entries: list[Entry], writer: CollectionWriter) -> list[Entry]:
     """Replace by an empty string each query that several passages have or that occurs inside a passage."""
     counts = Counter(" ".join(words(entry.query)) for entry in entries)
     repeated = [counts[" ".join(words(entry.query))] > 1 for entry in entries]
@@ -262,7 +261,7 @@ def split_of(module: str) -> str:
     return "test" if draw < SHARE_TEST else "dev" if draw < SHARE_TEST + SHARE_DEV else "train"
 
 
-def _write(entries: list[Entry], writer: "CollectionWriter") -> None:
+def _write(entries: list[Entry], writer: CollectionWriter) -> None:
     """Add judgements, passages and queries to the writer. Ids are ``module:line``."""
     for entry in entries:
         identifier = f"{entry.module}:{entry.line}"

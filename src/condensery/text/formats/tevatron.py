@@ -8,18 +8,16 @@ the same id must have the same text. If there is a corpus, this is checked only 
 
 from array import array
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from condensery.errors import UserError, shown
+from condensery.text.formats import CollectionWriter
 from condensery.text.formats.dpr import answers_in
 from condensery.text.hashes import id_hash
 from condensery.text.input_file import InputFile
 from condensery.text.lines import Places, at_least_one, field, read_objects
 from condensery.text.records import Passage, Query
 from condensery.text.source import UNJUDGED, FolderSource, Splits
-
-if TYPE_CHECKING:
-    from condensery.text.writer import CollectionWriter
 
 POSITIVES, NEGATIVES = "positive_passages", "negative_passages"
 
@@ -104,7 +102,7 @@ class KnownTexts:
         return id_hash(" ".join(title.split()) + "\n" + " ".join(passage.text.split()))
 
 
-def read(config: TevatronSource, writer: "CollectionWriter") -> None:
+def read(config: TevatronSource, writer: CollectionWriter) -> None:
     """Read Tevatron's files into ``writer``."""
     writer.regex_answers = config.answers == "regex"
     judged, texts = config.judged_splits(), KnownTexts(with_titles=not config.corpus)
@@ -126,7 +124,7 @@ def read(config: TevatronSource, writer: "CollectionWriter") -> None:
 
 
 def _read_query(
-    record: dict[str, Any], place: str, split: str, judged: bool, writer: "CollectionWriter"
+    record: dict[str, Any], place: str, split: str, judged: bool, writer: CollectionWriter
 ) -> tuple[list[Passage], list[Passage]]:
     """Add a query with judgements, negatives and answers. Returns the query's positive and negative passages."""
     identifier, text = _identifier(record, "query_id", place), field(record, "query", place, str)

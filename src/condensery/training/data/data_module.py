@@ -27,8 +27,8 @@ from condensery.tokens.artifacts import Tokens, tokenise_collection
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.checkpoint_fingerprint import Fingerprint, described, settings_of
 from condensery.training.data.steps import Batch, Batches, Share, StepDataset, StepSampler, begin_worker
-from condensery.training.fingerprint import Fingerprint, described, settings_of
 from condensery.training.resumption import check_same
 from condensery.training.validation import PairSample, ValidationSample, sample_of
 

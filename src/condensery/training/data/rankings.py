@@ -13,9 +13,9 @@ from condensery.retrieval.searchers.base import Searcher
 from condensery.retrieval.searchers.retriever import Retriever
 from condensery.text.words import is_blank
 from condensery.tokens.prefixes import Prefixes
+from condensery.training.checkpoint_fingerprint import hashed
 from condensery.training.data.data_module import TokenDataModule
 from condensery.training.data.ranking_batches import RankingBatches
-from condensery.training.fingerprint import hashed
 
 
 class RankingDataModule(TokenDataModule):

@@ -15,7 +15,7 @@ from condensery.losses.cross_batch import across_processes
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.losses.mlm import MaskedPrediction
 from condensery.models.biencoder import BiEncoder
-from condensery.models.checkpoints.saving import SavedRetriever, load_lm_head, save_retriever
+from condensery.models.checkpoints.retrievers import SavedRetriever, load_lm_head, save_retriever
 from condensery.models.pretraining import PooledLanguageModel
 from condensery.ranges import Positive, Weight, check_numbers
 from condensery.training.data.span_batches import SpanBatch

@@ -10,7 +10,7 @@ from condensery.models.biencoder import BiEncoder
 from condensery.models.blending import same_weights
 from condensery.models.checkpoints.backbone import check_words
 from condensery.models.checkpoints.card import Card, Described, write_card
-from condensery.models.checkpoints.saving import SavedRetriever, load_biencoder, save_retriever
+from condensery.models.checkpoints.retrievers import SavedRetriever, load_biencoder, save_retriever
 from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorOptions, VectorSettings
 from condensery.ranges import Share, check_numbers

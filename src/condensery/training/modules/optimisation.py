@@ -26,8 +26,8 @@ from condensery.ranges import Positive, PositiveShare, Share, Weight, check_numb
 from condensery.system import signals
 from condensery.tokens.batches import Chunk
 from condensery.training.data.steps import Batch
+from condensery.training.learning_rate import layer_shares, linear_schedule
 from condensery.training.resumption import Resumption, Schedule, keep_own_settings
-from condensery.training.schedule import layer_shares, linear_schedule
 from condensery.training.settings import check_trainer_precision
 from condensery.training.validation import CandidateSample, mean_reciprocal_rank, mean_reciprocal_ranks
 

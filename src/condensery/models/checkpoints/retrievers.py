@@ -1,24 +1,18 @@
-"""Saves and loads checkpoints. A saved folder is both a Hugging Face and a sentence-transformers checkpoint.
+"""Saves and loads retrievers. A saved folder is both a Hugging Face and a sentence-transformers checkpoint.
 
-``AutoModel.from_pretrained(folder)`` and ``SentenceTransformer(folder)`` both load the retriever. The folder may also hold:
-
-- ``condenser_head.safetensors``: the Condenser head, so that coCondenser pre-training can start from it;
-- ``context_decoder.safetensors``: the decoder of a masked auto-encoder;
-- ``query_encoder/``: the query encoder of separate towers. The folder itself then holds the passage encoder, and
-  ``SentenceTransformer`` uses each encoder for its kind of text.
-
-``condensery.json`` describes the folder.
+``AutoModel.from_pretrained(folder)`` and ``SentenceTransformer(folder)`` both load the retriever. ``condensery.json``
+describes the folder. If the towers are separate, the folder holds the passage encoder, and its subfolder ``query_encoder/``
+the query encoder. ``SentenceTransformer`` then uses each encoder for its kind of text.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
 
 from condensery.errors import UserError
@@ -30,13 +24,11 @@ from condensery.models.checkpoints.backbone import (
     OWN_TOKENIZER,
     check_words,
     checkpoint_config,
-    load_masked_language_model,
     masked_language_model,
 )
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.checkpoints.head import check_cut, load_head, save_head
 from condensery.models.checkpoints.hub import checkpoint_folder
-from condensery.models.checkpoints.loading import Allowed, load_weights, quiet, read_tensors, readable
 from condensery.models.checkpoints.metadata import (
     ABOUT,
     QUERY_ENCODER,
@@ -47,24 +39,14 @@ from condensery.models.checkpoints.metadata import (
     vector_settings,
 )
 from condensery.models.checkpoints.sentence_transformers import write_modules, write_router
-from condensery.models.condenser import Condenser, condenser_shape
+from condensery.models.checkpoints.weights import Allowed, load_weights, quiet, readable
 from condensery.models.encoder import Encoder
 from condensery.models.families import FAMILIES
-from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
 from condensery.models.pooling import shapes_of
 from condensery.models.vectors import VectorOptions, VectorSettings
 from condensery.system.files import write_json
-from condensery.system.inputs import standing
 from condensery.tokens.tokenizer import check_same_tokenizer, load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
-
-HEAD = "condenser_head.safetensors"
-DECODER = "context_decoder.safetensors"
-# Files in which the papers' released code stores the layers that only pre-training uses, under the name c_head. Condenser's
-# code writes them into a file beside the backbone, CoT-MAE's code into the file of the backbone.
-RELEASED_HEAD = ("model.pt",)
-RELEASED_DECODER = ("model.safetensors", "pytorch_model.bin")
-_C_HEAD = "c_head."
 
 
 @dataclass(frozen=True)
@@ -80,92 +62,17 @@ class SavedRetriever:
     language_model: PreTrainedModel | None = None
 
 
-def save_condenser(model: Condenser, folder: Path, tokenizer: Path | str, length: int) -> None:
-    """Save the backbone with its MLM head as a checkpoint, and the Condenser head in the same folder."""
-    _save_pretrained(model, model.head, folder / HEAD, tokenizer, length)
-
-
-def load_condenser(
-    source: Path | str,
-    vocabulary: Vocabulary,
-    head_layers: int,
-    skip_from: int | None,
-    late_mlm: bool,
-    dropout: float | None,
-    revision: str | None = None,
-    new_head: bool = False,
-) -> Condenser:
-    """Load a Condenser from a checkpoint: backbone, MLM head, and the Condenser head if the folder has one.
-
-    The Condenser head is read from this project's file, or from ``model.pt``, which the papers' released code writes. If
-    neither file exists, the head is randomly initialised and a line is printed that says so.
-
-    Args:
-        source: folder or hub name of a checkpoint, from this project or elsewhere.
-        vocabulary: vocabulary of the tokens that the model will read.
-        head_layers, skip_from, late_mlm: as in ``CondenserShape``; ``skip_from`` None = half of the backbone's layers.
-        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
-        revision: commit, tag or branch on the hub.
-        new_head: whether the head is randomly initialised even if the folder has one.
-
-    Raises:
-        UserError: no checkpoint can be loaded, or the shape of its head differs from the requested shape.
-    """
-    folder = checkpoint_folder(source, revision, more=RELEASED_HEAD)
-    language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
-    model = Condenser(language_model, condenser_shape(language_model, head_layers, skip_from, late_mlm))
-    where = folder / HEAD, source
-    if not new_head:
-        advice = "set head_layers"
-        loaded = _load_layers(model.head, *where, "Condenser head", advice, RELEASED_HEAD, layers="head_layers")
-        model.layers_loaded = loaded
-    return model
-
-
-def save_masked_autoencoder(model: MaskedAutoEncoder, folder: Path, tokenizer: Path | str, length: int) -> None:
-    """Save the backbone with its MLM head as a checkpoint, and the decoder in the same folder."""
-    _save_pretrained(model, model.decoder, folder / DECODER, tokenizer, length)
-
-
-def load_masked_autoencoder(
-    source: Path | str,
-    vocabulary: Vocabulary,
-    shape: DecoderShape,
-    init: Init,
-    dropout: float | None,
-    revision: str | None = None,
-) -> MaskedAutoEncoder:
-    """Load a masked auto-encoder from a checkpoint: backbone, MLM head, and the decoder if the folder has one.
-
-    Args:
-        source, vocabulary, dropout, revision: as in ``load_condenser``.
-        shape: shape of the decoder.
-        init: initial weights of the decoder if the folder has no decoder, as in ``MaskedAutoEncoder``.
-
-    Raises:
-        UserError: no checkpoint can be loaded, or the shape of its decoder differs from the requested shape.
-    """
-    folder = checkpoint_folder(source, revision)
-    language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
-    model = MaskedAutoEncoder(language_model, shape, init)
-    where, advice = (folder / DECODER, source), "set its kind and its layers"
-    released = RELEASED_DECODER if shape.kind == "masked" else ()
-    loaded = _load_layers(model.decoder, *where, "decoder", advice, released, layers="layers", kind=shape.kind)
-    model.layers_loaded = loaded
-    return model
-
-
 def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | str) -> None:
     """Save a retriever in ``folder``. A separate query encoder is saved in the subfolder ``query_encoder/``."""
     model = retriever.model
     settings = model.settings
     passage, query = model.passage, model.query
-    _save_model(
+    save_model(
         retriever.language_model or passage.model, folder, tokenizer, retriever.passage_length, settings, passage.head
     )
     if not model.shared:
         place = folder / QUERY_ENCODER
-        _save_model(query.model, place, tokenizer, retriever.query_length, query.settings, query.head)
+        save_model(query.model, place, tokenizer, retriever.query_length, query.settings, query.head)
         write_router(folder, QUERY_ENCODER)
     about = {
         "towers": "shared" if model.shared else "separate",
@@ -299,11 +206,7 @@ def backbone_towers(config: BackboneConfig, vocabulary: Vocabulary, seed: int, s
     return model
 
 
-def load_encoder(
-    source: Path | str,
-    dropout: float | None = None,
-    settings: VectorSettings | None = None,
-) -> Encoder:
+def load_encoder(source: Path | str, dropout: float | None = None, settings: VectorSettings | None = None) -> Encoder:
     """Load the backbone of a checkpoint in fp32, without a pooling layer or the layers after it.
 
     Args:
@@ -331,78 +234,7 @@ def load_encoder(
     return Encoder(model, settings)
 
 
-def _save_pretrained(
-    model: Condenser | MaskedAutoEncoder, layers: nn.ModuleList, file: Path, tokenizer: Path | str, length: int
-) -> None:
-    """Save a checkpoint in the folder of ``file``, and any layers that only pre-training uses as ``file``."""
-    _save_model(model.language_model, file.parent, tokenizer, length)
-    if layers:
-        save_file({name: value.contiguous() for name, value in layers.state_dict().items()}, file)
-    about = {"shape": asdict(model.shape), "towers": "shared", "query_length": length, "passage_length": length}
-    write_json(file.parent / ABOUT, about)
-
-
-def _load_layers(
-    new: nn.ModuleList,
-    file: Path,
-    source: Path | str,
-    what: str,
-    advice: str,
-    released: Sequence[str],
-    *,
-    layers: str,
-    **needed: str,
-) -> bool:
-    """Load layers that ``_save_pretrained`` or the papers' released code saved, or print that the layers are new.
-
-    Args:
-        new: the layers to load into.
-        file: the file of the layers in a checkpoint of this project.
-        source: folder or hub name that the user gave; used in messages.
-        what: name of the layers in messages.
-        advice: advice that ends the message about a different shape.
-        released: names of the files in which the papers' released code stores such layers.
-        layers: key of the saved shape whose value is the number of layers.
-        needed: key -> value that the saved shape must have.
-
-    Returns:
-        whether the layers were loaded.
-
-    Raises:
-        UserError: the shape of the saved layers differs, or the file of the layers is missing.
-    """
-    if not new:
-        return False
-    shape = read_about(file.parent).get("shape", {}) if (file.parent / ABOUT).exists() else {}
-    if not standing(file):
-        if shape.get(layers):
-            raise UserError(f"{file}: no such file, but {ABOUT} beside it tells of a {what} ({shape})")
-        there = [file.parent / name for name in released if standing(file.parent / name)]
-        held = [(one, read_tensors(one, _C_HEAD)) for one in there]
-        file, weights = next(((one, stored) for one, stored in held if stored), (file, {}))
-        if not weights:
-            print(f"{source}: new, with random weights: a {what} of {len(new)} layers", flush=True)
-            return False
-        print(f"{source}: goes on with the {what} of {_depth(weights)} layers in {file.name}", flush=True)
-        shape = needed
-    else:
-        weights = read_tensors(file)
-    try:
-        if not needed.items() <= shape.items():
-            raise RuntimeError
-        new.load_state_dict(weights)
-    except RuntimeError:
-        where = f"in the stage that made it ({shape})" if shape != needed else f"there ({_depth(weights)} layers)"
-        raise UserError(f"{file}: a {what} of another shape; {advice} as {where}") from None
-    return True
-
-
-def _depth(weights: Mapping[str, Tensor]) -> int:
-    """Return the number of layers to which these tensors belong, according to the tensors' names."""
-    return len({name.partition(".")[0] for name in weights})
-
-
-def _save_model(
+def save_model(
     model: PreTrainedModel,
     folder: Path,
     tokenizer: Path | str,
@@ -410,6 +242,7 @@ def _save_model(
     settings: VectorSettings | None = None,
     head: Iterable[nn.Module] = (),
 ) -> None:
+    """Save a model with its tokenizer, the modules of sentence-transformers, and the layers after the pooling."""
     folder.mkdir(parents=True, exist_ok=True)
     with quiet():
         model.save_pretrained(folder)

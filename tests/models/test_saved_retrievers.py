@@ -10,15 +10,17 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, 
 
 from condensery.errors import UserError
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
-from condensery.models.checkpoints.saving import (
+from condensery.models.checkpoints.pretraining import (
+    load_condenser,
+    load_masked_autoencoder,
+    save_condenser,
+    save_masked_autoencoder,
+)
+from condensery.models.checkpoints.retrievers import (
     QUERY_ENCODER,
     SavedRetriever,
     load_biencoder,
-    load_condenser,
-    load_masked_autoencoder,
     load_retriever,
-    save_condenser,
-    save_masked_autoencoder,
     save_retriever,
 )
 from condensery.models.condenser import Condenser, CondenserShape

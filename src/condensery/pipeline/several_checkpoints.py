@@ -14,9 +14,9 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from condensery.errors import UserError, close_to
+from condensery.pipeline.artifact_store import Store
 from condensery.pipeline.config import ChooseConfig
 from condensery.pipeline.graph import Graph, Node, build
-from condensery.pipeline.store import Store
 from condensery.reporting.plain import one_line
 from condensery.stages.base import Artifact
 from condensery.system.files import expanded

@@ -8,7 +8,7 @@ from error_lines import names
 from released import released
 from small_runs import Done, metrics_of, run_command, some_text, write_beir, write_text_files
 
-from condensery.pipeline.starts import short_names
+from condensery.pipeline.several_checkpoints import short_names
 from condensery.system.files import read_json
 from condensery.tokens.tokenizer import train_wordpiece
 

@@ -24,15 +24,17 @@ from transformers import (
 
 from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import load_masked_language_model
-from condensery.models.checkpoints.saving import (
-    SavedRetriever,
-    load_biencoder,
+from condensery.models.checkpoints.pretraining import (
     load_condenser,
-    load_encoder,
     load_masked_autoencoder,
-    load_retriever,
     save_condenser,
     save_masked_autoencoder,
+)
+from condensery.models.checkpoints.retrievers import (
+    SavedRetriever,
+    load_biencoder,
+    load_encoder,
+    load_retriever,
     save_retriever,
 )
 from condensery.models.condenser import Condenser, CondenserShape

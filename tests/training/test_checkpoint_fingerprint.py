@@ -16,9 +16,9 @@ import trainings
 from condensery.errors import UserError
 from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.adaptive.order import AdaptiveOrder
+from condensery.training.checkpoint_fingerprint import described, hash_of, settings_of
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.steps import items_in_sequence
-from condensery.training.fingerprint import described, hash_of, settings_of
 
 generator_words = generators.words
 
@@ -103,7 +103,7 @@ def test_pre_training(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_large_array_is_hashed_in_blocks_all_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("condensery.training.fingerprint._WHOLE", 1 << 17)
+    monkeypatch.setattr("condensery.training.checkpoint_fingerprint._WHOLE", 1 << 17)
     large = np.zeros(1 << 18, np.uint8)
     hashes = [hash_of(large)]
     for place in (0, len(large) - 1):

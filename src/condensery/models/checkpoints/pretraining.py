@@ -1,0 +1,178 @@
+"""Saves and loads the models of pre-training: the backbone with its LM head, and the layers that only pre-training uses.
+
+These layers lie in the same folder. ``condenser_head.safetensors`` holds the Condenser head, so that coCondenser pre-training
+can start from it. ``context_decoder.safetensors`` holds the decoder of a masked auto-encoder.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from condensery.errors import UserError
+from condensery.models.checkpoints.backbone import load_masked_language_model
+from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.checkpoints.metadata import ABOUT, read_about
+from condensery.models.checkpoints.retrievers import save_model
+from condensery.models.checkpoints.weights import read_tensors
+from condensery.models.condenser import Condenser, condenser_shape
+from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
+from condensery.system.files import write_json
+from condensery.system.inputs import standing
+from condensery.tokens.vocabulary import Vocabulary
+
+HEAD = "condenser_head.safetensors"
+DECODER = "context_decoder.safetensors"
+# Files in which the papers' released code stores the layers that only pre-training uses, under the name c_head. Condenser's
+# code writes them into a file beside the backbone, CoT-MAE's code into the file of the backbone.
+RELEASED_HEAD = ("model.pt",)
+RELEASED_DECODER = ("model.safetensors", "pytorch_model.bin")
+_C_HEAD = "c_head."
+
+
+def save_condenser(model: Condenser, folder: Path, tokenizer: Path | str, length: int) -> None:
+    """Save the backbone with its MLM head as a checkpoint, and the Condenser head in the same folder."""
+    _save_pretrained(model, model.head, folder / HEAD, tokenizer, length)
+
+
+def load_condenser(
+    source: Path | str,
+    vocabulary: Vocabulary,
+    head_layers: int,
+    skip_from: int | None,
+    late_mlm: bool,
+    dropout: float | None,
+    revision: str | None = None,
+    new_head: bool = False,
+) -> Condenser:
+    """Load a Condenser from a checkpoint: backbone, MLM head, and the Condenser head if the folder has one.
+
+    The Condenser head is read from this project's file, or from ``model.pt``, which the papers' released code writes. If
+    neither file exists, the head is randomly initialised and a line is printed that says so.
+
+    Args:
+        source: folder or hub name of a checkpoint, from this project or elsewhere.
+        vocabulary: vocabulary of the tokens that the model will read.
+        head_layers, skip_from, late_mlm: as in ``CondenserShape``; ``skip_from`` None = half of the backbone's layers.
+        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
+        revision: commit, tag or branch on the hub.
+        new_head: whether the head is randomly initialised even if the folder has one.
+
+    Raises:
+        UserError: no checkpoint can be loaded, or the shape of its head differs from the requested shape.
+    """
+    folder = checkpoint_folder(source, revision, more=RELEASED_HEAD)
+    language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
+    model = Condenser(language_model, condenser_shape(language_model, head_layers, skip_from, late_mlm))
+    where = folder / HEAD, source
+    if not new_head:
+        advice = "set head_layers"
+        loaded = _load_layers(model.head, *where, "Condenser head", advice, RELEASED_HEAD, layers="head_layers")
+        model.layers_loaded = loaded
+    return model
+
+
+def save_masked_autoencoder(model: MaskedAutoEncoder, folder: Path, tokenizer: Path | str, length: int) -> None:
+    """Save the backbone with its MLM head as a checkpoint, and the decoder in the same folder."""
+    _save_pretrained(model, model.decoder, folder / DECODER, tokenizer, length)
+
+
+def load_masked_autoencoder(
+    source: Path | str,
+    vocabulary: Vocabulary,
+    shape: DecoderShape,
+    init: Init,
+    dropout: float | None,
+    revision: str | None = None,
+) -> MaskedAutoEncoder:
+    """Load a masked auto-encoder from a checkpoint: backbone, MLM head, and the decoder if the folder has one.
+
+    Args:
+        source, vocabulary, dropout, revision: as in ``load_condenser``.
+        shape: shape of the decoder.
+        init: initial weights of the decoder if the folder has no decoder, as in ``MaskedAutoEncoder``.
+
+    Raises:
+        UserError: no checkpoint can be loaded, or the shape of its decoder differs from the requested shape.
+    """
+    folder = checkpoint_folder(source, revision)
+    language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
+    model = MaskedAutoEncoder(language_model, shape, init)
+    where, advice = (folder / DECODER, source), "set its kind and its layers"
+    released = RELEASED_DECODER if shape.kind == "masked" else ()
+    loaded = _load_layers(model.decoder, *where, "decoder", advice, released, layers="layers", kind=shape.kind)
+    model.layers_loaded = loaded
+    return model
+
+
+def _save_pretrained(
+    model: Condenser | MaskedAutoEncoder, layers: nn.ModuleList, file: Path, tokenizer: Path | str, length: int
+) -> None:
+    """Save a checkpoint in the folder of ``file``, and any layers that only pre-training uses as ``file``."""
+    save_model(model.language_model, file.parent, tokenizer, length)
+    if layers:
+        save_file({name: value.contiguous() for name, value in layers.state_dict().items()}, file)
+    about = {"shape": asdict(model.shape), "towers": "shared", "query_length": length, "passage_length": length}
+    write_json(file.parent / ABOUT, about)
+
+
+def _load_layers(
+    new: nn.ModuleList,
+    file: Path,
+    source: Path | str,
+    what: str,
+    advice: str,
+    released: Sequence[str],
+    *,
+    layers: str,
+    **needed: str,
+) -> bool:
+    """Load layers that ``_save_pretrained`` or the papers' released code saved, or print that the layers are new.
+
+    Args:
+        new: the layers to load into.
+        file: the file of the layers in a checkpoint of this project.
+        source: folder or hub name that the user gave; used in messages.
+        what: name of the layers in messages.
+        advice: advice that ends the message about a different shape.
+        released: names of the files in which the papers' released code stores such layers.
+        layers: key of the saved shape whose value is the number of layers.
+        needed: key -> value that the saved shape must have.
+
+    Returns:
+        whether the layers were loaded.
+
+    Raises:
+        UserError: the shape of the saved layers differs, or the file of the layers is missing.
+    """
+    if not new:
+        return False
+    shape = read_about(file.parent).get("shape", {}) if (file.parent / ABOUT).exists() else {}
+    if not standing(file):
+        if shape.get(layers):
+            raise UserError(f"{file}: no such file, but {ABOUT} beside it tells of a {what} ({shape})")
+        there = [file.parent / name for name in released if standing(file.parent / name)]
+        held = [(one, read_tensors(one, _C_HEAD)) for one in there]
+        file, weights = next(((one, stored) for one, stored in held if stored), (file, {}))
+        if not weights:
+            print(f"{source}: new, with random weights: a {what} of {len(new)} layers", flush=True)
+            return False
+        print(f"{source}: goes on with the {what} of {_depth(weights)} layers in {file.name}", flush=True)
+        shape = needed
+    else:
+        weights = read_tensors(file)
+    try:
+        if not needed.items() <= shape.items():
+            raise RuntimeError
+        new.load_state_dict(weights)
+    except RuntimeError:
+        where = f"in the stage that made it ({shape})" if shape != needed else f"there ({_depth(weights)} layers)"
+        raise UserError(f"{file}: a {what} of another shape; {advice} as {where}") from None
+    return True
+
+
+def _depth(weights: Mapping[str, Tensor]) -> int:
+    """Return the number of layers to which these tensors belong, according to the tensors' names."""
+    return len({name.partition(".")[0] for name in weights})
