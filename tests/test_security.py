@@ -150,7 +150,7 @@ def test_a_recipe_reads_no_key_or_token(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("SOME_TOKEN", "s3cret")
     for asked in ("${oc.env:SOME_TOKEN}", "${oc.decode:'\\${oc.env:SOME_TOKEN}'}", "${oc.${name}:SOME_TOKEN}"):
         done = recipe(tmp_path, HARMLESS + f'next: ["{asked}"]\n'.replace("\\$", "\\\\$"))
-        refused(done, "experiment/x.yaml:4: ", "a recipe reads keys of the config and variables CONDENSERY_*")
+        refused(done, "experiment/x.yaml:4: ", "a recipe reads only keys of the config and variables CONDENSERY_*")
         assert "s3cret" not in done.out + done.err
     smuggled = "hydra: {sweeper: {params: {++next: '[${data.a}{oc.env:SOME_TOKEN}]'}}}\ndata: {a: $}\n"
     refused(recipe(tmp_path, HARMLESS + smuggled, "-m"), "plain values are expected")

@@ -29,11 +29,10 @@ GPU_FULL = re.compile(r"(CUDA|HIP)( error:)? out of memory")
 LISTED = 25  # maximum number of names that a message lists
 SHOWN = 60  # maximum number of characters of a wrong value in a message
 
-# characters that control a terminal (such as ESC) or change the text direction -> their escapes in messages
-STEERING = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-STEERING |= {
-    code: f"\\u{code:04x}" for code in (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-}
+CONTROLS = (*range(0x20), *range(0x7F, 0xA0))  # codes of control characters, such as ESC, which controls a terminal
+TURNS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # they change the text direction
+STEERING = {code: f"\\x{code:02x}" for code in CONTROLS if chr(code) not in "\n\t"}  # code -> its escape in messages
+STEERING |= {code: f"\\u{code:04x}" for code in TURNS}
 
 
 class UserError(Exception):
@@ -87,9 +86,7 @@ def of_the_gpu(error: BaseException, stage: str) -> UserError | None:
     """Return a ``UserError`` for an ``error`` of a ``stage`` that fills the memory of a GPU; None for any other error."""
     if not GPU_FULL.search(str(error)):
         return None
-    return UserError(
-        f"stages.{stage}: the GPU's memory is full; lower the stage's chunk_tokens, or end other programs that use this GPU"
-    )
+    return UserError(f"stages.{stage}: the GPU's memory is full; lower chunk_tokens, or end other programs on this GPU")
 
 
 def message_within(error: BaseException) -> UserError | None:

@@ -146,7 +146,7 @@ def change(rows: list[list[str]], line: int, column: int, value: str) -> list[li
         (lambda rows: change(rows, 6, 1, "other"), r"sheet-2.csv:6: the texts are not those of pair 5"),
         (lambda rows: change(rows, 6, 2, ""), r"sheet-2.csv:6: the texts are not those of pair 5"),
         (lambda rows: rows[:7] + rows[9:], r"sheet-2.csv: the number 7, 8 is missing"),
-        (lambda rows: rows[:1], r"sheet-2.csv: the sheet has no lines"),
+        (lambda rows: rows[:1], r"sheet-2.csv: it has no lines"),
         (lambda rows: rows[1:], r'sheet-2.csv:1: the column "number" is missing'),
         (lambda rows: [["number", *row] for row in rows], r'sheet-2.csv:1: the column "number" comes twice'),
         (lambda rows: [], r"sheet-2.csv: empty; a sheet begins with"),

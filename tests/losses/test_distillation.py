@@ -213,7 +213,7 @@ def test_a_users_loss_may_learn_from_a_teacher(tmp_path: Path) -> None:
     assert value(made, batch) != value(made, replace(batch, teacher=None))
     for loss in (NeedsOne(), "margin_mse", "kl"):
         assert value(module(loss), batch) > 0
-        with pytest.raises(UserError, match=r"learns from a teacher's scores, and the batch has none; give TripleData"):
+        with pytest.raises(UserError, match=r"needs a teacher's scores; give TripleData"):
             module(loss).objective(replace(batch, teacher=None))
 
 

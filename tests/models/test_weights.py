@@ -277,7 +277,7 @@ def test_towers_that_the_description_does_not_know_of_are_refused(tmp_path: Path
     shutil.copytree(two / "query_encoder", one / "query_encoder")
     refused(load_retriever, one, r"query_encoder: condensery\.json beside it says that one tower")
     shutil.rmtree(two / "query_encoder")
-    refused(load_retriever, two, r"query_encoder: no such folder, but condensery\.json beside it says")
+    refused(load_retriever, two, r"query_encoder: no such folder, but condensery\.json says")
 
 
 ABOUTS = [

@@ -219,7 +219,7 @@ def test_a_damaged_artifact_is_said_and_repaired_by_force(damage: str, small: Co
     else:
         (path / "weights.json").unlink()
     for overrides in ([], ["dry_run=plan"]):
-        with pytest.raises(UserError, match=r"damaged artifact .*force=\[plain\] or delete the folder"):
+        with pytest.raises(UserError, match=r"damaged artifact .*; delete the folder, or give force=\[plain\]"):
             run(small(*overrides))
     run(small("force=[plain]"))
     run(small())
@@ -239,8 +239,7 @@ def test_a_large_file_is_looked_at_before_a_stage_near_or_far_behind_it_begins(
     with pytest.raises(UserError) as raised:
         run(small())
     assert str(raised.value) == (
-        f"{path}: damaged artifact (the content of text.txt has changed); delete the folder, and the next run computes"
-        " it anew"
+        f"{path}: damaged artifact (the content of text.txt has changed); delete the folder and run again it anew"
     )
     assert computed()[before:] == []
 

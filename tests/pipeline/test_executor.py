@@ -80,7 +80,7 @@ def test_a_full_disk_ends_the_run_at_once(
 
 
 def test_a_gpu_without_memory_is_one_line(bare: Compose) -> None:
-    with pytest.raises(UserError, match=r"^stages\.plain: the GPU's memory is full; lower the stage's chunk_tokens"):
+    with pytest.raises(UserError, match=r"^stages\.plain: the GPU's memory is full; lower chunk_tokens"):
         run(bare("stages.plain.fail=gpu"))
 
 

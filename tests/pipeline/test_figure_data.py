@@ -211,7 +211,7 @@ def test_entropy_is_found_by_artifact_before_and_after(sweep: list[FigureJob], t
     assert list(found) == ["M|before fine-tuning", "M|after fine-tuning"]
     assert "3.50 ± 0.71" in draw("x", config, sweep[:2], [], tmp_path / "x").table
     other = figure(kind="attention_entropy", stage="entropy", models={"M": ["backbone", "pretrained"]})
-    with pytest.raises(UserError, match="'entropy' does not measure 'pretrained'; add it to `encoders`"):
+    with pytest.raises(UserError, match="'entropy' lacks 'pretrained'; add it to `encoders`"):
         draw("x", other, sweep, [], tmp_path / "y")
 
 

@@ -213,7 +213,7 @@ def test_a_node_that_does_not_see_the_store_is_one_line(tmp_path: Path) -> None:
     assert outcome.failure is not None
     assert outcome.failure["kind"] == "user"
     assert re.fullmatch(
-        r"output_root: node \S+ does not see \S+/elsewhere; it must be on a file system that all nodes share",
+        r"output_root: node \S+ does not see \S+/elsewhere; it must be on a file system of all nodes",
         outcome.failure["text"],
     )
 

@@ -45,7 +45,7 @@ def check(folder: Path, text: str | bytes) -> None:
         ("a: [1\nb: 2", 2, "not valid YAML"),
         ("# no mapping\n- a", 2, "a mapping of keys to values is expected"),
         ("words", 1, "a mapping of keys to values is expected"),
-        ("a: 1\nb: [{c: '${oc.env:HOME}'}]", 2, "${oc.env:HOME}: a recipe reads keys of the config"),
+        ("a: 1\nb: [{c: '${oc.env:HOME}'}]", 2, "${oc.env:HOME}: a recipe reads only keys of the config"),
     ],
 )
 def test_what_cannot_be_composed_is_one_line_at_once(

@@ -60,7 +60,7 @@ TEXTS = [*HEAD, "query", "passage"]
 @pytest.mark.parametrize(
     ("head", "row", "said"),
     [
-        (HEAD, ["q3", "p9", "maybe"], r'sheet\.csv:3: column "relevant": \'maybe\' is no judgement; write yes or no'),
+        (HEAD, ["q3", "p9", "maybe"], r'sheet\.csv:3: column "relevant": \'maybe\' is not yes, no or empty'),
         (HEAD, ["q99", "p9", "yes"], r'sheet\.csv:3: column "query id": \'q99\' is unknown \(in \'woods\'\)'),
         (HEAD, ["q3", "P9", "yes"], r'sheet\.csv:3: column "passage id": \'P9\' is unknown'),
         (HEAD, ["q3", "p3", "no"], r'sheet\.csv:3: column "relevant": no for \'p3\' contradicts the split \'train\''),

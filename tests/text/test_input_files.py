@@ -433,7 +433,7 @@ class TestTextsOfOneId:
         written(root, {"train.jsonl": lines(self._line("q", "one", where), self._line("r", "two", where))})
         made = config("tevatron", root=root, corpus=None, **TRAIN | {"splits": NULL | {"train": "train.jsonl"}})
         said = refused(lambda: read_collection(made, tmp_path / "made"))
-        assert said == f"{path}:2: the passage 'a' has another text at {path}:1; one id, one text"
+        assert said == f"{path}:2: passage 'a' has another text at {path}:1; keep one"
         path.write_text(lines(self._line("q", "one", where), self._line("r", " one ", where)))
         assert len(read_collection(made, tmp_path / "made").passages) == 3
 
@@ -443,7 +443,7 @@ class TestTextsOfOneId:
         known("tevatron")
         corpus = root / "corpus.jsonl"
         corpus.write_text(corpus.read_text().replace("Cats sleep.", "Cats wake."))
-        said = f"{corpus}:1: the passage 'a' has another text at {root / 'train.jsonl'}:1; one id, one text"
+        said = f"{corpus}:1: passage 'a' has another text at {root / 'train.jsonl'}:1; keep one"
         assert said in refused(lambda: read("tevatron"))
 
 

@@ -156,7 +156,7 @@ BROKEN = [
     ("msmarco-docs.tsv", "D1\tu\tt\tb\n" * 2, r"msmarco-docs\.tsv:2: this id is already that of"),
     ("msmarco-docs.tsv", "D 1\tu\tt\tb\n", r'msmarco-docs\.tsv:1: the document id "D 1" holds white space'),
     ("msmarco-docs.tsv", "", r"msmarco-docs\.tsv: holds no documents; set data\.documents=null"),
-    ("titles.tsv", "7\tT\n8\tU\n", r"titles\.tsv: no line is of a passage of collection\.tsv; set data\.titles"),
+    ("titles.tsv", "7\tT\n8\tU\n", r"titles\.tsv: has no passage of collection\.tsv; set data\.titles"),
     ("collection.tsv", "0\tzero\n".encode("utf-16-le"), r"collection\.tsv: holds NUL bytes, so it is UTF-16"),
     ("collection.tsv", "0,zero\n", r"collection\.tsv:1: 2 columns separated by tabs .*, not 1"),
     ("collection.tsv", "0\ta\n\tb\n", r"collection\.tsv:2: the passage id is empty"),

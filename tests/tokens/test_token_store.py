@@ -176,8 +176,8 @@ def _describe(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "spoil", "message"),
     [
-        ("tokens.bin", _shorten, "holds .* tokens where store.json says"),
-        ("tokens.bin", Path.unlink, "holds 0 tokens where store.json says"),
+        ("tokens.bin", _shorten, "has .* tokens, not the .* of store.json"),
+        ("tokens.bin", Path.unlink, "has 0 tokens, not the .* of store.json"),
         ("starts.npy", _halve, "does not fit the tokens beside it"),
         ("starts.npy", _shorten, "starts.npy: not readable"),
         ("sentences.npy", Path.unlink, "sentences.npy: not readable"),

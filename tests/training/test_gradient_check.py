@@ -145,7 +145,7 @@ def misprinted(loss: Callable[..., Tensor], *parts: Part) -> Tensor:
 @pytest.mark.parametrize(
     ("cached", "said"),
     [
-        (rounded, "probably: all is nearly right: something is rounded on the way"),
+        (rounded, "probably: all is nearly right: something is rounded, such as"),
         (misprinted, "the loss itself is wrong, 2 times the right one\n"),
     ],
 )

@@ -226,9 +226,7 @@ def _of_chunks(plain: list[Outcome], wrong: list[Outcome], left: list[str]) -> s
     if not factors:
         return "the loss that is returned is not that of the whole batch"
     if factors == {None} and max(each.error for one in wrong for each in _besides(one, left)) < _NEARLY:
-        return (
-            "all is nearly right: something is rounded on the way, such as vectors or gradients kept in half precision"
-        )
+        return "all is nearly right: something is rounded, such as vectors or gradients kept in half precision"
     for one in wrong:
         if any(difference.missing for difference in _besides(one, left)):
             return f"chunks are left out: {one.setting} some weights have no gradient"

@@ -113,9 +113,7 @@ class Matryoshka(RetrievalLoss):
 def _sizes(dims: Any) -> list[int]:
     right = isinstance(dims, Sequence) and not isinstance(dims, str) and len(dims) > 0
     if not right or any(type(dim) is not int or dim < 1 for dim in dims) or len(set(dims)) < len(dims):
-        raise UserError(
-            f"loss: matryoshka: dims is {str(dims)[:60]}; it must be whole numbers of 1 or more, none twice"
-        )
+        raise UserError(f"loss: matryoshka: dims is {str(dims)[:60]}; it must be whole numbers >= 1, none twice")
     return list(dims)
 
 

@@ -73,9 +73,7 @@ class Store:
         if not path.exists():
             return False
         if fault := _twice(path):
-            raise UserError(
-                f"{path}: damaged artifact ({fault}); recompute it with force=[{node.name}] or delete the folder"
-            )
+            raise UserError(f"{path}: damaged artifact ({fault}); delete the folder, or give force=[{node.name}]")
         return True
 
     def sound(self, node: Node) -> bool:
@@ -98,9 +96,7 @@ class Store:
             if artifact.path in self._sound or not artifact.path.exists():
                 continue
             if fault := _twice(artifact.path, whole=True):
-                raise UserError(
-                    f"{artifact.path}: damaged artifact ({fault}); delete the folder, and the next run computes it anew"
-                )
+                raise UserError(f"{artifact.path}: damaged artifact ({fault}); delete the folder and run again")
             if not parents:
                 continue
             self._sound.add(artifact.path)

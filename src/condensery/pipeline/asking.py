@@ -121,10 +121,8 @@ def searched(artifact: Artifact, name: str) -> tuple[Artifact, Artifact]:
 
 def _indexes(index: Artifact) -> list[Artifact]:
     """Return an index and all indexes that it is built from, because a search reads them too."""
-    return [
-        index,
-        *(other for parent in index.parents() if parent.manifest["makes"] == "index" for other in _indexes(parent)),
-    ]
+    parents = [parent for parent in index.parents() if parent.manifest["makes"] == "index"]
+    return [index, *(other for parent in parents for other in _indexes(parent))]
 
 
 def questions() -> Iterator[str]:

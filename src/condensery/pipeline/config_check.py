@@ -50,9 +50,8 @@ def needs_value(key: str) -> UserError:
     """Return the error about a key that is still ``???``; for a key of a group, with the file that explains the key."""
     group = key.partition(".")[0]
     chosen = HydraConfig.get().runtime.choices.get(group) if HydraConfig.initialized() else None
-    return UserError(
-        f"{key}: needs a value, for example {key}=..." + (f" (conf/{group}/{chosen}.yaml says which)" if chosen else "")
-    )
+    hint = f" (conf/{group}/{chosen}.yaml says which)" if chosen else ""
+    return UserError(f"{key}: needs a value, for example {key}=...{hint}")
 
 
 def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:

@@ -374,9 +374,7 @@ def _kill_group(leader: int | None) -> None:
             os.killpg(leader, signal.SIGKILL)
 
 
-def _serve(
-    parent: Parent, connection: Connection, root: Path, runtime: Runtime, environment: Mapping[str, str]
-) -> None:
+def _serve(parent: Parent, connection: Connection, root: Path, runtime: Runtime, environment: dict[str, str]) -> None:
     """The worker's side: compute each node that is sent, until ``None`` is received."""
     with suppress(OSError):
         os.setpgid(0, 0)

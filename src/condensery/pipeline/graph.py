@@ -121,9 +121,7 @@ class _Builder:
         for name in list(self.overrides):
             self._add(name, ())
         if idle := idle_callback(node.config for node in self.nodes.values()):
-            raise UserError(
-                f"trainer.callbacks.{idle}: acts when a stage is validated, and none is: set validate_every of one, above 0"
-            )
+            raise UserError(f"trainer.callbacks.{idle}: acts at validations, and no stage has one: set validate_every")
         shown = bool(root.stages) and not (root.table.optional and self._unjudged(root))
         rows = self._rows_as("evaluation", root) if shown else {}  # without stages only a table is printed
         unmeasured = self._rows_as("index", root) if root.stages and root.table.recommend and not shown else {}
@@ -201,10 +199,8 @@ class _Builder:
             inputs = self._inputs(name, config)
             for parent in (parent for names in inputs.values() for parent in names):
                 self._add(parent, (*path, name))
-            error = config.input_error(
-                {field: [self.nodes[n].config for n in names] for field, names in inputs.items()}
-            )
-            if error:
+            read = {field: [self.nodes[n].config for n in names] for field, names in inputs.items()}
+            if error := config.input_error(read):
                 raise UserError(f"{self._written(name, error[:1])}: {error[1]}")
             self.nodes[name] = Node(name, kind, config, inputs, {}, "")
 
@@ -281,9 +277,7 @@ class _Builder:
                 self.cfg.stages[name].merge_with({key: value})
             except OmegaConfBaseException:
                 raise UserError(f"stages.{name}.{key}: is a list or a mapping where the other is needed") from None
-        return checked(
-            self.stages[kind].config, self._resolved("stages", name), lambda place: self._written(name, place)
-        )
+        return checked(self.stages[kind].config, self._resolved("stages", name), partial(self._written, name))
 
     def _written(self, name: str, place: Place) -> str:
         settings, kind = self.overrides[name], self.overrides[name]["stage"]
@@ -299,9 +293,7 @@ class _Builder:
             words = value if isinstance(value, list | tuple) else [] if value is None else [value]
             for word in wanted.literal:
                 if word in words and word in self.overrides:
-                    raise UserError(
-                        f"stages.{word}: this name has a meaning of its own in {self._written(name, (reads,))}"
-                    )
+                    raise UserError(f"stages.{word}: this name has a use of its own in {self._written(name, (reads,))}")
             key = partial(self._written, name, (reads,))
             inputs[reads] = tuple(self._adapted(w, wanted.product, key) for w in words if w not in wanted.literal)
         return inputs

@@ -67,9 +67,8 @@ def model_card(artifact: Artifact, target: PushTarget, rows: "Sequence[Row]") ->
     ]
     about = read_about(artifact.path, "query_length", "passage_length")
     lengths = about["query_length"], about["passage_length"]
-    return replace(card, measured=numbers, licence=target.license).text(
-        target.name, vector_settings(artifact.path), lengths
-    )
+    whole = replace(card, measured=numbers, licence=target.license)
+    return whole.text(target.name, vector_settings(artifact.path), lengths)
 
 
 def _encoder_of(store: Path, evaluation: str) -> Path | None:

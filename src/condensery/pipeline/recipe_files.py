@@ -59,9 +59,7 @@ def check_file(path: Path, own: bool = False) -> None:
                 counter.refuse(event, "a mapping of keys to values is expected")
             counter.add(event)
             if not own and isinstance(event, yaml.ScalarEvent) and (reference := foreign_reference(event.value)):
-                counter.refuse(
-                    event, f"{reference}: a recipe reads keys of the config and variables {VARIABLES}*, no more"
-                )
+                counter.refuse(event, f"{reference}: a recipe reads only keys of the config and variables {VARIABLES}*")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = f":{mark.line + 1}" if mark else ""
@@ -159,7 +157,5 @@ def environment(name: str, *default: Any) -> str | None:
         UserError: the name has another prefix.
     """
     if not str(name).startswith(VARIABLES):
-        raise UserError(
-            f"${{oc.env:{name}}}: only variables {VARIABLES}* are read; the shell puts ${name} in its place"
-        )
+        raise UserError(f"${{oc.env:{name}}}: only variables {VARIABLES}* are read; let the shell fill in ${name}")
     return oc.env(str(name), *default)

@@ -126,9 +126,7 @@ class RecipeLoader(ConfigLoaderImpl):
         try:
             config = super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
         except RecursionError:
-            raise UserError(
-                "experiment: the files that it is made of name each other in a circle in `defaults`"
-            ) from None
+            raise UserError("experiment: its files name each other in a circle in `defaults`") from None
         release(config, lengths(typed(overrides)))
         for called in ("callbacks", "launcher", "sweeper") if run_mode == RunMode.MULTIRUN else ("callbacks",):
             refuse_foreign_targets(config.hydra.get(called))

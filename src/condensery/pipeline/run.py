@@ -117,9 +117,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         table_of_studies.write(root)
         return Finished(None, [])
     if not graph.nodes:
-        raise UserError(
-            "experiment: which recipe? Give experiment=NAME, for example experiment=quickstart (see --help)"
-        )
+        raise UserError("experiment: which recipe? Give experiment=NAME, such as experiment=quickstart (see --help)")
     if root.push_to_hub:
         pushing.check(graph)
     if root.fetch:

@@ -73,9 +73,8 @@ class Starts:
 
     def config_of(self, graph: Graph) -> DictConfig:
         """Return the config of the checkpoint that a whole graph continues with."""
-        return next(
-            own for own, of in zip(self.configs, self.graphs, strict=True) if of.root.backbone == graph.root.backbone
-        )
+        at = next(at for at, own in enumerate(self.graphs) if own.root.backbone == graph.root.backbone)
+        return self.configs[at]
 
     def graph(self, store: Store) -> Graph:
         """Return the joint graph: the whole recipe of the chosen checkpoint, or of the first one until one is chosen.
@@ -162,9 +161,7 @@ def read(cfg: DictConfig) -> Starts:
     by = OmegaConf.select(cfg, "choose.by")
     if len(names) > 1 and by is None:
         shown = ",".join(map(str, names))
-        raise UserError(
-            f"{KEY}: this recipe takes one checkpoint; a run of each and one joined table: {KEY}={shown} -m"
-        )
+        raise UserError(f"{KEY}: this recipe takes one checkpoint; a run of each and a joined table: {KEY}={shown} -m")
     configs = [_of_one(cfg, name if name != given else None, by, len(names)) for name in names]
     starts = Starts(short_names(names) if len(names) > 1 else [""], configs, [build(one) for one in configs])
     if len(names) > 1:

@@ -149,9 +149,7 @@ def published_cell(reference: str) -> Cell:
 
 
 def _own_cell(value: Decimal | None) -> Cell:
-    return Cell(
-        MISSING if value is None else f"{value:f}", published=True, number=None if value is None else float(value)
-    )
+    return Cell(published=True) if value is None else Cell(f"{value:f}", published=True, number=float(value))
 
 
 def _cell(rows: Sequence[PublishedRow], key: str | None) -> Cell:

@@ -115,9 +115,7 @@ def equal_quality(panels: Mapping[str, Sequence[Line]], reference: str, unit: st
         goal, most = known[reference].mean[-1], known[reference].x[-1]
         for line in (line for label, line in known.items() if label != reference):
             reached = _reached(line, float(goal))
-            after = (
-                ["never", "", ""] if reached is None else [f"{reached:,.0f}", f"{most:,.0f}", f"{reached / most:.2f}"]
-            )
+            after = [f"{reached:,.0f}", f"{most:,.0f}", f"{reached / most:.2f}"] if reached else ["never", "", ""]
             rows.append([line.label, f"{metric}: {goal:.1f}", *after])
     return "\n".join(grid(rows)) + "\n" if len(rows) > 1 else ""
 

@@ -10,16 +10,18 @@ import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from condensery.reporting.plain import one_line
-from condensery.reporting.table import COMPARED, MARK, MISSING, Block, Cell, Table
+from condensery.reporting.table import COMPARED, MARK, MISSING, Block, Cell, Comparison, Table
 from condensery.system.files import atomic
 from condensery.system.spreadsheets import NUMBER, harmless
 
+Part = TypeVar("Part")
 SOURCE, ORIGIN = "source", "how it is measured"
 ABOUT_COMPARED = (
     "p is of the test over queries, after Holm's correction. The 95 % interval and the last p, of each test by itself, take "
@@ -49,21 +51,16 @@ LATEX = str.maketrans(
 )
 
 
-def one_lined(table: Table) -> Table:
-    """Return the table with every string in one line, without control characters."""
-    return replace(
-        table,
-        title=one_line(table.title),
-        header=[one_line(text) for text in table.header],
-        names=[one_line(text) for text in table.names],
-        cells=[[replace(cell, text=one_line(cell.text)) for cell in line] for line in table.cells],
-        notes=[one_line(text) for text in table.notes],
-        comparisons=[replace(one, name=one_line(one.name), column=one_line(one.column)) for one in table.comparisons],
-        sources=[one_line(text) for text in table.sources],
-        origins=[one_line(text) for text in table.origins],
-        blocks=[replace(block, heading=one_line(block.heading)) for block in table.blocks],
-        conclusion=one_line(table.conclusion),
-    )
+def one_lined(part: Part) -> Part:
+    """Return a table, or a part of one, with every string in one line, without control characters."""
+    known: Any = part
+    if isinstance(known, str):
+        known = one_line(known)
+    elif isinstance(known, list):
+        known = list(map(one_lined, known))
+    elif isinstance(known, Table | Comparison | Cell | Block):
+        known = replace(known, **{name: one_lined(value) for name, value in vars(known).items()})
+    return cast(Part, known)
 
 
 def escape_markdown(text: str) -> str:

@@ -112,9 +112,7 @@ def from_systems(
             counts["unknown_queries"] += len(block) - len(known)
             yield _pairs(collection, known, queries[queries >= 0])
         if missing := [name for name in systems or [] if name not in seen]:
-            raise UserError(
-                f"stage.read_negatives.systems: {path} has no system {missing[0]!r}{close_to(missing[0], seen)}"
-            )
+            raise UserError(f"stage.read_negatives.systems: {path} has no {missing[0]!r}{close_to(missing[0], seen)}")
 
     none = f"{path}: no negative of a query of the collection '{collection.name}'"
     negatives, kept = _screened(pairs(), collection, depth, split, relabelled, none)
@@ -151,9 +149,7 @@ def _parsed(path: Path, systems: Sequence[str] | None, per_system: int | None, s
 
 def _ids(value: Any, place: str) -> list[str]:
     """Read a list of ids, which may be numbers. Raises ``UserError`` if ``value`` is anything else."""
-    if not isinstance(value, list) or not all(
-        isinstance(one, int | str) and not isinstance(one, bool) for one in value
-    ):
+    if not isinstance(value, list) or not all(type(one) in (int, str) for one in value):
         raise UserError(f"{place}: qid, pos and the lists of neg must be ids, as numbers or strings")
     ids = [str(one) for one in value]
     check_whole("".join(ids), "id", place)
@@ -186,9 +182,7 @@ def from_collection(
     """
     given = collection.given_negatives
     if given is None:
-        raise UserError(
-            f"collection '{collection.name}' gives no negatives; set stage.read_negatives.file to a file of them"
-        )
+        raise UserError(f"collection '{collection.name}' gives no negatives; set stage.read_negatives.file")
     pairs = given[np.isin(given[:, 0], collection.questions(split))].T
     none = f"collection '{collection.name}' gives no negatives for the queries of the split {split!r}"
     return _screened([(pairs[0], pairs[1])], collection, depth, split, relabelled, none)

@@ -98,15 +98,11 @@ def read_relabelled(paths: Sequence[Path], collection: Collection, split: str) -
             if not word:
                 continue
             if word not in ANSWERS:
-                raise UserError(
-                    f'{place}: column "{RELEVANT}": {shown(cells[2])!r} is no judgement; write yes or no, or leave it empty'
-                )
+                raise UserError(f'{place}: column "{RELEVANT}": {shown(cells[2])!r} is not yes, no or empty')
             query = _row(collection.queries, cells[0], cells[3], f'{place}: column "{QUERY}"', collection.name)
             passage = _row(collection.passages, cells[1], cells[4], f'{place}: column "{PASSAGE}"', collection.name)
             if query not in positives:
-                raise UserError(
-                    f'{place}: column "{QUERY}": the split {split!r} judges no passage relevant to {shown(cells[0])!r}'
-                )
+                raise UserError(f'{place}: column "{QUERY}": split {split!r} has no positive of {shown(cells[0])!r}')
             pair, yes = (query << 32) + passage, ANSWERS[word]
             other = judged.get(pair, (yes, ""))
             if not yes and passage in positives[query]:

@@ -109,9 +109,7 @@ def check_checkpoint(name: str | None, key: str) -> None:
     if not (expanded(name) / "config.json").exists():
         raise UserError(f"{key}: {name}: holds no config.json, so it is no checkpoint as transformers saves it")
     if not any(path.suffix in (".safetensors", ".bin") for path in expanded(name).iterdir()):
-        raise UserError(
-            f"{key}: {name}: holds no weights (model.safetensors or pytorch_model.bin), so it is no checkpoint"
-        )
+        raise UserError(f"{key}: {name}: holds no weights (model.safetensors or pytorch_model.bin): no checkpoint")
 
 
 def model_folder(name: str | None) -> Path | None:

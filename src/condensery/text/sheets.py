@@ -57,9 +57,7 @@ def filled_sheets(sheets: Path | Sequence[Path], key: str = "sheets") -> list[Pa
     elif expanded(sheets).is_dir():
         paths = sorted(path for path in expanded(sheets).glob("*.csv") if not path.name.startswith("."))
         if not paths:
-            raise UserError(
-                f"{sheets}: no filled sheets (*.csv) in this folder; {key} names a folder or a list of files"
-            )
+            raise UserError(f"{sheets}: no filled sheets (*.csv) in this folder; {key} names a folder or list of files")
     else:
         paths = [expanded(sheets)]
     for path in paths:

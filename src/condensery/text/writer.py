@@ -314,9 +314,7 @@ class CollectionWriter:
         if self.broken_answers:
             place, answer = self.broken_answers[0]
             more = f" (and {len(self.broken_answers) - 1:,} more answers)" if len(self.broken_answers) > 1 else ""
-            self.warnings.append(
-                f"{place}: the answer {shown(answer)!r} is no regular expression, and so in no passage{more}"
-            )
+            self.warnings.append(f"{place}: answer {shown(answer)!r}, no regular expression, is in no passage{more}")
         description: dict[str, Any] = {
             "name": self.name,
             "content_hash": self._hash.hexdigest(),
@@ -353,6 +351,4 @@ def _check_id(identifier: str, kind: str, where: str) -> None:
     if identifier.split(maxsplit=1) != [identifier]:
         raise UserError(f'{where}: the {kind} "{shown(identifier)}" holds white space, which run files cannot keep')
     if CONTROL.search(identifier):
-        raise UserError(
-            f"{where}: the {kind} {shown(identifier)!r} holds a control character, which run files and terminals take amiss"
-        )
+        raise UserError(f"{where}: the {kind} {shown(identifier)!r} holds a control character; remove it")

@@ -121,9 +121,7 @@ class TokenStore:
             raise UserError(f"{self.folder / 'store.json'}: dtype {shown(str(dtype))!r} is neither uint16 nor uint32")
         held = path.stat().st_size // np.dtype(dtype).itemsize if path.exists() else 0
         if held != self.token_count:
-            raise UserError(
-                f"{path}: holds {held} tokens where store.json says {self.token_count}; run the stage `tokens` again"
-            )
+            raise UserError(f"{path}: has {held} tokens, not the {self.token_count} of store.json; run `tokens` again")
         return np.memmap(path, dtype=dtype, mode="r") if held else np.empty(0, dtype=dtype)
 
     def _map(self, name: str, size: int | None, last: int | None = None) -> Ids:

@@ -113,9 +113,7 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", what: str) -> None:
     """
     longest = tokenizer.model_max_length
     if type(longest) not in (int, float):
-        raise UserError(
-            f"{what}: model_max_length in tokenizer_config.json is {repr(longest)[:40]}; it must be a number"
-        )
+        raise UserError(f"{what}: model_max_length in tokenizer_config.json is {repr(longest)[:40]}; give a number")
     unknown = tokenizer.unk_token
     if unknown is not None and unknown not in tokenizer.get_vocab():
         raise UserError(

@@ -54,9 +54,7 @@ def _torch_as_it_was() -> Iterator[None]:
     except RuntimeError as error:
         if "deterministic implementation" in str(error):
             reason = str(error).partition(",")[0]
-            raise UserError(
-                f"trainer.flags.deterministic: {reason}; use warn to go on with those that have one"
-            ) from None
+            raise UserError(f"trainer.flags.deterministic: {reason}; use warn to take those that have one") from None
         raise
     finally:
         torch.use_deterministic_algorithms(strict, warn_only=warns)

@@ -36,9 +36,7 @@ def check_same(saved: Mapping[str, Plain], here: Mapping[str, Plain], what: str)
     for name, value in here.items():
         if name in saved and saved[name] != value:
             entry = name.removeprefix("batches.")
-            raise UserError(
-                f"the checkpoint was written with other {what} ({entry} {saved[name]}, here {value}); {_ANEW}"
-            )
+            raise UserError(f"the checkpoint has other {what} ({entry} {saved[name]}, here {value}); {_ANEW}")
 
 
 class Resumption:
@@ -85,9 +83,7 @@ class Resumption:
 
     def _check(self, checkpoint: dict[str, Any]) -> None:
         if "optimizer_states" not in checkpoint:
-            raise UserError(
-                "the checkpoint holds weights alone, with which no run goes on; load_from_checkpoint takes them"
-            )
+            raise UserError("the checkpoint holds weights alone; load_from_checkpoint takes them")
         self.step, saved = checkpoint["global_step"], checkpoint.get(_ENTRY)
         if saved is not None:  # checkpoints of older versions have no such entry
             self.ruled, self.epoch, self.changes = saved["ruled"], saved["epoch"], saved.get("changes", [])

@@ -48,6 +48,4 @@ class LoopSettings:
 def check_trainer_precision(precision: str) -> None:
     """Raise ``UserError`` for a Lightning precision in which AdamW does not work, such as fp16 weights."""
     if precision not in TRAINER_PRECISIONS:
-        raise UserError(
-            f"Trainer(precision={precision!r}): nothing is trained in it here; use {', '.join(TRAINER_PRECISIONS)}"
-        )
+        raise UserError(f"Trainer(precision={precision!r}): use one of {', '.join(TRAINER_PRECISIONS)}")

@@ -65,9 +65,7 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
     folder = tracked.folder
     offline = os.environ.get("WANDB_MODE") == "offline" or not (os.environ.get("WANDB_API_KEY") or _key_at_hand())
     if offline:
-        print(
-            f"[{tracked.name}] W&B: no key, offline under {folder / 'wandb'} (send later with `wandb sync`)", flush=True
-        )
+        print(f"[{tracked.name}] W&B: no key, offline under {folder / 'wandb'} (send it with `wandb sync`)", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         run = wandb.init(

@@ -84,9 +84,7 @@ class Pairs:
                 known = (
                     f"the passage of this row is {shown(expected)!r}" if expected else "there is no passage left for it"
                 )
-                raise UserError(
-                    f"{place}: queries of {shown(str(record['id']))!r}, but {known}; predict the queries again"
-                )
+                raise UserError(f"{place}: queries of {shown(str(record['id']))!r}, but {known}; predict them again")
             texts: list[Any] = field(record, "queries", place, list)
             if not all(isinstance(text, str) for text in texts):
                 raise UserError(f'{place}: the field "queries" must be a list of strings')

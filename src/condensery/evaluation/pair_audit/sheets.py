@@ -68,9 +68,7 @@ def read_sheets(paths: Sequence[Path], items: Sequence[Item], annotators: int, g
     for path in paths:
         group, judged = _read_sheet(path, by_number)
         if taken[group] == annotators:
-            raise UserError(
-                f"{path}: there are more sheets of its group than its {annotators} annotators; is it a copy?"
-            )
+            raise UserError(f"{path}: there are more sheets of its group than its {annotators} annotators; a copy?")
         for number, high in judged.items():
             votes[number - 1, taken[group]] = high
         taken[group] += 1
@@ -90,9 +88,7 @@ def _read_sheet(path: Path, items: dict[int, Item]) -> tuple[int, dict[int, bool
         if item.number in judged:
             raise UserError(f"{place}: the number {item.number} is also that of {places[item.number]}")
         if group not in (-1, item.group):
-            raise UserError(
-                f"{place}: the number {item.number} is of another group's sheet; judge one sheet in one file"
-            )
+            raise UserError(f"{place}: the number {item.number} is of another group's sheet; judge one sheet a file")
         for text, original in ((first, item.pair.text), (second, item.pair.context)):
             if bare(text) != bare(cell(original)):
                 raise UserError(
@@ -107,9 +103,7 @@ def _read_sheet(path: Path, items: dict[int, Item]) -> tuple[int, dict[int, bool
     missing = [item.number for item in items.values() if item.group == group and item.number not in judged]
     if missing or not judged:
         named = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
-        raise UserError(
-            f"{path}: {f'the number {named} is missing' if judged else 'the sheet has no lines'}; judge all"
-        )
+        raise UserError(f"{path}: {f'the number {named} is missing' if judged else 'it has no lines'}; judge all")
     return group, judged
 
 

@@ -110,9 +110,7 @@ def check_config(about: Any, where: str, encoder: bool) -> dict[str, Any]:
             key, the value and the valid values.
     """
     if not isinstance(about, dict):
-        raise UserError(
-            f"{where}: {shown(about)} is not the description of a model; it must be an object with its sizes"
-        )
+        raise UserError(f"{where}: {shown(about)} is no description of a model; it must be an object with its sizes")
     _check(about, where, {**_RULES, **_OF_ENCODERS} if encoder else _RULES)
     for part in ("encoder", "decoder"):  # configs of the two models of a pair
         if isinstance(about.get(part), dict):

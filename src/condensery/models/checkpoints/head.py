@@ -34,9 +34,7 @@ def load_head(saved: Sequence[SavedDense | None], size: int) -> nn.Sequential:
 def _load(layer: nn.Module, saved: SavedDense, size: int) -> None:
     where = saved.folder / "config.json"
     if saved.shape.inputs != size:
-        raise UserError(
-            f"{where}: in_features is {saved.shape.inputs}, but the vectors that it gets have {size} numbers"
-        )
+        raise UserError(f"{where}: in_features is {saved.shape.inputs}, but its input vectors have {size} numbers")
     weights = read_tensors(dense_weights(saved.folder))
     wanted = {name: tuple(value.shape) for name, value in layer.state_dict().items()}
     if (found := {name: tuple(value.shape) for name, value in weights.items()}) != wanted:

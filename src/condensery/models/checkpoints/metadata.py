@@ -103,9 +103,7 @@ def _two_towers(folder: Path) -> bool:
             " folder, or have towers say separate"
         )
     if towers == "separate" and not separate:
-        raise UserError(
-            f"{folder / QUERY_ENCODER}: no such folder, but {ABOUT} beside it says that the towers are separate"
-        )
+        raise UserError(f"{folder / QUERY_ENCODER}: no such folder, but {ABOUT} says that the towers are separate")
     return separate or routed(folder)
 
 
@@ -134,9 +132,7 @@ def vector_settings(folder: Path) -> VectorSettings:
         return VectorSettings()
     settings = read_modules(folder).settings
     if routed(folder) and read_modules(folder, "query").settings != settings:
-        raise UserError(
-            f"{folder / MODULES}: queries are pooled or normalised otherwise than passages; here both are made alike"
-        )
+        raise UserError(f"{folder / MODULES}: queries and passages must be pooled and normalised alike")
     return settings
 
 

@@ -137,9 +137,7 @@ def load_weights(
     faults = (("missing", missing), ("surplus", surplus), ("of another shape", sorted(shaped)))
     message = ", ".join(f"{len(names):,} {kind} ({_some(names)})" for kind, names in faults if names)
     if message:
-        raise UserError(
-            f"{source}: the tensors of this checkpoint are not those that its config.json describes: {message}"
-        )
+        raise UserError(f"{source}: its tensors are not those that its config.json describes: {message}")
     model.new_parts = tuple(new)
     if new and not allowed.silent:
         parts = ", ".join(f"{what} ({number} tensors)" for what, number in new.items())

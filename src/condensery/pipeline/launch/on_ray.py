@@ -30,7 +30,7 @@ from condensery.errors import UserError
 from condensery.pipeline.launch.hardware import THREADS
 from condensery.pipeline.launch.launchers import free_port, variables
 from condensery.pipeline.launch.processes import LAST_WORDS, PREFIX, EndedError, checkpoints, clear, error_of
-from condensery.pipeline.launch.stage_call import OUTPUT, PATIENCE, StageCall
+from condensery.pipeline.launch.stage_call import OUTPUT, PATIENCE, Computed, StageCall
 from condensery.pipeline.launch.stage_process import computed, failure_of, print_into
 from condensery.sharing import NotRankZero, ShardsLeft, ShardTask
 from condensery.stages.base import Context, DistributedProcess, Runtime, StageConfig
@@ -90,7 +90,7 @@ class Outcome:
 
     wall: float
     cpu: float
-    result: tuple[dict[str, Any], dict[str, str]] | None = None
+    result: Computed | None = None
     agreed: list[Any] | None = None
     failure: dict[str, Any] | None = None
 
@@ -143,9 +143,7 @@ def _environment() -> dict[str, str]:
     return {**PROCESS, **named, "PYTHONPATH": os.pathsep.join(own)}
 
 
-def compute(
-    stage: Stage, config: StageConfig, context: Context, seconds: Seconds
-) -> tuple[Mapping[str, Any], dict[str, str]]:
+def compute(stage: Stage, config: StageConfig, context: Context, seconds: Seconds) -> Computed:
     """Compute a stage as tasks of the cluster that this process is connected to.
 
     Args:
@@ -209,7 +207,7 @@ class Tasks:
             return runtime.devices
         return max(1, int(self.ray.cluster_resources().get("GPU", 0))) if self._gpu(runtime.accelerator) else 1
 
-    def result(self) -> tuple[Mapping[str, Any], dict[str, str]]:
+    def result(self) -> Computed:
         """Compute the stage, and start what is lost again.
 
         Raises:
@@ -396,9 +394,7 @@ def take_part(call: StageCall, part: Part, folder: Path, directory: str, quiet: 
 
     try:
         if not folder.is_dir():
-            text = (
-                f"node {socket.gethostname()} does not see {folder}; it must be on a file system that all nodes share"
-            )
+            text = f"node {socket.gethostname()} does not see {folder}; it must be on a file system of all nodes"
             raise UserError(f"output_root: {text}")
         with suppress(OSError):
             os.chdir(directory)

@@ -15,15 +15,13 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from condensery.errors import DiskError, UserError
 from condensery.pipeline.launch.hardware import about_machine
 from condensery.pipeline.launch.launchers import Commands, Job, start
-from condensery.pipeline.launch.stage_call import DONE, FAILED, PATIENCE, STOP, StageCall
+from condensery.pipeline.launch.stage_call import DONE, FAILED, PATIENCE, STOP, Computed, StageCall
 from condensery.stages.base import Context, Runtime, StageConfig
 from condensery.stages.launcher_config import SlurmLauncher
 from condensery.stages.registry import Stage
@@ -47,7 +45,7 @@ class EndedError(UserError):
         self.exit_reason = exit_reason
 
 
-def compute(stage: Stage, config: StageConfig, context: Context) -> tuple[Mapping[str, Any], dict[str, str]]:
+def compute(stage: Stage, config: StageConfig, context: Context) -> Computed:
     """Compute a stage, in this process or in separate processes.
 
     Returns:
@@ -89,9 +87,7 @@ def processes_a_node(runtime: Runtime) -> int:
     return max(1, torch.cuda.device_count())
 
 
-def _in_processes(
-    stage: Stage, config: StageConfig, context: Context, number: int
-) -> tuple[Mapping[str, Any], dict[str, str]]:
+def _in_processes(stage: Stage, config: StageConfig, context: Context, number: int) -> Computed:
     """Compute a stage in ``number`` processes per node.
 
     With SLURM, further jobs are started as long as each job writes a later checkpoint than the one before.
@@ -121,9 +117,7 @@ def checkpoints(folder: Path) -> set[str]:
     return {path.name for path in folder.glob("checkpoints/*.ckpt")}
 
 
-def _attempt(
-    stage: Stage, config: StageConfig, context: Context, number: int
-) -> tuple[Mapping[str, Any], dict[str, str]]:
+def _attempt(stage: Stage, config: StageConfig, context: Context, number: int) -> Computed:
     """Compute a stage once in ``number`` processes per node; return the result and the machine."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=context.folder))
     settings = config.model_dump(mode="json")

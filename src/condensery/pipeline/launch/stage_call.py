@@ -1,5 +1,6 @@
 """The task of processes that compute a stage together, and the names of the files that they exchange in a folder."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from condensery.system.children import Parent
 from condensery.system.files import read_json, write_json
 
 CALL, DONE, FAILED, OUTPUT, STOP = "task.json", "done.json", "failed-{}.json", "output-{}.txt", "stop"
+Computed = tuple[
+    Mapping[str, Any], dict[str, str]
+]  # the metrics that a stage returns, and a description of its machine
 PATIENCE = 4.0  # seconds between the request to end and killing the processes
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from condensery.errors import DiskError, UserError, of_the_disk
 from condensery.pipeline.launch.hardware import about_machine, limit_threads
-from condensery.pipeline.launch.stage_call import DONE, FAILED, OUTPUT, PATIENCE, STOP, StageCall
+from condensery.pipeline.launch.stage_call import DONE, FAILED, OUTPUT, PATIENCE, STOP, Computed, StageCall
 from condensery.sharing import NotRankZero, ShardTask
 from condensery.stages.base import DistributedProcess
 from condensery.stages.registry import registry
@@ -66,7 +66,7 @@ def run_in_job(folder: Path) -> None:
 
 def computed(
     call: StageCall, number: int, member: DistributedProcess | None, shards: ShardTask | None = None
-) -> tuple[dict[str, Any], dict[str, str]]:
+) -> Computed:
     """Compute a stage, or a part of it; return the stage's metrics and a description of its machine.
 
     Args:

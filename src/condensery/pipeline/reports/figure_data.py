@@ -120,9 +120,7 @@ def draw_figures(
             print(f"figures.{name}: drawn over a sweep (-m), not over one run", flush=True)
             continue
         if isinstance(figure, DifferencesFigure) and not any(table.comparisons for table in tables):
-            print(
-                f"figures.{name}: not drawn, for the table compares no row with a baseline (table.baseline)", flush=True
-            )
+            print(f"figures.{name}: not drawn: the table compares no row with a baseline (table.baseline)", flush=True)
             continue
         try:
             drawn.append(draw(name, figure, jobs, tables, folder / FOLDER / name))
@@ -278,11 +276,9 @@ def _score_line(
 
     A system without an amount gives a horizontal line.
     """
-    observations = [
-        (job.setting, row.artifact, (amounts[row.artifact], 100 * row.metrics[metric])) for job, row in rows
-    ]
+    measured = [(job.setting, row.artifact, (amounts[row.artifact], 100 * row.metrics[metric])) for job, row in rows]
     points: list[tuple[float, list[float]]] = []
-    for values in by_setting(observations).values():
+    for values in by_setting(measured).values():
         scores = [score for _, score in values]
         found = [amount.value for amount, _ in values if amount and amount.value]
         if not found:
@@ -356,9 +352,7 @@ def _draw_training(figure: TrainingFigure, jobs: Sequence[FigureJob], stem: Path
     every = [line for lines in panels.values() for line in lines]
     what = " and ".join(panels)
     missing = _labels_without(figure.stages, [line.label for line in every])
-    passages = (
-        "a sample of the corpus" if score == SCORE else "a positive among passages sampled from a retriever's best"
-    )
+    passages = "a sample of the corpus" if score == SCORE else "a positive among passages drawn from a retriever's best"
     sample = f"; validation is on {passages}" if len(panels) == len(columns) else ""
     about = f"By optimisation step: {what}{_over(every)}{sample}.{_without(missing)}"
     return draw_training(stem, title, about, panels)
@@ -385,9 +379,7 @@ def _entropy(figure: AttentionEntropyFigure, jobs: Sequence[FigureJob]) -> tuple
             for (path, job), about in zip(measured.items(), abouts, strict=True):
                 key = encoder if encoder == "backbone" else _reference(job, encoder)
                 if key not in about["encoders"]:
-                    raise UserError(
-                        f"models: the stage {figure.stage!r} does not measure {encoder!r}; add it to `encoders`"
-                    )
+                    raise UserError(f"models: the stage {figure.stage!r} lacks {encoder!r}; add it to `encoders`")
                 observations.append((job.setting, path, about["encoders"][key]["mean"]))
             panels[model] += _layers(label, observations)
     return panels, sum(about["even"] for about in abouts) / len(abouts), abouts[0]["texts"]

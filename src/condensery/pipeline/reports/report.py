@@ -101,14 +101,10 @@ def rows_of(graph: Graph, store: Store, failed_stages: Mapping[str, FailedStage]
         node = graph.nodes[name]
         if name in failed_stages:
             why = f"the stage {failed_stages[name].stage} failed: {failed_stages[name].reason}"
-            corpus = next(
-                (n for n in graph.nodes.values() if registry()[n.kind].makes == "corpus" and store.sound(n)), None
-            )
-            searched = read_json(store.path(corpus) / "collection.json")["name"] if corpus else ""
-            row = Row(
-                label, searched, graph.root.table.split, {}, seed=graph.root.seed, artifact=node.reference, failed=why
-            )
-            rows.append(row)
+            corpora = [n for n in graph.nodes.values() if registry()[n.kind].makes == "corpus" and store.sound(n)]
+            searched = read_json(store.path(corpora[0]) / "collection.json")["name"] if corpora else ""
+            split, seed = graph.root.table.split, graph.root.seed
+            rows.append(Row(label, searched, split, {}, seed=seed, artifact=node.reference, failed=why))
         else:
             rows.append(row_of(graph, label, Artifact(store.path(node))))
     return rows

@@ -266,9 +266,7 @@ def write_dense_index(
             raise UserError(f"{path}: {rows} vectors instead of {stop - first}; remove it and run the stage again")
         dims.add(dim)
     if len(dims) != 1:
-        raise UserError(
-            f"{folder / 'passages'}: vectors of {len(dims)} sizes; remove the folder and run the stage again"
-        )
+        raise UserError(f"{folder / 'passages'}: vectors of {len(dims)} sizes; remove it and run the stage again")
     dim = dims.pop()
     if layout["dtype"] in QUANTISED:
         dim = Quantiser.load(folder).dim

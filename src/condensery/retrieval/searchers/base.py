@@ -70,17 +70,13 @@ class Searcher(ABC):
         """
         named = passages if isinstance(passages, Mapping) else {str(i): text for i, text in enumerate(passages)}
         if isinstance(passages, str) or not named:
-            raise UserError(
-                "index: a sequence of texts, or a mapping of ids to texts, is expected; it must not be empty"
-            )
+            raise UserError("index: give a sequence of texts, or a mapping of ids to texts; it must not be empty")
         check_distinct(named, "index")
         titles, texts = [], []
         for name, passage in named.items():
             title, text = ("", passage) if isinstance(passage, str) else (passage.get("title", ""), passage.get("text"))
             if not isinstance(text, str) or not isinstance(title, str):
-                raise UserError(
-                    f"index: passage {shown(str(name))!r} has no text; it must be a str, or a mapping with `text`"
-                )
+                raise UserError(f"index: passage {shown(str(name))!r} has no text; give a str or a mapping with `text`")
             for given, what in ((str(name), "id"), (title, "title"), (text, "text")):
                 check_whole(given, what, f"index: passage {shown(str(name))!r}")
             titles.append(title)

@@ -41,9 +41,7 @@ class Fused(Searcher):
             raise UserError("Fused: a list of searchers is expected, such as [BM25(), Retriever(...)]")
         given = [1.0] * len(searchers) if weights is None else list(weights)
         if len(given) != len(searchers) or any(fault(Weight, one) for one in given) or not any(given):
-            raise UserError(
-                f"Fused: weights must be a number >= 0 for each of the {len(searchers)} searchers, and not all 0"
-            )
+            raise UserError(f"Fused: weights must be a number >= 0 for each of {len(searchers)} searchers, not all 0")
         self.weights, self.depth = list(map(float, given)), depth
         first = self.searchers[0]
         if len({one.content_hash for one in self.searchers}) == 1:
@@ -59,9 +57,7 @@ class Fused(Searcher):
 
     def _check(self, queries: Sequence[str]) -> None:
         if not self._ids:
-            raise UserError(
-                "search: the searchers of Fused have not indexed the same passages; call index(passages) first"
-            )
+            raise UserError("search: Fused's searchers have not indexed the same passages; call index(passages) first")
         super()._check(queries)
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:

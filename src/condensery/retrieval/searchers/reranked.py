@@ -47,9 +47,7 @@ class Reranked(Searcher):
         super().__init__()
         predict = predicting(cross_encoder)
         if not isinstance(searcher, Searcher) or predict is None:
-            raise UserError(
-                "Reranked: a searcher is expected, and an object with predict(pairs of texts) or a function"
-            )
+            raise UserError("Reranked: give a searcher, and an object with predict(pairs of texts) or a function")
         self.searcher, self.depth, self._predict = copy(searcher), depth, predict
         self._ids, self._titles, self._texts = searcher._ids, searcher._titles, searcher._texts
         self._reads = _weights(cross_encoder)
@@ -123,9 +121,7 @@ def _numbers(given: Any, pairs: int, label: str) -> Scores:
     except (TypeError, ValueError):
         raise UserError(f"{label}: it must give a number for each pair, not {shown(repr(given))}") from None
     if found.shape not in ((pairs,), (pairs, 1)):
-        raise UserError(
-            f"{label}: of {pairs} pairs it gives numbers of shape {found.shape}; one for each pair is expected"
-        )
+        raise UserError(f"{label}: of {pairs} pairs it gives numbers of shape {found.shape}; give one for each pair")
     if not np.isfinite(found).all():
         at = int(np.flatnonzero(~np.isfinite(found.reshape(-1)))[0])
         raise UserError(f"{label}: the score of pair {at} is not finite")

@@ -66,9 +66,7 @@ def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries
             " (split, train_queries, labels) and the negatives of this stage"
         )
     share = 100 * scored / total
-    print(
-        f"[{context.stage_name}] {share:.1f} % of the positives and hard negatives have a teacher's score", flush=True
-    )
+    print(f"[{context.stage_name}] {share:.1f} % of positives and hard negatives have a teacher's score", flush=True)
     return training
 
 

@@ -288,9 +288,7 @@ class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, Validated
     @model_validator(mode="after")
     def _enhanced_is_one_layer(self) -> Self:
         if self.decoder == "enhanced" and self.decoder_layers != 1:
-            raise ValueError(
-                "decoder_layers: an enhanced decoder has one layer; set decoder_layers=1 or decoder=masked"
-            )
+            raise ValueError("decoder_layers: an enhanced decoder has one; set decoder_layers=1 or decoder=masked")
         return self
 
 

@@ -73,9 +73,7 @@ class WarmStartConfig(StageConfig):
         if self.backbone.name is None:  # the size of a named checkpoint is known only once it is loaded
             check_length("length", self.length, self.backbone.max_positions)
             if self.backbone.family not in ("bert", "roberta"):
-                raise ValueError(
-                    f"backbone.family is {self.backbone.family}; a warm start is written into bert or roberta"
-                )
+                raise ValueError(f"backbone.family is {self.backbone.family}; a warm start needs bert or roberta")
         return self
 
     def identity(self) -> list[str]:

@@ -36,7 +36,5 @@ def register_format(source: type[DataConfig], read: Reader) -> None:
     if name in ADDED and ADDED[name] != (source, read):
         raise ValueError(f"there are two formats called {name!r}")
     if name not in ADDED and "condensery.text.config" in sys.modules:
-        raise ValueError(
-            f"format {name!r}: register it before recipes are read, in a module named in CONDENSERY_STAGES"
-        )
+        raise ValueError(f"format {name!r}: register it before recipes are read, in a module of CONDENSERY_STAGES")
     ADDED[name] = (source, read)

@@ -107,9 +107,7 @@ class Repository:
             with self._talking():
                 self._fetched([CARD])
         if not listing.is_file():
-            raise UserError(
-                f"{self.key}: {self.name}: the list of its files is not in the cache; it needs a network once"
-            )
+            raise UserError(f"{self.key}: {self.name}: the cache lacks the list of its files; it needs a network once")
         return {
             path: HubFile(one["size"], one.get("lfs_sha256") or one["blob_id"])
             for path, one in read_json(listing)["files"].items()
@@ -161,9 +159,7 @@ class Repository:
         paths = _of_split(paths, named)
         if not paths:
             what = " of ".join(filter(None, (split and f"split {split!r}", config and f"configuration {config!r}")))
-            raise UserError(
-                f"{self.key}: {self.name} has no files{f' for the {what}' if what else ''} that can be read"
-            )
+            raise UserError(f"{self.key}: {self.name} has no readable files{f' for the {what}' if what else ''}")
         return sorted(paths)
 
     def _entry(self, config: str | None) -> dict[str, Any]:
@@ -258,9 +254,7 @@ class Repository:
         if isinstance(error, errors.RevisionNotFoundError):
             return UserError(f"data.revision: {self.name} has no revision {self.revision!r}")
         if isinstance(error, errors.RepositoryNotFoundError):
-            return UserError(
-                f"{self.key}: there is no data set {self.name!r} at {PAGE}, or it is private (HF_TOKEN=...)"
-            )
+            return UserError(f"{self.key}: no data set {self.name!r} at {PAGE}, or it is private (HF_TOKEN=...)")
         if isinstance(error, errors.HFValidationError):
             return UserError(f"{self.key}: {self.name!r} is no name on the hub (owner/name), nor a folder (./...)")
         if isinstance(error, errors.LocalEntryNotFoundError) or type(error).__module__.startswith("httpx"):

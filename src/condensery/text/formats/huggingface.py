@@ -241,9 +241,7 @@ def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tup
             raise UserError(f"{place}: an id must be a text or a whole number, not {shown(repr(identifier))}")
         name, kind = str(identifier), type(identifier)
         if role == "queries" and kinds.setdefault(id_hash(name), kind) is not kind:
-            raise UserError(
-                f"{place}: the number {name} and the text {name!r} are the same id; give one of them another"
-            )
+            raise UserError(f"{place}: the number {name} and the text {name!r} are the same id; change one of them")
         yield place, name, title, text or ""
 
 
@@ -271,11 +269,9 @@ def read_triples(config: HuggingfaceTriplesSource, writer: CollectionWriter) -> 
             if int(name, 16) not in queries:
                 queries.add(int(name, 16))
                 writer.add_query(Query(name, query), place)
-            negatives = [
-                passage(text, place) for text in _negatives(row, config.columns.negative) if not is_blank(text)
-            ]
-            if negatives:
-                writer.add_negatives(name, negatives, place)
+            hard = [passage(text, place) for text in _negatives(row, config.columns.negative) if not is_blank(text)]
+            if hard:
+                writer.add_negatives(name, hard, place)
 
 
 def _negatives(row: dict[str, Any], column: str | None) -> Iterable[str]:

@@ -153,9 +153,7 @@ class IrDatasetsSource(DataConfig):
             data = load(identifier)
             for role in ("qrels", "queries"):
                 if data is None or not data.has(role):
-                    raise UserError(
-                        f"data.splits.{split}: {identifier} has no {role} in ir_datasets; choose another id"
-                    )
+                    raise UserError(f"data.splits.{split}: {identifier} has no {role} in ir_datasets; choose another")
                 parts[f"{role} of {split}"] = Part(f"{role} of {split}", identifier, getattr(data, f"{role}_handler")())
         parts["passages"] = Part("passages", base, load(base).docs_handler())
         if self.documents:
@@ -339,9 +337,7 @@ def library() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "ir_datasets":
             raise
-        raise UserError(
-            "data.format=ir_datasets: the package ir_datasets is not installed; pip install ir_datasets ijson"
-        ) from None
+        raise UserError("data.format=ir_datasets: it is not installed; pip install ir_datasets ijson") from None
     # hides "starting", "finished" and the terms of use; IrDatasetsSource.fetch prints the terms
     ir_datasets.log.easy().logger().setLevel("ERROR")
     return ir_datasets
@@ -423,9 +419,7 @@ def fetch(download: Download) -> None:
         ):
             download.fetch()
     elif md5 and path.is_file() and (actual := file_digest(path, hashlib.md5(usedforsecurity=False))) != md5:
-        raise UserError(
-            f"{path}: its MD5 is {actual}, not {md5}: another file, or a broken one; remove it and start again"
-        )
+        raise UserError(f"{path}: its MD5 is {actual}, not {md5}; remove it and start again")
 
 
 @contextmanager

@@ -272,9 +272,7 @@ def read(config: MarcoSource, writer: CollectionWriter) -> None:
     for place, (identifier, text) in at_least_one(lines, path, "holds no passages"):
         writer.add_passage(Passage(identifier, titles.of(identifier) if titles else "", text), place)
     if titles and titles.missing and not titles.matched:
-        raise UserError(
-            f"{by_role['titles'].open_path()}: no line is of a passage of {config.collection}; set data.titles"
-        )
+        raise UserError(f"{by_role['titles'].open_path()}: has no passage of {config.collection}; set data.titles")
     if titles and titles.missing:
         writer.warnings.append(f"{titles.missing:,} passages have no line in {config.titles}")
     if "documents" in by_role:

@@ -92,9 +92,7 @@ class KnownTexts:
         """
         row = self.rows.get(id_hash(passage.id))
         if row is not None and self.hashes[row] != self._hash(passage):
-            raise UserError(
-                f"{place}: the passage {shown(passage.id)!r} has another text at {self.places[row]}; one id, one text"
-            )
+            raise UserError(f"{place}: passage {shown(passage.id)!r} has another text at {self.places[row]}; keep one")
         return row is not None
 
     def _hash(self, passage: Passage) -> int:

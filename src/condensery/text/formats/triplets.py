@@ -36,9 +36,7 @@ def read_triplets(path: Path) -> Iterator[Triplet]:
     columns = [header.index(name) for name in SENTENCES]
     for place, row in at_least_one(rows, path, f"no triplet of sentences; the file is {EXPECTED}"):
         if len(row) != len(header):
-            raise UserError(
-                f"{place}: {len(row)} columns, but the header has {len(header)}; quote sentences with commas"
-            )
+            raise UserError(f"{place}: {len(row)} columns, but the header has {len(header)}; quote texts with commas")
         first, second, third = (" ".join(row[at].split()) for at in columns)
         if is_blank(first) or is_blank(second) or is_blank(third):
             raise UserError(f"{place}: a sentence is empty")

@@ -77,9 +77,7 @@ class AdaptiveBatches(pl.Callback):
         assert process is not None
         process.join()
         if self.process is process and process.exitcode:
-            self.order.fail(
-                f"the process that makes them died (exit code {process.exitcode}), perhaps for want of memory"
-            )
+            self.order.fail(f"their process died (exit code {process.exitcode}), perhaps for want of memory")
 
     def _encode(self, trainer: pl.Trainer, module: Any, epoch: int) -> None:
         """Encode and write the vectors for an epoch, with the current weights. Skip this if they exist or are not needed."""

@@ -91,9 +91,7 @@ class Scheduler:
         # The state of the search for one batch. The neighbourhood is the set of pairs whose gain may differ from 0.
         self._size = 0  # number of pairs in the neighbourhood
         self._place = np.full(len(kept), -1, np.int64)  # (k,) index of each pair in ``_near`` and ``_gains``, or -1
-        self._near = np.empty(
-            len(kept), np.int64
-        )  # (k,) the first ``_size`` entries are the pairs of the neighbourhood
+        self._near = np.empty(len(kept), np.int64)  # (k,) the first ``_size`` are the pairs of the neighbourhood
         self._gains = np.empty(len(kept), np.int64)  # (k,) the gains of the pairs in ``_near``, minus TAKEN for members
 
     def _hardened(self, batch: Ids) -> Ids:

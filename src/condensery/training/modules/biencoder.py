@@ -108,9 +108,7 @@ class BiEncoderModule(TowersModule):
                 " `teacher`. Give the data no teacher, or another loss: margin_mse or kl"
             )
         if self.loss.needs_teacher and not there:
-            raise UserError(
-                f"the loss {name} learns from a teacher's scores, and the batch has none; give TripleDataModule a teacher"
-            )
+            raise UserError(f"the loss {name} needs a teacher's scores; give TripleDataModule a teacher")
 
 
 class Featured:

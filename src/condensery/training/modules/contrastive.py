@@ -67,9 +67,7 @@ class ContrastiveModule(TowersModule):
         check_numbers(type(self), locals())
         super().__init__(model, **others)
         if not self.model.shared:
-            raise UserError(
-                f"{type(self).__name__}: the two texts of a pair go through one tower; this retriever has two"
-            )
+            raise UserError(f"{type(self).__name__}: both texts of a pair go through one tower; this retriever has two")
         if learn_temperature and temperature < COLDEST:
             raise UserError(f"temperature={temperature:g}: one that is learned begins at {COLDEST:g} or above")
         self.temperature, self.learn_temperature = temperature, learn_temperature

@@ -84,9 +84,7 @@ class CrossEncoderModule(TrainingModule):
         tokenizer = tokenizer or getattr(self._data, "tokenizer_folder", None)
         lengths = lengths or getattr(self._data, "lengths", None)
         if tokenizer is None or lengths is None:
-            raise UserError(
-                "save_pretrained: give `tokenizer` and `lengths`; the module was trained on no TripleDataModule"
-            )
+            raise UserError("save_pretrained: give `tokenizer` and `lengths`; it was trained on no TripleDataModule")
         query_length, length = lengths
         if wrong := no_room(query_length, length):
             raise UserError(f"save_pretrained: {wrong}")

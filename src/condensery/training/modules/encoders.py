@@ -164,9 +164,7 @@ class TowersModule(EncoderModule):
         for name in ("query_prefix", "passage_prefix"):
             there, own = getattr(data, name, None), getattr(settings, name)
             if there is not None and there != own:
-                raise UserError(
-                    f"{type(data).__name__}: {name} is {there!r}, the encoder's is {own!r}; give both the same"
-                )
+                raise UserError(f"{type(data).__name__}: {name} is {there!r}, the encoder's is {own!r}; set both alike")
         self._check_student(getattr(data, "student", None))
 
     def freeze_passages(self) -> None:
@@ -189,9 +187,7 @@ class TowersModule(EncoderModule):
                 f"{name}: the passages have the vectors of the data module's student; give train_passages=False"
             )
         if own.settings != theirs.settings or not same_weights(own, theirs):
-            raise UserError(
-                f"{name}: the data module's student encodes passages in another way; begin with its checkpoint"
-            )
+            raise UserError(f"{name}: the data module's student encodes passages otherwise; begin with its checkpoint")
 
     def towers(self) -> BiEncoder:
         """Return the model itself."""
