@@ -50,6 +50,7 @@ class TrainingQueries:
         weights: NegativeWeights | NDArray[np.float64] | None = None,
         known: NoNegatives | None = None,
         teacher: Teacher | None = None,
+        each: bool = False,
     ) -> "TrainingQueries":
         """Create the training queries from their relevant passages.
 
@@ -70,7 +71,7 @@ class TrainingQueries:
     @property
     def by_text(self) -> int:
         """The number of query-passage pairs that are excluded as negatives only because of the passage's text."""
-        return int(self.no_negative_numbers().sum()) - len(self.positives)
+        return 0 if self.known is None else int(self.known.numbers(np.unique(self.rows)).sum()) - len(self.positives)
 
     def no_negative_numbers(self) -> Ids:
         """Return the number of passages of the collection that are excluded as negatives of each query: (q,)."""
@@ -150,6 +151,12 @@ def judged_queries(
     judged = np.fromiter(positives, np.int64)
     chosen = judged[nested_subset(seed, len(judged), number)]
     return {row: positives[row] for row in chosen.tolist()}
+
+
+def rows_of(positives: Mapping[int, NDArray[np.integer]], each: bool) -> Ids:
+    """Return the row of each training query (q,): each row once, or with ``each`` once for every positive of it."""
+    rows = np.fromiter(positives, np.int64)
+    return np.repeat(rows, [len(passages) for passages in positives.values()]) if each else rows
 
 
 def drawn_positives(positives: Ids, starts: Ids, chosen: Ids, seed: int, epoch: int) -> Ids:
