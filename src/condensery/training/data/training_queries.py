@@ -59,14 +59,15 @@ class TrainingQueries:
             negatives, weights, teacher: see the attributes.
             known: passages excluded as negatives. It is kept only if it excludes passages that are not positives, because of
                 their text. Then passages with equal text count as one: the first of them is drawn in place of any other.
+            each: make a training query of each positive (``rows_of``). ``known`` must be given, and is kept.
         """
-        counts = [len(passages) for passages in positives.values()]
+        rows, flat = rows_of(positives, each), np.concatenate(list(positives.values())).astype(np.int64)
+        counts = [1] * len(flat) if each else [len(passages) for passages in positives.values()]
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        flat = np.concatenate(list(positives.values())).astype(np.int64)
-        known = known if known is not None and known.by_text(positives) else None
+        known = known if known is not None and (each or known.by_text(positives)) else None
         if known is not None:
             flat = known.passages.first(flat)
-        return cls(np.fromiter(positives, np.int64), flat, starts, negatives, weights, known, teacher)
+        return cls(rows, flat, starts, negatives, weights, known, teacher)
 
     @property
     def by_text(self) -> int:
