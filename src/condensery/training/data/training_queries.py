@@ -24,7 +24,7 @@ class TrainingQueries:
     """The q training queries with their positives, their hard negatives and a teacher's scores.
 
     Attributes:
-        rows: (q,) row of each query in the collection, ascending.
+        rows: (q,) row of each query in the collection, ascending; where each positive is a query, a row is there for each.
         positives: (j,) judged relevant passages of query 0, then of query 1, ...
         starts: (q + 1,) index in ``positives`` of each query's first positive; the last entry is j.
         negatives: (q, m) hard negatives. Entries of -1, at any place in a row, are padding; m may be 0. A pool reads the
