@@ -16,7 +16,6 @@ from condensery.tokens.prefixes import Prefixes
 from condensery.training.validation import ValidationSample
 
 WANTED = 500  # number of passages to hold out
-FEW = 30  # with fewer dev queries and queries of held-out passages than this, a choice among weights is mostly chance
 SHARES = 0.1, 0.3  # smallest and largest share of all passages that is held out
 
 Ids = NDArray[np.int64]
