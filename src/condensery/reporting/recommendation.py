@@ -61,7 +61,8 @@ def recommendation(
 
     No simpler row may have a higher mean than the recommended row. Of two rows, the simpler one is decided by the first of
     these criteria in which they differ: no training; fewer parts; BM25; an encoder that was chosen by other queries than the
-    evaluated ones (``Made.kept``); less time.
+    evaluated ones (``Made.kept``); less time. With fewer than ``FEW`` queries, the row is that of ``unmeasured`` if it does not
+    differ significantly from the highest one: what is known of such rows counts more than a figure by chance.
 
     The text begins with the gain of training: each encoder that ``keep_best`` chose is compared with its baseline in the
     table. Intervals are 95 % confidence intervals, as in the table (``significance.interval``).
@@ -83,11 +84,16 @@ def recommendation(
     near = [at for at in order if at == highest or p_of[at] >= level]
     close = [at for at in near if words.mean(highest) - words.mean(at) <= CLOSE]
     use = next(at for at in close if not any(words.mean(other) > words.mean(at) for other in order[: order.index(at)]))
+    why = ""
+    if words.queries < FEW:
+        expected, reason = _expected({words.name(at): one for at, one in enumerate(words.made)})
+        if expected in map(words.name, near) and ": " in reason:
+            use, why = next(at for at in near if words.name(at) == expected), reason
     on_training = [words.on_training(at, baseline, tested) for at in sorted(order)]
     sentences = [
         *on_training,
-        words.on_use(use, [order[0], near[0]]),
-        words.on_highest(highest, use, p_of),
+        words.on_use(use, [order[0], near[0]], why),
+        words.on_highest(highest, use, p_of, order),
         words.on_bias(),
     ]
     return Recommendation(lines.systems[use].name, " ".join(filter(None, (*sentences, lines.left_out.strip()))))
@@ -138,30 +144,32 @@ class _Words:
             relation = "is ahead of" if self.mean(at) > self.mean(against) else "is behind"
         return f"{self.name(at)} {relation} {self.name(against)}: {self._pair(at, against, p)}, {for_what}."
 
-    def on_use(self, use: int, simpler: Sequence[int]) -> str:
-        """Return a sentence that recommends the row ``use`` and compares it with the ``simpler`` rows."""
-        cost = f", after {_duration(self.made[use].seconds)} of training" if self.made[use].trained else ""
-        parts = [f"Use {self.name(use)}: {self.lines.metric} {100 * self.mean(use):.1f}{cost}"]
+    def on_use(self, use: int, simpler: Sequence[int], why: str) -> str:
+        """Return a sentence that recommends the row ``use`` and compares it with the ``simpler`` rows.
+
+        ``why``: the reason and the cost if the row is not chosen by its figure; otherwise empty.
+        """
+        cost = f", after {_duration(self.made[use].seconds)} of training" if self.made[use].trained and not why else ""
+        figure = f"{self.lines.metric} {100 * self.mean(use):.1f}{cost}"
+        parts = [f"Use {self.name(use)}{why}", figure] if why else [f"Use {self.name(use)}: {figure}"]
         for other in dict.fromkeys(simpler):
             if other != use:
                 lead = self._told(use, other, self.p_values(other)[use])
                 parts.append(f"{self.name(other)} has {100 * self.mean(other):.1f}, {lead}")
         return "; ".join(parts) + "."
 
-    def on_highest(self, highest: int, use: int, p_of: Mapping[int, float]) -> str:
+    def on_highest(self, highest: int, use: int, p_of: Mapping[int, float], order: Sequence[int]) -> str:
         """Return a sentence that says why the row with the highest mean is not recommended.
 
-        The sentence is empty if this row is recommended.
+        The sentence is empty if this row is recommended. ``order``: all rows, the simplest first.
         """
         if highest == use:
             return ""
         made = self.made[highest]
         cost = f", after {_duration(made.seconds)} of training," if made.trained and not self.made[use].trained else ""
         lead = self._told(highest, use, p_of[use])
-        return (
-            f"{self.name(highest)}{cost} has the highest, {100 * self.mean(highest):.1f}, {lead}:"
-            f" {self.name(use)} is simpler."
-        )
+        simpler = f": {self.name(use)} is simpler" if order.index(use) < order.index(highest) else ""
+        return f"{self.name(highest)}{cost} has the highest, {100 * self.mean(highest):.1f}, {lead}{simpler}."
 
     def on_bias(self) -> str:
         """Return a warning that the row was chosen by the same queries on which it is evaluated."""
@@ -215,9 +223,6 @@ def unmeasured(made: Mapping[str, Made], split: str) -> Recommendation:
         made: row -> how it was produced, in the order of the table.
         split: the split that the table would measure.
     """
-    joined = [row for row, one in made.items() if len(one.parts) > 1]
-    last = (joined or list(made))[-1]
-    use = next(row for row, one in made.items() if one.parts == made[last].parts)
     choices: dict[str, str] = {}  # each choice -> the first row that has it
     for row, one in made.items():
         if one.kept is not None:
@@ -226,16 +231,25 @@ def unmeasured(made: Mapping[str, Made], split: str) -> Recommendation:
     if any(one.kept is not None and one.kept["by"] == HELD_OUT for one in made.values()):
         sentences.append("Weights are chosen by a proxy: to find the passage from which a sentence was cut.")
     sentences += [f"{row}: {words}." for words, row in choices.items()]
+    use, why = _expected(made)
+    return Recommendation(use, " ".join([*sentences, f"Use {use}{why}."]))
+
+
+def _expected(made: Mapping[str, Made]) -> tuple[str, str]:
+    """Return the row that ``unmeasured`` recommends, and its cost and the reason, after a colon."""
+    joined = [row for row, one in made.items() if len(one.parts) > 1]
+    last = (joined or list(made))[-1]
+    use = next(row for row, one in made.items() if one.parts == made[last].parts)
     cost = f", after {_duration(made[use].seconds)} of training" if made[use].trained else ""
     lexical = next((row for row, one in made.items() if all(part.startswith(f"{BM25}/") for part in one.parts)), None)
     unknown, kept = made[use].unknown, made[last].kept or {}
     if lexical and unknown > UNREADABLE:
-        use, cost = lexical, f": {unknown:.0%} of the tokens of the text are unknown to the retriever's tokenizer"
-    elif lexical and kept.get("BM25", 0) >= kept.get("MRR@10", 1):
-        use, cost = lexical, f": on {kept['by']}, its fusion with a retriever does not rank better"
-    elif len(made[use].parts) > 1:
+        return lexical, f": {unknown:.0%} of the tokens of the text are unknown to the retriever's tokenizer"
+    if lexical and kept.get("BM25", 0) >= kept.get("MRR@10", 1):
+        return lexical, f": on {kept['by']}, its fusion with a retriever does not rank better"
+    if len(made[use].parts) > 1:
         cost += ": the fusion of BM25 and a retriever nearly always ranks better than either"
-    return Recommendation(use, " ".join([*sentences, f"Use {use}{cost}."]))
+    return use, cost
 
 
 def _queries(number: int) -> str:

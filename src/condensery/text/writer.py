@@ -352,10 +352,12 @@ def _check_id(identifier: str, kind: str, where: str) -> None:
     Run files separate their columns by white space, so an id cannot contain it.
     """
     if not identifier:
-        raise UserError(f"{where}: the {kind} is empty")
+        raise UserError(f"{where}: the {kind} is empty; give every one an id of its own")
     if identifier.split(maxsplit=1) != [identifier]:
-        raise UserError(f'{where}: the {kind} "{shown(identifier)}" holds white space, which run files cannot keep')
+        remedy = "which run files cannot keep; write another character, such as _, in every file"
+        raise UserError(f'{where}: the {kind} "{shown(identifier)}" holds white space, {remedy}')
     if CONTROL.search(identifier):
         raise UserError(
-            f"{where}: the {kind} {shown(identifier)!r} holds a control character, which run files and terminals take amiss"
+            f"{where}: the {kind} {shown(identifier)!r} holds a control character, which run files and terminals take amiss;"
+            " remove it in every file"
         )
