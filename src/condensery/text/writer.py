@@ -351,7 +351,10 @@ def _check_id(identifier: str, kind: str, where: str) -> None:
     if not identifier:
         raise UserError(f"{where}: the {kind} is empty")
     if identifier.split(maxsplit=1) != [identifier]:
-        raise UserError(f'{where}: the {kind} "{shown(identifier)}" holds white space, which run files cannot keep')
+        raise UserError(
+            f'{where}: the {kind} "{shown(identifier)}" holds white space, which run files cannot keep; write another'
+            " character instead, such as _, here and in the judgements"
+        )
     if CONTROL.search(identifier):
         raise UserError(
             f"{where}: the {kind} {shown(identifier)!r} holds a control character, which run files and terminals take amiss"
