@@ -20,17 +20,17 @@ from walk import walk
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "condensery"
 BASELINES = SOURCE / "baselines"
 LIMITS = {
-    "lines of code (neither comment nor docstring), baselines apart": 30_082,
+    "lines of code (neither comment nor docstring), baselines apart": 29_856,
     "lines of code of the largest baseline": 250,
-    "imports of our own modules inside functions": 33,
-    "blocks of imports for types alone": 30,
+    "imports of our own modules inside functions": 31,
+    "blocks of imports for types alone": 22,
     # walk.py says what a stay, a room and a return are, and shows the way
-    "stays on a recipe's way from command to table": 43,
+    "stays on a recipe's way from command to table": 42,
     "rooms (files) on this way": 19,
-    "returns on this way": 24,
-    "stays on the way to the end of the run": 66,
+    "returns on this way": 23,
+    "stays on the way to the end of the run": 65,
     "rooms on the way to the end": 28,
-    "returns on the way to the end": 38,
+    "returns on the way to the end": 37,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 

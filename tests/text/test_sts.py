@@ -27,7 +27,7 @@ def test_pairs_are_read_with_or_without_the_header(header: str, tmp_path: Path) 
 
 ORIGINAL = "main-captions\tMSRvid\t2012test\t0001\t5.000\tA plane is taking off.\tAn air plane is taking off.\n"
 BROKEN = {
-    "two columns": (HEADER + "a,b,1\na,b\n", r":3: 2 columns; .*quote texts with commas"),
+    "two columns": (HEADER + "a,b,1\na,b\n", r":3: 2 columns; .*quote sentences with commas"),
     "another order": (
         "score,sentence1,sentence2\n",
         r':1: the score must be a number from 0 to 5, not "sentence2"; the file is .*header',

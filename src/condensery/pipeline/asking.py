@@ -170,8 +170,8 @@ def finish(graph: Graph, folder: Path) -> None:
 def unchanged(graph: Graph, states: Mapping[str, State], folder: Path) -> list[Row] | None:
     """Return the rows of a finished run of the same config; None if anything is left to do.
 
-    Nothing is left to do if every artifact exists, no stage is forced, all files of the run still exist, and the results
-    have the same content.
+    Nothing is left to do under three conditions: every artifact exists, and no stage is forced; all files of the run still
+    exist; the results have the same content.
     """
 
     try:

@@ -363,7 +363,7 @@ class _Builder:
 def artifact_id(node: Node, version: int) -> str:
     """Return the id of a node's artifact: 16 hexadecimal digits.
 
-    The id is a digest of the kind and its version, the parts of the config that can change the result, and the inputs' ids
+    The id is a digest of the kind, its version, the inputs' ids, and the parts of the config that can change the result
     (``StageConfig.identified_by``).
     """
     return _digest([node.kind, version, *node.config.identified_by(node.made_from)], 8)

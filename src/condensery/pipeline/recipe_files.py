@@ -1,8 +1,12 @@
 """Checks of the YAML files that Hydra composes, before they are used: each file may come from an untrusted source.
 
-A file is rejected with a one-line error, which names the file and the line, for one of these faults: it is not UTF-8, it is
-too large, it grows without bound when its aliases are expanded, or it refers to something other than values of the config
-and ``CONDENSERY_*`` variables. This module imports nothing heavy, because the command line calls it at every start.
+A file with a fault is rejected in one line, which names the file and the line. The faults are:
+
+- The file is not UTF-8, or it is too large.
+- It becomes too large when its aliases are expanded.
+- It refers to something other than values of the config and ``CONDENSERY_*`` variables.
+
+This module imports nothing heavy, because the command line calls it at every start.
 """
 
 import re

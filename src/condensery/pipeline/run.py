@@ -110,9 +110,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         config = starts.config_of(graph)
     root = graph.root
     if not graph.nodes and (root.table.columns or root.table.studies):
-        from condensery.pipeline.reports import (
-            table_of_studies,  # not at the head of the file, because a dry run shows no table
-        )
+        from condensery.pipeline.reports import table_of_studies  # not at the head: a dry run shows no table
 
         table_of_studies.write(root)
         return Finished(None, [])

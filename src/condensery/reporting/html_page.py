@@ -272,9 +272,7 @@ def _each_command(page: Page) -> str:
 
 def _sources(rows: Sequence[Row], jobs: Sequence[JobSection]) -> list[list[Cell]]:
     shown = {_place_of_curves(job, stage) for job in jobs for stage in job.curves}
-    made: dict[
-        str, tuple[int, ArtifactRow]
-    ] = {}  # artifact -> the index of the first job that contains it, and the artifact's row in that job
+    made: dict[str, tuple[int, ArtifactRow]] = {}  # artifact -> the first job that has it, and its row there
     for at, job in enumerate(jobs):
         for one in job.artifacts:
             made.setdefault(f"{one.kind}/{one.id}", (at, one))

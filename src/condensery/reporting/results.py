@@ -72,23 +72,9 @@ class Row:
 
 def write_results(path: Path, rows: Sequence[Row]) -> None:
     """Write the rows as ``results.json``. Their per-query values are left out, because the artifacts contain them."""
-    entries = [
-        {
-            "row": row.name,
-            "collection": row.collection,
-            "split": row.split,
-            "metrics": {name: float(value) for name, value in row.metrics.items()},
-            "seed": row.seed,
-            "artifact": row.artifact,
-            **({"failed": row.failed} if row.failed else {}),
-            **({"warnings": list(row.warnings)} if row.warnings else {}),
-            **({"recommended": row.recommended} if row.recommended else {}),
-            **({"costs": row.costs} if row.costs else {}),
-            **({"system": row.system, "settings": row.settings} if row.system else {}),
-        }
-        for row in rows
-    ]
-    write_json(path, entries)
+    names = _Entry.model_fields.keys() - {"row"}
+    entries = [_Entry(row=row.name, **{name: getattr(row, name) for name in names}) for row in rows]
+    write_json(path, [entry.model_dump(exclude_defaults=True) for entry in entries])
 
 
 def read_results(path: Path) -> list[Row]:

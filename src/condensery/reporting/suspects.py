@@ -22,9 +22,8 @@ SHOWN, PRINTED = 30, 10  # maximum number of suspects on a page, and in a termin
 
 def sheet_lines(suspects: Suspects, collection: Collection, rows: int) -> list[list[object]]:
     """Return the lines of a sheet with the columns ``COLUMNS``: at most ``rows`` suspects, the most suspicious first."""
-    return [
-        ["", *map(cell, texts), *numbers, *ids] for ids, texts, numbers in _most_suspicious(suspects, collection, rows)
-    ]
+    found = _most_suspicious(suspects, collection, rows)
+    return [["", *map(cell, texts), *numbers, *ids] for ids, texts, numbers in found]
 
 
 def shown(suspects: Suspects, collection: Collection, left_out: bool) -> dict[str, Any]:
@@ -66,9 +65,8 @@ def show_suspects(folder: Path) -> None:
     found = read_json(folder / FILE)
     items = found["items"][:PRINTED]
     names = [" · ".join(item["ids"]) for item in items]
-    cells = [
-        [Cell(text) for text in (_ratio(item), *item["numbers"][:2], beginning(item["passage"], 60))] for item in items
-    ]
+    texts = [(_ratio(item), *item["numbers"][:2], beginning(item["passage"], 60)) for item in items]
+    cells = [[Cell(text) for text in line] for line in texts]
     header = ["ratio", "score", "positive's", "passage"]
     show(Table("Suspected false negatives: query · passage", header, names, cells, notes=[about(found)]))
 

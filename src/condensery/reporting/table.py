@@ -243,11 +243,9 @@ def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[
             shared = set.intersection(*(set(row.metrics) for row in own.values()))
             means = {metric: float(np.mean([row.metrics[metric] for row in own.values()])) for metric in sorted(shared)}
             if means:
+                row = Row(name, of, split, means, seed=seed)
                 one = next(iter(own.values()))
-                row = Row(
-                    name, of, split, means, seed=seed, system=one.system, settings=one.settings, configs=one.configs
-                )
-                mean_rows.append(row)
+                mean_rows.append(replace(row, system=one.system, settings=one.settings, configs=one.configs))
     return mean_rows
 
 

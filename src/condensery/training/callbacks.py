@@ -156,8 +156,8 @@ class EndTogether(pl.Callback):
 class Checkpoints(pl.callbacks.Checkpoint):
     """Writes checkpoints, and keeps only the newest one.
 
-    The old checkpoint is deleted once the new one is complete. If a callback ends training at a step, no checkpoint is
-    written at this step, because a run that resumed from it would continue training.
+    The old checkpoint is deleted once the new one is complete. No checkpoint is written at the step at which a callback
+    ends training. A run that resumed from such a checkpoint would continue training.
 
     Args:
         folder: folder of the checkpoints.

@@ -67,9 +67,8 @@ def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | st
     model = retriever.model
     settings = model.settings
     passage, query = model.passage, model.query
-    save_model(
-        retriever.language_model or passage.model, folder, tokenizer, retriever.passage_length, settings, passage.head
-    )
+    saved = retriever.language_model or passage.model
+    save_model(saved, folder, tokenizer, retriever.passage_length, settings, passage.head)
     if not model.shared:
         place = folder / QUERY_ENCODER
         save_model(query.model, place, tokenizer, retriever.query_length, query.settings, query.head)

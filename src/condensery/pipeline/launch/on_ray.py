@@ -1,11 +1,11 @@
-"""Computes stages on a Ray cluster (``launcher=ray``): each stage is a task, and so are its shards, on any node.
+"""Computes stages on a Ray cluster (``launcher=ray``): each stage is one task or several tasks, on any node.
 
-A thread of the pipeline waits for the tasks of a stage, and starts tasks again whose node or process was lost:
+A thread of the pipeline waits for the tasks of a stage. If a node or process is lost, the thread starts its tasks again.
 
-- A stage that shares shards (``condensery.sharing.ShardTask``) is run by one task until shards are left, then by tasks for
-  these shards, and again by one task that finishes it.
-- A stage that trains on several devices is run by a group of tasks, which are placed together (a placement group) and form
-  the process group of ``torch.distributed``. If one is lost, the group starts again from the last checkpoint.
+- A stage with shards (``condensery.sharing.ShardTask``) begins as one task, which finds the missing shards. Further tasks
+  compute these shards. One last task finishes the stage.
+- A stage that trains on several devices is a group of tasks, placed together (a placement group). They form the process group
+  of ``torch.distributed``. If one task is lost, the group starts again from the last checkpoint.
 - Any other stage is one task.
 
 Ray passes only small values between the processes. Artifacts stay on the file system that all nodes share.

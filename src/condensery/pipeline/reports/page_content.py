@@ -63,9 +63,8 @@ def read_graph(run: Path) -> dict[str, dict[str, Any]]:
     """Return the stages of a run: name -> kind, id and inputs. Raises ``UserError`` where a field is missing."""
     path = run / "graph.json"
     graph = _checked(read_json(path), {}, f"{path}: ?")
-    return {
-        name: _checked(node, {"kind": str, "id": str, "reads": dict}, f"{path}: {name}") for name, node in graph.items()
-    }
+    fields = {"kind": str, "id": str, "reads": dict}
+    return {name: _checked(node, fields, f"{path}: {name}") for name, node in graph.items()}
 
 
 def _checked(content: Any, fields: Mapping[str, type], where: str) -> dict[str, Any]:
@@ -91,9 +90,8 @@ def page_of_run(folder: Path, root: Path, tables: Sequence[Table], figures: Sequ
         words: text that replaces the table where there is none.
     """
     study, rows = read_study(folder), read_results(folder / "results.json")
-    page = Page(
-        folder.name.rpartition("-")[0], study["about"], study["command"], tables, figures, rows=rows, words=words
-    )
+    name = folder.name.rpartition("-")[0]
+    page = Page(name, study["about"], study["command"], tables, figures, rows=rows, words=words)
     _write(page, folder, root, [("", folder)])
 
 
@@ -158,9 +156,8 @@ def _examples(label: str, run: Path, root: Path) -> Examples | None:
         if (evaluation.path / RUN).is_file():
             config, index = evaluation.manifest["config"], evaluation.input("index")
             place = evaluation.input("corpus").path, config["split"]
-            systems.setdefault(place, []).append(
-                EvaluatedRow(row.name, evaluation.path, config["depth"], bm25=index.kind == BM25)
-            )
+            measured = EvaluatedRow(row.name, evaluation.path, config["depth"], bm25=index.kind == BM25)
+            systems.setdefault(place, []).append(measured)
     for (corpus, split), those in systems.items():
         return replace(examples(those, Collection(corpus), split), job=label)
     return None
@@ -215,9 +212,7 @@ def _machine(manifests: Sequence[Mapping[str, Any]]) -> dict[str, str]:
             if value not in (None, ""):
                 values.setdefault(name, {})[str(value)] = None
     shown = {name: ", ".join(sorted(several)) for name, several in values.items()}
-    hardware = [
-        name for name in ("processor", "cores", "memory", "gpu", "system", "threads", "precision") if name in shown
-    ]
     seconds = sum(manifest["wall_seconds"] for manifest in manifests)
-    order = {name: shown.pop(name) for name in hardware} | shown
+    first = ("processor", "cores", "memory", "gpu", "system", "threads", "precision")
+    order = {name: shown.pop(name) for name in first if name in shown} | shown
     return {"all stages together": f"{clock(seconds)}, one after the other", **order} if manifests else {}

@@ -47,9 +47,9 @@ def write(root: RootConfig) -> Path | None:
 def of_studies(rows_of: Mapping[str, Sequence[Row]]) -> list[Row]:
     """Return the rows of all studies; a row that two studies measured identically appears once.
 
-    If a study has a row of the same name that was made differently, that row is not a further seed of the known row. The
-    study's name then precedes the row, and rows that build on it, as ``X + hard negatives`` builds on ``X``. The same holds
-    for rows of one system where one study swept over its settings and the other did not.
+    A row of a known name may have been made differently. It is then not a further seed of the known row, and the study's
+    name precedes it. The name also precedes rows that build on it, as ``X + hard negatives`` builds on ``X``. The same holds
+    for rows of one system if one study swept over its settings and the other did not.
     """
     lines: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}  # (name, collection) -> by split and seed
     systems: dict[tuple[str, str], list[Row]] = {}  # (system, collection) -> rows of the studies before

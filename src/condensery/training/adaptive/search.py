@@ -35,7 +35,7 @@ class Scheduler:
     """Makes the batches of one epoch (Zhao et al. 2023, §3.2).
 
     A batch begins with random pairs. Pairs are swapped as long as each swap makes the batch harder. Every pair occurs once
-    per epoch; the last batch may be short. Two pairs with the same passage are not negatives for each other, so they share a
+    per epoch; the last batch may be short. Two pairs with the same passage are not negatives for each other. They share a
     batch only if no neighbour can replace either. Of equally good pairs the first is chosen.
 
     Args:
