@@ -61,8 +61,10 @@ def recommendation(
 
     No simpler row may have a higher mean than the recommended row. Of two rows, the simpler one is decided by the first of
     these criteria in which they differ: no training; fewer parts; BM25; an encoder that was chosen by other queries than the
-    evaluated ones (``Made.kept``); less time. With fewer than ``FEW`` queries, the row is that of ``unmeasured`` if it does not
-    differ significantly from the highest one: what is known of such rows counts more than a figure by chance.
+    evaluated ones (``Made.kept``); less time.
+
+    With fewer than ``FEW`` queries, chance decides which row is the highest. The row is then that of ``unmeasured``, unless
+    it differs significantly from the highest.
 
     The text begins with the gain of training: each encoder that ``keep_best`` chose is compared with its baseline in the
     table. Intervals are 95 % confidence intervals, as in the table (``significance.interval``).

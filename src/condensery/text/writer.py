@@ -317,7 +317,9 @@ class CollectionWriter:
         if self.broken_answers:
             place, answer = self.broken_answers[0]
             more = f" (and {len(self.broken_answers) - 1:,} more answers)" if len(self.broken_answers) > 1 else ""
-            self.warnings.append(f"{place}: answer {shown(answer)!r}, no regular expression, is in no passage{more}")
+            self.warnings.append(
+                f"{place}: the answer {shown(answer)!r} is no regular expression, and so in no passage{more}"
+            )
         description: dict[str, Any] = {
             "name": self.name,
             "content_hash": self._hash.hexdigest(),
