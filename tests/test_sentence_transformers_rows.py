@@ -28,8 +28,8 @@ from condensery.text import read_collection
 from condensery.text.to_collection import _source
 from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.data.triples import TripleDataModule
+from condensery.training.learning_rate import linear_schedule
 from condensery.training.modules.biencoder import BiEncoderModule
-from condensery.training.schedule import linear_schedule
 
 TEXT = some_text(documents=30, seed=5)
 BUDGET = 1.5  # CPU-seconds: some steps, also where the first one takes long
