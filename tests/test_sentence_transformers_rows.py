@@ -4,17 +4,21 @@ import json
 import re
 import runpy
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import util
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+import pytorch_lightning as pl
 import torch
 from error_lines import names
 from released import PROMPTS, released
+from safetensors.torch import load_file
 from small_runs import metrics_of, run_command, some_text, write_beir
 
 from condensery.errors import UserError
@@ -23,6 +27,9 @@ from condensery.retrieval.searchers.retriever import Retriever
 from condensery.text import read_collection
 from condensery.text.to_collection import _source
 from condensery.tokens.tokenizer import train_wordpiece
+from condensery.training.data.triples import TripleDataModule
+from condensery.training.learning_rate import linear_schedule
+from condensery.training.modules.biencoder import BiEncoderModule
 
 TEXT = some_text(documents=30, seed=5)
 BUDGET = 1.5  # CPU-seconds: some steps, also where the first one takes long
@@ -105,6 +112,49 @@ def test_a_query_is_a_pair_with_each_positive_and_dev_queries_are_held_out(
     assert [positive for query, positive in pairs if query == TEXT.questions[0][1]] == [texts["0"], texts["5"]]
     read_collection(_source(data, None), tmp_path / "corpus")  # as the stage does
     assert program.columns_of(program.collection_in(str(tmp_path / "corpus")), {"method": "mnrl"}) == columns
+
+
+def test_on_the_same_batches_ours_reaches_the_weights_of_the_librarys_trainer(
+    program: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from datasets import Dataset
+
+    root = write_beir(tmp_path / "data", replace(TEXT, passages=[(one[0], "", *one[2:]) for one in TEXT.passages]))
+    with open(root / "qrels" / "train.tsv", "a") as stream:
+        stream.write("q0\t5\t1\n")
+    calm = Path(shutil.copytree(start, tmp_path / "calm"))
+    about = json.loads((calm / "config.json").read_text())
+    without_dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    (calm / "config.json").write_text(json.dumps(about | without_dropout))
+    columns = program.columns_of(program.collection_in(str(root)), {"method": "mnrl"})
+    rows, read, seen = Dataset.from_dict(columns), Dataset.__getitems__, list[list[int]]()
+    monkeypatch.setattr(Dataset, "__getitems__", lambda own, keys: seen.append(list(keys)) or read(own, keys))
+    steps, rate, theirs = 15, 1e-3, program.loaded(calm)
+    budget = SimpleNamespace(seconds=steps, used=0)
+
+    def share_of_rate(step: int) -> float:
+        budget.used = step
+        return linear_schedule(step, steps, 0.1)
+
+    budget.share_of_rate = share_of_rate
+    wanted = {"method": "mnrl", "batch": 8, "rate": rate, "length": None, "seed": 4, "precision": "fp32"}
+    prompts = {"anchor": PROMPTS["query"], "positive": PROMPTS["document"]}
+    program.train(theirs, rows, prompts, wanted, budget, str(tmp_path / "scratch"))
+
+    lengths = {"query_length": 30, "passage_length": 30, "query_prefix": PROMPTS["query"]}
+    read_as = {**lengths, "passage_prefix": PROMPTS["document"], "batch_size": 8, "each_positive": True}
+    data = TripleDataModule(root, calm, order=lambda step: (0, np.array(seen[step])), **read_as)
+    trained = {"learning_rate": rate, "weight_decay": 0.0, "temperature": 1 / 20, "mask_known_positives": False}
+    module = BiEncoderModule(calm, **trained)
+    pl.Trainer(max_steps=steps, accelerator="cpu", logger=False, enable_checkpointing=False).fit(module, data)
+    assert len(data.batches.training.rows) == len(rows)
+    module.save_pretrained(tmp_path / "ours", calm)
+    theirs.save_pretrained(str(tmp_path / "theirs"), create_model_card=False)
+    ends = [load_file(folder / "model.safetensors") for folder in (calm, tmp_path / "theirs", tmp_path / "ours")]
+    kept = [name for name in sorted(ends[2]) if not name.endswith("key.bias")]  # its gradient is zero but for rounding
+    first, last, reached = (torch.cat([end[name].flatten() for name in kept]) for end in ends)
+    assert (last - first).abs().max() > rate
+    assert (reached - last).norm() < 1e-4 * (last - first).norm()
 
 
 def test_text_alone_is_in_sentences_or_passages(program: ModuleType, data: Path) -> None:

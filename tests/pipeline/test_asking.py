@@ -67,7 +67,7 @@ def test_ask_searches_with_the_best_row(composed: Compose, tmp_path: Path, asked
 
 
 def test_a_finished_run_answers_without_writing_anything_again(
-    composed: Compose, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+    composed: Compose, tmp_path: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run(composed())
     assert first.folder is not None
@@ -78,7 +78,10 @@ def test_a_finished_run_answers_without_writing_anything_again(
     again = run(composed("ask=what"))
     assert (again.folder, again.rows) == (first.folder, first.rows)
     assert {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")} == before
-    assert [text for text, *_ in asked] == ["what"]
+    moved = (tmp_path / "out").rename(tmp_path / "moved")
+    again = run(composed("ask=where", f"output_root={moved}"))
+    assert (again.folder, again.rows) == (moved / "runs" / first.folder.name, first.rows)
+    assert [text for text, *_ in asked] == ["what", "where"]
 
 
 @pytest.mark.parametrize("change", ["force=[round2]", "table.title=Another", "logger.wandb.project=other"])

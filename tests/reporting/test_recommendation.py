@@ -1,12 +1,13 @@
 """Which row is to be used, and what is said of it: never one that a simpler one is ahead of, or cannot be told from."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from condensery.evaluation.significance import interval
+from condensery.evaluation.significance import interval, queries_needed, t_test
 from condensery.reporting.recommendation import HELD_OUT, Made, choice, recommendation, unmeasured
 from condensery.reporting.results import Row, read_results, write_results
 from condensery.reporting.table import Significance, build_table
@@ -80,8 +81,87 @@ def test_where_rows_cannot_be_told_apart_the_simpler_one_is_used_and_that_is_sai
     assert use == "BM25 + as it is"
     assert "adapted does not differ significantly from as it is: NDCG@10 51.7 against 51.6, +0.1 (" in text
     assert "Use BM25 + as it is: NDCG@10 56.0; BM25 has 30.0, +26.0 (" in text
-    assert "BM25 + adapted has the highest, 56.1, +0.1 (" in text
-    assert "not significant with 1,000 queries, and BM25 + as it is is simpler." in text
+    assert "BM25 + adapted, after 4 minutes of training, has the highest, 56.1, +0.1 (" in text
+    assert re.search(
+        r"cannot be told apart with 1,000 queries \(about [\d,]{6,} would be needed\): BM25 \+ as it is is simpler\.",
+        text,
+    )
+
+
+def few(values: dict[str, float], queries: int) -> list[Row]:
+    """Rows with so many queries and these means."""
+    rows = [row(name, 0.5, 0.2) for name in values]
+    for one, mean in zip(rows, values.values(), strict=True):
+        own = one.per_query["NDCG@10"][:queries]
+        one.per_query["NDCG@10"], one.metrics["NDCG@10"] = own - own.mean() + mean, mean
+        one.query_ids[queries:] = []
+    return rows
+
+
+def told_of_few(rows: list[Row], made: dict[str, Made]) -> tuple[str, str]:
+    kinds = {one.artifact: KINDS.get(one.name, "encode") for one in rows}
+    found = recommendation(rows, kinds, {f"evaluate/{name}": one for name, one in made.items()}, "as it is")
+    assert found is not None
+    return found.row, found.text
+
+
+@pytest.mark.parametrize(("lead", "wanted"), [(0.03, "BM25 + as it is"), (0.008, "BM25")])
+def test_a_simpler_row_is_used_only_where_its_figure_is_nearly_as_high(lead: float, wanted: str) -> None:
+    rows = few({"BM25": 0.5, "as it is": 0.45, "BM25 + as it is": 0.5 + lead}, 40)
+    use, text = told_of_few(rows, MADE)
+    assert use == wanted
+    needed = queries_needed(rows[2].per_query["NDCG@10"] - rows[0].per_query["NDCG@10"], 0.01 / 2)
+    assert f"+{100 * lead:.1f} (" in text
+    assert f"which cannot be told apart with 40 queries (about {needed:,} would be needed)" in text
+    highest = (
+        "BM25 + as it is has the highest, 50.8, " if wanted == "BM25" else "Use BM25 + as it is: NDCG@10 53.0; BM25 has"
+    )
+    assert highest in text
+
+
+def test_a_handful_of_queries_does_not_overrule_what_is_known_of_such_rows() -> None:
+    rows = few({"BM25": 0.5, "as it is": 0.6, "BM25 + as it is": 0.55}, 5)
+    use, text = told_of_few(rows, MADE)
+    assert use == "BM25 + as it is"
+    assert (
+        "Use BM25 + as it is: the fusion of BM25 and a retriever nearly always ranks better than either; NDCG@10 55.0;"
+        in (text)
+    )
+    assert "as it is has the highest, 60.0, +5.0 (" in text
+    assert text.endswith("on the same 5 queries of test, with so few, the choice is mostly chance.")
+    strange = {name: replace(one, unknown=0.0 if name == "BM25" else 0.4) for name, one in MADE.items()}
+    assert told_of_few(rows, strange)[0] == "BM25"
+    alone = {name: one for name, one in MADE.items() if name != "BM25 + as it is"}
+    assert told_of_few(rows[:2], alone)[0] == "as it is", "nothing is known of them"
+    for one in rows:
+        one.per_query["NDCG@10"] = np.full(5, one.metrics["NDCG@10"])
+    kinds = {one.artifact: KINDS.get(one.name, "encode") for one in rows}
+    clear = recommendation(rows, kinds, {f"evaluate/{name}": one for name, one in MADE.items()}, test="t")
+    assert clear is not None
+    assert clear.row == "as it is", "the difference is the same for every query"
+
+
+def test_so_many_queries_find_a_difference_four_times_of_five() -> None:
+    draw = np.random.default_rng(5)
+    needed = queries_needed(draw.normal(0.1, 0.4, 100_000), 0.01)
+    assert needed == pytest.approx(((2.576 + 0.842) * 4) ** 2, rel=0.05)
+    assert np.mean([t_test(draw.normal(0.1, 0.4, needed)) < 0.01 for _ in range(400)]) == pytest.approx(0.8, abs=0.06)
+    assert queries_needed(np.array([0.5]), 0.01) is None
+    assert queries_needed(np.array([0.5, -0.5]), 0.01) is None
+
+
+def test_a_single_query_has_no_interval() -> None:
+    rows = [row(name, mean) for name, mean in {"BM25": 0.5, "as it is": 0.7}.items()]
+    for one in rows:
+        one.per_query["NDCG@10"], one.query_ids[1:] = np.array([one.metrics["NDCG@10"]]), []
+    found = recommendation(
+        rows,
+        {"evaluate/BM25": "bm25", "evaluate/as it is": "encode"},
+        {f"evaluate/{name}": one for name, one in MADE.items()},
+    )
+    assert found is not None
+    assert "Use as it is: NDCG@10 70.0; BM25 has 50.0, +20.0 (p = 1 after Holm's correction), which" in found.text
+    assert "cannot be told apart with 1 query. " in found.text
 
 
 @pytest.mark.parametrize(

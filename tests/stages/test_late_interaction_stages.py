@@ -96,6 +96,38 @@ def test_exact_search_ranks_all_passages_by_their_scores(
 
 
 @pytest.mark.parametrize("name", ["colbert", "coil", "me_bert"])
+def test_blocks_are_made_once_within_the_memory_and_the_scores_keep_their_bits(
+    done: Done, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "BLOCK", 300)
+    collection, folder = Collection(stage(done, "corpus").path), stage(done, f"{name}.index").path
+    made: list[int] = []  # bytes of each block that is made
+
+    class Counted(index_module.Block):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self.size)
+
+    monkeypatch.setattr(index_module, "Block", Counted)
+    queries = np.arange(6)
+
+    def searched(memory: int) -> tuple[list[bytes], list[int], list[int]]:
+        """What single queries and then all of them find, and the bytes of the blocks that were made and that stay."""
+        made.clear()
+        index: Any = open_index(folder, collection, memory=memory, device="cpu")
+        found = [array.tobytes() for rows in [*queries[:, None], queries] for array in index.search(rows, 120)]
+        return found, list(made), [block.size for block in index.kept.values()]
+
+    anew, blocks, none = searched(0)
+    assert not none
+    blocks, again = blocks[: len(blocks) // 7], blocks
+    assert len(blocks) > 1
+    assert again == blocks * 7, "without memory each search makes all blocks"
+    assert searched(sum(blocks)) == (anew, blocks, blocks)
+    assert searched(blocks[0] + min(blocks) - 1) == (anew, blocks + blocks[1:] * 6, blocks[:1])
+
+
+@pytest.mark.parametrize("name", ["colbert", "coil", "me_bert"])
 def test_a_card_says_what_it_is_and_its_program_runs(name: str, done: Done) -> None:
     folder = stage(done, name).path
     card = (folder / "README.md").read_text()

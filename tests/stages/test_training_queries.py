@@ -112,6 +112,26 @@ def test_depths_cut_each_source_before_the_pools_are_joined(folder: Path) -> Non
     assert read(folder).negatives[1].tolist() == [1, 3, 5, 7, 9, -1, 11, 13, 15, 17]
 
 
+def test_each_positive_is_a_training_query_with_the_pool_of_its_query(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = Collection(folder / "corpus").qrels("train").query_set[:3].tolist()
+    judged = dict(zip(rows, ([2], [0, 4, 6], [2, 8]), strict=True))
+    positives = {row: np.array(passages) for row, passages in judged.items()}
+    monkeypatch.setattr(f"{training_queries.__module__}.judged_queries", lambda *given: positives)
+    one, each = (read(folder, positives=key, negative_weights=[1.0, 3.0]) for key in ("one", "each"))
+    of_each = [0, 1, 1, 1, 2, 2]
+    assert one.rows.tolist() == rows
+    assert each.rows.tolist() == [rows[query] for query in of_each]
+    assert each.positives.tolist() == one.positives.tolist() == [2, 0, 4, 6, 2, 8]
+    assert each.starts.tolist() == list(range(7))
+    assert each.by_text == one.by_text == 0
+    for query, pair in zip(of_each, range(6), strict=True):
+        assert each.no_negatives(np.array([pair]))[0].tolist() == judged[rows[query]]
+        assert each.negatives[pair].tolist() == one.negatives[query].tolist()
+        assert each.weights[pair].tolist() == one.weights[query].tolist()
+
+
 def test_a_weight_is_the_share_of_a_source_and_adds_up_where_a_passage_is_of_several(folder: Path) -> None:
     found = read(folder, negative_weights=[1.0, 3.0])
     assert found.weights is not None

@@ -190,7 +190,7 @@ def test_a_broken_expression_is_warned_of_with_its_line(
     collection = read_collection(config("nq", root=write(files), answers="regex"), tmp_path / "out")
     assert collection.description["answers"] == "regex"
     (warning,) = collection.description["warnings"]
-    assert warning.endswith("nq-test.qa.csv:2: answer '(', no regular expression, is in no passage")
+    assert warning.endswith("nq-test.qa.csv:2: the answer '(' is no regular expression, and so in no passage")
     as_strings = read_collection(config("nq", root=write(files)), tmp_path / "strings")
     assert (as_strings.description["answers"], as_strings.description["warnings"]) == ("string", [])
 
@@ -213,7 +213,7 @@ def test_real_questions_read_as_dpr_writes_them(
         assert collection.answers is not None
         found = zip(collection.queries.column("text"), collection.answers, strict=True)
         assert list(found) == [(question.strip(), answers) for question, answers in asked[name]]
-        broken = [text for text in collection.description["warnings"] if ", no regular expression," in text]
+        broken = [text for text in collection.description["warnings"] if "is no regular expression" in text]
         assert [text.rpartition("(")[2] for text in broken] == (
             ["and 2 more answers)"] if name == "curated-test" else []
         )

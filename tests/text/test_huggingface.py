@@ -238,7 +238,7 @@ def test_what_is_not_there_is_named(config: Make, hub: Place) -> None:
     splits = {"train": "train", "dev": "validation", "test": "test"}
     with pytest.raises(UserError) as error:
         config("huggingface", name="mteb/pets", splits=splits).check()
-    names(str(error.value), "data.name", "validation", "train")
+    names(str(error.value), "data.name", "validation", "train", "set the data.splits.* that is validation to null")
     with pytest.raises(UserError) as error:
         config(
             "huggingface", name="mteb/pets", configs={"corpus": "corpora", "queries": "queries", "qrels": "auto"}

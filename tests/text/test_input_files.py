@@ -300,14 +300,34 @@ def test_a_twin_is_found_from_either_name(tmp_path: Path) -> None:
 
 
 UNKNOWN = [  # reader, file, what is written instead, said
-    ("beir", "qrels/train.tsv", "nobody\ta\t1\n", "train.tsv:1: no query has this query id: 'nobody'"),
+    (
+        "beir",
+        "qrels/train.tsv",
+        "nobody\ta\t1\n",
+        "train.tsv:1: no query has this query id: 'nobody'; queries have ids such as 'q'; correct",
+    ),
     ("beir", "qrels/train.tsv", "q\tnothing\t1\n", "train.tsv:1: no passage has this passage id: 'nothing'"),
-    ("documents", "qrels/train.tsv", "q\tnothing#0\t1\n", "no passage has this passage id: 'nothing#0'"),
-    ("text", "qrels/train.tsv", "q\tnothing\t1\n", "no passage has this passage id: 'nothing'"),
+    ("documents", "qrels/train.tsv", "q\tnothing#0\t1\n", "id: 'nothing#0'; passages have ids such as 'a#0'; correct"),
+    (
+        "text",
+        "qrels/train.tsv",
+        "q\tnothing\t1\n",
+        "'nothing'; passages have ids such as 'a.txt#0'; correct the id, add",
+    ),
     ("msmarco", "qrels.tsv", "q 0 nothing 1\n", "qrels.tsv:1: no passage has this passage id: 'nothing'"),
-    ("msmarco_documents", "qrels.tsv", "x 0 a 1\n", "qrels.tsv:1: no query has this query id: 'x'"),
+    (
+        "msmarco_documents",
+        "qrels.tsv",
+        "x 0 a 1\n",
+        "qrels.tsv:1: no query has this query id: 'x'; queries have ids such as",
+    ),
     ("nq", "train.json", DPR["train.json"].replace('"a"', '"nothing"'), "no passage has this passage id: 'nothing'"),
-    ("nq", "train.json", DPR["train.json"].replace("[]}", '[{"psg_id": 7}]}'), "negative that is named here: '7'"),
+    (
+        "nq",
+        "train.json",
+        DPR["train.json"].replace("[]}", '[{"psg_id": 7}]}'),
+        "negative that is named here: '7'; passages have ids such as",
+    ),
     ("tevatron", "train.jsonl", TEVATRON["train.jsonl"].replace('"a"', '"z"'), "has this passage id: 'z'"),
     ("beir", "corpus.jsonl", lines(*PASSAGES, PASSAGES[0]), "corpus.jsonl:1 (passages need ids of their own): 'a'"),
     ("beir", "qrels/train.tsv", f"q\t{'9' * 4000}\t1\n", f"passage id: '{'9' * 60}… (4,000 characters)'"),

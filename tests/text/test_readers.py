@@ -410,6 +410,7 @@ BROKEN_TEXT: list[tuple[Files, str]] = [
     ({"corpus.jsonl": "{}", "queries.jsonl": ""}, "; data=beir reads its corpus.jsonl"),
     ({"documents.jsonl.gz": ""}, "; data=documents reads its documents.jsonl"),
     ({"collection.tsv": ""}, "; data=msmarco reads its collection.tsv"),
+    ({"a.csv.gz": ""}, r"; data=huggingface_documents data\.name=\S+ data\.text=COLUMN reads its \*\.csv"),
     ({"a.txt": "\n\n", "b.md": ""}, r"no passages; the collection would be empty: all texts here are empty \(2\)$"),
     ({"a.txt": b"good words\n\xff\n"}, r"a\.txt:2: not valid UTF-8"),
     ({"a.md.gz.txt": b"\x1f\x8b\x08"}, "name it .gz"),

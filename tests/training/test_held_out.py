@@ -15,13 +15,28 @@ from condensery.training.held_out import chosen_queries, held_out, held_out_quer
 
 
 def made(folder: Path, places: Any) -> tuple[Any, Any]:
-    """400 passages of 9 tokens with two queries each, of which ``places`` says what they are."""
+    """400 passages of 9 tokens with two queries each, of which ``places`` says what they are. No token occurs twice."""
     texts = trainings.store(folder / "texts", [9] * 400)
     queries = trainings.store(folder / "asked", [3] * 800, seed=1)
+    written(folder / "texts")[:] = 100 + np.arange(3600)
+    written(folder / "asked")[:] = 4000 + np.arange(2400)
     asked = SimpleNamespace(
         store=queries, first=np.arange(0, 801, 2), counts=np.full(400, 2), places=places and places(texts)
     )
-    return asked, SimpleNamespace(store=texts, titles=None, vocabulary=textbook.vocabulary())
+    asked.texts_at = lambda rows: [spelt(queries, row) for row in rows]
+    column = SimpleNamespace(take=lambda rows: [spelt(texts, row) for row in rows])
+    table = SimpleNamespace(column=lambda name: column)
+    return asked, SimpleNamespace(store=texts, titles=None, vocabulary=textbook.vocabulary(), table=table)
+
+
+def written(folder: Path) -> np.ndarray:
+    """The tokens of a store, which can be changed."""
+    return np.memmap(folder / "tokens.bin", np.uint16, "r+")
+
+
+def spelt(store: Any, row: int) -> str:
+    """A text of a store, whose words are token ids."""
+    return " ".join(map(str, store.text(row)))
 
 
 def sentences(texts: Any) -> np.ndarray:
@@ -71,6 +86,28 @@ def test_a_passage_stands_once_for_each_sentence_that_is_cut_out_of_it(tmp_path:
     assert sample.own is not None
     assert not (sample.own & sample.relevant).any()
     assert (sample.own.sum(axis=1) == 1).all(), "the same passage without its other sentence is not ranked"
+
+
+def test_a_passage_that_answers_as_well_is_not_ranked_as_wrong(tmp_path: Path) -> None:
+    asked, texts = made(tmp_path, sentences)
+    tokens = written(tmp_path / "texts").reshape(400, 9)
+    written(tmp_path / "asked").reshape(800, 3)[1::2] = tokens[:, 2:5]
+    how: Any = {"budget": 100, "prefixes": NO_PREFIXES}
+    plain = held_out_sample(asked, texts, (8, 6), 500, 400, **how)
+    assert plain is not None
+    assert plain.own is not None
+    assert not plain.own.any(), "each passage is another text"
+    held, free = np.flatnonzero(held_out(400)), np.flatnonzero(~held_out(400))
+    copied, quoted, alike = (held[place::3][:20] for place in range(3))
+    tokens[free[:20]] = tokens[copied]
+    tokens[free[20:40], 5:8] = tokens[quoted, 2:5]
+    tokens[free[40:60], :4] = tokens[alike][:, [0, 1, 5, 6]]  # all that is read, without the sentence
+    sample = held_out_sample(asked, texts, (8, 6), 500, 400, **how)
+    assert sample is not None
+    assert sample.own is not None
+    assert np.array_equal(sample.relevant, plain.relevant)
+    assert (sample.own.sum(axis=0) <= 1).all()
+    assert sample.own.sum() == 60, "each of 20 copies, 20 quotations and 20 equal beginnings is left out for one query"
 
 
 def test_where_nothing_would_be_left_nothing_is_asked(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import trainings
 
 from condensery import BM25, UserError
 from condensery.models.biencoder import PASSAGE, QUERY
-from condensery.retrieval.no_negatives import NoNegatives
+from condensery.retrieval.no_negatives import NoNegatives, packed
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.same_texts import SameTexts
@@ -157,6 +157,36 @@ def _twins() -> tuple[TrainingQueries, NoNegatives]:
     known = NoNegatives(queries, passages, np.array([(query << 32) + passage for query, passage in pairs]))
     pools = np.array([[20, 25, 5, 29], [1, 21, 20, 5], [2, 9, 29, 22], [7, 27, 7, -1], [24, 8, 28, 1], [26, 6, -1, -1]])
     return TrainingQueries.of(judged, pools.astype(np.int32), known=known), known
+
+
+def test_with_each_positive_every_pair_comes_once_an_epoch_and_no_positive_is_a_negative(tmp_path: Path) -> None:
+    one = trainings.training_queries()
+    numbers = np.diff(one.starts)
+    judged = dict(zip(one.rows.tolist(), np.split(one.positives, one.starts[1:-1]), strict=True))
+    nothing = SameTexts(np.empty(0, np.int64), np.empty(0, np.int64))
+    known = NoNegatives(nothing, nothing, np.sort(packed(np.repeat(one.rows, numbers), one.positives)))
+    pools = np.repeat(np.asarray(one.negatives), numbers, axis=0)
+    training = TrainingQueries.of(judged, pools, known=known, each=True)
+    assert training.by_text == 0
+    batches, again = (trainings.triple_batches(tmp_path, training) for _ in range(2))
+    later = {step: again.batch(step) for step in reversed(range(15))}
+    beside = 0
+    for epoch in range(3):
+        seen = []
+        for step in range(5 * epoch, 5 * epoch + 5):
+            batch, (chosen, positive, hard) = batches.batch(step), _drawn(batches, step)
+            rows = training.rows[chosen].tolist()
+            seen += zip(rows, positive.tolist(), strict=True)
+            assert batch.passages[batch.positive].tolist() == positive.tolist()
+            assert torch.equal(batch.known, later[step].known)
+            assert all(map(torch.equal, *([part.input_ids for part in of.chunks] for of in (batch, later[step]))))
+            for row, passages, excluded in zip(rows, hard.tolist(), batch.known, strict=True):
+                own = set(judged[row].tolist())
+                assert not own & set(passages)
+                assert set(batch.passages[excluded].tolist()) == own & set(batch.passages.tolist())
+            beside += len(rows) - len(set(rows))
+        assert sorted(seen) == [(row, passage) for row, own in judged.items() for passage in own.tolist()]
+    assert beside, "no batch had two positives of a query"
 
 
 def test_what_has_a_known_text_is_no_hard_negative_and_no_text_is_drawn_twice(tmp_path: Path) -> None:

@@ -57,9 +57,14 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 here = slice(first, first + block)
                 part, target = errors[here], targets[here, None]  # (block, V), (block, 1)
                 torch.addmm(b, s[here], w.t(), out=part)
-                logs = torch.log_softmax(part, 1, wide, out=room[: len(part)])  # (block, V)
-                losses[here] = -logs.gather(1, target)[:, 0]
-                torch.exp(logs, out=part)
+                if narrow == wide:
+                    logs = torch.log_softmax(part, 1, wide, out=room[: len(part)])  # (block, V)
+                    losses[here] = -logs.gather(1, target)[:, 0]
+                    torch.exp(logs, out=part)
+                else:  # one exponential fewer: half the time; a loss is at most 87
+                    rates = torch.softmax(part, 1, wide, out=room[: len(part)])  # (block, V)
+                    losses[here] = -rates.gather(1, target)[:, 0].clamp_min(torch.finfo(wide).tiny).log()
+                    part.copy_(rates)
                 part.scatter_add_(1, target, part.new_full(target.shape, -1.0))
         ctx.save_for_backward(errors, s, w)
         return losses

@@ -1,17 +1,22 @@
 """Recommend a row of a table, and explain in words the gain and the cost of training.
 
-The recommended row is the simplest row that is not significantly worse than the best row.
+The recommended row is the simplest row that is nearly as good as the best row: not significantly worse, and at most
+``CLOSE`` lower.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from condensery.evaluation.significance import Test, interval
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.evaluation.significance import FEW, Test, interval, queries_needed
 from condensery.reporting.choice import HELD_OUT, Kept, choice
 from condensery.reporting.conclusion import BM25, Lines, lines_of, p_values
 from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, of_each_seed
 
+CLOSE = 0.01  # a simpler row that is further below the best one is not recommended, however few the queries are
 UNREADABLE = 0.1  # with more unknown tokens than this share, a retriever is not recommended
 
 
@@ -52,11 +57,14 @@ def recommendation(
     test: Test = "randomisation",
     level: float = 0.01,
 ) -> Recommendation | None:
-    """Recommend the simplest row that is not significantly different from the row with the highest mean.
+    """Recommend the simplest row that does not differ significantly from the row with the highest mean, nor by ``CLOSE``.
 
     No simpler row may have a higher mean than the recommended row. Of two rows, the simpler one is decided by the first of
     these criteria in which they differ: no training; fewer parts; BM25; an encoder that was chosen by other queries than the
     evaluated ones (``Made.kept``); less time.
+
+    With fewer than ``FEW`` queries, chance decides which row is the highest. The row is then that of ``unmeasured``, unless
+    it differs significantly from the highest.
 
     The text begins with the gain of training: each encoder that ``keep_best`` chose is compared with its baseline in the
     table. Intervals are 95 % confidence intervals, as in the table (``significance.interval``).
@@ -76,9 +84,20 @@ def recommendation(
     highest = max(order, key=words.mean)  # ties go to the simplest row
     p_of = words.p_values(highest)
     near = [at for at in order if at == highest or p_of[at] >= level]
-    use = next(at for at in near if not any(words.mean(other) > words.mean(at) for other in order[: order.index(at)]))
+    close = [at for at in near if words.mean(highest) - words.mean(at) <= CLOSE]
+    use = next(at for at in close if not any(words.mean(other) > words.mean(at) for other in order[: order.index(at)]))
+    why = ""
+    if words.queries < FEW:
+        expected, reason = _expected({words.name(at): one for at, one in enumerate(words.made)})
+        if expected in map(words.name, near) and ": " in reason:
+            use, why = next(at for at in near if words.name(at) == expected), reason
     on_training = [words.on_training(at, baseline, tested) for at in sorted(order)]
-    sentences = [*on_training, words.on_use(use, order[0]), words.on_highest(highest, use, p_of), words.on_bias()]
+    sentences = [
+        *on_training,
+        words.on_use(use, [order[0], near[0]], why),
+        words.on_highest(highest, use, p_of, order),
+        words.on_bias(),
+    ]
     return Recommendation(lines.systems[use].name, " ".join(filter(None, (*sentences, lines.left_out.strip()))))
 
 
@@ -127,52 +146,72 @@ class _Words:
             relation = "is ahead of" if self.mean(at) > self.mean(against) else "is behind"
         return f"{self.name(at)} {relation} {self.name(against)}: {self._pair(at, against, p)}, {for_what}."
 
-    def on_use(self, use: int, simplest: int) -> str:
-        """Return a sentence that recommends the row ``use`` and compares it with the simplest row."""
-        metric, mean = self.lines.metric, f"{100 * self.mean(use):.1f}"
-        cost = f", after {_duration(self.made[use].seconds)} of training" if self.made[use].trained else ""
-        if use == simplest:
-            return f"Use {self.name(use)}: {metric} {mean}."
-        lead = self._lead(use, simplest, self.p_values(simplest)[use])
-        other = f"{self.name(simplest)} has {100 * self.mean(simplest):.1f}"
-        return f"Use {self.name(use)}: {metric} {mean}{cost}; {other}, {lead}."
+    def on_use(self, use: int, simpler: Sequence[int], why: str) -> str:
+        """Return a sentence that recommends the row ``use`` and compares it with the ``simpler`` rows.
 
-    def on_highest(self, highest: int, use: int, p_of: Mapping[int, float]) -> str:
+        ``why``: the reason and the cost if the row is not chosen by its figure; otherwise empty.
+        """
+        cost = f", after {_duration(self.made[use].seconds)} of training" if self.made[use].trained and not why else ""
+        figure = f"{self.lines.metric} {100 * self.mean(use):.1f}{cost}"
+        parts = [f"Use {self.name(use)}{why}", figure] if why else [f"Use {self.name(use)}: {figure}"]
+        for other in dict.fromkeys(simpler):
+            if other != use:
+                lead = self._told(use, other, self.p_values(other)[use])
+                parts.append(f"{self.name(other)} has {100 * self.mean(other):.1f}, {lead}")
+        return "; ".join(parts) + "."
+
+    def on_highest(self, highest: int, use: int, p_of: Mapping[int, float], order: Sequence[int]) -> str:
         """Return a sentence that says why the row with the highest mean is not recommended.
 
-        The sentence is empty if this row is recommended.
+        The sentence is empty if this row is recommended. ``order``: all rows, the simplest first.
         """
         if highest == use:
             return ""
         made = self.made[highest]
-        cost = f", for {_duration(made.seconds)} of training" if made.trained and not self.made[use].trained else ""
-        mean = f"{100 * self.mean(highest):.1f}, {self._lead(highest, use, p_of[use])}"
-        return (
-            f"{self.name(highest)} has the highest, {mean}{cost}:"
-            f" not significant with {_queries(self.queries)}, and {self.name(use)} is simpler."
-        )
+        cost = f", after {_duration(made.seconds)} of training," if made.trained and not self.made[use].trained else ""
+        lead = self._told(highest, use, p_of[use])
+        simpler = f": {self.name(use)} is simpler" if order.index(use) < order.index(highest) else ""
+        return f"{self.name(highest)}{cost} has the highest, {100 * self.mean(highest):.1f}, {lead}{simpler}."
 
     def on_bias(self) -> str:
         """Return a warning that the row was chosen by the same queries on which it is evaluated."""
         split = self.lines.measured.seeds[0][0][0].split
-        return f"The row is chosen on the same {_queries(self.queries)} of {split}, so its score is slightly too optimistic."
+        bias = (
+            "with so few, the choice is mostly chance"
+            if self.queries < FEW
+            else "so its score is slightly too optimistic"
+        )
+        return f"The row is chosen on the same {_queries(self.queries)} of {split}, {bias}."
 
     def _pair(self, at: int, against: int, p: float) -> str:
         """Return the means of two lines and their difference: ``NDCG@10 54.2 against 51.6, +2.6 (0.9 to 4.2, p < 0.01)``."""
         means = f"{self.lines.metric} {100 * self.mean(at):.1f} against {100 * self.mean(against):.1f}"
         return f"{means}, {self._lead(at, against, p)}"
 
+    def _sides(self, at: int, against: int) -> list[list[NDArray[np.float64]]]:
+        """Return for each of two lines its values (queries,) for each seed, in the same order of the queries."""
+        ids = self.lines.systems[against].evaluation.query_ids
+        return [of_each_seed(self.lines.measured.seeds[one][0], self.lines.metric, ids) for one in (at, against)]
+
+    def _told(self, at: int, against: int, p: float) -> str:
+        """Return ``_lead``, and for a difference that is not significant how many queries would show it."""
+        if p < self.level:
+            return self._lead(at, against, p)
+        one, other = (np.mean(side, axis=0) for side in self._sides(at, against))  # (queries,) each
+        needed = queries_needed(one - other, self.level / (len(self.made) - 1))
+        more = "" if needed is None else f" (about {max(needed, self.queries + 1):,} would be needed)"
+        return f"{self._lead(at, against, p)}, which cannot be told apart with {_queries(self.queries)}{more}"
+
     def _lead(self, at: int, against: int, p: float) -> str:
         """Return the difference of two lines with its interval and p-value: ``+2.6 (0.9 to 4.2, p < 0.01)``."""
-        ids = self.lines.systems[against].evaluation.query_ids
-        sides = (of_each_seed(self.lines.measured.seeds[one][0], self.lines.metric, ids) for one in (at, against))
-        reach = interval(*sides)
+        reach = interval(*self._sides(at, against))
         shown = f"p < {self.level:g}" if p < self.level else f"p = {p:.2g} after Holm's correction"
         low, high, difference = (
             round(100 * value, 1) + 0.0  # no -0.0
             for value in (reach.low, reach.high, self.mean(at) - self.mean(against))
         )
-        return f"{difference:+.1f} ({low:.1f} to {high:.1f}, {shown})"
+        known = f"{low:.1f} to {high:.1f}, " if low < high or not difference else ""  # one query has no interval
+        return f"{difference:+.1f} ({known}{shown})"
 
 
 def unmeasured(made: Mapping[str, Made], split: str) -> Recommendation:
@@ -186,9 +225,6 @@ def unmeasured(made: Mapping[str, Made], split: str) -> Recommendation:
         made: row -> how it was produced, in the order of the table.
         split: the split that the table would measure.
     """
-    joined = [row for row, one in made.items() if len(one.parts) > 1]
-    last = (joined or list(made))[-1]
-    use = next(row for row, one in made.items() if one.parts == made[last].parts)
     choices: dict[str, str] = {}  # each choice -> the first row that has it
     for row, one in made.items():
         if one.kept is not None:
@@ -197,16 +233,25 @@ def unmeasured(made: Mapping[str, Made], split: str) -> Recommendation:
     if any(one.kept is not None and one.kept["by"] == HELD_OUT for one in made.values()):
         sentences.append("Weights are chosen by a proxy: to find the passage from which a sentence was cut.")
     sentences += [f"{row}: {words}." for words, row in choices.items()]
+    use, why = _expected(made)
+    return Recommendation(use, " ".join([*sentences, f"Use {use}{why}."]))
+
+
+def _expected(made: Mapping[str, Made]) -> tuple[str, str]:
+    """Return the row that ``unmeasured`` recommends, and its cost and the reason, after a colon."""
+    joined = [row for row, one in made.items() if len(one.parts) > 1]
+    last = (joined or list(made))[-1]
+    use = next(row for row, one in made.items() if one.parts == made[last].parts)
     cost = f", after {_duration(made[use].seconds)} of training" if made[use].trained else ""
     lexical = next((row for row, one in made.items() if all(part.startswith(f"{BM25}/") for part in one.parts)), None)
     unknown, kept = made[use].unknown, made[last].kept or {}
     if lexical and unknown > UNREADABLE:
-        use, cost = lexical, f": {unknown:.0%} of the tokens of the text are unknown to the retriever's tokenizer"
-    elif lexical and kept.get("BM25", 0) >= kept.get("MRR@10", 1):
-        use, cost = lexical, f": on {kept['by']}, its fusion with a retriever does not rank better"
-    elif len(made[use].parts) > 1:
+        return lexical, f": {unknown:.0%} of the tokens of the text are unknown to the retriever's tokenizer"
+    if lexical and kept.get("BM25", 0) >= kept.get("MRR@10", 1):
+        return lexical, f": on {kept['by']}, its fusion with a retriever does not rank better"
+    if len(made[use].parts) > 1:
         cost += ": the fusion of BM25 and a retriever nearly always ranks better than either"
-    return Recommendation(use, " ".join([*sentences, f"Use {use}{cost}."]))
+    return use, cost
 
 
 def _queries(number: int) -> str:

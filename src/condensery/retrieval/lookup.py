@@ -12,6 +12,8 @@ from condensery.text.collection import Collection
 from condensery.text.lines import check_whole, field
 from condensery.text.table import TextTable
 
+OTHER = "; take a file of this collection, or remove the line"
+
 
 def rows_of(table: TextTable, ids: Sequence[str] | pa.Array) -> NDArray[np.int64]:
     """Return the row number of each id (n,), -1 for an unknown id. Every distinct id is looked up once."""
@@ -42,7 +44,7 @@ def known_rows(
     if len(rows) and rows.min() < 0:
         at = int(np.argmax(rows < 0))
         name = str(ids[at])
-        known = f"is unknown (in '{collection.name}'){table.unlike(name)}"
+        known = f"is unknown (in '{collection.name}'){table.unlike(name) or OTHER}"
         raise UserError(f"{place(at)}: {kind} {shown(name)!r} {known}")
     return rows
 

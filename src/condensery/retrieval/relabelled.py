@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
+from condensery.retrieval.lookup import OTHER
 from condensery.retrieval.no_negatives import ROW, packed
 from condensery.system.files import atomic
 from condensery.system.spreadsheets import harmless
@@ -139,7 +140,7 @@ def _row(table: TextTable, name: str, text: str, where: str, collection: str) ->
         name = name[1:]
         row = int(table.rows_of([name])[0])
     if row < 0:
-        raise UserError(f"{where}: {shown(name)!r} is unknown (in '{collection}'){table.unlike(name)}")
+        raise UserError(f"{where}: {shown(name)!r} is unknown (in '{collection}'){table.unlike(name) or OTHER}")
     if text and bare(text) != bare(cell(table.column("text")[row])):
         raise UserError(f"{where}: the text is not that of {shown(name)!r}; is the sheet of another collection?")
     return row

@@ -111,7 +111,7 @@ def run_training(
     print(f"[{context.stage_name}] trains on {used}", flush=True)
     warnings = [*unsuited(module, config, context.stage_name), *new_head_warning(module, config, context.stage_name)]
     for warning in warnings:
-        print(f"[{context.stage_name}] Warning: {warning}", flush=True)
+        print(f"[{context.stage_name}] warning: {warning}", flush=True)
     if first:
         print(f"[{context.stage_name}] goes on from step {first:,} of {settings.steps:,}", flush=True)
     tracked = _tracked(config, context)

@@ -4,6 +4,9 @@ import hashlib
 import re
 from array import array
 from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +45,16 @@ class _Rows:
         self.places.add(where)
         self.characters += length
 
-    def unlike(self, identifier: str) -> str:
-        """Return a hint for an unknown id: an id of the table that looks the same. The table must be closed."""
-        return TextTable(self.path).unlike(identifier)
+    def unlike(self, identifier: str, left_out: Iterable[str] = ()) -> str:
+        """Return a hint for an unknown id: an id of the table that looks the same, or what to do. The table must be closed.
+
+        ``left_out``: further ids, of rows that were left out of the table.
+        """
+        ids = TextTable(self.path).column("id")
+        such = "".join(f"; {self.name} have ids such as {shown(one)!r}" for one in [*ids[:1], *left_out][:1])
+        return (
+            look_alike(identifier, chain(ids, left_out)) or f"{such}; correct the id, add its text, or remove the line"
+        )
 
     def close(self) -> IdIndex:
         """Finish the table and index its ids. Raises ``UserError`` for an id that occurs twice."""
@@ -255,11 +265,11 @@ class CollectionWriter:
             raise UserError(f"{here}: the passages of one document must stand together; this one began at {before}")
 
     def _resolve(self, queries: IdIndex, passages: IdIndex) -> dict[str, NDArray[np.int32]]:
-        qrels = {}
+        qrels, like_query = {}, partial(self._queries.unlike, left_out=self._unjudged)  # one of them may be meant
         for split in SPLITS:
             if split in self._judgements:
                 qrels[split], left_out = self._judgements[split].resolve(
-                    queries, passages, self._dropped_passages, self._like_query, self._passages.unlike
+                    queries, passages, self._dropped_passages, like_query, self._passages.unlike
                 )
                 self.dropped["judgements"] += left_out
         seen: NDArray[np.int32] = np.zeros(0, np.int32)
@@ -269,13 +279,6 @@ class CollectionWriter:
                 self.warnings.append(f"{shared:,} queries of the split {split} are also in an earlier split")
             seen = np.union1d(seen, rows[:, 0])
         return qrels
-
-    def _like_query(self, identifier: str) -> str:
-        """Return a hint for an unknown query id: the id of a query whose id looks the same.
-
-        Queries that were left out are searched too, because a judgement may refer to one of them.
-        """
-        return self._queries.unlike(identifier) or look_alike(identifier, self._unjudged)
 
     def _hold_out(self, qrels: dict[str, NDArray[np.int32]]) -> None:
         """Move ``dev_queries`` train queries to dev where the source has no dev split."""
@@ -314,7 +317,9 @@ class CollectionWriter:
         if self.broken_answers:
             place, answer = self.broken_answers[0]
             more = f" (and {len(self.broken_answers) - 1:,} more answers)" if len(self.broken_answers) > 1 else ""
-            self.warnings.append(f"{place}: answer {shown(answer)!r}, no regular expression, is in no passage{more}")
+            self.warnings.append(
+                f"{place}: the answer {shown(answer)!r} is no regular expression, and so in no passage{more}"
+            )
         description: dict[str, Any] = {
             "name": self.name,
             "content_hash": self._hash.hexdigest(),
@@ -347,8 +352,9 @@ def _check_id(identifier: str, kind: str, where: str) -> None:
     Run files separate their columns by white space, so an id cannot contain it.
     """
     if not identifier:
-        raise UserError(f"{where}: the {kind} is empty")
+        raise UserError(f"{where}: the {kind} is empty; give every one an id of its own")
     if identifier.split(maxsplit=1) != [identifier]:
-        raise UserError(f'{where}: the {kind} "{shown(identifier)}" holds white space, which run files cannot keep')
+        remedy = "which run files cannot keep; write another character, such as _, in every file"
+        raise UserError(f'{where}: the {kind} "{shown(identifier)}" holds white space, {remedy}')
     if CONTROL.search(identifier):
-        raise UserError(f"{where}: the {kind} {shown(identifier)!r} holds a control character; remove it")
+        raise UserError(f"{where}: the {kind} {shown(identifier)!r} holds a control character; remove it in every file")

@@ -1,17 +1,21 @@
 """Holds out passages from training on a collection's own sentences. Their queries later serve to select a model."""
 
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.randomness import generator, nested_subset, uniforms
+from condensery.text.words import words
 from condensery.tokens.artifacts import Passages, Queries
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.validation import ValidationSample
 
 WANTED = 500  # number of passages to hold out
-FEW = 30  # with fewer dev queries and queries of held-out passages than this, a choice among weights is mostly chance
 SHARES = 0.1, 0.3  # smallest and largest share of all passages that is held out
 
 Ids = NDArray[np.int64]
@@ -64,7 +68,9 @@ def held_out_sample(
 
     A query that is a sentence of its passage is removed from the passage. So the sample has one copy of the passage for each
     of its queries, and that query's sentence is missing in the copy. A query ranks its own copy, but no other copy of the
-    same passage. The queries are drawn from ``held_out_queries``. The sample is the same in every run and for every seed.
+    same passage. Passages that answer it as well are not ranked either: those that contain its words, and those that the
+    encoder cannot tell from its own copy. The queries are drawn from ``held_out_queries``. The sample is the same in every
+    run and for every seed.
 
     Args:
         queries: the queries that were built from the passages.
@@ -97,5 +103,24 @@ def held_out_sample(
     }
     parts = {tower: chunks(*flat, budget, vocabulary.pad, tower=tower) for tower, flat in rows.items()}
     relevant = np.arange(len(own))[:, None] == np.arange(len(passages))  # (q, p)
-    same = own[:, None] == passages  # (q, p)
+    asked_texts, passage_texts = queries.texts_at(asked), texts.table.column("text").take(passages)
+    inputs: dict[bytes, int] = {}
+    ids, starts = rows[PASSAGE]
+    kinds = np.array([inputs.setdefault(ids[a:b].tobytes(), len(inputs)) for a, b in pairwise(starts)])  # (p,)
+    equal = (own[:, None] == passages) | (kinds[: len(own), None] == kinds)  # (q, p)
+    same = equal | _containing(asked_texts, passage_texts)  # (q, p)
     return ValidationSample(parts[QUERY], parts[PASSAGE], relevant, same & ~relevant)
+
+
+def _containing(queries: Sequence[str], passages: Sequence[str]) -> NDArray[np.bool_]:
+    """Return (q, p) bool, True where a passage contains the words of the query, in order and without a gap."""
+    found, holding = np.zeros((len(queries), len(passages)), bool), defaultdict(list)
+    spaced = [f" {' '.join(words(text))} " for text in passages]
+    for row, text in enumerate(spaced):
+        for word in set(text.split()):
+            holding[word].append(row)
+    for query, text in enumerate(queries):
+        asked = words(text)
+        rows = min((holding[word] for word in asked), key=len, default=[])
+        found[query, [row for row in rows if f" {' '.join(asked)} " in spaced[row]]] = True
+    return found

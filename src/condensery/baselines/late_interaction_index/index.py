@@ -51,6 +51,9 @@ class Block:
         keys: (N,).
         counts: (m,) number of vectors of each passage.
         device: device of the products.
+
+    Attributes:
+        size: the memory of the block in bytes, with its inverted lists when all of them were read.
     """
 
     def __init__(self, vectors: NDArray[np.floating], keys: Rows, counts: Rows, device: str) -> None:
@@ -59,6 +62,8 @@ class Block:
         self.keys, self.number = keys[order], len(counts)
         self.owners = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)[order]).to(device)
         self.lists: dict[float, tuple[Tensor, Tensor, Tensor] | None] = {}
+        # of a vector: key 4, owner 8, in its list at most 16; of a list: a kilobyte of Python's objects
+        self.size = self.vectors.nbytes + 28 * len(keys) + 1024 * len(np.unique(self.keys))
 
     def scores(self, query: Tensor) -> NDArray[np.float32]:
         """Return the scores (m,) of a query, whose vectors (v, d + 1) have their keys as last coordinate."""
@@ -88,17 +93,20 @@ class LateInteractionIndex:
         folder: folder of the index.
         collection: the collection with the queries.
         candidates: the retriever whose results are scored; None = all passages are scored.
+        memory: bytes of blocks that stay in memory from one search to the next; further blocks are made in each search.
         device: device of the encoder and the products.
     """
 
     def __init__(
-        self, folder: Path, collection: Collection, candidates: CollectionRetriever | None, device: str
+        self, folder: Path, collection: Collection, candidates: CollectionRetriever | None, memory: int, device: str
     ) -> None:
         self.folder, self.collection, self.candidates, self.device = folder, collection, candidates, device
         self.about: dict[str, Any] = read_json(folder / "index.json")
         self.vectors, self.keys = (load_array(folder / f"{name}.npy", mapped=True) for name in ("vectors", "keys"))
         self.counts = load_array(folder / "counts.npy")
         self.starts = np.cumsum(self.counts) - self.counts  # (P,) first vector of each passage
+        self.kept: dict[tuple[int, int], Block] = {}  # by the first passage and the one after the last
+        self.room = memory
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -136,8 +144,7 @@ class LateInteractionIndex:
         for first in range(0, len(queries), GROUP):
             part = slice(first, first + GROUP)
             for start, stop in pairwise(edges):
-                rows = np.arange(start, stop)
-                block = self._block(rows)
+                block, rows = self._kept(start, stop), np.arange(start, stop)
                 scores = np.stack([block.scores(query) for query in queries[part]])  # (at most GROUP, m)
                 best[part] = top(np.concatenate([best[part], top(pack(scores, rows), k)], axis=1), k)
             if progress:
@@ -149,6 +156,14 @@ class LateInteractionIndex:
         scores = [self._block(np.maximum(rows, 0)).scores(query) for query, rows in pairs]
         found = np.array(scores, np.float32).reshape(passage_rows.shape)
         return np.where(passage_rows < 0, np.float32(np.nan), found)
+
+    def _kept(self, start: int, stop: int) -> Block:
+        """Return the block of passages from ``start`` up to ``stop``, which is kept where there is room."""
+        block = self.kept.get((start, stop)) or self._block(np.arange(start, stop))
+        if (start, stop) not in self.kept and block.size <= self.room:
+            self.kept[start, stop] = block
+            self.room -= block.size
+        return block
 
     def _block(self, rows: Rows) -> Block:
         places = ranges(self.starts[rows], self.counts[rows])
@@ -182,7 +197,7 @@ def open_late_interaction(
     """Open the index in ``folder``; arguments as in ``open_index``."""
     named = read_json(folder / "index.json")["candidates"]
     below = None if named is None else open_index(folder.parents[1] / named, collection, threads, memory, device)
-    return LateInteractionIndex(folder, collection, below, device_of_search(device))
+    return LateInteractionIndex(folder, collection, below, memory, device_of_search(device))
 
 
 def build(config: LateInteractionIndexConfig, context: Context) -> dict[str, Any]:

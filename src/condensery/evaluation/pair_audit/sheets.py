@@ -68,7 +68,9 @@ def read_sheets(paths: Sequence[Path], items: Sequence[Item], annotators: int, g
     for path in paths:
         group, judged = _read_sheet(path, by_number)
         if taken[group] == annotators:
-            raise UserError(f"{path}: there are more sheets of its group than its {annotators} annotators; a copy?")
+            raise UserError(
+                f"{path}: there are more sheets of its group than its {annotators} annotators; is it a copy?"
+            )
         for number, high in judged.items():
             votes[number - 1, taken[group]] = high
         taken[group] += 1
@@ -88,7 +90,9 @@ def _read_sheet(path: Path, items: dict[int, Item]) -> tuple[int, dict[int, bool
         if item.number in judged:
             raise UserError(f"{place}: the number {item.number} is also that of {places[item.number]}")
         if group not in (-1, item.group):
-            raise UserError(f"{place}: the number {item.number} is of another group's sheet; judge one sheet a file")
+            raise UserError(
+                f"{place}: the number {item.number} is of another group's sheet; give every sheet a file of its own"
+            )
         for text, original in ((first, item.pair.text), (second, item.pair.context)):
             if bare(text) != bare(cell(original)):
                 raise UserError(

@@ -117,7 +117,7 @@ class SampleConfig(CollectionConfig):
         return Work(sizes, times, step, seconds=AROUND, disk=checkpoint_bytes(sizes))
 
 
-@stage("keep_best", "keep_best:keep_best", version=3, makes="encoder")
+@stage("keep_best", "keep_best:keep_best", version=4, makes="encoder")
 class KeepBestConfig(SampleConfig):
     """Keep the best of the initial encoder and its interpolations with trained encoders (WiSE-FT), by MRR@10.
 
@@ -164,7 +164,7 @@ class KeepBestConfig(SampleConfig):
         return self.encoding(known(read), 1 + others * len(self.shares))
 
 
-@stage("validate", "validate:validate", version=1, makes="validation")
+@stage("validate", "validate:validate", version=2, makes="validation")
 class ValidateConfig(SampleConfig):
     """Measure one retriever by MRR@10, on dev queries and on queries of held-out passages.
 

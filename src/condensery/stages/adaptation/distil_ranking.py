@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from condensery.errors import UserError
+from condensery.evaluation.significance import FEW
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.retrievers import load_retriever, save_retriever
 from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards
@@ -25,7 +26,7 @@ from condensery.tokens.artifacts import Passages, Queries, Tokens
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.ranking_batches import RankingBatches
-from condensery.training.held_out import FEW, chosen_queries, held_out_queries
+from condensery.training.held_out import chosen_queries, held_out_queries
 from condensery.training.modules.query_tower import QueryTowerModule
 
 TOO_FEW = (

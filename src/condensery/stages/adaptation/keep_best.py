@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from condensery.evaluation.significance import randomisation_test
+from condensery.evaluation.significance import FEW, randomisation_test
 from condensery.models.blending import blended
 from condensery.models.checkpoints.retrievers import SavedRetriever, load_retriever, save_retriever
 from condensery.reporting.choice import HELD_OUT, choice
@@ -12,7 +12,6 @@ from condensery.stages.adaptation.config import KeepBestConfig
 from condensery.stages.adaptation.sample import DEV, LEFT_OUT, judge_of
 from condensery.stages.base import Context
 from condensery.system.files import write_json
-from condensery.training.held_out import FEW
 
 KEPT_START = "the initial weights are kept"
 OF_DEV = "judge some (qrels/dev.tsv, or at least ten in qrels/train.tsv)"

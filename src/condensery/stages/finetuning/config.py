@@ -52,6 +52,8 @@ class QueriesConfig(StageConfig):
     """the split whose queries are trained on"""
     train_queries: Count | None = None
     """number of queries to train on, drawn with the seed; a smaller set is a subset of a larger one; null: all"""
+    positives: Annotated[Literal["one", "each"], Later()] = "one"
+    """one: a query is used once per epoch, with a positive drawn anew; each: once with each of its positives"""
     leave_out_dev_passages: Annotated[bool, Later()] = False
     """exclude training queries that share a relevant passage with a dev query; dev then measures retrieval of passages
     without training queries"""

@@ -16,7 +16,7 @@ from condensery.stages.base import Context
 from condensery.stages.finetuning.config import QueriesConfig
 from condensery.text.collection import Collection
 from condensery.training.data.teaching import coverage
-from condensery.training.data.training_queries import TrainingQueries, judged_queries
+from condensery.training.data.training_queries import TrainingQueries, judged_queries, rows_of
 from condensery.training.dev_passages import apart_from_dev
 
 
@@ -44,8 +44,9 @@ def training_queries(config: QueriesConfig, context: Context, collection: Collec
     relevant = relevant_passages(config, context, collection)
     if config.leave_out_dev_passages:
         relevant = apart_from_dev(relevant, collection, f"stages.{context.stage_name}.leave_out_dev_passages")
-    pool, weights = _pooled(config, context, collection, np.fromiter(relevant, np.int64), _labels(context))
-    return TrainingQueries.of(relevant, pool, weights, NoNegatives.of(collection, relevant))
+    each = config.positives == "each"
+    pool, weights = _pooled(config, context, collection, rows_of(relevant, each), _labels(context))
+    return TrainingQueries.of(relevant, pool, weights, NoNegatives.of(collection, relevant), each=each)
 
 
 def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries:

@@ -73,7 +73,7 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
                 task.advance()
 
     def why() -> str:
-        fit = f"a sentence of {config.minimum_words} to {config.maximum_words} words (minimum_words, maximum_words)"
+        fit = f"a sentence of {config.minimum_words} to {config.maximum_words} words (set its minimum_words, maximum_words)"
         others = [f"none{' of the others' * bool(alone)} has {fit}"] if alone < len(column) else []
         return "; ".join(others + [f"{alone:,} are {ALONE}"] * bool(alone))
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from condensery.evaluation.metrics import score, score_answers
 from condensery.evaluation.names import HIT, split_metric
+from condensery.evaluation.significance import FEW
 from condensery.retrieval.indexes.fused import FusedIndex, Measure, best_point, measure_grid, weight_grid, write_fused
 from condensery.retrieval.indexes.interface import recall_of, unmatched_queries
 from condensery.retrieval.indexes.opening import open_index
@@ -15,8 +16,6 @@ from condensery.stages.base import Context
 from condensery.stages.rankings.config import FuseConfig
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
-
-FEW = 30  # with fewer queries than this the choice of weights is mostly chance
 
 
 def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:

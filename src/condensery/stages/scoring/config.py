@@ -91,9 +91,13 @@ class ScorePairsConfig(ScoringStageConfig):
         if self.file is None and not scorers:
             raise ValueError("nobody scores the pairs: set cross_encoders, retrievers, or file")
         if self.weights is not None and len(self.weights) != len(scorers):
-            raise ValueError(f"{len(self.weights)} weights for {len(scorers)} scorers; one each, cross_encoders first")
+            raise ValueError(
+                f"{len(self.weights)} weights for {len(scorers)} scorers; give one for each, cross_encoders first"
+            )
         if len(scorers) > 1 and self.retrievers and self.scaling == "none" and self.weights is None:
-            raise ValueError("scores of several scales would be averaged; set scaling=min_max, or weights that fit")
+            raise ValueError(
+                "scores of several scales would be averaged; set scaling to min_max, or weights that fit their scales"
+            )
         return self
 
     def identity(self) -> list[str]:

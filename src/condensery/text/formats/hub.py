@@ -144,6 +144,7 @@ class Repository:
         Raises:
             UserError: the configuration or the split does not exist, or has no readable file.
         """
+        without = f"; to do without, set the data.splits.* that is {split} to null" if split else ""
         named = split  # the split whose name the paths must contain; None = any path
         if not self.configs:
             paths = [path for path in self.data if config is None or _names(config, path)]
@@ -154,12 +155,13 @@ class Repository:
             elif split is None or "" in patterns:
                 wanted = list(chain.from_iterable(patterns.values()))
             else:
-                raise UserError(f"{self.key}: {self.name} has no split {split!r}{close_to(split, patterns)}")
+                raise UserError(f"{self.key}: {self.name} has no split {split!r}{close_to(split, patterns)}{without}")
             paths = [path for path in self.data if any(fnmatch.fnmatch(path, one) for one in wanted)]
         paths = _of_split(paths, named)
         if not paths:
             what = " of ".join(filter(None, (split and f"split {split!r}", config and f"configuration {config!r}")))
-            raise UserError(f"{self.key}: {self.name} has no readable files{f' for the {what}' if what else ''}")
+            more = without or f"; it has {', '.join(self.data[:4]) or 'none'}"
+            raise UserError(f"{self.key}: {self.name} has no readable files{f' for the {what}' if what else ''}{more}")
         return sorted(paths)
 
     def _entry(self, config: str | None) -> dict[str, Any]:

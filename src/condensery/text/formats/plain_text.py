@@ -78,6 +78,7 @@ class TextSource(FolderSource):
                 )
         if not files:
             others = {"corpus.jsonl": "beir", "documents.jsonl": "documents", "collection.tsv": "msmarco"}
+            others["*.csv"] = f"huggingface_documents data.name={self.folder} data.text=COLUMN"
             hints = (
                 f"; data={kind} reads its {name}" for name, kind in others.items() if [*self.folder.glob(f"{name}*")]
             )

@@ -24,7 +24,7 @@ class TrainingQueries:
     """The q training queries with their positives, their hard negatives and a teacher's scores.
 
     Attributes:
-        rows: (q,) row of each query in the collection, ascending.
+        rows: (q,) row of each query in the collection, ascending; where each positive is a query, a row is there for each.
         positives: (j,) judged relevant passages of query 0, then of query 1, ...
         starts: (q + 1,) index in ``positives`` of each query's first positive; the last entry is j.
         negatives: (q, m) hard negatives. Entries of -1, at any place in a row, are padding; m may be 0. A pool reads the
@@ -50,6 +50,7 @@ class TrainingQueries:
         weights: NegativeWeights | NDArray[np.float64] | None = None,
         known: NoNegatives | None = None,
         teacher: Teacher | None = None,
+        each: bool = False,
     ) -> "TrainingQueries":
         """Create the training queries from their relevant passages.
 
@@ -58,19 +59,20 @@ class TrainingQueries:
             negatives, weights, teacher: see the attributes.
             known: passages excluded as negatives. It is kept only if it excludes passages that are not positives, because of
                 their text. Then passages with equal text count as one: the first of them is drawn in place of any other.
+            each: make a training query of each positive (``rows_of``). ``known`` must be given, and is kept.
         """
-        counts = [len(passages) for passages in positives.values()]
+        rows, flat = rows_of(positives, each), np.concatenate(list(positives.values())).astype(np.int64)
+        counts = [1] * len(flat) if each else [len(passages) for passages in positives.values()]
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        flat = np.concatenate(list(positives.values())).astype(np.int64)
-        known = known if known is not None and known.by_text(positives) else None
+        known = known if known is not None and (each or known.by_text(positives)) else None
         if known is not None:
             flat = known.passages.first(flat)
-        return cls(np.fromiter(positives, np.int64), flat, starts, negatives, weights, known, teacher)
+        return cls(rows, flat, starts, negatives, weights, known, teacher)
 
     @property
     def by_text(self) -> int:
         """The number of query-passage pairs that are excluded as negatives only because of the passage's text."""
-        return int(self.no_negative_numbers().sum()) - len(self.positives)
+        return 0 if self.known is None else int(self.known.numbers(np.unique(self.rows)).sum()) - len(self.positives)
 
     def no_negative_numbers(self) -> Ids:
         """Return the number of passages of the collection that are excluded as negatives of each query: (q,)."""
@@ -150,6 +152,12 @@ def judged_queries(
     judged = np.fromiter(positives, np.int64)
     chosen = judged[nested_subset(seed, len(judged), number)]
     return {row: positives[row] for row in chosen.tolist()}
+
+
+def rows_of(positives: Mapping[int, NDArray[np.integer]], each: bool) -> Ids:
+    """Return the row of each training query (q,): each row once, or with ``each`` once for every positive of it."""
+    rows = np.fromiter(positives, np.int64)
+    return np.repeat(rows, [len(passages) for passages in positives.values()]) if each else rows
 
 
 def drawn_positives(positives: Ids, starts: Ids, chosen: Ids, seed: int, epoch: int) -> Ids:

@@ -36,7 +36,7 @@ from condensery.training.data.data_module import TokenDataModule
 from condensery.training.data.list_batches import ListBatches
 from condensery.training.data.steps import Order
 from condensery.training.data.teaching import coverage
-from condensery.training.data.training_queries import TextQueries, TrainingQueries, judged_queries
+from condensery.training.data.training_queries import TextQueries, TrainingQueries, judged_queries, rows_of
 from condensery.training.data.triple_batches import TripleBatches
 from condensery.training.dev_passages import apart_from_dev
 from condensery.training.validation import PairSample, ValidationSample, pair_sample
@@ -70,6 +70,8 @@ class TripleDataModule(TokenDataModule):
         relabel: filled annotation sheets of the stage ``audit_negatives``, a folder or files; passages that annotators judged
             relevant there become positives.
         train_queries: number of queries to train on, drawn by the seed; None = all queries.
+        each_positive: True = a query comes once per epoch with every positive, as in sentence-transformers; False = it comes
+            once, with a positive that is drawn anew.
         leave_out_dev_passages: leave out the queries that share a relevant passage with a dev query.
         batch_size: number of queries per step.
         query_length: maximum query length in tokens, [CLS] and [SEP] included.
@@ -123,6 +125,7 @@ class TripleDataModule(TokenDataModule):
         below_score: Finite | None = None,
         relabel: str | Path | Sequence[str | Path] | None = None,
         train_queries: Count | None = None,
+        each_positive: bool = False,
         leave_out_dev_passages: bool = False,
         batch_size: Count = 8,
         query_length: Length = 32,
@@ -167,7 +170,7 @@ class TripleDataModule(TokenDataModule):
         self.below = Below(below_share, below_margin, below_score)
         self.relabel = [] if relabel is None else filled_sheets(_paths(relabel), "relabel")
         self.split, self.mining_depth, self.train_queries = split, mining_depth, train_queries
-        self.leave_out_dev_passages = leave_out_dev_passages
+        self.each_positive, self.leave_out_dev_passages = each_positive, leave_out_dev_passages
         self.negatives_per_query = negatives_per_query if self.negatives or training else 0
         self.batch_size, self.query_length, self.passage_length = batch_size, query_length, passage_length
         self.pairs, self.chunk_tokens, self.seed = pairs, chunk_tokens, seed
@@ -264,9 +267,9 @@ class TripleDataModule(TokenDataModule):
         positives = self._relabelled(self._collection).added_to(judged)
         if self.leave_out_dev_passages:
             positives = apart_from_dev(positives, self._collection, "TripleDataModule: leave_out_dev_passages")
-        rows = np.fromiter(positives, np.int64)
+        each, rows = self.each_positive, rows_of(positives, self.each_positive)
         known, sources = NoNegatives.of(self._collection, positives), self._sources()
-        training = TrainingQueries.of(positives, NegativePool(sources, rows), known=known)
+        training = TrainingQueries.of(positives, NegativePool(sources, rows), known=known, each=each)
         if self.teacher is None:
             return training
         self._taught = self._taught or taught_by(self.teacher, self._collection, positives, sources)
