@@ -115,9 +115,9 @@ def test_a_file_of_other_queries_is_one_line(tmp_path: Path, made: dict[str, Pat
         ({}, "nobody scores the pairs: set cross_encoders, retrievers, or file"),
         ({"file": "x.run", "retrievers": ["bm25"]}, "leave out cross_encoders, retrievers and negatives"),
         ({"file": "x.run", "negatives": ["mined"]}, "leave out cross_encoders, retrievers and negatives"),
-        ({"retrievers": ["bm25"], "weights": [1, 2]}, "2 weights for 1 scorers; one each"),
-        ({"retrievers": ["bm25"], "cross_encoders": ["cross"]}, "set scaling=min_max, or weights"),
-        ({"retrievers": ["bm25", "dense"]}, "set scaling=min_max, or weights"),
+        ({"retrievers": ["bm25"], "weights": [1, 2]}, "2 weights for 1 scorers; give one for each"),
+        ({"retrievers": ["bm25"], "cross_encoders": ["cross"]}, "set scaling to min_max, or weights"),
+        ({"retrievers": ["bm25", "dense"]}, "set scaling to min_max, or weights"),
     ],
 )
 def test_a_fault_of_the_config_is_named(keys: dict[str, Any], said: str) -> None:
