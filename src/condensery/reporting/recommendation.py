@@ -94,7 +94,7 @@ def recommendation(
     on_training = [words.on_training(at, baseline, tested) for at in sorted(order)]
     sentences = [
         *on_training,
-        words.on_use(use, [order[0], near[0]], why),
+        words.on_use(use, [at for at in (order[0], near[0]) if at != highest], why),
         words.on_highest(highest, use, p_of, order),
         words.on_bias(),
     ]
@@ -163,14 +163,14 @@ class _Words:
     def on_highest(self, highest: int, use: int, p_of: Mapping[int, float], order: Sequence[int]) -> str:
         """Return a sentence that says why the row with the highest mean is not recommended.
 
-        The sentence is empty if this row is recommended. ``order``: all rows, the simplest first.
+        The sentence is empty if the recommended row is as high. ``order``: all rows, the simplest first.
         """
-        if highest == use:
+        if self.mean(highest) == self.mean(use):
             return ""
         made = self.made[highest]
         cost = f", after {_duration(made.seconds)} of training," if made.trained and not self.made[use].trained else ""
         lead = self._told(highest, use, p_of[use])
-        simpler = f": {self.name(use)} is simpler" if order.index(use) < order.index(highest) else ""
+        simpler = f", and {self.name(use)} is simpler" if order.index(use) < order.index(highest) else ""
         return f"{self.name(highest)}{cost} has the highest, {100 * self.mean(highest):.1f}, {lead}{simpler}."
 
     def on_bias(self) -> str:
@@ -200,7 +200,7 @@ class _Words:
         one, other = (np.mean(side, axis=0) for side in self._sides(at, against))  # (queries,) each
         needed = queries_needed(one - other, self.level / (len(self.made) - 1))
         more = "" if needed is None else f" (about {max(needed, self.queries + 1):,} would be needed)"
-        return f"{self._lead(at, against, p)}, which cannot be told apart with {_queries(self.queries)}{more}"
+        return f"{self._lead(at, against, p)}: they cannot be told apart with {_queries(self.queries)}{more}"
 
     def _lead(self, at: int, against: int, p: float) -> str:
         """Return the difference of two lines with its interval and p-value: ``+2.6 (0.9 to 4.2, p < 0.01)``."""
