@@ -82,8 +82,14 @@ def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
     """Return transformers' config of a checkpoint folder. ``dropout`` replaces the config's own rate unless it is None.
 
     Raises:
-        UserError: the config is of an unsupported family, or holds values from which no model can be built.
+        UserError: the config is of an unsupported family, or holds values from which no model can be built; or the folder
+            holds an adapter, without which sentence-transformers would compute other vectors.
     """
+    if (source / "adapter_config.json").exists():
+        raise UserError(
+            f"{source}/adapter_config.json: adapters of PEFT are not read here; merge this one into its base model"
+            " (merge_and_unload of the library peft), and save the result with its tokenizer"
+        )
     where = config_name(source)
     about = config_content(source)
     if isinstance(about, dict) and about.get("model_type", "bert") not in [*FAMILIES]:
