@@ -204,7 +204,7 @@ BROKEN_FILES: dict[str, tuple[str, Break, list[str], list[str]]] = {
     "msmarco: no titles": (
         "msmarco",
         lambda root: None,
-        ["titles.tsv", "1 file", "missing", "not part of the official files"],
+        ["titles.tsv", "1 file", "missing", "not an official file", "data.titles=null"],
         ["data.titles=titles.tsv"],
     ),
     "msmarco_documents: broken": (

@@ -11,6 +11,7 @@ from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.checkpoints.config_file import check_config, check_encoder, shown
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.loading import Allowed, load_weights, readable
+from condensery.models.checkpoints.metadata import check_no_adapter
 from condensery.models.families import FAMILIES
 from condensery.system.files import read_json
 from condensery.tokens.tokenizer import check_same_tokenizer
@@ -85,11 +86,7 @@ def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
         UserError: the config is of an unsupported family, or holds values from which no model can be built; or the folder
             holds an adapter, without which sentence-transformers would compute other vectors.
     """
-    if (source / "adapter_config.json").exists():
-        raise UserError(
-            f"{source}/adapter_config.json: adapters of PEFT are not read here; merge this one into its base model"
-            " (merge_and_unload of the library peft), and save the result with its tokenizer"
-        )
+    check_no_adapter(source)
     where = config_name(source)
     about = config_content(source)
     if isinstance(about, dict) and about.get("model_type", "bert") not in [*FAMILIES]:
