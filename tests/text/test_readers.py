@@ -166,16 +166,18 @@ def test_text_files_become_paragraphs(tmp_path: Path, config: Make, write: Write
             "a/empty.txt": "\n \n",
             ".git/hidden.txt": "not for reading at all",
             "c.pdf": "%PDF",
+            "D.TXT": "A file of an old Windows.",
         }
     )
     collection = read_collection(config("text", root=root), tmp_path / "out")
-    assert collection.passages.ids == ["a/first%20file.md.gz#0", "b.txt#0", "b.txt#1"]
+    assert collection.passages.ids == ["D.TXT#0", "a/first%20file.md.gz#0", "b.txt#0", "b.txt#1"]
     assert collection.passages.column("text")[:] == [
+        "A file of an old Windows.",
         "# Heading\n\nBody of the text in five.\n\nend",
         "One two three four five\nsix.",
         "Seven eight nine ten eleven.",
     ]
-    assert collection.passages.column("title")[:] == ["first file", "b", "b"]
+    assert collection.passages.column("title")[:] == ["D", "first file", "b", "b"]
     assert collection.description["dropped"] == {"empty_documents": 1}
 
 

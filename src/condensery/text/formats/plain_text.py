@@ -45,7 +45,7 @@ class TextSource(FolderSource):
         for path in self.folder.rglob("*"):
             below = path.relative_to(self.folder)
             hidden = any(part.startswith(".") for part in below.parts)
-            if path.name.endswith(ENDINGS) and not hidden and standing(path) != FOLDER:
+            if path.name.lower().endswith(ENDINGS) and not hidden and standing(path) != FOLDER:
                 files.append((normalize("NFC", below.as_posix()), path))  # a Mac may store é as e and a mark
         return sorted(files)
 
