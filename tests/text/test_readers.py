@@ -418,7 +418,7 @@ BROKEN_TEXT: list[tuple[Files, str]] = [
     ({"a.txt": "six words in UTF-16 without mark".encode("utf-16-le")}, r"a\.txt: holds NUL bytes, so it is UTF-16"),
     ({"a.txt": b"%PDF-1.7\0\xff"}, r"a\.txt: holds NUL bytes"),
     ({"a.txt.gz": Raw(b"not packed")}, r"a\.txt\.gz: not a whole gzip file"),
-    ({"below/a\nb.txt": "words"}, r"input: the file name 'below/a\\nb\.txt' has a control character, .*; rename"),
+    ({"below/a\nb.txt": "words"}, r"input: the file name 'below/a\\nb\.txt' has control characters .*; rename"),
     ({os.fsdecode(b"caf\xe9.txt"): "words"}, r"input: the file name 'caf\\udce9\.txt' has .* or is not UTF-8"),
 ]
 

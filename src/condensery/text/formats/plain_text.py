@@ -71,7 +71,7 @@ class TextSource(FolderSource):
             if any(category(character) in ("Cc", "Cs", "Zl", "Zp") for character in below):
                 encoding = sys.getfilesystemencoding()
                 way = "rename the file" if encoding == "utf-8" else f"Python takes it for {encoding}: set PYTHONUTF8=1"
-                raise UserError(f"{self.folder}: the file name {below!r} has a control character, or is not UTF-8; {way}")
+                raise UserError(f"{self.folder}: the file name {below!r} has control characters or is not UTF-8; {way}")
         for (below, _), (after, _) in pairwise(files):
             if below == after:
                 raise UserError(
