@@ -121,7 +121,7 @@ def test_output_lies_where_the_user_says_for_all_commands(
         (["experiment=smoka"], ["experiment=smoka", "no such option", "'smoke'"]),
         (["experiment=of_mine"], ["experiment=of_mine", "FOLDER/experiment/of_mine.yaml", "--config-dir FOLDER"]),
         (["seed=[1"], ["seed=[1", "key=value"]),
-        (["seed"], ["seed", "key=value"]),
+        (["smoke"], ["smoke", "key=value", "experiment=NAME"]),
         (["ask=", "data.root=x"], ["ask", "empty"]),
         (["stages.plane.steps=1", "data.root=x"], ["stages.plane", "not a stage", "'plain'"]),
         (["output_root=/proc/nix", "data.root=README.md"], ["/proc/nix", "no folder can be made"]),

@@ -493,6 +493,8 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
             "RankingDataModule: give a Retriever as student and a Searcher as teacher",
         ),
         (lambda world: Retriever(world / "bert").passage_vectors, "nothing is indexed yet"),
+        (lambda world: BM25().index(["rain", None]), "index: passage '1' has no text"),  # type: ignore[list-item]
+        (lambda world: BM25().index(["rain"]).search(None), "search: query 0 must be a str"),  # type: ignore[call-overload]
         (lambda world: BM25(k1=-1), "BM25: k1 must be a number >= 0, not -1"),
         (lambda world: Retriever(world / "bert", query_length="64"), "query_length must be a whole number"),
         (lambda world: CoCondenserModule(world / "bert").objective(None), None),
@@ -502,6 +504,10 @@ def test_what_is_wrong_is_one_line(wrong: Any, message: str | None, world: Path)
     if message is not None:
         with pytest.raises(UserError, match=message):
             wrong(world)
+
+
+def test_a_search_for_more_than_there_is_takes_no_memory() -> None:
+    assert [hit.id for hit in BM25().index(["rain falls", "rain, rain"]).search("rain", k=10**12)] == ["1", "0"]
 
 
 def test_short_spans_need_no_other_argument(world: Path) -> None:

@@ -348,6 +348,10 @@ def test_a_module_of_somebody_elses_and_missing_weights_are_one_line(wordpiece: 
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(UserError, match=r"modules\.json: a module 'their_code\.Dense'"):
         load_biencoder(folder)
+    (folder / "modules.json").unlink()
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"adapter_config\.json: .* merge this one into its base model"):
+        load_biencoder(folder)
 
 
 def test_no_prompt_is_left_out_where_there_is_none(wordpiece: Path, tmp_path: Path) -> None:

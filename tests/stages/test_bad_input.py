@@ -204,7 +204,7 @@ BROKEN_FILES: dict[str, tuple[str, Break, list[str], list[str]]] = {
     "msmarco: no titles": (
         "msmarco",
         lambda root: None,
-        ["titles.tsv", "1 file", "missing", "not part of the official files"],
+        ["titles.tsv", "1 file", "missing", "not an official file", "data.titles=null"],
         ["data.titles=titles.tsv"],
     ),
     "msmarco_documents: broken": (
@@ -471,7 +471,10 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
         ["stages.condenser.length=128"],
         ["stages.condenser", "length=128", "64"],
     ),
-    "queries beyond the positions": (["stages.round1.query_length=65"], ["stages.round1", "query_length=65", "64"]),
+    "queries beyond the positions": (
+        ["stages.round1.query_length=65"],
+        ["stages.round1", "query_length=65", "64", "lower it"],
+    ),
     "backbone: a folder that is not there": (
         ["backbone.name=/nix/weights"],
         ["backbone.name", "/nix/weights", "no such folder"],

@@ -81,6 +81,7 @@ def test_lengths_that_nobody_gives_are_said_before_the_run(checkpoint: Path) -> 
     [
         (lambda folder: (folder / "config.json").rename(folder / "modules.json"), ["modules.json: not as"]),
         (lambda folder: (folder / "model.safetensors").unlink(), ["neither model.safetensors nor pytorch_model.bin"]),
+        (lambda folder: (folder / "adapter_config.json").write_text("{}"), ["adapter_config.json", "merge"]),
         (
             lambda folder: write_json(folder / "config.json", {"model_type": "t5"}),
             ['model_type is "t5"', "bert, roberta"],

@@ -91,7 +91,9 @@ def _of_hydra(error: BaseException) -> str:
         text = f"{' or '.join(groups)}: a group takes the name of one of its options"
     if isinstance(error, OverrideParseException):
         word = (error.override or "").lstrip("+")
-        key, _, value = word.partition("=")
+        key, equals, value = word.partition("=")
+        if not equals and word.isidentifier():
+            return f'{word}: not of the form key=value; a recipe is experiment=NAME, a text with blanks ask="two words"'
         example = quoted(key, value) if key and value and value[0] not in "[{'\"" else "'key=\"a, b\"'"
         return (
             f"{word}: not of the form key=value; is a bracket or quote left open, or a comma the last? "

@@ -170,4 +170,4 @@ def check_length(key: str, tokens: int, positions: int) -> None:
         ValueError: ``tokens`` is larger than ``positions``.
     """
     if tokens > positions:
-        raise ValueError(f"{key}={tokens} is longer than the backbone's {positions} positions")
+        raise ValueError(f"{key}={tokens} is longer than the backbone's {positions} positions; lower it")

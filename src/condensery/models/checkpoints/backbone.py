@@ -10,6 +10,7 @@ from condensery.errors import UserError
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.checkpoints.config_file import check_config, check_encoder, shown
 from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.checkpoints.metadata import check_no_adapter
 from condensery.models.checkpoints.weights import Allowed, load_weights, readable
 from condensery.models.families import FAMILIES
 from condensery.system.files import read_json
@@ -82,8 +83,10 @@ def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
     """Return transformers' config of a checkpoint folder. ``dropout`` replaces the config's own rate unless it is None.
 
     Raises:
-        UserError: the config is of an unsupported family, or holds values from which no model can be built.
+        UserError: the config is of an unsupported family, or holds values from which no model can be built; or the folder
+            holds an adapter, without which sentence-transformers would compute other vectors.
     """
+    check_no_adapter(source)
     where = config_name(source)
     about = config_content(source)
     if isinstance(about, dict) and about.get("model_type", "bert") not in [*FAMILIES]:

@@ -163,6 +163,7 @@ def check_files(folder: Path) -> None:
             this project does not support.
     """
     families = ", ".join(FAMILY_NAMES)
+    check_no_adapter(folder)
     if not described(folder):
         return
     for tower in filter(None, saved_towers(folder)):
@@ -175,6 +176,15 @@ def check_files(folder: Path) -> None:
             raise UserError(f"{config}: model_type is {json.dumps(family)[:40]}; use one of the families {families}")
         if not [*tower.folder.glob("*.safetensors"), *tower.folder.glob("*.bin")]:
             raise UserError(f"{tower.folder}: neither model.safetensors nor pytorch_model.bin; the weights are missing")
+
+
+def check_no_adapter(folder: Path) -> None:
+    """Raise ``UserError`` if a folder holds an adapter, without which the vectors of its model are others."""
+    if (folder / "adapter_config.json").exists():
+        raise UserError(
+            f"{folder}/adapter_config.json: adapters of PEFT are not read here; merge this one into its base model"
+            " (merge_and_unload of the library peft), and save the result with its tokenizer"
+        )
 
 
 def made_for_search(folder: Path) -> str | None:

@@ -74,7 +74,8 @@ class Searcher(ABC):
         check_distinct(named, "index")
         titles, texts = [], []
         for name, passage in named.items():
-            title, text = ("", passage) if isinstance(passage, str) else (passage.get("title", ""), passage.get("text"))
+            parts = passage if isinstance(passage, Mapping) else {"text": passage}
+            title, text = parts.get("title", ""), parts.get("text")
             if not isinstance(text, str) or not isinstance(title, str):
                 raise UserError(f"index: passage {shown(str(name))!r} has no text; give a str or a mapping with `text`")
             for given, what in ((str(name), "id"), (title, "title"), (text, "text")):
@@ -101,7 +102,8 @@ class Searcher(ABC):
         """
         check_numbers(Searcher.search, {"k": k})
         one = isinstance(query, str)
-        scores, rows = self.rank([query] if isinstance(query, str) else query, k)
+        queries = [query] if isinstance(query, str) or not isinstance(query, Iterable) else query
+        scores, rows = self.rank(queries, max(1, min(k, len(self._ids))))  # no memory for more than there are
         hits = [
             [
                 Hit(rank, float(score), self._ids[row], self._titles[row], self._texts[row])
@@ -146,7 +148,7 @@ class Searcher(ABC):
             raise UserError("search: nothing is indexed yet; call index(passages) first")
         for number, query in enumerate(queries):
             if not isinstance(query, str):
-                raise UserError(f"search: query {number} is no text but of {type(query).__name__}")
+                raise UserError(f"search: query {number} must be a str, not {type(query).__name__}")
             check_whole(query, "text", f"search: query {number}")
 
     def identity(self) -> str:

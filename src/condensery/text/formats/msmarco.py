@@ -126,7 +126,7 @@ class MarcoSource(_Marco):
         """Return the files of the collection, titles, documents, queries and qrels."""
         files = [marco_file("passages", self.folder, self.collection)]
         if self.titles:
-            hint = "; titles are not part of the official files: set data.titles=null to do without"
+            hint = "; not an official file, but one of RocketQA's corpus; or set data.titles=null"
             files.append(InputFile("titles", self.folder / self.titles, hint))
         if self.documents:
             files.append(marco_file("documents", self.folder, self.documents, "; or set data.documents=null"))

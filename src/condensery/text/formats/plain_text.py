@@ -43,7 +43,7 @@ class TextSource(FolderSource):
         for path in self.folder.rglob("*"):
             below = path.relative_to(self.folder)
             hidden = any(part.startswith(".") for part in below.parts)
-            if path.name.endswith(ENDINGS) and not hidden and standing(path) != FOLDER:
+            if path.name.lower().endswith(ENDINGS) and not hidden and standing(path) != FOLDER:
                 files.append((normalize("NFC", below.as_posix()), path))  # a Mac may store é as e and a mark
         return sorted(files)
 
@@ -61,7 +61,7 @@ class TextSource(FolderSource):
     def check(self) -> None:
         """Raise ``UserError`` as ``FolderSource.check``; also for a folder without text files and for invalid file names.
 
-        A name is invalid if it is not plain text in UTF-8, or differs from another name only in its Unicode form.
+        A name is invalid if it has control characters, is not UTF-8, or differs from another name only in its Unicode form.
         """
         super().check()
         files = self.text_files()
@@ -69,7 +69,7 @@ class TextSource(FolderSource):
             if any(category(character) in ("Cc", "Cs", "Zl", "Zp") for character in below):
                 encoding = sys.getfilesystemencoding()
                 way = "rename the file" if encoding == "utf-8" else f"Python takes it for {encoding}: set PYTHONUTF8=1"
-                raise UserError(f"{self.folder}: the file name {below!r} is not plain text in UTF-8; {way}")
+                raise UserError(f"{self.folder}: the file name {below!r} has control characters or is not UTF-8; {way}")
         for (below, _), (after, _) in pairwise(files):
             if below == after:
                 raise UserError(
