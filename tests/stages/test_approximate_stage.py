@@ -50,7 +50,7 @@ def test_lists_on_disk_find_the_same_and_the_stage_says_how_much(on_beir: list[s
     moved = shutil.move(store, store.with_name("moved"))
     again = run_command("experiment=tiny", *on_beir, f"output_root={moved}", *stages, *rows, "ask=word").sound()
     assert not again.computed, "the digests hold where the store was moved"
-    found = metrics_of(again.folder)
+    found = metrics_of(moved / "runs" / done.folder.name)
     assert found["disk"] == found["near"]
 
 

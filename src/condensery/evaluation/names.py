@@ -34,7 +34,8 @@ def split_metric(name: str) -> tuple[str, int | None]:
     match = _NAME.fullmatch(name.strip())
     measure = MEASURES.get(match["name"].lower()) if match else None
     if match is None or measure is None:
-        raise UserError(f"no metric {shown(name)!r}; known: MRR@k, Recall@k, NDCG@k, Success@k, Hit@k, P@k, MAP, MAP@k")
+        known = "MRR@k, Recall@k, NDCG@k, Success@k, Hit@k, P@k, MAP, MAP@k"
+        raise UserError(f"metric {shown(name)!r} does not exist; known: {known}")
     cutoff = int(match["cutoff"]) if match["cutoff"] else None
     if cutoff is None and measure in _NEEDS_CUTOFF:
         raise UserError(f"metric {shown(name)!r} needs a cutoff, for example {name}@100")
