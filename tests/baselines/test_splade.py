@@ -13,7 +13,15 @@ from sentence_transformers.sparse_encoder.losses import SpladeLoss as TheirLoss
 from textbook import language_model
 from torch import Tensor
 
-from condensery.baselines.splade.model import SparseEncoder, SpladeLoss, flops, load_sparse_encoder, save_sparse_encoder
+from condensery.baselines.splade.model import (
+    OWN,
+    SparseEncoder,
+    SpladeLoss,
+    flops,
+    load_sparse_encoder,
+    save_sparse_encoder,
+    start_lexically,
+)
 from condensery.losses.gradient_cache import backpropagate
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.tokens.batches import Chunk, chunks, flatten
@@ -58,6 +66,25 @@ def test_a_weight_is_the_largest_logarithm_of_one_plus_the_logit(tokenizer: Path
         wanted = [max(float(torch.log(1 + max(logit, torch.zeros(())))) for logit in column) for column in logits.T]
         torch.testing.assert_close(vector, torch.tensor(wanted, dtype=torch.float64), rtol=0, atol=1e-9)
     assert 0 < (found == 0).double().mean() < 1
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert"])
+def test_a_lexical_start_compares_the_states_with_the_embeddings(family: str) -> None:
+    model: Any = language_model(family, hidden=16).eval()
+    start_lexically(model)
+    ids = torch.tensor([[2, 7, 9, 11, 3]])
+    (layer,) = (  # which scales the states after the activation
+        part
+        for name, part in model.named_modules()
+        if isinstance(part, torch.nn.LayerNorm) and not name.startswith(model.base_model_prefix)
+    )
+    with torch.no_grad():
+        logits = model(ids).logits[0]  # (t, V)
+        states = torch.nn.functional.gelu(model.base_model(ids).last_hidden_state[0])
+        embeddings = model.get_output_embeddings().weight
+        length = np.mean([float(embedding.norm()) for embedding in embeddings])
+        wanted = layer(states) @ embeddings.T - OWN * 4 * length
+    torch.testing.assert_close(logits, wanted, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("step", "ramp"), [(0, 0), (0, 10), (5, 10), (10, 10), (99, 10)])

@@ -14,7 +14,7 @@ from condensery.stages.training_config import EncoderStageConfig, ValidatedConfi
 from condensery.stages.workload import Read, Work, known, with_encoder
 
 
-@stage("finetune_late_interaction", "training:finetune", version=1, makes="token_encoder", together=True)
+@stage("finetune_late_interaction", "training:finetune", version=2, makes="token_encoder", together=True)
 class FinetuneLateInteractionConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train ColBERT, COIL or ME-BERT, which compare vectors of tokens, on judged queries.
 

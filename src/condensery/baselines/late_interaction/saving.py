@@ -26,7 +26,7 @@ MARKERS = {PASSAGE: "[D]", QUERY: "[Q]"}  # by the values of Chunk.tower
 
 
 def new_token_encoder(encoder: Encoder, interaction: Interaction, tokenizer: Path | str, seed: int) -> TokenEncoder:
-    """Return a token encoder: a backbone, followed by new layers with random weights.
+    """Return a token encoder: a backbone, followed by new layers with random orthogonal weights.
 
     Args:
         encoder: the backbone. Layers that follow it are dropped.
@@ -46,6 +46,8 @@ def new_token_encoder(encoder: Encoder, interaction: Interaction, tokenizer: Pat
         ids["left_out"] = tuple(sorted(read.all_special_ids))
     hidden, sizes = int(model.config.hidden_size), (interaction.dimensions, interaction.whole)
     head, whole = (head_of([_shape(interaction, hidden, size)] if size else []) for size in sizes)
+    for layer in (*head, *whole):  # orthogonal, to keep inner products; the gain keeps the size of torch's own start
+        torch.nn.init.orthogonal_(layer.linear.weight, gain=3**-0.5)
     return TokenEncoder(Encoder(model, head=head), replace(interaction, **ids), whole)
 
 
@@ -75,9 +77,8 @@ def save_token_encoder(model: TokenEncoder, folder: Path, tokenizer: Path | str)
     if interaction.method == "colbert":
         sizes = int(model.query.model.config.hidden_size), interaction.dimensions
         signs, prefixes = list(string.punctuation), (f"{MARKERS[QUERY]} ", f"{MARKERS[PASSAGE]} ")
-        write_multi_vector(
-            folder, sizes, (interaction.query_length, interaction.passage_length), prefixes, signs, DENSE
-        )
+        lengths = interaction.query_length, interaction.passage_length
+        write_multi_vector(folder, sizes, lengths, prefixes, signs, DENSE)
 
 
 def load_token_encoder(folder: Path) -> TokenEncoder:

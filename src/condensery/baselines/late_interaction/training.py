@@ -49,8 +49,7 @@ class InteractionLoss(RetrievalLoss):
 
     def scores(self, queries: Tensor, passages: Tensor) -> Tensor:
         """Return the scores (q, p)."""
-        shape = (-1, self.dimensions + 1)
-        return interaction_scores(queries.unflatten(1, shape), passages.unflatten(1, shape))
+        return interaction_scores(*(part.unflatten(1, (-1, self.dimensions + 1)) for part in (queries, passages)))
 
 
 class LateInteractionModule(BiEncoderModule):

@@ -22,9 +22,8 @@ class FinetuneSpladeConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """weight of the FLOPS regularisation of passages"""
     ramp_steps: CountOrZero = 50000
     """steps in which both weights rise quadratically from 0; 0: whole from the start"""
-    zero_bias: bool = False
-    """set the bias of the vocabulary logits to 0 at the start; needed after a warm start, whose bias (log frequencies)
-    makes all term weights 0"""
+    lexical_start: bool = False
+    """begin with the weights of a text's own tokens, by a new MLM head; needed after a warm start, whose head is random"""
     query_length: TextLength = 32
     """maximum tokens of a query, including [CLS] and [SEP]"""
     passage_length: TextLength = 256

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from condensery.losses.info_nce import InfoNCE
@@ -24,6 +24,7 @@ from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
+OWN = 0.55  # between the cosines of a token's state with its own embedding and with those of other tokens, after a warm start
 POOLING = "1_SpladePooling"  # folder of sentence-transformers' module
 
 
@@ -55,6 +56,24 @@ class SparseEncoder(BiEncoder):
         logits = layout.tokens.pad(self.language_model.get_output_embeddings()(states))  # (b, t, V)
         largest = logits.masked_fill(~chunk.attention_mask[..., None], -torch.inf).max(dim=1).values  # (b, V)
         return largest.relu().log1p()  # which rise with the logit, so that the largest may be taken first
+
+
+@torch.no_grad()
+def start_lexically(language_model: Any) -> None:
+    """Make the MLM head pass the states on, with a bias that leaves only logits of a token itself above 0.
+
+    The dense layer of the head becomes the identity. After a warm start a token's state, of length √d, is close to its
+    embedding e. So a constant bias of -OWN √d |e|, with the mean length of embeddings, gives each text the weights of its own
+    tokens.
+    """
+    output = language_model.get_output_embeddings()
+    others = {output, *language_model.base_model.modules()}
+    (dense,) = (part for part in language_model.modules() if isinstance(part, nn.Linear) and part not in others)
+    nn.init.eye_(dense.weight)
+    bias = -OWN * output.in_features**0.5 * float(output.weight.norm(dim=1).mean())
+    for layer, value in ((dense, 0.0), (output, bias)):
+        if layer.bias is not None:
+            nn.init.constant_(layer.bias, value)
 
 
 class SpladeLoss(InfoNCE):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from condensery.baselines.splade.config import FinetuneSpladeConfig
-from condensery.baselines.splade.model import SparseEncoder, SpladeLoss, save_sparse_encoder
+from condensery.baselines.splade.model import SparseEncoder, SpladeLoss, save_sparse_encoder, start_lexically
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.gradient_cache import ChunkEncoder
@@ -60,7 +60,7 @@ def _check_alive(module: SpladeModule, batch: Batch, stage: str) -> None:
             return
     raise UserError(
         f"stages.{stage}: all weights are 0 at the start, because no logit is above 0, so nothing could be learned; set"
-        f" stages.{stage}.zero_bias to true, or init to a longer trained masked language model"
+        f" stages.{stage}.lexical_start to true, or init to a longer trained masked language model"
     )
 
 
@@ -75,9 +75,8 @@ def finetune(config: FinetuneSpladeConfig, context: Context) -> dict[str, Any]:
     else:
         start, dropout = context.input("init"), config.backbone.dropout
         language_model = load_masked_language_model(start, tokens.vocabulary, dropout=dropout)
-    bias = language_model.get_output_embeddings().bias
-    if config.zero_bias and bias is not None:
-        torch.nn.init.zeros_(bias)
+    if config.lexical_start:
+        start_lexically(language_model)
     data = TripleDataModule(
         tokens,
         context.input("tokenizer"),

@@ -38,7 +38,7 @@ class SpladeIndexConfig(StageConfig):
         """Estimate the work of encoding all passages.
 
         How many terms a passage keeps is known after the training alone. Two for each of its tokens are assumed, each with a
-        weight and a number of four bytes, and a count of four bytes. A short training leaves far more.
+        weight and a number of four bytes, and a count of four bytes.
         """
         sizes = known(read)
         texts, size, longest = sizes.collection, sizes.encoder, sizes.passage_length or 256
