@@ -243,7 +243,10 @@ def test_of_passages_of_one_sentence_the_start_is_kept_and_that_is_said(released
         in done.out
     )
     assert (
-        done.out.count("[distilled] not trained: only 0 queries (of dev, or sentences of held-out passages) could") == 1
+        done.out.count(
+            "[distilled] not trained, because only 0 queries (of dev, or sentences of held-out passages) could"
+        )
+        == 1
     )
     assert not (artifact(done, "distilled") / "logs").exists(), "no step was computed"
     assert "no trained weights are kept" in done.out
