@@ -136,7 +136,7 @@ class TokenizerConfig(StageConfig):
         Raises:
             UserError: the folder does not exist.
         """
-        check_folder(self.name, "backbone.tokenizer")
+        check_folder(self.name, "backbone.tokenizer (backbone.name, if it is not set)")
         folder = model_folder(self.name)
         if folder is None:
             return []
