@@ -108,6 +108,7 @@ RENAMED = {  # name in older recipes -> name now
     "probes": "nprobe",
     "triples": "read_negatives",
     "warmup": "warmup_ratio",
+    "zero_bias": "lexical_start",
 }
 
 
