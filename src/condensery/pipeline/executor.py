@@ -220,7 +220,8 @@ class _Run:
         seconds = time.monotonic() - self.started[node.name]
         message = f"done in {clock(seconds)}" if result else "computed by another process"
         print(f"[{node.name}] {message}", flush=True)
-        warn(self.graph, self.store, [node.name])
+        if "trained_on" not in Artifact(self.store.path(node)).manifest["metrics"]:  # training warns before its first step
+            warn(self.graph, self.store, [node.name])
         check_data(self.graph, self.store, [node.name], self.done)
 
     def in_this_process(self) -> None:

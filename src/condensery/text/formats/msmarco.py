@@ -24,7 +24,9 @@ BY_NAME = "data=ir_datasets data.name="
 ARCHIVE = "collectionandqueries.tar.gz"
 ARCHIVED = {"collection.tsv", "queries.train.tsv", "queries.dev.tsv", "queries.dev.small.tsv", "queries.eval.tsv"}
 # numbers: Bajaj et al. 2016 and the page above; tokens: estimated from the file sizes
-PUBLISHED = CollectionSizes(8_841_823, 76, None, None, {"train": 502_939, "test": 6_980}, reading=370, published=True)
+PUBLISHED = CollectionSizes(
+    *(8_841_823, 76, None, None, {"train": 502_939, "test": 6_980}, {"train": 532_761}), reading=370, published=True
+)
 PUBLISHED_DOCUMENTS = CollectionSizes(
     3_213_835, 1_550, None, None, {"train": 367_013, "test": 5_193}, reading=2_700, published=True
 )
