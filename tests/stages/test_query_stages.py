@@ -195,8 +195,8 @@ def test_the_reason_why_no_passage_has_a_query_is_the_true_one(tmp_path: Path) -
 
     too_short, too_long = why(remove=True, minimum_words=30), why(remove=True, minimum_words=1, maximum_words=2)
     assert too_short.startswith(
-        "stages.extract_queries: no passage has a query: none of the others has a sentence of 30 to 40 words (set its"
-        " minimum_words, maximum_words); 1 are a single sentence"
+        "stages.extract_queries: no passage has a query: none of the others has a sentence of 30 to 40 words (others: set"
+        " stages.extract_queries.minimum_words=1, or maximum_words); 1 is a single sentence"
     )
     assert "none of the others has a sentence of 1 to 2 words" in too_long
     assert "single sentence" not in why(minimum_words=30)

@@ -57,17 +57,15 @@ def needs_value(key: str) -> UserError:
 
 def base_of(key: str) -> str:
     """Return a hint where ``base=NAME`` of the command adds the stage of a key; its file is for other recipes, then."""
-    name, given = key.removeprefix("stages.").partition(".")[0], list[str]()
-    if key.startswith("stages.") and HydraConfig.initialized():
-        given = re.findall(r"^\+*base=(\w+)$", "\n".join(HydraConfig.get().overrides.task), re.MULTILINE)
-    for base in given:
-        file = RECIPES / "base" / f"{base}.yaml"
-        text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        if re.search(rf"^  {re.escape(name)}:", text, re.MULTILINE):
-            recipe = re.search(rf"experiment=\S+ base={base}\b", text)
-            what = f"is used as in {recipe[0]}" if recipe else "may be for other recipes"
-            return f"; base={base}, which adds this stage, {what} (conf/base/{base}.yaml)"
-    return ""
+    task = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    base = next((one.partition("=")[2] for one in task if one.lstrip("+").startswith("base=")), "")
+    file, stage = RECIPES / "base" / f"{base}.yaml", re.match(r"stages\.([\w-]+)\.", key)
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if not stage or f"\n  {stage[1]}:" not in text:
+        return ""
+    recipe = re.search(rf"experiment=\S+ base={base}\b", text)
+    what = f"is used as in {recipe[0]}" if recipe else "may be for other recipes"
+    return f"; base={base}, which adds this stage, {what} (conf/base/{base}.yaml)"
 
 
 def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from condensery.errors import MissingDataError, StageError, UserError
+from condensery.errors import MissingDataError, StageError, UserError, number_of
 from condensery.pipeline import pushing
 from condensery.pipeline.artifact_store import Store
 from condensery.pipeline.dry_run.costs import Costs, announce, project
@@ -152,7 +152,8 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
 
     own = job is None and root.ask is None  # the run's own figures and words are wanted
     if not root.push_to_hub and (known := asking.unchanged(graph, states, folder, own)) is not None:
-        print(f"{len(graph.nodes)} stages, all reused; {folder} is as this command would write it", flush=True)
+        stages = number_of(len(graph.nodes), "stages")
+        print(f"{stages}, all reused; {folder} is as this command would write it", flush=True)
         warn(graph, store)
         if job or root.ask is None:
             from condensery.pipeline.reports import report  # not at the head, because a search needs no table

@@ -196,11 +196,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
 
 
 @stage(
-    "train_cross_encoder",
-    "train_cross_encoder:train_cross_encoder",
-    version=2,
-    makes="cross_encoder",
-    together=True,
+    "train_cross_encoder", "train_cross_encoder:train_cross_encoder", version=2, makes="cross_encoder", together=True
 )
 class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train a cross-encoder, which reads a query and a passage together and gives the pair one score.
