@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from safetensors.torch import save_file
 from single_stage import inputs, run_stage
 from small_runs import Text, write
 
@@ -152,7 +153,7 @@ def test_the_sizes_of_a_model_from_scratch_do_not_count_where_a_model_is_named(t
     assert scratch.by_content() == {"callbacks", "layer_decay"}
     assert local.by_content() == {"callbacks", "layer_decay", "model", *sizes}
     (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").write_bytes(b"")
+    save_file({}, tmp_path / "model.safetensors")
     before = local.identity()
     (tmp_path / "config.json").write_text("{ }")
     assert local.identity() != before
