@@ -408,7 +408,10 @@ def test_a_fault_in_documents_is_one_clear_line(
 
 
 BROKEN_TEXT: list[tuple[Files, str]] = [
-    ({"keep.pdf": ""}, r"no text files here \(\*\.txt, \*\.md, \*\.txt\.gz, \*\.md\.gz\)$"),
+    (
+        {"keep.pdf": ""},
+        r"no text files here \(\*\.txt, \*\.md, \*\.txt\.gz, \*\.md\.gz\); rename other files that are plain text, and convert the rest$",
+    ),
     ({"corpus.jsonl": "{}", "queries.jsonl": ""}, "; data=beir reads its corpus.jsonl"),
     ({"documents.jsonl.gz": ""}, "; data=documents reads its documents.jsonl"),
     ({"collection.tsv": ""}, "; data=msmarco reads its collection.tsv"),

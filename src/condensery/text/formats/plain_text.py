@@ -21,6 +21,7 @@ from condensery.text.source import FolderSource, Splits
 from condensery.text.words import is_blank, number_of_words, unspaced
 
 ENDINGS = (".txt", ".md", ".txt.gz", ".md.gz")
+OTHERS = "; rename other files that are plain text, and convert the rest"
 
 
 class TextSource(FolderSource):
@@ -83,7 +84,7 @@ class TextSource(FolderSource):
                 f"; data={kind} reads its {name}" for name, kind in others.items() if [*self.folder.glob(f"{name}*")]
             )
             texts = ", ".join("*" + ending for ending in ENDINGS)
-            raise UserError(f"{self.folder}: no text files here ({texts}){next(hints, '')}")
+            raise UserError(f"{self.folder}: no text files here ({texts}){next(hints, OTHERS)}")
 
 
 def _is_unspaced(path: Path) -> bool:
