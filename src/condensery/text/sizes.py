@@ -88,8 +88,7 @@ def counted(files: Iterable[InputFile]) -> CollectionSizes:
     """Estimate the sizes of a collection from the first lines of its files. Missing files are not counted."""
     none: tuple[float | None, float | None] = (None, None)
     passages = documents = none
-    queries: dict[str, float] = {}
-    pairs: dict[str, float] = {}
+    queries, pairs = dict[str, float](), dict[str, float]()
     size = texts = 0.0
     for file in files:
         items, tokens, bytes_read = _lines(file)

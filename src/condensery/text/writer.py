@@ -276,9 +276,7 @@ class CollectionWriter:
         for split, rows in qrels.items():
             shared = len(np.intersect1d(seen, rows[:, 0]))
             if shared:
-                self.warnings.append(
-                    f"{number_of(shared, f'queries of the split {split} are')} also in an earlier split"
-                )
+                self.warnings.append(number_of(shared, f"queries of the split {split} are also in an earlier split"))
             seen = np.union1d(seen, rows[:, 0])
         return qrels
 
