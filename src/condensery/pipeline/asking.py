@@ -192,6 +192,5 @@ def unchanged(graph: Graph, states: Mapping[str, State], folder: Path, figures: 
 def _identity(graph: Graph) -> str:
     """Return a digest of everything that a run's folder depends on: its artifacts, and the settings of tables and logs."""
     root = graph.root.model_dump(mode="json", exclude=set(ASKING))
-    made = [[node.name, node.reference] for node in graph.nodes.values()]
-    text = json.dumps([__version__, root, made], sort_keys=True)
+    text = json.dumps([__version__, root, [[one.name, one.reference] for one in graph.nodes.values()]], sort_keys=True)
     return hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()

@@ -151,13 +151,16 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     from condensery.pipeline import asking  # not at the head, because a dry run does not search
 
     own = job is None and root.ask is None  # the run's own figures and words are wanted
-    if not root.push_to_hub and (known := asking.unchanged(graph, states, folder, own)) is not None:
-        stages = number_of(len(graph.nodes), "stages")
-        print(f"{stages}, all reused; {folder} is as this command would write it", flush=True)
+    finished = (folder / asking.FINISHED).exists() and not root.push_to_hub
+    known = asking.unchanged(graph, states, folder, own) if finished else None
+    if known is None or job or own:
+        from condensery.pipeline.reports import report  # not at the head, because a search needs no table
+    if known is not None:
+        print(
+            number_of(len(graph.nodes), f"stages, all reused; {folder} is as this command would write it"), flush=True
+        )
         warn(graph, store)
-        if job or root.ask is None:
-            from condensery.pipeline.reports import report  # not at the head, because a search needs no table
-
+        if job or own:
             report.show_again(graph, store, known, in_words=job is None)
             if own:
                 _say_how_to_go_on(graph)
@@ -167,8 +170,6 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         return Finished(folder, known)
     if root.ask is not None and not job:
         print("ask: this run is not there as a whole; what is missing is computed first", flush=True)
-    from condensery.pipeline.reports import report
-
     folder.mkdir(parents=True, exist_ok=True)
     (folder / asking.FINISHED).unlink(missing_ok=True)
     _write_recipe(config, graph, store, folder)

@@ -40,9 +40,10 @@ class CorpusConfig(StageConfig):
         queries = {split: one["queries"] for split, one in metrics["splits"].items()}
         pairs = {split: one["judgements"] for split, one in metrics["splits"].items()}
         unjudged = metrics["queries"] - sum(queries.values())
-        texts = metrics["passages"], tokens, metrics["documents"] or None, None
-        counted = CollectionSizes(*texts, queries, pairs, unjudged)
-        return Sizes(over(expected.collection, counted))
+        texts = CollectionSizes(
+            metrics["passages"], tokens, metrics["documents"] or None, None, queries, pairs, unjudged
+        )
+        return Sizes(over(expected.collection, texts))
 
     def _sizes(self) -> CollectionSizes:
         """Return the sizes of the input after some training queries have been set aside.
@@ -60,9 +61,8 @@ class CorpusConfig(StageConfig):
         if isinstance(aside, int):
             unjudged = min(float(aside), train / 2)
             train -= unjudged
-        pairs = dict(sizes.pairs)
-        if "train" in pairs:
-            pairs["train"] *= train / sizes.queries["train"]
+        left = {**dict.fromkeys(sizes.pairs, 1.0), "train": train / sizes.queries["train"]}
+        pairs = {split: number * left[split] for split, number in sizes.pairs.items()}
         return replace(sizes, queries={**judged, "train": train}, pairs=pairs, unjudged=unjudged)
 
 
