@@ -40,10 +40,9 @@ class CorpusConfig(StageConfig):
         queries = {split: one["queries"] for split, one in metrics["splits"].items()}
         pairs = {split: one["judgements"] for split, one in metrics["splits"].items()}
         unjudged = metrics["queries"] - sum(queries.values())
-        texts = CollectionSizes(
-            metrics["passages"], tokens, metrics["documents"] or None, None, queries, pairs, unjudged
-        )
-        return Sizes(over(expected.collection, texts))
+        texts = metrics["passages"], tokens, metrics["documents"] or None, None
+        counted = CollectionSizes(*texts, queries, pairs, unjudged)
+        return Sizes(over(expected.collection, counted))
 
     def _sizes(self) -> CollectionSizes:
         """Return the sizes of the input after some training queries have been set aside.

@@ -257,9 +257,8 @@ def training_work(
         contrast: whether queries and passages are encoded separately; otherwise each pair is read together.
         texts: queries made from the text per step, each with its own passage where passages are encoded.
     """
-    collection, step = sizes.collection, None
-    queries, text = collection.queries.get(config.split), collection.passage_tokens
-    items = collection.pairs.get(config.split, queries) if config.positives == "each" else queries
+    queries, text, step = sizes.collection.queries.get(config.split), sizes.collection.passage_tokens, None
+    items = sizes.collection.pairs.get(config.split, queries) if config.positives == "each" else queries
     if config.train_queries is not None:
         items = config.train_queries * (items / queries if items and queries else 1.0)
     if sizes.encoder is not None and text is not None:
