@@ -27,7 +27,7 @@ def test_queries_that_are_read_become_text_tokens_offsets_and_examples(
     about = run_stage("read_queries", tmp_path / "out", made, path=str(path), missing="skip")
     assert (about["queries"], about["passages_without_query"], about["format"]) == (len(ids), 1, "tsv")
     said = capsys.readouterr().out
-    assert f"1 of {len(ids)} passages have no query, the first is '{ids[5]}'; training leaves them out" in said
+    assert f"1 of {len(ids)} passages has no query, the first is '{ids[5]}'; training leaves them out" in said
     queries = Queries(tmp_path / "out")
     wanted = [[f"query {name}"] for name in ids]
     wanted[3].append("kata pipe")
