@@ -16,6 +16,7 @@ import pytest
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from paq_files import write_paq
+from safetensors.numpy import save_file
 from small_runs import PROJECT, run_command
 from test_recipes import BY_NAME, GIVEN, OPTIONS, RECIPES, roots, sentences_of  # noqa: F401 - roots is a fixture
 
@@ -103,7 +104,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "FOLDER" / "sheet-1.csv").write_text("")
     (folder / "DIR").mkdir()
     (folder / "DIR" / "config.json").write_text("{}")
-    (folder / "DIR" / "model.safetensors").write_bytes(b"")
+    save_file({}, folder / "DIR" / "model.safetensors")
     write_paq(folder / "PAQ")
     for name in ("SNLI", "MULTINLI"):
         (folder / name).write_text('{"premise": "a", "hypothesis": "b", "label": "neutral"}\n')

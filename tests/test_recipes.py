@@ -426,6 +426,19 @@ def test_every_option_composes(options: list[str], tmp_path: Path) -> None:
     ).sound()
 
 
+@pytest.mark.parametrize(
+    ("base", "key", "words"),
+    [
+        ("both_towers", "stages.both.init", "as in experiment=adapt_queries base=both_towers"),
+        ("ict", "stages.ict_round1.negatives", "as in experiment=cocondenser_msmarco base=ict"),
+        ("pretrained", "stages.warm_tuned.init", "may be for other recipes (conf/base/pretrained.yaml)"),
+    ],
+)
+def test_a_base_for_other_recipes_says_so(base: str, key: str, words: str, tmp_path: Path) -> None:
+    given = f"data.root={tmp_path}", "backbone.name=some/retriever", f"output_root={tmp_path}", "dry_run=plan"
+    names(run_command("experiment=adapt", f"base={base}", *given).err, key, f"base={base}", words)
+
+
 def test_msmarco_without_data_names_each_missing_file_and_where_to_get_it(tmp_path: Path) -> None:
     (tmp_path / "marco").mkdir()
     recipe = ["experiment=cocondenser_msmarco", f"output_root={tmp_path / 'out'}"]

@@ -241,7 +241,7 @@ def test_published_checkpoints_are_read_with_their_own_weights(
 def test_a_new_condenser_head_or_decoder_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = bert(tmp_path / "model")
     load_condenser(folder, WORDS, 1, None, True, None)
-    assert capsys.readouterr().out == f"{folder}: new, with random weights: a Condenser head of 1 layers\n"
+    assert capsys.readouterr().out == f"{folder}: new, with random weights: a Condenser head of 1 layer\n"
     load_masked_autoencoder(folder, WORDS, decoder_shape("masked"), "random", None)
     assert capsys.readouterr().out == f"{folder}: new, with random weights: a decoder of 2 layers\n"
 

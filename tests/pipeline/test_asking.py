@@ -15,11 +15,13 @@ from condensery.errors import UserError
 from condensery.pipeline import asking
 from condensery.pipeline.artifact_store import Store
 from condensery.pipeline.graph import build
-from condensery.pipeline.run import run
+from condensery.pipeline.reports.study import Job
+from condensery.pipeline.run import run, run_all
 from condensery.reporting.results import Row
 from condensery.retrieval.query_encoder import query_encoder
 from condensery.stages.base import Artifact
 
+JOB = Job("sweep", ["seed=1"])
 NO_ROWS = ["~table.rows.BM25", "~table.rows.plain", "~table.rows.better", "~table.rows.round2", "table.baseline=null"]
 
 
@@ -84,6 +86,28 @@ def test_a_finished_run_answers_without_writing_anything_again(
     assert [text for text, *_ in asked] == ["what", "where"]
 
 
+@pytest.mark.parametrize("first_job", [None, JOB])
+def test_a_finished_run_is_shown_again_and_not_written_again(
+    composed: Compose, asked: list[Any], capsys: pytest.CaptureFixture[str], first_job: Job | None
+) -> None:
+    first = run_all(composed(), first_job)
+    assert first.folder is not None
+    before = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
+    shown = {}
+    for job in [JOB] if first_job else [None, JOB]:
+        capsys.readouterr()
+        again = run_all(composed(), job)
+        shown[job is None] = capsys.readouterr().out
+        assert (again.folder, again.rows) == (first.folder, first.rows)
+    run_all(composed("ask=what"))
+    assert {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")} == before
+    for out in shown.values():
+        assert "round2" in out.partition("all reused")[2], "the table is shown"
+    if first_job:  # a run of its own has figures and words, which a job has not
+        run_all(composed())
+        assert {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")} != before
+
+
 @pytest.mark.parametrize("change", ["force=[round2]", "table.title=Another", "logger.wandb.project=other"])
 def test_a_run_with_other_settings_is_written_before_it_answers(
     composed: Compose, asked: list[Any], monkeypatch: pytest.MonkeyPatch, change: str
@@ -124,7 +148,7 @@ def test_a_run_that_was_interrupted_is_not_taken_for_finished(
         "condensery.pipeline.reports.report.write", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
     )
     with pytest.raises(KeyboardInterrupt):
-        run(composed())
+        run(composed("table.title=Another"))
     assert not (folder / asking.FINISHED).exists()
 
 

@@ -176,3 +176,4 @@ def test_a_checkpoint_without_a_head_is_told_in_the_artifact_and_below_the_table
     assert line.startswith(f"stages.condenser: {headless} is without a Condenser head")
     assert line.endswith("the first 2 steps train it alone")
     assert "[condenser] the first 2 steps train the new head alone" in third.out
+    assert third.out.count("[condenser] warning: ") == 1, "it is said before the first step, and not again at the end"

@@ -168,7 +168,7 @@ def test_a_fault_of_the_files_is_named_with_its_line(done: Done, given: list[str
     broken: dict[str, tuple[list[str], str]] = {
         "unknown.tsv": ([*whole, "nix\tx"], "unknown.tsv:19: no passage has the id 'nix'"),
         "short.txt": (["x"] * 17, "short.txt: ends after 17 lines, but line i must be a query of passage i of 18"),
-        "missing.tsv": (whole[1:], "1 of 18 passages have no query, the first is '0'; add them to"),
+        "missing.tsv": (whole[1:], "1 of 18 passages has no query, the first is '0'; add them to"),
     }
     for name, (lines, wanted) in broken.items():
         path = write(tmp_path / name, lines)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from safetensors.torch import save_file
 from single_stage import inputs, run_stage
 from small_runs import Text, write
 
@@ -26,7 +27,7 @@ def test_queries_that_are_read_become_text_tokens_offsets_and_examples(
     about = run_stage("read_queries", tmp_path / "out", made, path=str(path), missing="skip")
     assert (about["queries"], about["passages_without_query"], about["format"]) == (len(ids), 1, "tsv")
     said = capsys.readouterr().out
-    assert f"1 of {len(ids)} passages have no query, the first is '{ids[5]}'; training leaves them out" in said
+    assert f"1 of {len(ids)} passages has no query, the first is '{ids[5]}'; training leaves them out" in said
     queries = Queries(tmp_path / "out")
     wanted = [[f"query {name}"] for name in ids]
     wanted[3].append("kata pipe")
@@ -152,7 +153,7 @@ def test_the_sizes_of_a_model_from_scratch_do_not_count_where_a_model_is_named(t
     assert scratch.by_content() == {"callbacks", "layer_decay"}
     assert local.by_content() == {"callbacks", "layer_decay", "model", *sizes}
     (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").write_bytes(b"")
+    save_file({}, tmp_path / "model.safetensors")
     before = local.identity()
     (tmp_path / "config.json").write_text("{ }")
     assert local.identity() != before
@@ -195,8 +196,8 @@ def test_the_reason_why_no_passage_has_a_query_is_the_true_one(tmp_path: Path) -
 
     too_short, too_long = why(remove=True, minimum_words=30), why(remove=True, minimum_words=1, maximum_words=2)
     assert too_short.startswith(
-        "stages.extract_queries: no passage has a query: none of the others has a sentence of 30 to 40 words (set its"
-        " minimum_words, maximum_words); 1 are a single sentence"
+        "stages.extract_queries: no passage has a query: none of the others has a sentence of 30 to 40 words (others: set"
+        " stages.extract_queries.minimum_words=1, or maximum_words); 1 is a single sentence"
     )
     assert "none of the others has a sentence of 1 to 2 words" in too_long
     assert "single sentence" not in why(minimum_words=30)

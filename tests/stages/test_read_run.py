@@ -124,7 +124,7 @@ def test_a_query_without_a_line_is_refused_or_has_no_passage(corpus: Path, tmp_p
     missing = collection.queries.ids[int(queries[-1])]
     names(str(raised.value), str(path), f"1 of {len(queries)} queries", repr(missing), "missing=empty")
     found = run_stage("read_run", tmp_path / "made", {"corpus": corpus}, file=path, split="train", missing="empty")
-    assert found["warnings"] == [f"1 of {len(queries)} queries have no line in the run file, so their metrics are 0"]
+    assert found["warnings"] == [f"1 of {len(queries)} queries has no line in the run file, so their metrics are 0"]
     index = open_index(tmp_path / "made", collection)
     assert index.search(queries, 2)[1].tolist() == [[6, 5]] * (len(queries) - 1) + [[-1, -1]]
     np.testing.assert_array_equal(index.score(queries[-1:], np.array([[6, 5]])), [[np.nan, np.nan]])

@@ -224,7 +224,7 @@ def test_a_query_of_two_splits_is_warned_of(tmp_path: Path) -> None:
         writer.add_judgement("test", "q", "a", 1, "g:1")
         writer.add_passage(Passage("a", "", "text"))
         writer.add_query(Query("q", "text"))
-    assert "1 queries of the split test" in Collection(tmp_path).description["warnings"][0]
+    assert "1 query of the split test is also" in Collection(tmp_path).description["warnings"][0]
 
 
 def test_many_ids_are_found_by_their_hashes() -> None:

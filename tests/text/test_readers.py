@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from error_lines import names
 
 from condensery.errors import UserError
 from condensery.text import read_collection
@@ -179,6 +180,18 @@ def test_text_files_become_paragraphs(tmp_path: Path, config: Make, write: Write
     ]
     assert collection.passages.column("title")[:] == ["D", "first file", "b", "b"]
     assert collection.description["dropped"] == {"empty_documents": 1}
+
+
+@pytest.mark.parametrize(("texts", "said"), [(49, 0), (200, 1)])
+def test_a_file_with_a_text_a_line_is_warned_of_once(
+    texts: int, said: int, tmp_path: Path, config: Make, write: Write
+) -> None:
+    tweets = "".join(f"a text of its own, number {number}\n" for number in range(texts))
+    root = write({"a.txt": tweets, "b.txt": tweets, "c.txt": f"A paragraph of some words.\n\n{tweets}"})
+    warnings = read_collection(config("text", root=root), tmp_path / "out").description["warnings"]
+    assert len(warnings) == said
+    for warning in warnings:
+        names(warning, f"{root / 'a.txt'}:1", "200 lines", "one passage", "leave a blank line between")
 
 
 def change(name: str, old: str, new: str) -> Callable[[Files], None]:
@@ -408,7 +421,10 @@ def test_a_fault_in_documents_is_one_clear_line(
 
 
 BROKEN_TEXT: list[tuple[Files, str]] = [
-    ({"keep.pdf": ""}, r"no text files here \(\*\.txt, \*\.md, \*\.txt\.gz, \*\.md\.gz\)$"),
+    (
+        {"keep.pdf": ""},
+        r"no text files here \(\*\.txt, \*\.md, \*\.txt\.gz, \*\.md\.gz\); rename other files that are plain text, and .*$",
+    ),
     ({"corpus.jsonl": "{}", "queries.jsonl": ""}, "; data=beir reads its corpus.jsonl"),
     ({"documents.jsonl.gz": ""}, "; data=documents reads its documents.jsonl"),
     ({"collection.tsv": ""}, "; data=msmarco reads its collection.tsv"),

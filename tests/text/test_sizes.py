@@ -23,6 +23,7 @@ def test_a_file_is_counted_by_the_length_of_its_lines(packed: bool, tmp_path: Pa
     assert found.passages == pytest.approx(500)
     assert found.passage_tokens == pytest.approx(44 / CHARACTERS)
     assert dict(found.queries) == {"train": pytest.approx(101)}, "a query has four judgements; the head is one more"
+    assert dict(found.pairs) == {"train": pytest.approx(401)}
     assert not found.published
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from condensery.errors import UserError
+from condensery.errors import UserError, number_of
 
 LOSS = "the loss itself"
 # The bounds are relative to the largest entry, of all gradients (_SMALL) or of one gradient (_NEARLY, _LIKE).
@@ -100,7 +100,7 @@ class GradientReport:
         if not self.outcomes:
             head, body = ["nothing could be tried:"], []
         elif not wrong:
-            head = [f"the gradient is that of the whole batch in {len(self.outcomes)} settings:"]
+            head = [f"the gradient is that of the whole batch in {number_of(len(self.outcomes), 'settings')}:"]
             body = [f"  {outcome.setting}" for outcome in self.outcomes]
         else:
             head = [f"the gradient is wrong in {len(wrong)} of {len(self.outcomes)} settings:"]

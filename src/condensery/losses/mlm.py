@@ -17,10 +17,7 @@ class MaskedPrediction:
     """
 
     def __init__(
-        self,
-        model: PretrainingModel,
-        masked: float | Mapping[str, float],
-        weight: float | Mapping[str, float] = 1.0,
+        self, model: PretrainingModel, masked: float | Mapping[str, float], weight: float | Mapping[str, float] = 1.0
     ) -> None:
         """Wrap a model. ``masked`` and ``weight`` are one number for all losses, or a mapping from loss name to number.
 

@@ -72,10 +72,7 @@ class Condenser(PretrainingModel):
         layout = PackedLayout(chunk)
         assert layout.masked is not None
         hidden, early = self.encoder(
-            layout,
-            layout.cls,
-            *((layout.masked,) if late else ()),
-            skip=self.shape.skip_from if self.head else None,
+            layout, layout.cls, *((layout.masked,) if late else ()), skip=self.shape.skip_from if self.head else None
         )
         cls = hidden[: len(chunk)]  # (b, d)
         states = {}

@@ -90,11 +90,7 @@ def _check_family(config: Any, where: str) -> None:
 
 
 def load_cross_encoder(
-    source: Path | str,
-    seed: int = 0,
-    dropout: float | None = None,
-    revision: str | None = None,
-    new_head: bool = True,
+    source: Path | str, seed: int = 0, dropout: float | None = None, revision: str | None = None, new_head: bool = True
 ) -> CrossEncoder:
     """Load a cross-encoder from a checkpoint of the BERT family, in fp32.
 

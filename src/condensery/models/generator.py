@@ -15,24 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
-from transformers import (
-    CONFIG_MAPPING,
-    AutoConfig,
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    T5Config,
-    T5ForConditionalGeneration,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 from transformers.modeling_outputs import BaseModelOutput
 
 from condensery.errors import UserError
@@ -72,7 +58,7 @@ class Sampling:
     seed: int
 
 
-class OneDraw(LogitsProcessor):
+class OneDraw(transformers.LogitsProcessor):
     """Draws one token per row and excludes all others.
 
     A uniform number selects the token from the cumulative distribution over the tokens in order of token id.
@@ -119,19 +105,14 @@ class Generator:
         tokenizer: the tokenizer of the model.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: Any) -> None:
+    def __init__(self, model: transformers.PreTrainedModel, tokenizer: Any) -> None:
         self.model: Any = model
         self.tokenizer = tokenizer
 
     def encode(self, texts: Sequence[str], max_tokens: int) -> dict[str, Tensor]:
         """Return ``input_ids`` and ``attention_mask`` (b, t) of texts, truncated to ``max_tokens`` and right-padded."""
         encoded = self.tokenizer(
-            list(texts),
-            truncation=True,
-            max_length=max_tokens,
-            padding=True,
-            padding_side="right",
-            return_tensors="pt",
+            list(texts), truncation=True, max_length=max_tokens, padding=True, padding_side="right", return_tensors="pt"
         )
         return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
@@ -161,12 +142,12 @@ class Generator:
         written = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=True)
         return [written[begin : begin + number] for begin in range(0, len(written), number)]
 
-    def _generation(self, max_tokens: int) -> GenerationConfig:
+    def _generation(self, max_tokens: int) -> transformers.GenerationConfig:
         """Return a config with the model's special tokens, but without its other generation settings (beams, penalties)."""
         own = self.model.generation_config
         names = (*_TOKENS, "decoder_start_token_id", "bos_token_id", "forced_bos_token_id")
         kept = {name: getattr(own, name, None) for name in names}
-        return GenerationConfig(max_new_tokens=max_tokens, do_sample=False, num_beams=1, **kept)
+        return transformers.GenerationConfig(max_new_tokens=max_tokens, do_sample=False, num_beams=1, **kept)
 
 
 def draws(rows: Sequence[int], sampling: Sampling) -> np.ndarray:
@@ -175,22 +156,18 @@ def draws(rows: Sequence[int], sampling: Sampling) -> np.ndarray:
     return uniforms(sampling.seed, "query", index=named.reshape(-1, 1), second=np.arange(sampling.max_tokens)[None])
 
 
-def _processors(sampling: Sampling, drawn: Tensor) -> LogitsProcessorList:
-    processors = LogitsProcessorList()
+def _processors(sampling: Sampling, drawn: Tensor) -> transformers.LogitsProcessorList:
+    processors = transformers.LogitsProcessorList()
     if sampling.top_k:
-        processors.append(TopKLogitsWarper(sampling.top_k))
+        processors.append(transformers.TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1.0:
-        processors.append(TopPLogitsWarper(sampling.top_p))
+        processors.append(transformers.TopPLogitsWarper(sampling.top_p))
     processors.append(OneDraw(drawn))
     return processors
 
 
 def load_generator(
-    source: str | Path,
-    key: str,
-    revision: str | None = None,
-    precision: str = "fp32",
-    dropout: float | None = None,
+    source: str | Path, key: str, revision: str | None = None, precision: str = "fp32", dropout: float | None = None
 ) -> Generator:
     """Load a sequence-to-sequence model and its tokenizer from the hub or a folder, for inference.
 
@@ -207,10 +184,10 @@ def load_generator(
     """
     with _user_error(key, source, "cannot load", _ADVICE):
         about = check_config(config_content(source, revision), config_name(source), encoder=False)
-        if "model_type" in about and about["model_type"] not in CONFIG_MAPPING:
+        if "model_type" in about and about["model_type"] not in transformers.CONFIG_MAPPING:
             family = shown(about["model_type"])
             raise UserError(f"{config_name(source)}: model_type is {family}, which no model of the library is called")
-        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+        config = transformers.AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     if not config.is_encoder_decoder:
         raise UserError(
             f"{key}: {str(source)!r} is a {config.model_type} model, not one that reads a text and writes another;"
@@ -223,7 +200,7 @@ def load_generator(
         config.update(dict.fromkeys(names, dropout))
     with _user_error(key, source, "cannot load", _ADVICE):
         model: Any = load_weights(
-            AutoModelForSeq2SeqLM,
+            transformers.AutoModelForSeq2SeqLM,
             source,
             config,
             Allowed(),
@@ -233,7 +210,7 @@ def load_generator(
         ).eval()
     _check_tokens(model, source, key)
     with _user_error(key, source, "cannot read the tokenizer of", "save the model's own tokenizer beside it"):
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     check_tokenizer(tokenizer, f"{key}: {str(source)!r}")
     # for a folder without a tokenizer, transformers creates an empty one
     if number_of_words(tokenizer) < _FEWEST_WORDS or tokenizer.pad_token_id is None:
@@ -296,7 +273,7 @@ def small_generator(
     torch.manual_seed(seed)
     words = _writing_tokenizer(tokenizer)
     start: dict[str, Any] = {"decoder_start_token_id": words.pad_token_id}
-    config = T5Config(
+    config = transformers.T5Config(
         vocab_size=len(words),
         d_model=hidden,
         d_kv=hidden // heads,
@@ -308,17 +285,17 @@ def small_generator(
         eos_token_id=words.eos_token_id,
         **start,
     )
-    return Generator(T5ForConditionalGeneration(config), words)
+    return Generator(transformers.T5ForConditionalGeneration(config), words)
 
 
-def _writing_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+def _writing_tokenizer(folder: Path) -> transformers.PreTrainedTokenizerFast:
     """Return an encoder's tokenizer with the template ``text [SEP]``, without [CLS]."""
     own = load_tokenizer(folder)
     backend = Tokenizer.from_str(own.backend_tokenizer.to_str())
     end = (str(own.sep_token), own.sep_token_id)
     backend.post_processor = TemplateProcessing(single=f"$A {end[0]}", special_tokens=[end])
     names = {"pad_token": own.pad_token, "unk_token": own.unk_token, "eos_token": own.sep_token}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **names)
 
 
 def save_generator(generator: Generator, folder: Path) -> None:

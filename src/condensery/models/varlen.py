@@ -37,13 +37,7 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Segments, Segments, float], Tensor]
 
 
 def flash(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    asking: Segments,
-    seen: Segments,
-    p: float,
-    window: int | None = None,
+    query: Tensor, key: Tensor, value: Tensor, asking: Segments, seen: Segments, p: float, window: int | None = None
 ) -> Tensor:
     """Run FlashAttention. It supports bf16 and fp16 on GPUs of the Ampere generation or later.
 
@@ -95,13 +89,7 @@ def _scale(query: Tensor) -> float:
 
 
 def one_row_after_the_other(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    asking: Segments,
-    seen: Segments,
-    p: float,
-    window: int | None = None,
+    query: Tensor, key: Tensor, value: Tensor, asking: Segments, seen: Segments, p: float, window: int | None = None
 ) -> Tensor:
     """Compute the same attention by matrix products, row by row. It is slow and serves as the reference for kernels."""
     parts = []

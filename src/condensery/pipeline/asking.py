@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from condensery import __version__
 from condensery.errors import UserError
 from condensery.pipeline.artifact_store import State, Store
 from condensery.pipeline.graph import Graph
@@ -160,22 +161,24 @@ def ended_by_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def finish(graph: Graph, folder: Path) -> None:
-    """Record in a run's folder that the run is complete, for ``unchanged``."""
+def finish(graph: Graph, folder: Path, in_sweep: bool = False) -> None:
+    """Record in a run's folder that the run is complete, for ``unchanged``. A job of a sweep draws no figures of its own."""
     files = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != FINISHED)
     about = {"run": _identity(graph), "results": content_hash(folder / "results.json"), "files": files}
-    write_json(folder / FINISHED, about)
+    write_json(folder / FINISHED, {**about, "in_sweep": in_sweep})
 
 
-def unchanged(graph: Graph, states: Mapping[str, State], folder: Path) -> list[Row] | None:
-    """Return the rows of a finished run of the same config; None if anything is left to do.
+def unchanged(graph: Graph, states: Mapping[str, State], folder: Path, figures: bool = True) -> list[Row] | None:
+    """Return the rows of a finished run of the same config and version; None if anything is left to do.
 
     Nothing is left to do under three conditions: every artifact exists, and no stage is forced; all files of the run still
-    exist; the results have the same content.
+    exist, with the run's own figures if ``figures``; the results have the same content.
     """
 
     try:
         about = read_json(folder / FINISHED)
+        if figures and about["in_sweep"]:
+            return None
         there = all((folder / name).is_file() for name in about["files"])
         if not there or about["run"] != _identity(graph) or about["results"] != content_hash(folder / "results.json"):
             return None
@@ -189,5 +192,5 @@ def unchanged(graph: Graph, states: Mapping[str, State], folder: Path) -> list[R
 def _identity(graph: Graph) -> str:
     """Return a digest of everything that a run's folder depends on: its artifacts, and the settings of tables and logs."""
     root = graph.root.model_dump(mode="json", exclude=set(ASKING))
-    text = json.dumps([root, [[node.name, node.reference] for node in graph.nodes.values()]], sort_keys=True)
+    text = json.dumps([__version__, root, [[one.name, one.reference] for one in graph.nodes.values()]], sort_keys=True)
     return hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()

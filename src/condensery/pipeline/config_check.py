@@ -12,6 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from pydantic import BaseModel, ValidationError
 
 from condensery.errors import UserError, close_to
+from condensery.recipes import RECIPES
 
 Place = Sequence[str | int]
 Model = TypeVar("Model", bound=BaseModel)
@@ -51,7 +52,20 @@ def needs_value(key: str) -> UserError:
     group = key.partition(".")[0]
     chosen = HydraConfig.get().runtime.choices.get(group) if HydraConfig.initialized() else None
     hint = f" (conf/{group}/{chosen}.yaml says which)" if chosen else ""
-    return UserError(f"{key}: needs a value, for example {key}=...{hint}")
+    return UserError(f"{key}: needs a value, for example {key}=...{hint or base_of(key)}")
+
+
+def base_of(key: str) -> str:
+    """Return a hint where ``base=NAME`` of the command adds the stage of a key; its file is for other recipes, then."""
+    task = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    base = next((one.partition("=")[2] for one in task if one.lstrip("+").startswith("base=")), "")
+    file, stage = RECIPES / "base" / f"{base}.yaml", re.match(r"stages\.([\w-]+)\.", key)
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if not stage or f"\n  {stage[1]}:" not in text:
+        return ""
+    recipe = re.search(rf"experiment=\S+ base={base}\b", text)
+    what = f"is used as in {recipe[0]}" if recipe else "may be for other recipes"
+    return f"; base={base}, which adds this stage, {what} (conf/base/{base}.yaml)"
 
 
 def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:

@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NamedTuple
 
-from condensery.errors import DiskError, StageError, UserError, close_to, of_the_disk, of_the_gpu
+from condensery.errors import DiskError, StageError, UserError, close_to, number_of, of_the_disk, of_the_gpu
 from condensery.pipeline.artifact_store import State, Store
 from condensery.pipeline.config_check import follow
 from condensery.pipeline.graph import Graph, Node
@@ -76,7 +76,7 @@ def execute(graph: Graph, store: Store, states: Mapping[str, State], runtime: Ru
     """
     reused = [name for name, state in states.items() if state == "hit"]
     check_data(graph, store, reused, reused)
-    print(f"{len(graph.nodes)} stages, {len(reused)} of them reused from {store.folder}", flush=True)
+    print(f"{number_of(len(graph.nodes), 'stages')}, {len(reused)} of them reused from {store.folder}", flush=True)
     warn(graph, store, reused)
     run = _Run(graph, store, runtime, reused)
     if isinstance(runtime.launcher, RayLauncher):
@@ -220,7 +220,9 @@ class _Run:
         seconds = time.monotonic() - self.started[node.name]
         message = f"done in {clock(seconds)}" if result else "computed by another process"
         print(f"[{node.name}] {message}", flush=True)
-        warn(self.graph, self.store, [node.name])
+        metrics = Artifact(self.store.path(node)).manifest["metrics"]
+        if not result or "trained_on" not in metrics:  # training warns before its first step
+            warn(self.graph, self.store, [node.name])
         check_data(self.graph, self.store, [node.name], self.done)
 
     def in_this_process(self) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from condensery.errors import number_of
 from condensery.pipeline.graph import Graph
 from condensery.stages.corpus.config import CorpusConfig
 from condensery.system.downloads import as_bytes
@@ -24,7 +25,7 @@ def fetch_data(graph: Graph, dry_run: bool = False) -> None:
 
 def _print_files(name: str, files: Sequence[WantedFile]) -> None:
     missing = sum(file.size for file in files if not file.here)
-    print(f"{name}: {len(files)} files, {as_bytes(sum(file.size for file in files))}", end="")
+    print(f"{name}: {number_of(len(files), 'files')}, {as_bytes(sum(file.size for file in files))}", end="")
     print(f"; {as_bytes(missing)} to be fetched" if missing else "", flush=True)
     for file in files:
         size, digest = as_bytes(file.size) if file.size else "?", f"  {file.digest}" if file.digest else ""

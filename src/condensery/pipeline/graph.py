@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from condensery.errors import MissingDataError, UserError, close_to, listed, message_within
 from condensery.pipeline.config import RootConfig
-from condensery.pipeline.config_check import Place, checked, follow, needs_value
+from condensery.pipeline.config_check import Place, base_of, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
 from condensery.recipes import ADDED_FIRST, RUN_LENGTHS
 from condensery.stages.base import StageConfig, references
@@ -313,7 +313,7 @@ class _Builder:
             self.overrides.setdefault(name, {"stage": name})
         if name not in self.overrides:
             own = [n for n, settings in self.overrides.items() if "stage" in settings]
-            raise UserError(f"{key()}: no stage is named {name!r}{close_to(name, own)}")
+            raise UserError(f"{key()}: no stage is named {name!r}{base_of(key()) or close_to(name, own)}")
         product = self.stages[self._kind(name)].makes
         if product == wanted:
             return name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from condensery.errors import MissingDataError, StageError, UserError
+from condensery.errors import MissingDataError, StageError, UserError, number_of
 from condensery.pipeline import pushing
 from condensery.pipeline.artifact_store import Store
 from condensery.pipeline.dry_run.costs import Costs, announce, project
@@ -150,15 +150,26 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     folder = root.output_root / "runs" / f"{root.name}-{graph.id}"
     from condensery.pipeline import asking  # not at the head, because a dry run does not search
 
-    if root.ask is not None and not job and (known := asking.unchanged(graph, states, folder)) is not None:
-        print(f"{len(graph.nodes)} stages, all reused; {folder} is as this command would write it", flush=True)
+    own = job is None and root.ask is None  # the run's own figures and words are wanted
+    finished = (folder / asking.FINISHED).exists() and not root.push_to_hub
+    known = asking.unchanged(graph, states, folder, own) if finished else None
+    if known is None or job or own:
+        from condensery.pipeline.reports import report  # not at the head, because a search needs no table
+    if known is not None:
+        print(
+            number_of(len(graph.nodes), f"stages, all reused; {folder} is as this command would write it"), flush=True
+        )
         warn(graph, store)
-        asking.answer(graph, store, known, root.ask)
+        if job or own:
+            report.show_again(graph, store, known, in_words=job is None)
+            if own:
+                _say_how_to_go_on(graph)
+            print(f"\n{folder}", flush=True)
+        if root.ask is not None:
+            asking.answer(graph, store, known, root.ask)
         return Finished(folder, known)
     if root.ask is not None and not job:
         print("ask: this run is not there as a whole; what is missing is computed first", flush=True)
-    from condensery.pipeline.reports import report  # not at the head, because a search needs no table
-
     folder.mkdir(parents=True, exist_ok=True)
     (folder / asking.FINISHED).unlink(missing_ok=True)
     _write_recipe(config, graph, store, folder)
@@ -168,8 +179,8 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         runtime = replace(runtime, group=folder.name)
     failures, failed_stages = execute(graph, store, states, runtime)
     rows, faults = report.write(graph, store, folder, failed_stages, job.overrides if job else None)
-    if not job and not failures and not faults:
-        asking.finish(graph, folder)
+    if not failures and not faults:
+        asking.finish(graph, folder, in_sweep=job is not None)
     measured = [row for row in rows if not row.failed]
     answers = graph.answers is not None and store.sound(graph.nodes[graph.answers])  # even if other stages failed
     if measured or answers or not failures:

@@ -23,10 +23,7 @@ class NegativePool:
     """
 
     def __init__(
-        self,
-        sources: Sequence[Negatives],
-        query_rows: NDArray[np.int64],
-        depths: Sequence[int | None] | None = None,
+        self, sources: Sequence[Negatives], query_rows: NDArray[np.int64], depths: Sequence[int | None] | None = None
     ) -> None:
         self.sources = sources
         self.places = [places_of(source.query_rows, query_rows) for source in sources]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.errors import number_of
 from condensery.retrieval.indexes.own_passages import own_passages
 from condensery.text.collection import Collection
 from condensery.text.ids import IdIndex
@@ -64,11 +65,7 @@ class NoNegatives:
         same = SameTexts.of(IdIndex(index.hashes, asked[index.rows]))
         places, own = texts.with_texts(hashes)
         itself = own_passages(collection, asked)
-        found = [
-            (queries, relevant),
-            (asked[places], own),
-            (asked[itself >= 0], itself[itself >= 0]),
-        ]
+        found = [(queries, relevant), (asked[places], own), (asked[itself >= 0], itself[itself >= 0])]
         pairs = [packed(same.first(query), texts.same.first(passage)) for query, passage in found]
         return cls(same, texts.same, np.unique(np.concatenate(pairs)))
 
@@ -105,10 +102,8 @@ def left_out_by_text(number: int, label: str) -> dict[str, int]:
     """Print how many passages are excluded for their text alone, and return the count for a manifest; {} for 0."""
     if not number:
         return {}
-    print(
-        f"[{label}] {number:,} passages have the text of a query or of a passage relevant to it: they are no negatives of it",
-        flush=True,
-    )
+    message = f"{number_of(number, 'passages have')} the text of a query or of a passage relevant to it"
+    print(f"[{label}] {message}: no negatives of it", flush=True)
     return {"left_out_by_text": number}
 
 

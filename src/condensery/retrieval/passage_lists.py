@@ -67,10 +67,7 @@ class PassageLists:
             part = slice(first, first + size)
             scores = None if self.scores is None else np.asarray(self.scores[part])
             yield replace(
-                self,
-                query_rows=self.query_rows[part],
-                passage_rows=np.asarray(self.passage_rows[part]),
-                scores=scores,
+                self, query_rows=self.query_rows[part], passage_rows=np.asarray(self.passage_rows[part]), scores=scores
             )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.errors import UserError, shown
+from condensery.errors import UserError, number_of, shown
 from condensery.retrieval.lookup import OTHER
 from condensery.retrieval.no_negatives import ROW, packed
 from condensery.system.files import atomic
@@ -71,7 +71,8 @@ class Relabelled:
                 for key, pairs in (("positive_ids", self.yes), ("negative_ids", self.no)):
                     line[key] = list(collection.passages.ids_at(pairs[pairs >> 32 == query] & ROW))
                 stream.write(json.dumps(line, ensure_ascii=False) + "\n")
-        print(f"[{label}] {len(self.yes):,} passages were relabelled as relevant, {len(self.no):,} as not", flush=True)
+        message = f"{number_of(len(self.yes), 'passages were')} relabelled as relevant, {len(self.no):,} as not"
+        print(f"[{label}] {message}", flush=True)
         return {"relabelled_relevant": len(self.yes), "relabelled_not_relevant": len(self.no)}
 
 

@@ -11,6 +11,7 @@ from condensery.errors import UserError
 from condensery.evaluation.names import HIT, split_metric
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.checkpoints.metadata import made_for_search
+from condensery.models.checkpoints.whole import check_whole
 from condensery.stages.base import StageConfig
 from condensery.system.files import expanded
 from condensery.text.hashes import content_hashes
@@ -110,6 +111,7 @@ def check_checkpoint(name: str | None, key: str) -> None:
         raise UserError(f"{key}: {name}: holds no config.json, so it is no checkpoint as transformers saves it")
     if not any(path.suffix in (".safetensors", ".bin") for path in expanded(name).iterdir()):
         raise UserError(f"{key}: {name}: holds no weights (model.safetensors or pytorch_model.bin): no checkpoint")
+    check_whole(path for path in expanded(name).iterdir() if path.is_file())
 
 
 def model_folder(name: str | None) -> Path | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.errors import UserError
+from condensery.errors import UserError, number_of
 from condensery.evaluation.names import HIT, split_metric
 from condensery.randomness import nested_subset
 from condensery.retrieval.negatives import open_negatives
@@ -35,15 +35,12 @@ def judged(config: Any, corpus: Artifact) -> Fault:
     relevant = np.unique(qrels.query_rows[qrels.grades >= qrels.relevant_from])
     lacking = np.setdiff1d(qrels.query_set, relevant)
     if len(lacking) and (not len(relevant) or hasattr(config, "train_queries")):
-        first = collection.queries.ids_at(lacking[:1])[0]
-        return (
-            "split",
-            f"{config.split}: {len(lacking):,} of its queries have no relevant passage, the first is {first!r}",
-        )
+        first, number = collection.queries.ids_at(lacking[:1])[0], number_of(len(lacking), "of its queries have")
+        return "split", f"{config.split}: {number} no relevant passage, the first is {first!r}"
     wanted = getattr(config, "train_queries", None)
     if wanted is not None and wanted > len(relevant):
-        message = f"{wanted:,}, but the split {config.split} has {len(relevant):,} judged queries; null takes all"
-        return "train_queries", message
+        there = number_of(len(relevant), "judged queries")
+        return "train_queries", f"{wanted:,}, but the split {config.split} has {there}; null takes all"
     return None
 
 

@@ -78,13 +78,7 @@ _STAGES: dict[str, Stage] = {}
 
 
 def stage(
-    kind: str,
-    function: str = "",
-    *,
-    version: int,
-    makes: str,
-    adapts: str | None = None,
-    together: bool | str = False,
+    kind: str, function: str = "", *, version: int, makes: str, adapts: str | None = None, together: bool | str = False
 ) -> Callable[[Decorated], Decorated]:
     """Register the stage ``kind``: decorate its config class, or the function itself.
 

@@ -119,10 +119,8 @@ def run_training(
     with wandb_logger(tracked, context.folder, first) as loggers:
         values = train(loggers=[*loggers, *others])
     if module.global_step < settings.steps:
-        print(
-            f"[{context.stage_name}] a callback ended it at step {module.global_step:,} of {settings.steps:,}",
-            flush=True,
-        )
+        message = f"a callback ended it at step {module.global_step:,} of {settings.steps:,}"
+        print(f"[{context.stage_name}] {message}", flush=True)
     used = "; ".join([used, *module.process_changes])
     return {"steps": module.global_step, "trained_on": used, **({"warnings": warnings} if warnings else {}), **values}
 

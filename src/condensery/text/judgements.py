@@ -33,12 +33,7 @@ class Judgements:
         self.places.add(where)
 
     def resolve(
-        self,
-        queries: IdIndex,
-        passages: IdIndex,
-        dropped: set[int],
-        like_query: Hint,
-        like_passage: Hint,
+        self, queries: IdIndex, passages: IdIndex, dropped: set[int], like_query: Hint, like_passage: Hint
     ) -> tuple[Rows, int]:
         """Convert the judgements to rows of the collection.
 

@@ -9,19 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from condensery.errors import close_to, shown
-from condensery.text.words import (
-    BURMESE,
-    HAN,
-    HANGUL,
-    KANA,
-    KHMER,
-    LAO,
-    THAI,
-    UNSPACED,
-    is_one_character,
-    runs_of,
-    terms,
-)
+from condensery.text import words
 
 AUTO, ANY, WORDS = "auto", "any", "words"  # guessed; no particular language; words only, without character bigrams
 SAMPLE, CHARACTERS = 1_000, 2_000  # number of passages that a guess reads, and of characters from the start of each
@@ -43,7 +31,7 @@ class Language:
         says: description of the effect on terms, for the user.
     """
 
-    paired: str = UNSPACED
+    paired: str = words.UNSPACED
     before: Sequence[tuple[str, str]] = ()
     letters: Mapping[int, str | None] = field(default_factory=dict)
     says: str = "pairs of characters are its terms"
@@ -52,12 +40,12 @@ class Language:
         """Return the terms of a text in order."""
         for one, other in self.before:
             text = text.replace(one, other)
-        found = terms(text, self.paired)
+        found = words.terms(text, self.paired)
         return [term.translate(self.letters) for term in found] if self.letters and not text.isascii() else found
 
     def is_half_a_pair(self, term: str) -> bool:
         """Return whether a term is a single character of a script that forms bigrams."""
-        return bool(self.paired) and runs_of(self.paired).match(term) is not None and is_one_character(term)
+        return bool(self.paired) and words.runs_of(self.paired).match(term) is not None and words.is_one_character(term)
 
 
 def _nothing(*codes: int) -> dict[int, str | None]:
@@ -90,7 +78,7 @@ LANGUAGES = {
     ANY: _PAIRED,
     WORDS: Language(paired=""),
     **dict.fromkeys(("chinese", "japanese", "thai", "lao", "khmer", "burmese"), _PAIRED),
-    "korean": Language(paired=UNSPACED + HANGUL),
+    "korean": Language(paired=words.UNSPACED + words.HANGUL),
     **dict.fromkeys(("turkish", "azerbaijani"), _TURKISH),
     "arabic": _ARABIC,
     **dict.fromkeys(("persian", "urdu"), _PERSIAN),
@@ -98,13 +86,13 @@ LANGUAGES = {
 }
 
 _SCRIPTS = {  # language -> its letters; on equal counts the first language wins
-    "chinese": HAN,
-    "japanese": KANA,
-    "korean": HANGUL,
-    "thai": THAI,
-    "lao": LAO,
-    "khmer": KHMER,
-    "burmese": BURMESE,
+    "chinese": words.HAN,
+    "japanese": words.KANA,
+    "korean": words.HANGUL,
+    "thai": words.THAI,
+    "lao": words.LAO,
+    "khmer": words.KHMER,
+    "burmese": words.BURMESE,
     "arabic": _ARABIC_LETTERS,
     "hebrew": _HEBREW_LETTERS,
 }
@@ -135,7 +123,7 @@ def guess(texts: Sequence[str]) -> str:
     step = max(1, len(texts) // SAMPLE)
     sample = (texts[at][:CHARACTERS] for at in range(0, len(texts), step))
     letters = "".join("".join(filter(str.isalpha, text)) for text in sample)
-    counts = {name: sum(map(len, runs_of(own).findall(letters))) for name, own in _SCRIPTS.items()}
+    counts = {name: sum(map(len, words.runs_of(own).findall(letters))) for name, own in _SCRIPTS.items()}
     if counts["japanese"] >= SHARE * (counts["chinese"] + counts["japanese"]):  # Chinese has no kana
         counts["japanese"] += counts.pop("chinese")
     best = max(counts, key=lambda name: counts[name])

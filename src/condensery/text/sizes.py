@@ -27,7 +27,7 @@ class CollectionSizes:
         passages, documents: the number of passages and of documents. Without separate documents, each passage counts as
             a document.
         passage_tokens, document_tokens: the estimated mean number of tokens per passage and per document.
-        queries: the number of judged queries of each split.
+        queries, pairs: the number of judged queries of each split, and of the passages judged for them, once for each query.
         unjudged: the number of queries without judgements in any split.
         reading: the estimated time to read the collection, in CPU-seconds.
         published: whether all sizes are the published ones instead of estimates from the files.
@@ -38,6 +38,7 @@ class CollectionSizes:
     documents: float | None = None
     document_tokens: float | None = None
     queries: Mapping[str, float] = field(default_factory=dict)
+    pairs: Mapping[str, float] = field(default_factory=dict)
     unjudged: float | None = None
     reading: float | None = None
     published: bool = False
@@ -87,7 +88,7 @@ def counted(files: Iterable[InputFile]) -> CollectionSizes:
     """Estimate the sizes of a collection from the first lines of its files. Missing files are not counted."""
     none: tuple[float | None, float | None] = (None, None)
     passages = documents = none
-    queries: dict[str, float] = {}
+    queries, pairs = dict[str, float](), dict[str, float]()
     size = texts = 0.0
     for file in files:
         items, tokens, bytes_read = _lines(file)
@@ -100,9 +101,11 @@ def counted(files: Iterable[InputFile]) -> CollectionSizes:
         elif items and ".json" not in file.path.suffixes and file.role.startswith(JUDGED):  # an array has no lines
             split = file.role.rpartition(" ")[2]
             queries[split] = min(items, queries.get(split, items))
+            if file.role.startswith("qrels") and tokens:  # a line is a pair
+                pairs[split] = bytes_read / CHARACTERS / tokens
     if passages == none and texts:  # the texts will be cut into passages, and are the documents
         passages, documents = (texts / CHARACTERS / PARAGRAPH, PARAGRAPH), none
-    return CollectionSizes(*passages, *documents, queries, reading=READ * size if size else None)
+    return CollectionSizes(*passages, *documents, queries, pairs, reading=READ * size if size else None)
 
 
 def _lines(file: InputFile) -> tuple[float | None, float | None, float]:

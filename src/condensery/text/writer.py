@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.errors import UserError, shown
+from condensery.errors import UserError, number_of, shown
 from condensery.randomness import hash64
 from condensery.system.files import write_json
 from condensery.text.collection import DESCRIPTION, SPLITS
@@ -276,7 +276,7 @@ class CollectionWriter:
         for split, rows in qrels.items():
             shared = len(np.intersect1d(seen, rows[:, 0]))
             if shared:
-                self.warnings.append(f"{shared:,} queries of the split {split} are also in an earlier split")
+                self.warnings.append(number_of(shared, f"queries of the split {split} are also in an earlier split"))
             seen = np.union1d(seen, rows[:, 0])
         return qrels
 

@@ -7,7 +7,7 @@ import faiss
 import numpy as np
 
 from condensery.baselines.tas_b.config import ClusterQueriesConfig
-from condensery.errors import UserError
+from condensery.errors import UserError, number_of
 from condensery.randomness import hash64
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.opening import open_index
@@ -51,7 +51,10 @@ def cluster_queries(config: ClusterQueriesConfig, context: Context) -> dict[str,
     np.save(context.folder / QUERIES, rows)
     np.save(context.folder / CLUSTERS, clusters)
     found = {"queries": len(rows), "clusters": int((sizes > 0).sum()), "largest": int(sizes.max())}
-    print(f"[{context.stage_name}] {found['queries']:,} queries in {found['clusters']:,} clusters", flush=True)
+    print(
+        f"[{context.stage_name}] {number_of(found['queries'], 'queries')} in {number_of(found['clusters'], 'clusters')}",
+        flush=True,
+    )
     return {**found, "smallest": int(sizes[sizes > 0].min())}
 
 

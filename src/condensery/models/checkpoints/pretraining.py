@@ -11,7 +11,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from condensery.errors import UserError
+from condensery.errors import UserError, number_of
 from condensery.models.checkpoints.backbone import load_masked_language_model
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.metadata import ABOUT, read_about
@@ -157,9 +157,9 @@ def _load_layers(
         held = [(one, read_tensors(one, _C_HEAD)) for one in there]
         file, weights = next(((one, stored) for one, stored in held if stored), (file, {}))
         if not weights:
-            print(f"{source}: new, with random weights: a {what} of {len(new)} layers", flush=True)
+            print(f"{source}: new, with random weights: a {what} of {number_of(len(new), 'layers')}", flush=True)
             return False
-        print(f"{source}: goes on with the {what} of {_depth(weights)} layers in {file.name}", flush=True)
+        print(f"{source}: goes on with the {what} of {number_of(_depth(weights), 'layers')} in {file.name}", flush=True)
         shape = needed
     else:
         weights = read_tensors(file)
@@ -168,7 +168,11 @@ def _load_layers(
             raise RuntimeError
         new.load_state_dict(weights)
     except RuntimeError:
-        where = f"in the stage that made it ({shape})" if shape != needed else f"there ({_depth(weights)} layers)"
+        where = (
+            f"in the stage that made it ({shape})"
+            if shape != needed
+            else f"there ({number_of(_depth(weights), 'layers')})"
+        )
         raise UserError(f"{file}: a {what} of another shape; {advice} as {where}") from None
     return True
 

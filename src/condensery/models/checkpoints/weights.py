@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from condensery.errors import UserError
+from condensery.errors import UserError, number_of
 from condensery.system.files import check_file
 
 NAMED = 3  # largest number of tensors of each kind that a message names
@@ -140,7 +140,7 @@ def load_weights(
         raise UserError(f"{source}: its tensors are not those that its config.json describes: {message}")
     model.new_parts = tuple(new)
     if new and not allowed.silent:
-        parts = ", ".join(f"{what} ({number} tensors)" for what, number in new.items())
+        parts = ", ".join(f"{what} ({number_of(number, 'tensors')})" for what, number in new.items())
         print(f"{source}: new, with random weights: {parts}", flush=True)
     return model
 

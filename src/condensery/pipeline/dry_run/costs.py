@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from condensery.errors import number_of
 from condensery.pipeline.artifact_store import State, Store
 from condensery.pipeline.gpu_speeds import seconds_on_gpu
 from condensery.pipeline.graph import Graph, Node
@@ -76,7 +77,8 @@ def announce(graph: Graph, store: Store, states: Mapping[str, State]) -> None:
     here = _here(graph)
     seconds = [here.seconds(one.work) for one in left.values()]
     about = f"{'at least' if None in seconds else 'about'} {duration(sum(one or 0.0 for one in seconds))}"
-    print(f"{len(left)} stages are to be made, in {about} on {_named(here)} (dry_run=true shows each)", flush=True)
+    what = f"{number_of(len(left), 'stages are')} to be made, in {about} on {_named(here)}"
+    print(f"{what} (dry_run=true shows each)", flush=True)
 
 
 def project_sweep(jobs: Sequence[Costs]) -> None:
@@ -84,7 +86,9 @@ def project_sweep(jobs: Sequence[Costs]) -> None:
     together = {artifact: numbers for job in jobs for artifact, numbers in job.items()}
     if not together:
         return
-    table = Table(*_columns(together), title=f"{len(jobs)} jobs, what they share made once", title_justify="left")
+    table = Table(
+        *_columns(together), title=f"{number_of(len(jobs), 'jobs')}, what they share made once", title_justify="left"
+    )
     table.add_row(*_sums(together))
     _console().print("", table)
 

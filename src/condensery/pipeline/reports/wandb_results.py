@@ -16,12 +16,7 @@ NUMBERS: list[str | int] = ["system", "collection", "split", "seed", "metric", "
 
 
 def log_results(
-    settings: Wandb,
-    root: Path,
-    folder: Path,
-    tables: Sequence[Table],
-    figures: Sequence[Figure],
-    rows: Sequence[Row],
+    settings: Wandb, root: Path, folder: Path, tables: Sequence[Table], figures: Sequence[Figure], rows: Sequence[Row]
 ) -> None:
     """Log the results of a run or a sweep, which are in ``folder``, to W&B.
 

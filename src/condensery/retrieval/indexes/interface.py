@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.errors import number_of
 from condensery.retrieval.ranking import Ranking
 from condensery.system.progress import ProgressTask
 
@@ -58,7 +59,7 @@ def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
     print(f"[{label}] approximate search found {100 * recall:.1f} % of what exact search finds{of_top}", flush=True)
     if short:
         why = "fewer passages than it was asked for; raise nprobe (of an IVF), or ef_search (of an HNSW)"
-        print(f"[{label}] for {short:,} queries approximate search found {why}", flush=True)
+        print(f"[{label}] for {number_of(short, 'queries')} approximate search found {why}", flush=True)
     return {"recall_of_exact": recall, **({} if top is None else {f"recall_of_exact@{TOP}": top})}
 
 
@@ -76,5 +77,5 @@ def unmatched_queries(retriever: CollectionRetriever, query_rows: NDArray[np.int
     number = without_terms(retriever, query_rows)
     if 2 * number <= len(query_rows):
         return {}
-    message = f"{number:,} of {len(query_rows):,} queries {UNMATCHED}, so BM25 finds nothing for them"
+    message = f"{number_of(number, f'of {len(query_rows):,} queries {UNMATCHED}')}, so BM25 finds nothing for them"
     return {"warnings": [f"{message}; are they of one language and writing? (stage.bm25.language says what a term is)"]}

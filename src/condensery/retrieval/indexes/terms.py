@@ -49,10 +49,8 @@ def chosen_language(language: str, texts: Sequence[str], say: tuple[str, str] | 
     name = guess(texts)
     if say and name != ANY:
         who, key = say
-        print(
-            f"{who} by their letters the passages are {name.capitalize()}: {LANGUAGES[name].says}; {key} sets another",
-            flush=True,
-        )
+        found = f"by their letters the passages are {name.capitalize()}: {LANGUAGES[name].says}"
+        print(f"{who} {found}; {key} sets another", flush=True)
     return name
 
 

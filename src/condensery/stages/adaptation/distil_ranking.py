@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condensery.errors import UserError
+from condensery.errors import UserError, number_of
 from condensery.evaluation.significance import FEW
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.retrievers import load_retriever, save_retriever
@@ -29,9 +29,7 @@ from condensery.training.data.ranking_batches import RankingBatches
 from condensery.training.held_out import chosen_queries, held_out_queries
 from condensery.training.modules.query_tower import QueryTowerModule
 
-TOO_FEW = (
-    "queries (of dev, or sentences of held-out passages) could measure a gain; train_unmeasured=true trains in any case"
-)
+TOO_FEW = "(of dev, or sentences of held-out passages) could measure a gain; train_unmeasured=true trains in any case"
 SHARD = 200  # queries per shard of cross-encoder scores; a restart keeps complete shards
 
 
@@ -47,11 +45,12 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
     index, encoder = vectors_of(context, "student", config.student)
     saved = load_retriever(encoder)
     texts, dev = Passages(context.artifact("queries").input("passages").path), "dev" in collection.splits
-    measured = len(held_out_queries(queries, texts, np.random.default_rng())) + (
-        len(collection.questions("dev")) if dev else 0
-    )
+    measured = len(collection.questions("dev")) if dev else 0
+    measured += len(held_out_queries(queries, texts, np.random.default_rng()))
     if measured < FEW and not config.train_unmeasured:
-        print(f"[{context.stage_name}] not trained, because only {measured} {TOO_FEW}", flush=True)
+        print(
+            f"[{context.stage_name}] not trained, because only {number_of(measured, 'queries')} {TOO_FEW}", flush=True
+        )
         save_retriever(saved, context.folder, encoder)
         return {"queries": 0}
     rows = chosen_queries(queries, config.number, config.seed)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
+from condensery.models.checkpoints.whole import check_whole
 from condensery.ranges import Count
 from condensery.stages.base import FromRecipe, Input, Operational, StageConfig
 from condensery.stages.checks import check_folder, model_folder
@@ -37,8 +38,10 @@ class CorpusConfig(StageConfig):
         """Return the counted numbers of passages, separate documents and judged queries."""
         tokens = metrics["passage_characters"] / CHARACTERS / max(1, metrics["passages"])
         queries = {split: one["queries"] for split, one in metrics["splits"].items()}
+        pairs = {split: one["judgements"] for split, one in metrics["splits"].items()}
         unjudged = metrics["queries"] - sum(queries.values())
-        counted = CollectionSizes(metrics["passages"], tokens, metrics["documents"] or None, None, queries, unjudged)
+        texts = metrics["passages"], tokens, metrics["documents"] or None, None
+        counted = CollectionSizes(*texts, queries, pairs, unjudged)
         return Sizes(over(expected.collection, counted))
 
     def _sizes(self) -> CollectionSizes:
@@ -57,7 +60,9 @@ class CorpusConfig(StageConfig):
         if isinstance(aside, int):
             unjudged = min(float(aside), train / 2)
             train -= unjudged
-        return replace(sizes, queries={**judged, "train": train}, unjudged=unjudged)
+        left = {**dict.fromkeys(sizes.pairs, 1.0), "train": train / sizes.queries["train"]}
+        pairs = {split: number * left[split] for split, number in sizes.pairs.items()}
+        return replace(sizes, queries={**judged, "train": train}, pairs=pairs, unjudged=unjudged)
 
 
 @stage("passages", "passages:passages", version=1, makes="passages")
@@ -140,7 +145,9 @@ class TokenizerConfig(StageConfig):
         folder = model_folder(self.name)
         if folder is None:
             return []
-        return content_hashes(sorted(path for path in folder.iterdir() if path.suffix in {".json", ".txt", ".model"}))
+        files = sorted(path for path in folder.iterdir() if path.suffix in {".json", ".txt", ".model"})
+        check_whole(path for path in files if "tokenizer" in path.name)
+        return content_hashes(files)
 
 
 @stage("tokens", "tokens:tokens", version=1, makes="tokens")

@@ -196,11 +196,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
 
 
 @stage(
-    "train_cross_encoder",
-    "train_cross_encoder:train_cross_encoder",
-    version=2,
-    makes="cross_encoder",
-    together=True,
+    "train_cross_encoder", "train_cross_encoder:train_cross_encoder", version=2, makes="cross_encoder", together=True
 )
 class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train a cross-encoder, which reads a query and a passage together and gives the pair one score.
@@ -262,12 +258,13 @@ def training_work(
         texts: queries made from the text per step, each with its own passage where passages are encoded.
     """
     queries, text, step = sizes.collection.queries.get(config.split), sizes.collection.passage_tokens, None
+    items = sizes.collection.pairs.get(config.split, queries) if config.positives == "each" else queries
     if config.train_queries is not None:
-        queries = float(config.train_queries)
+        items = config.train_queries * (items / queries if items and queries else 1.0)
     if sizes.encoder is not None and text is not None:
         question = min(QUESTION, config.query_length or QUESTION)
         each = min(text + 2, longest) if contrast else min(text + 1 + question, longest)
         rows = config.batch_size * (passages + contrast) + texts * (1 + min(passages, 1))
         length = (passages * each + contrast * question) / (passages + contrast)
         step = Step(sizes.encoder, rows, length, config.budget, contrast=contrast, precision=config.precision)
-    return config.training(sizes, step, queries)
+    return config.training(sizes, step, items)

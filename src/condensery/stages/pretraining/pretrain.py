@@ -17,18 +17,7 @@ from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder
 from condensery.stages.base import Artifact, Context
 from condensery.stages.card import card_of, name_of_data
 from condensery.stages.checks import check_no_retriever
-from condensery.stages.pretraining.config import (
-    AnyConfig,
-    AutoEncoderConfig,
-    CondenserConfig,
-    PretrainCoCondenserConfig,
-    PretrainCondenserConfig,
-    PretrainContrastiveConfig,
-    PretrainCotmaeConfig,
-    PretrainIctConfig,
-    PretrainMlmConfig,
-    PretrainRetromaeConfig,
-)
+from condensery.stages.pretraining import config as configs
 from condensery.stages.training import (
     folder_of_start,
     initial_towers,
@@ -44,37 +33,31 @@ from condensery.training.data.passage_queries import PassageQueryDataModule
 from condensery.training.data.sources import PassagesAndQueries
 from condensery.training.data.span_batches import ContextMasking, SpanBatches
 from condensery.training.data.spans import SpanPairDataModule
+from condensery.training.modules import pretraining as modules
 from condensery.training.modules.contrastive import ContrastiveModule
 from condensery.training.modules.encoders import EncoderModule
-from condensery.training.modules.pretraining import (
-    CoCondenserModule,
-    CondenserModule,
-    InverseClozeModule,
-    MaskedAutoEncoderModule,
-    QueryAsContextModule,
-)
 
 
-def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
+def pretrain_mlm(config: configs.PretrainMlmConfig, context: Context) -> dict[str, Any]:
     """Pre-train by plain masked language modelling: the baseline."""
-    return _pretrain_condenser(config, context, span_data(config, context), CondenserModule)
+    return _pretrain_condenser(config, context, span_data(config, context), modules.CondenserModule)
 
 
-def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dict[str, Any]:
+def pretrain_condenser(config: configs.PretrainCondenserConfig, context: Context) -> dict[str, Any]:
     """Pre-train a Condenser (Gao and Callan 2021a, §3).
 
     With the weights of another stage and a low learning rate it is continued training (§5.4 of the paper's early version).
     """
-    return _pretrain_condenser(config, context, span_data(config, context), CondenserModule)
+    return _pretrain_condenser(config, context, span_data(config, context), modules.CondenserModule)
 
 
-def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) -> dict[str, Any]:
+def pretrain_cocondenser(config: configs.PretrainCoCondenserConfig, context: Context) -> dict[str, Any]:
     """Pre-train a coCondenser (Gao and Callan 2021b, §3): Condenser with a contrastive loss on pairs.
 
     With ``queries`` it is query-as-context pre-training (Wu et al. 2023, §3.1).
     """
     kind = partial(
-        QueryAsContextModule if config.queries else CoCondenserModule,
+        modules.QueryAsContextModule if config.queries else modules.CoCondenserModule,
         temperature=config.temperature,
         contrast_weight=config.contrast_weight,
     )
@@ -82,7 +65,10 @@ def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) ->
 
 
 def _pretrain_condenser(
-    config: CondenserConfig, context: Context, data: TokenDataModule, kind: Callable[..., CondenserModule]
+    config: configs.CondenserConfig,
+    context: Context,
+    data: TokenDataModule,
+    kind: Callable[..., modules.CondenserModule],
 ) -> dict[str, Any]:
     model, head_steps = condenser(config, context, data.vocabulary), getattr(config, "head_steps", 0)
     module = kind(model, mlm_weight=config.mlm_weight, head_steps=head_steps, **config.optimiser())
@@ -91,14 +77,14 @@ def _pretrain_condenser(
     return fit_and_save(module, data, config, context)
 
 
-def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str, Any]:
+def pretrain_cotmae(config: configs.PretrainCotmaeConfig, context: Context) -> dict[str, Any]:
     """Pre-train by CoT-MAE (Wu et al. 2023, §2.4): a decoder fills in one text of a pair, given the other text's vector."""
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
     data = _pairs(config, context, ContextMasking("partner", config.both_directions, rate))
     return _pretrain_autoencoder(config, context, data)
 
 
-def pretrain_retromae(config: PretrainRetromaeConfig, context: Context) -> dict[str, Any]:
+def pretrain_retromae(config: configs.PretrainRetromaeConfig, context: Context) -> dict[str, Any]:
     """Pre-train by RetroMAE (Xiao et al. 2022): a decoder reconstructs a text, given the text's own vector."""
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
     return _pretrain_autoencoder(
@@ -107,24 +93,24 @@ def pretrain_retromae(config: PretrainRetromaeConfig, context: Context) -> dict[
 
 
 def _pretrain_autoencoder(
-    config: PretrainCotmaeConfig | PretrainRetromaeConfig, context: Context, data: TokenDataModule
+    config: configs.PretrainCotmaeConfig | configs.PretrainRetromaeConfig, context: Context, data: TokenDataModule
 ) -> dict[str, Any]:
     shape = DecoderShape(config.decoder, config.decoder_layers, config.decoder_mask_rate)
     model = autoencoder(config, shape, context, data.vocabulary)
-    module = MaskedAutoEncoderModule(model, mlm_weight=config.mlm_weight, **config.optimiser())
+    module = modules.MaskedAutoEncoderModule(model, mlm_weight=config.mlm_weight, **config.optimiser())
     return fit_and_save(module, data, config, context)
 
 
-def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
+def pretrain_ict(config: configs.PretrainIctConfig, context: Context) -> dict[str, Any]:
     """Pre-train by the inverse cloze task (Lee et al. 2019; Gao and Callan 2021a, §4.4): a sentence retrieves its passage."""
     own: dict[str, Any] = {"query_length": config.query_length, "keep_sentence": config.keep_sentence}
     data = span_data(config, context, pairs="sentence", **own)
     towers = initial_towers(config, context, data.vocabulary, separate=False)
-    module = InverseClozeModule(towers, temperature=config.temperature, **config.optimiser())
+    module = modules.InverseClozeModule(towers, temperature=config.temperature, **config.optimiser())
     return fit_and_save(module, data, config, context)
 
 
-def pretrain_contrastive(config: PretrainContrastiveConfig, context: Context) -> dict[str, Any]:
+def pretrain_contrastive(config: configs.PretrainContrastiveConfig, context: Context) -> dict[str, Any]:
     """Pre-train with a contrastive loss on pairs, computed on the vectors that the checkpoint uses for retrieval.
 
     These vectors have the checkpoint's pooling, normalisation and prefixes. The saved retriever keeps the checkpoint's input
@@ -140,7 +126,7 @@ def pretrain_contrastive(config: PretrainContrastiveConfig, context: Context) ->
     return {**values, **({"temperature": module.reached} if config.learn_temperature else {})}
 
 
-def _shared(config: AnyConfig, context: Context) -> dict[str, Any]:
+def _shared(config: configs.AnyConfig, context: Context) -> dict[str, Any]:
     """Return the arguments that all data modules of this file share."""
     named = ("length", "batch_size", "seed", "mask_rate", "whole_word")
     settings = {name: getattr(config, name) for name in named if hasattr(config, name)}
@@ -148,7 +134,7 @@ def _shared(config: AnyConfig, context: Context) -> dict[str, Any]:
 
 
 def span_data(
-    config: AnyConfig, context: Context, kind: type[SpanPairDataModule] = SpanPairDataModule, **own: Any
+    config: configs.AnyConfig, context: Context, kind: type[SpanPairDataModule] = SpanPairDataModule, **own: Any
 ) -> SpanPairDataModule:
     """Return the data module of spans of the documents, by default single spans. ``kind`` is its class."""
     cut = {"spans": config.spans, "short_probability": config.short_probability, "min_length": config.min_length}
@@ -157,7 +143,7 @@ def span_data(
 
 
 def _pairs(
-    config: PretrainCoCondenserConfig | PretrainCotmaeConfig | PretrainContrastiveConfig,
+    config: configs.PretrainCoCondenserConfig | configs.PretrainCotmaeConfig | configs.PretrainContrastiveConfig,
     context: Context,
     decoder: ContextMasking | None = None,
     **own: Any,
@@ -194,7 +180,7 @@ def _check_tokenizers(queries: Artifact, context: Context) -> None:
 def fit_and_save(
     module: EncoderModule,
     data: TokenDataModule,
-    config: AnyConfig,
+    config: configs.AnyConfig,
     context: Context,
     saved: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
@@ -220,7 +206,7 @@ def fit_and_save(
     return {"items": source.items, "left_out": source.left_out, **values}
 
 
-def condenser(config: CondenserConfig, context: Context, vocabulary: Vocabulary) -> Condenser:
+def condenser(config: configs.CondenserConfig, context: Context, vocabulary: Vocabulary) -> Condenser:
     """Return the Condenser before the first step: from scratch, from a checkpoint, or from another stage's artifact."""
     torch.manual_seed(config.seed)  # for weights that a checkpoint lacks, such as a new Condenser head
     # the baseline has no head, and so no keys for it
@@ -233,7 +219,7 @@ def condenser(config: CondenserConfig, context: Context, vocabulary: Vocabulary)
 
 
 def autoencoder(
-    config: AutoEncoderConfig, shape: DecoderShape, context: Context, vocabulary: Vocabulary
+    config: configs.AutoEncoderConfig, shape: DecoderShape, context: Context, vocabulary: Vocabulary
 ) -> MaskedAutoEncoder:
     """Return the auto-encoder before the first step: from scratch, from a checkpoint, or from another stage's artifact."""
     torch.manual_seed(config.seed)  # for the weights of a new decoder
@@ -244,7 +230,7 @@ def autoencoder(
     return MaskedAutoEncoder(language_model, shape, config.decoder_init)
 
 
-def _start(config: AnyConfig, context: Context) -> tuple[Path | str, str | None] | None:
+def _start(config: configs.AnyConfig, context: Context) -> tuple[Path | str, str | None] | None:
     """Return the initial checkpoint and its revision; None = from scratch.
 
     Raises:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condensery.errors import UserError
+from condensery.errors import UserError, number_of
 from condensery.stages.base import Context
 from condensery.stages.queries.config import ExtractQueriesConfig
 from condensery.stages.queries.writing import write_queries
@@ -73,9 +73,10 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
                 task.advance()
 
     def why() -> str:
-        fit = f"a sentence of {config.minimum_words} to {config.maximum_words} words (set its minimum_words, maximum_words)"
+        key = f"stages.{context.stage_name}.minimum_words=1"
+        fit = f"a sentence of {config.minimum_words} to {config.maximum_words} words (others: set {key}, or maximum_words)"
         others = [f"none{' of the others' * bool(alone)} has {fit}"] if alone < len(column) else []
-        return "; ".join(others + [f"{alone:,} are {ALONE}"] * bool(alone))
+        return "; ".join(others + [number_of(alone, f"are {ALONE}")] * bool(alone))
 
     counts = write_queries(pairs(), context, none=why)
     np.save(context.folder / "places.npy", np.asarray(places, dtype=np.int64).reshape(-1, 2))

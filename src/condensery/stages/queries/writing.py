@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condensery.errors import UserError, shown
+from condensery.errors import UserError, number_of, shown
 from condensery.reporting.plain import one_line
 from condensery.reporting.table_formats import escape_markdown
 from condensery.stages.base import Context
@@ -89,7 +89,7 @@ def _report(
     first = passages.table.column("id")[int(without[0])]
     if len(without) == number:
         raise UserError(f"stages.{context.stage_name}: no passage has a query: {none()}")
-    message = f"{len(without):,} of {number:,} passages have no query, the first is {shown(first)!r}"
+    message = f"{number_of(len(without), f'of {number:,} passages have')} no query, the first is {shown(first)!r}"
     if missing:
         raise UserError(f"{message}; {missing}")
     print(f"[{context.stage_name}] {message}; training leaves them out", flush=True)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from condensery.errors import number_of
 from condensery.evaluation.metrics import score, score_answers
 from condensery.evaluation.names import HIT, split_metric
 from condensery.evaluation.significance import FEW
@@ -45,7 +46,11 @@ def _choose(config: FuseConfig, label: str, index: FusedIndex, collection: Colle
     there = config.split in collection.description["splits"]
     queries = collection.questions(config.split) if there else np.empty(0, np.int64)
     if len(queries) < config.least_queries:
-        few = f"only {len(queries)} {config.split} queries" if len(queries) else f"no {config.split} queries"
+        few = (
+            f"only {number_of(len(queries), f'{config.split} queries')}"
+            if len(queries)
+            else f"no {config.split} queries"
+        )
         print(
             f"[{label}] the collection {collection.name} has {few} to choose weights by,"
             f" so they are {_named(index.weights, config)}; stages.{label}.weights sets others",

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from condensery.errors import UserError, shown
+from condensery.errors import UserError, number_of, shown
 from condensery.retrieval.indexes.reranked import write_reranked
 from condensery.retrieval.negative_pool import places_of
 from condensery.retrieval.ranking import strictly_falling
@@ -37,5 +37,7 @@ def read_run(config: ReadRunConfig, context: Context) -> dict[str, Any]:
     np.save(context.folder / "scores.npy", np.where(found, strictly_falling(run.scores[places]), np.float32(-np.inf)))
     depth = run.passage_rows.shape[1]
     about = write_reranked(context.folder, collection, queries, depth, config.split, "run")
-    message = f"{len(without):,} of {len(queries):,} queries have no line in the run file, so their metrics are 0"
+    message = number_of(
+        len(without), f"of {len(queries):,} queries have no line in the run file, so their metrics are 0"
+    )
     return {**{key: about[key] for key in ("queries", "depth")}, **({"warnings": [message]} if len(without) else {})}

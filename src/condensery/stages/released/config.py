@@ -9,6 +9,7 @@ from pydantic import model_validator
 
 from condensery.errors import UserError
 from condensery.models.checkpoints.metadata import check_files, described, longest_inputs
+from condensery.models.checkpoints.whole import check_whole
 from condensery.models.vectors import Pooling, VectorConfig
 from condensery.ranges import Count, no_room
 from condensery.stages.base import FromRecipe, Input, Later, RowLength, StageConfig, TextLength
@@ -141,4 +142,6 @@ def content_of_checkpoint(named: str | Path, key: str, what: str) -> list[str]:
         return [f"hub {named}"]
     endings = {".json", ".txt", ".model", ".safetensors", ".bin"}
     files = sorted(path for path in folder.rglob("*") if path.suffix in endings and path.name != "manifest.json")
-    return content_hashes([path for path in files if "logs" not in path.parts])
+    files = [path for path in files if "logs" not in path.parts]
+    check_whole(files)
+    return content_hashes(files)

@@ -56,11 +56,7 @@ def searched(
 
 
 def scored(
-    config: ScoringStageConfig,
-    context: Context,
-    query_rows: np.ndarray,
-    candidates: np.ndarray,
-    group: ProcessGroup,
+    config: ScoringStageConfig, context: Context, query_rows: np.ndarray, candidates: np.ndarray, group: ProcessGroup
 ) -> np.ndarray:
     """Score the candidates (n, k) of queries (n,) by the mean logit of the cross-encoders; save the scores in scores.npy.
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from condensery.errors import MissingDataError, UserError
+from condensery.errors import MissingDataError, UserError, number_of
 from condensery.keys import Keys
 from condensery.system.inputs import anything
 from condensery.text.formats import CollectionWriter
@@ -24,7 +24,9 @@ BY_NAME = "data=ir_datasets data.name="
 ARCHIVE = "collectionandqueries.tar.gz"
 ARCHIVED = {"collection.tsv", "queries.train.tsv", "queries.dev.tsv", "queries.dev.small.tsv", "queries.eval.tsv"}
 # numbers: Bajaj et al. 2016 and the page above; tokens: estimated from the file sizes
-PUBLISHED = CollectionSizes(8_841_823, 76, None, None, {"train": 502_939, "test": 6_980}, reading=370, published=True)
+PUBLISHED = CollectionSizes(
+    *(8_841_823, 76, None, None, {"train": 502_939, "test": 6_980}, {"train": 532_761}), reading=370, published=True
+)
 PUBLISHED_DOCUMENTS = CollectionSizes(
     3_213_835, 1_550, None, None, {"train": 367_013, "test": 5_193}, reading=2_700, published=True
 )
@@ -274,7 +276,7 @@ def read(config: MarcoSource, writer: CollectionWriter) -> None:
     if titles and titles.missing and not titles.matched:
         raise UserError(f"{by_role['titles'].open_path()}: has no passage of {config.collection}; set data.titles")
     if titles and titles.missing:
-        writer.warnings.append(f"{titles.missing:,} passages have no line in {config.titles}")
+        writer.warnings.append(f"{number_of(titles.missing, 'passages have')} no line in {config.titles}")
     if "documents" in by_role:
         for place, identifier, title, body in read_documents(by_role["documents"], f"documents{NO_DOCUMENTS}"):
             writer.add_document(Document(identifier, title, [body]), place)

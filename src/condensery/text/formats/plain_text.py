@@ -21,6 +21,9 @@ from condensery.text.source import FolderSource, Splits
 from condensery.text.words import is_blank, number_of_words, unspaced
 
 ENDINGS = (".txt", ".md", ".txt.gz", ".md.gz")
+MANY = 50  # lines of a paragraph that is a whole file; so many are rather texts of their own
+ONE = "without a blank line are one passage; leave a blank line between texts of their own"
+OTHERS = "; rename other files that are plain text, and convert the rest"
 
 
 class TextSource(FolderSource):
@@ -83,7 +86,7 @@ class TextSource(FolderSource):
                 f"; data={kind} reads its {name}" for name, kind in others.items() if [*self.folder.glob(f"{name}*")]
             )
             texts = ", ".join("*" + ending for ending in ENDINGS)
-            raise UserError(f"{self.folder}: no text files here ({texts}){next(hints, '')}")
+            raise UserError(f"{self.folder}: no text files here ({texts}){next(hints, OTHERS)}")
 
 
 def _is_unspaced(path: Path) -> bool:
@@ -109,6 +112,8 @@ def add_paragraphs(
         writer.add_passage(Passage(f"{document}#{number}", title, text, document), place)
     if number < 0:
         writer.dropped["empty_documents"] += 1
+    elif number == 0 and text.count("\n") >= MANY and ONE not in "".join(writer.warnings):
+        writer.warnings.append(f"{place}: {len(text.splitlines()):,} lines {ONE}")
 
 
 def joined(parts: Iterable[tuple[str, str]], minimum_words: int) -> Iterator[tuple[str, str]]:

@@ -66,10 +66,7 @@ class BiEncoderModule(TowersModule):
         self.loss.normalised = self.model.settings.normalise
         self.loss.prepare(self.model.hidden_size, self.seed)
         self._remember(
-            loss=loss,
-            mask_known_positives=mask_known_positives,
-            temperature=temperature,
-            train_passages=train_passages,
+            loss=loss, mask_known_positives=mask_known_positives, temperature=temperature, train_passages=train_passages
         )
 
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
