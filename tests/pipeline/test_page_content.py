@@ -107,7 +107,7 @@ def test_a_run_that_retrieved_nothing_has_no_examples(composed: Compose) -> None
     assert not (finished.folder / "examples.json").exists()
     assert 'id="examples"' not in (finished.folder / "index.html").read_text()
     write_json(finished.folder / "examples.json", {})
-    run(composed())
+    run(composed("table.title=Another"))
     assert not (finished.folder / "examples.json").exists()
 
 
