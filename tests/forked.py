@@ -28,6 +28,7 @@ def run_processes(number: int, work: Callable[..., None], *arguments: Any) -> No
 def _begin(rank: int, work: Callable[..., None], *arguments: Any) -> None:
     """As in processes that were started alone, no two have drawn the same numbers before."""
     torch.set_num_threads(1)
+    gc.freeze()  # a collection would copy all memory that is shared with the parent
     random.seed(rank)
     np.random.seed(rank)
     torch.manual_seed(rank)
@@ -56,7 +57,7 @@ def peak_memory(work: Callable[[], object]) -> int:
 
 
 def _write_peak(work: Callable[[], object], file: str) -> None:
-    gc.freeze()  # a collection would copy all memory that is shared with the parent
+    gc.freeze()  # as in _begin
     Path(file).write_text(str(_traced(work)))
 
 

@@ -32,7 +32,7 @@ from condensery.training.learning_rate import linear_schedule
 from condensery.training.modules.biencoder import BiEncoderModule
 
 TEXT = some_text(documents=30, seed=5)
-BUDGET = 2.5  # CPU-seconds: some steps, also on a busy machine, where the first one takes long
+BUDGET = 1.0  # CPU-seconds: some steps, also on a busy machine, where the first one takes long
 METHODS = {"mnrl": (16, 2e-5, None), "mnrl_hard": (16, 2e-5, None), "tsdae": (8, 3e-5, 75), "simcse": (128, 5e-5, 32)}
 SCRIPT = Path("experiments") / "benchmarks" / "sentence_transformers_rows.py"
 

@@ -101,11 +101,10 @@ class _Builder:
     def __init__(self, cfg: DictConfig) -> None:
         self.cfg = pickle.loads(pickle.dumps(cfg))  # a copy in half the time of deepcopy
         OmegaConf.set_struct(self.cfg, False)
-        self.raw: dict[str, Any] = OmegaConf.to_container(cfg, resolve=False)  # type: ignore[assignment]
         if OmegaConf.select(self.cfg, "trainer.precision") == "auto":
             # stages, and so artifact ids, get the actual precision in place of auto
             self.cfg.trainer.precision = quick_precision(str(self.cfg.trainer.accelerator))
-            self.raw = OmegaConf.to_container(self.cfg, resolve=False)  # type: ignore[assignment]
+        self.raw: dict[str, Any] = OmegaConf.to_container(self.cfg)  # type: ignore[assignment]
         self.stages = registry()
         self.nodes: dict[str, Node] = {}
         self.overrides: dict[str, dict[str, Any]] = {}  # node name -> settings of this node alone
