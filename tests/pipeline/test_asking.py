@@ -86,26 +86,16 @@ def test_a_finished_run_answers_without_writing_anything_again(
     assert [text for text, *_ in asked] == ["what", "where"]
 
 
-@pytest.mark.parametrize("first_job", [None, JOB])
-def test_a_finished_run_is_shown_again_and_not_written_again(
-    composed: Compose, asked: list[Any], capsys: pytest.CaptureFixture[str], first_job: Job | None
+@pytest.mark.parametrize("jobs", [[JOB], [None, JOB]], ids=["a job", "a run, then a job"])
+def test_after_a_sweep_its_run_answers_without_writing_anything_again(
+    composed: Compose, asked: list[Any], jobs: list[Job | None]
 ) -> None:
-    first = run_all(composed(), first_job)
-    assert first.folder is not None
-    before = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
-    shown = {}
-    for job in [JOB] if first_job else [None, JOB]:
-        capsys.readouterr()
-        again = run_all(composed(), job)
-        shown[job is None] = capsys.readouterr().out
-        assert (again.folder, again.rows) == (first.folder, first.rows)
+    folder = [run_all(composed(), job).folder for job in jobs][-1]
+    assert folder is not None
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     run_all(composed("ask=what"))
-    assert {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")} == before
-    for out in shown.values():
-        assert "round2" in out.partition("all reused")[2], "the table is shown"
-    if first_job:  # a run of its own has figures and words, which a job has not
-        run_all(composed())
-        assert {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")} != before
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert [text for text, *_ in asked] == ["what"]
 
 
 @pytest.mark.parametrize("change", ["force=[round2]", "table.title=Another", "logger.wandb.project=other"])
@@ -148,7 +138,7 @@ def test_a_run_that_was_interrupted_is_not_taken_for_finished(
         "condensery.pipeline.reports.report.write", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
     )
     with pytest.raises(KeyboardInterrupt):
-        run(composed("table.title=Another"))
+        run(composed())
     assert not (folder / asking.FINISHED).exists()
 
 

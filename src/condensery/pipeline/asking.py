@@ -161,24 +161,22 @@ def ended_by_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def finish(graph: Graph, folder: Path, in_sweep: bool = False) -> None:
-    """Record in a run's folder that the run is complete, for ``unchanged``. A job of a sweep draws no figures of its own."""
+def finish(graph: Graph, folder: Path) -> None:
+    """Record in a run's folder that the run is complete, for ``unchanged``."""
     files = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != FINISHED)
     about = {"run": _identity(graph), "results": content_hash(folder / "results.json"), "files": files}
-    write_json(folder / FINISHED, {**about, "in_sweep": in_sweep})
+    write_json(folder / FINISHED, about)
 
 
-def unchanged(graph: Graph, states: Mapping[str, State], folder: Path, figures: bool = True) -> list[Row] | None:
+def unchanged(graph: Graph, states: Mapping[str, State], folder: Path) -> list[Row] | None:
     """Return the rows of a finished run of the same config and version; None if anything is left to do.
 
     Nothing is left to do under three conditions: every artifact exists, and no stage is forced; all files of the run still
-    exist, with the run's own figures if ``figures``; the results have the same content.
+    exist; the results have the same content.
     """
 
     try:
         about = read_json(folder / FINISHED)
-        if figures and about["in_sweep"]:
-            return None
         there = all((folder / name).is_file() for name in about["files"])
         if not there or about["run"] != _identity(graph) or about["results"] != content_hash(folder / "results.json"):
             return None

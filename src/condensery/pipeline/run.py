@@ -150,26 +150,16 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     folder = root.output_root / "runs" / f"{root.name}-{graph.id}"
     from condensery.pipeline import asking  # not at the head, because a dry run does not search
 
-    own = job is None and root.ask is None  # the run's own figures and words are wanted
-    finished = (folder / asking.FINISHED).exists() and not root.push_to_hub
-    known = asking.unchanged(graph, states, folder, own) if finished else None
-    if known is None or job or own:
-        from condensery.pipeline.reports import report  # not at the head, because a search needs no table
-    if known is not None:
-        print(
-            number_of(len(graph.nodes), f"stages, all reused; {folder} is as this command would write it"), flush=True
-        )
+    if root.ask is not None and not job and (known := asking.unchanged(graph, states, folder)) is not None:
+        what = number_of(len(graph.nodes), f"stages, all reused; {folder} is as this command would write it")
+        print(what, flush=True)
         warn(graph, store)
-        if job or own:
-            report.show_again(graph, store, known, in_words=job is None)
-            if own:
-                _say_how_to_go_on(graph)
-            print(f"\n{folder}", flush=True)
-        if root.ask is not None:
-            asking.answer(graph, store, known, root.ask)
+        asking.answer(graph, store, known, root.ask)
         return Finished(folder, known)
     if root.ask is not None and not job:
         print("ask: this run is not there as a whole; what is missing is computed first", flush=True)
+    from condensery.pipeline.reports import report  # not at the head, because a search needs no table
+
     folder.mkdir(parents=True, exist_ok=True)
     (folder / asking.FINISHED).unlink(missing_ok=True)
     _write_recipe(config, graph, store, folder)
@@ -180,7 +170,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     failures, failed_stages = execute(graph, store, states, runtime)
     rows, faults = report.write(graph, store, folder, failed_stages, job.overrides if job else None)
     if not failures and not faults:
-        asking.finish(graph, folder, in_sweep=job is not None)
+        asking.finish(graph, folder)
     measured = [row for row in rows if not row.failed]
     answers = graph.answers is not None and store.sound(graph.nodes[graph.answers])  # even if other stages failed
     if measured or answers or not failures:

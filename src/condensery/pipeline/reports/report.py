@@ -73,17 +73,6 @@ def write(
     return rows, faults
 
 
-def show_again(graph: Graph, store: Store, rows: Sequence[Row], in_words: bool) -> None:
-    """Print what ``write`` printed when it wrote these rows; nothing is written."""
-    if any(not row.failed for row in rows):
-        valued = with_values(rows, graph.root.output_root)
-        table = concluded(valued, graph.root.table, graph.root.name, graph.root.output_root, graph.choice)[0]
-        show_table(table, None, in_words)
-    else:
-        _in_words(graph, store)
-    _show_audits(graph, store)
-
-
 def _in_words(graph: Graph, store: Store) -> str:
     """Print and return the text that recommends a row where no row was measured; empty where the recipe recommends none."""
     told = unmeasured(graph, store)
