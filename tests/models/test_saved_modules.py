@@ -354,6 +354,14 @@ def test_a_module_of_somebody_elses_and_missing_weights_are_one_line(wordpiece: 
         load_biencoder(folder)
 
 
+@pytest.mark.parametrize("module", ["1_Pooling", "2_Dense"])
+def test_missing_settings_of_a_module_are_one_line(module: str, wordpiece: Path, tmp_path: Path) -> None:
+    folder = released.released(tmp_path, wordpiece, behind=SEVERAL)
+    (folder / module / "config.json").unlink()
+    with pytest.raises(UserError, match=rf"{module}/config\.json: no such file, but modules\.json names"):
+        load_biencoder(folder)
+
+
 def test_no_prompt_is_left_out_where_there_is_none(wordpiece: Path, tmp_path: Path) -> None:
     folder = released.released(tmp_path, wordpiece, prompts={})
     changed(folder, "1_Pooling/config.json", include_prompt=False)

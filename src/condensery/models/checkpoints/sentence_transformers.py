@@ -195,11 +195,11 @@ def read_modules(folder: Path, route: Route = "document") -> SavedModules:
     encoder = folder
     for kind, path in _modules(folder, route):
         if kind == "Pooling" and pooling is None:
-            pooling = _pooling(path / "config.json", prompted=bool(query or passage))
+            pooling = _pooling(_settings(path), prompted=bool(query or passage))
         elif kind == "Normalize" and pooling is not None:
             head.append(None)
         elif kind == "Dense" and pooling is not None:
-            head.append(SavedDense(path, _dense(path / "config.json")))
+            head.append(SavedDense(path, _dense(_settings(path))))
         elif kind == "Transformer" and pooling is None:
             encoder = path
             _check_case(path)
@@ -210,6 +210,14 @@ def read_modules(folder: Path, route: Route = "document") -> SavedModules:
     # normalisation stays a layer of ``head``.
     normalise = cosine or (head[-1:] == [None] and cut is None)
     return SavedModules(VectorSettings(pooling or "cls", normalise, query, passage, cut), tuple(head), encoder)
+
+
+def _settings(module: Path) -> Path:
+    """Return the file of the settings of a module that ``modules.json`` names."""
+    file = module / "config.json"
+    if not file.is_file():
+        raise UserError(f"{file}: no such file, but {MODULES} names the module {module.name}; copy or download it again")
+    return file
 
 
 def routed(folder: Path) -> bool:
