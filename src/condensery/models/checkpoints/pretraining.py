@@ -66,9 +66,8 @@ def load_condenser(
     folder = checkpoint_folder(source, revision, more=RELEASED_HEAD)
     language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
     model = Condenser(language_model, condenser_shape(language_model, head_layers, skip_from, late_mlm))
-    where = folder / HEAD, source
     if not new_head:
-        advice = "set head_layers"
+        where, advice = (folder / HEAD, source), "set head_layers"
         loaded = _load_layers(model.head, *where, "Condenser head", advice, RELEASED_HEAD, layers="head_layers")
         model.layers_loaded = loaded
     return model
@@ -100,10 +99,9 @@ def load_masked_autoencoder(
     folder = checkpoint_folder(source, revision)
     language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
     model = MaskedAutoEncoder(language_model, shape, init)
-    where, advice = (folder / DECODER, source), "set its kind and its layers"
+    where, names = (folder / DECODER, source), ("decoder", "set its kind and its layers")
     released = RELEASED_DECODER if shape.kind == "masked" else ()
-    loaded = _load_layers(model.decoder, *where, "decoder", advice, released, layers="layers", kind=shape.kind)
-    model.layers_loaded = loaded
+    model.layers_loaded = _load_layers(model.decoder, *where, *names, released, layers="layers", kind=shape.kind)
     return model
 
 
@@ -168,11 +166,8 @@ def _load_layers(
             raise RuntimeError
         new.load_state_dict(weights)
     except RuntimeError:
-        where = (
-            f"in the stage that made it ({shape})"
-            if shape != needed
-            else f"there ({number_of(_depth(weights), 'layers')})"
-        )
+        depth = number_of(_depth(weights), "layers")
+        where = f"in the stage that made it ({shape})" if shape != needed else f"there ({depth})"
         raise UserError(f"{file}: a {what} of another shape; {advice} as {where}") from None
     return True
 

@@ -216,7 +216,7 @@ def _settings(module: Path) -> Path:
     """Return the file of the settings of a module that ``modules.json`` names."""
     file = module / "config.json"
     if not file.is_file():
-        raise UserError(f"{file}: no such file, but {MODULES} names the module {module.name}; copy or download it again")
+        raise UserError(f"{file}: no such file, but {MODULES} names {module.name}; copy or download it again")
     return file
 
 
