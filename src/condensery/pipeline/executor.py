@@ -35,6 +35,7 @@ from condensery.stages.base import Artifact, Runtime
 from condensery.stages.launcher_config import RayLauncher
 from condensery.stages.registry import registry
 from condensery.stages.training_config import OptimisedStageConfig
+from condensery.system import memory_growth
 from condensery.system.children import Parent, manner_of_death
 from condensery.system.progress import clock
 from condensery.system.signals import deaf_to_ctrl_c, leave_if_asked, leave_upon
@@ -310,6 +311,9 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | F
         kept = f"(in the stage {node.name}; its work so far is kept in {store.partial(node)})"
         reason = " ".join("".join(traceback.format_exception_only(error)).split())
         return Failure(StageError(traceback.format_exc() + kept), reason)
+    finally:
+        if isinstance(node.config, OptimisedStageConfig):
+            memory_growth.clean_up()
 
 
 class Worker:

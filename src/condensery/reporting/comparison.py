@@ -217,11 +217,9 @@ def _means(layout: TableLayout, rows: Sequence[Row]) -> tuple[list[Row], list[st
         return whole, notes
     counted = [row for row in (*rows, *whole) if row.collection in wanted] if wanted else list(rows)
     done = averages(counted) if not wanted or {row.collection for row in counted} == set(wanted) else []
-    there: dict[str, set[str]] = {}
-    for row in counted:
-        there.setdefault(row.name, set()).add(row.collection)
-    for name in there.keys() - {row.name for row in done} if wanted else ():
-        notes.append(f"No average of {name}: {len(there[name])} of the {len(wanted)} collections were measured.")
+    for name in {row.name for row in counted} - {row.name for row in done} if wanted else ():
+        number = len({row.collection for row in counted if row.name == name})
+        notes.append(f"No average of {name}: {number} of the {len(wanted)} collections were measured.")
     return [*whole, *done], sorted(notes)
 
 

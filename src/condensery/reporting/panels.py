@@ -50,8 +50,8 @@ def panel(name: str, curves: Mapping[str, Curve], place: str = "") -> Markup:
         ticks = nice_ticks(0.0, float(percent.max()))
         look = {"class": "line validation", "dashes": "", "width": 1.4}
         points = _points(curves[SCORE].steps / max(last, 1.0), percent, ticks)
-        parts.append(_scale(ticks, left=False))
-        parts.append({"points": points, "look": look, "marks": True, "text": f"{VALIDATION} {percent[-1]:.1f} %"})
+        score = {"points": points, "look": look, "marks": True, "text": f"{VALIDATION} {percent[-1]:.1f} %"}
+        parts += [_scale(ticks, left=False), score]
     text = f"{name}: " + ", ".join(part["text"] for part in parts if "text" in part) + f" after {last:,.0f} steps"
     markup: Markup = macros("panel.html").panel(name, place, text, (WIDTH, HEIGHT), LEFT, RIGHT, _steps(last), parts)
     return markup

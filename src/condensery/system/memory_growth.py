@@ -15,9 +15,14 @@ the remedies are:
 - Returned pages. Memory that was returned to the operating system must be fetched again page by page: a copy that took
   0.2 ms then took 4 ms. So memory is not returned automatically, and large blocks are allocated on the heap too.
   ``give_back`` returns memory where low memory use is worth the time.
+
+A Lightning trainer, its model and its optimiser refer to each other in cycles. So they stay in memory after training until
+Python collects garbage. In a run of six trainings in one process, each began with more memory than the one before it, until
+the last one needed twice as much as the first. ``clean_up`` after each training prevents that.
 """
 
 import ctypes
+import gc
 import os
 import sys
 
@@ -65,3 +70,9 @@ def give_back() -> None:
     """Return free memory to the operating system."""
     if library := _libc():
         library.malloc_trim(0)
+
+
+def clean_up() -> None:
+    """Free objects that refer to each other in cycles, and return free memory to the operating system."""
+    gc.collect()
+    give_back()

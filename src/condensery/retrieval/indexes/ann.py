@@ -209,12 +209,10 @@ class ApproximateIndex:
 
     def _found(self, vectors: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
         """Search on the GPU, or here where there is none, or where k or nprobe is beyond what FAISS allows there."""
-        if self.on_gpu is not None:
-            with suppress(RuntimeError):
-                found: tuple[Vectors, NDArray[np.int64]] = self.on_gpu.search(vectors, k)
-                return found
-        here: tuple[Vectors, NDArray[np.int64]] = self.index.search(vectors, k)
-        return here
+        found: tuple[Vectors, NDArray[np.int64]] | None = None
+        with suppress(RuntimeError):
+            found = self.on_gpu.search(vectors, k) if self.on_gpu is not None else None
+        return found or self.index.search(vectors, k)
 
     def __len__(self) -> int:
         return len(self.exact)

@@ -94,10 +94,9 @@ def _join(folder: Path, index: Any) -> None:
     codes, ids, sizes = (load_array(folder / PARTS / f"{name}.npy", mapped=True) for name in ("codes", "ids", "sizes"))
     ends = np.cumsum(sizes.ravel()).reshape(sizes.shape)  # (parts, L)
     with atomic(folder / LISTS) as temporary, open(temporary, "wb") as stream:
-        for own, stops in zip(sizes.T, ends.T, strict=True):
+        for own, stops in zip(sizes.T.tolist(), ends.T.tolist(), strict=True):
             for array in (codes, ids):
-                for size, stop in zip(own.tolist(), stops.tolist(), strict=True):
-                    stream.write(array[stop - size : stop].data)
+                stream.writelines(array[stop - size : stop].data for size, stop in zip(own, stops, strict=True))
     ivf = faiss.extract_index_ivf(index)
     lists: Any = faiss.OnDiskInvertedLists(ivf.nlist, ivf.code_size, LISTS)
     lists.set_all_lists_sizes(faiss.swig_ptr(sizes.sum(axis=0, dtype=np.uint64)))

@@ -108,13 +108,7 @@ def search_of_texts(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Sea
     """
     if hasattr(retriever, "combine"):
         members = [search_of_texts(member, encoder_of) for member in retriever.members]
-
-        def joined(texts: Sequence[str], k: int) -> Ranking:
-            rankings = [search(texts, retriever.depth) for search in members]
-            ranking: Ranking = retriever.combine(rankings, k)
-            return ranking
-
-        return joined
+        return lambda texts, k: retriever.combine([search(texts, retriever.depth) for search in members], k)
     if hasattr(retriever, "search_texts"):
         return lambda texts, k: retriever.search_texts(texts, k)
     if not hasattr(retriever, "search_vectors"):
