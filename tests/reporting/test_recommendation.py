@@ -13,7 +13,7 @@ from condensery.reporting.results import Row, read_results, write_results
 from condensery.reporting.table import Significance, build_table
 
 QUERIES = 1_000
-KEPT = {
+KEPT: dict[str, Any] = {
     "by": "dev queries",
     "queries": 80,
     "kept": "distilled",
