@@ -13,7 +13,7 @@ from condensery.reporting.results import Row, read_results, write_results
 from condensery.reporting.table import Significance, build_table
 
 QUERIES = 1_000
-KEPT = {
+KEPT: dict[str, Any] = {
     "by": "dev queries",
     "queries": 80,
     "kept": "distilled",
@@ -197,6 +197,27 @@ def test_of_a_training_that_was_not_kept_it_is_said_and_nothing_is_paid_for_it()
     assert "of training" not in text
 
 
+def test_of_several_seeds_a_training_that_some_kept_is_compared() -> None:
+    made = {**MADE, "adapted": Made(frozenset({"retriever/1"}), kept=NOT_KEPT)}
+    rows = [row(name, mean) for name, mean in means(0.49, 0.516, 0.516, 0.54, 0.562).items()]
+    rows += [replace(one, seed=2, artifact=f"{one.artifact} 2") for one in rows[:2] + rows[3:]]
+    rows.append(row("adapted", 0.542, seed=2, artifact="evaluate/adapted 2"))
+    artifacts = {one.artifact: (MADE if one.seed == 2 else made)[one.name] for one in rows}
+    found = recommendation(rows, {one.artifact: KINDS.get(one.name, "encode") for one in rows}, artifacts, "as it is")
+    assert found is not None
+    assert "adapted is ahead of as it is: NDCG@10 52.9 against 51.6, +1.3 (" in found.text
+    assert "no trained weights are kept" not in found.text
+
+
+def test_weights_that_were_not_kept_equal_no_other_baseline() -> None:
+    made = {**MADE, "adapted": Made(frozenset({"retriever/1"}), kept=NOT_KEPT)}
+    rows = [row(name, mean) for name, mean in means(0.3, 0.6, 0.6, 0.65, 0.65).items()]
+    kinds = {one.artifact: KINDS.get(one.name, "encode") for one in rows}
+    found = recommendation(rows, kinds, {f"evaluate/{name}": one for name, one in made.items()}, "BM25")
+    assert found is not None
+    assert found.text.startswith("adapted has the initial weights, because no trained weights are kept. MRR@10 of 80")
+
+
 def test_near_one_another_what_dev_queries_chose_comes_before_what_these_would_choose() -> None:
     made = {
         "as it is": Made(frozenset({"retriever/1"})),
@@ -253,6 +274,27 @@ def test_without_judgements_bm25_is_used_where_its_fusion_does_not_rank_better()
     own = {**MADE, "BM25 + adapted": same}
     del own["BM25"]
     assert unmeasured(own, "test").row == "BM25 + as it is", "a recipe without a row for BM25"
+
+
+def test_without_judgements_weights_kept_without_a_test_are_not_used_where_a_tested_choice_kept_none() -> None:
+    same = frozenset({"bm25/1", "retriever/1"})
+    rate = {**KEPT, "p": 1.0, "values": KEPT["values"][:2]}  # `both`: the better of two rates, whatever its p
+    best = {**NOT_KEPT, "MRR@10": 0.715, "values": KEPT["values"] * 3}
+    of_fusion = {**NOT_KEPT, "MRR@10": 0.8, "BM25": 0.7}
+    made = {
+        **MADE,
+        "BM25 + adapted": Made(same, kept=of_fusion),
+        "BM25 + best": Made(same, kept=best),
+        "BM25 + both towers": Made(frozenset({"bm25/1", "keep_best/2"}), True, 60.0, rate),
+    }
+    assert unmeasured(made, "test").row == "BM25 + as it is"
+    behind = {**made, "BM25 + adapted": Made(same, kept={**of_fusion, "BM25": 0.8})}
+    assert unmeasured(behind, "test").row == "BM25", "what one row measured of the fusion holds for each that equals it"
+    better = Made(frozenset({"bm25/1", "keep_best/3"}), True, 90.0, {**best, "share": 1.0, "p": 0.01})
+    sure = Made(frozenset({"bm25/1", "keep_best/2"}), True, 60.0, {**rate, "p": 0.01})
+    chosen = unmeasured({**made, "BM25 + best": better, "BM25 + both towers": sure}, "test")
+    assert chosen.row == "BM25 + best", "both towers were among its candidates"
+    assert unmeasured({**made, "BM25 + adapted": MADE["BM25 + adapted"]}, "test").row == "BM25 + adapted"
 
 
 def test_without_judgements_bm25_is_used_where_the_retriever_cannot_read_the_text() -> None:

@@ -46,6 +46,33 @@ def test_a_qrels_file_needs_no_header(tmp_path: Path, config: Make, write: Write
     assert len(read_collection(config("beir", root=write(beir_files)), tmp_path / "out").qrels("train")) == 1
 
 
+@pytest.mark.parametrize("apart", ["\t", " ", "  "])
+def test_judgements_in_the_format_of_trec_are_read(
+    tmp_path: Path, config: Make, write: Write, beir_files: Files, apart: str
+) -> None:
+    plain = read_collection(config("beir", root=write(beir_files)), tmp_path / "plain")
+    rows = [line.split("\t") for line in beir_files["qrels/test.tsv"].splitlines()[1:]]
+    beir_files["qrels/test.tsv"] = "".join(f"{apart.join((query, '0', *rest))}\n" for query, *rest in rows)
+    collection = read_collection(config("beir", root=write(beir_files)), tmp_path / "out")
+    assert collection.content_hash == plain.content_hash
+    beir_files["qrels/test.tsv"] += "q2 a 1\n"
+    with pytest.raises(UserError, match=r"test\.tsv:3: 4 columns separated by white space are expected"):
+        read_collection(config("beir", root=write(beir_files)), tmp_path / "wrong")
+
+
+def test_a_null_text_beside_a_title_is_an_empty_text(
+    tmp_path: Path, config: Make, write: Write, beir_files: Files
+) -> None:
+    found = []
+    for text in ("", None):
+        beir_files["corpus.jsonl"] = lines(*({"_id": name, "title": f"title {name}", "text": text} for name in "abc"))
+        found.append(read_collection(config("beir", root=write(beir_files)), tmp_path / f"{text}").content_hash)
+    assert found[0] == found[1]
+    beir_files["corpus.jsonl"] += lines({"_id": "d", "title": None, "text": None})
+    with pytest.raises(UserError, match=r"corpus\.jsonl:4: the text is empty"):
+        read_collection(config("beir", root=write(beir_files)), tmp_path / "wrong")
+
+
 def test_documents_of_a_beir_folder_are_for_pre_training(
     tmp_path: Path, config: Make, write: Write, beir_files: Files
 ) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.errors import number_of
 from condensery.evaluation.significance import FEW, Test, interval, queries_needed
 from condensery.reporting.choice import HELD_OUT, Kept, choice
 from condensery.reporting.conclusion import BM25, Lines, lines_of, p_values
@@ -17,6 +18,7 @@ from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, of_each_seed
 
 CLOSE = 0.01  # a simpler row that is further below the best one is not recommended, however few the queries are
+SURE = 0.05  # trained weights that were kept with a lower p-value count as better than the initial weights
 UNREADABLE = 0.1  # with more unknown tokens than this share, a retriever is not recommended
 
 
@@ -107,7 +109,9 @@ class _Words:
     def __init__(self, lines: Lines, made: Mapping[str, Made], level: float, test: Test) -> None:
         self.lines, self.level, self.test = lines, level, test
         self.queries = len(lines.systems[0].evaluation.query_ids)
-        self.made = [made[seeds[0][0].artifact] for seeds in lines.measured.seeds]
+        # of several seeds, the first that kept trained weights
+        seeds = ([made[row.artifact] for row in of[0]] for of in lines.measured.seeds)
+        self.made = [next((one for one in of if one.trained), of[0]) for of in seeds]
 
     def name(self, at: int) -> str:
         return self.lines.systems[at].name
@@ -136,14 +140,15 @@ class _Words:
         if made.kept is None or len(made.parts) > 1 or against is None:
             return ""
         if not made.trained:
-            return f"{self.name(at)} equals {self.name(against)}, because no trained weights are kept. {choice(made.kept)}."
+            same = (
+                f"equals {self.name(against)}" if made.parts == self.made[against].parts else "has the initial weights"
+            )
+            return f"{self.name(at)} {same}, because no trained weights are kept. {choice(made.kept)}."
         p = next((one.p for one in tested if (one.name, one.column) == (self.name(at), self.lines.metric)), None)
         p = self.p_values(against)[at] if p is None else p
         for_what = f"for {_duration(made.seconds)} of training"
-        if p >= self.level:
-            relation = "does not differ significantly from"
-        else:
-            relation = "is ahead of" if self.mean(at) > self.mean(against) else "is behind"
+        direction = "is ahead of" if self.mean(at) > self.mean(against) else "is behind"
+        relation = direction if p < self.level else "does not differ significantly from"
         return f"{self.name(at)} {relation} {self.name(against)}: {self._pair(at, against, p)}, {for_what}."
 
     def on_use(self, use: int, simpler: Sequence[int], why: str) -> str:
@@ -176,12 +181,9 @@ class _Words:
     def on_bias(self) -> str:
         """Return a warning that the row was chosen by the same queries on which it is evaluated."""
         split = self.lines.measured.seeds[0][0][0].split
-        bias = (
-            "with so few, the choice is mostly chance"
-            if self.queries < FEW
-            else "so its score is slightly too optimistic"
-        )
-        return f"The row is chosen on the same {_queries(self.queries)} of {split}, {bias}."
+        few = self.queries < FEW
+        bias = "with so few, the choice is mostly chance" if few else "so its score is slightly too optimistic"
+        return f"The row is chosen on the same {number_of(self.queries, 'queries')} of {split}, {bias}."
 
     def _pair(self, at: int, against: int, p: float) -> str:
         """Return the means of two lines and their difference: ``NDCG@10 54.2 against 51.6, +2.6 (0.9 to 4.2, p < 0.01)``."""
@@ -200,7 +202,9 @@ class _Words:
         one, other = (np.mean(side, axis=0) for side in self._sides(at, against))  # (queries,) each
         needed = queries_needed(one - other, self.level / (len(self.made) - 1))
         more = "" if needed is None else f" (about {max(needed, self.queries + 1):,} would be needed)"
-        return f"{self._lead(at, against, p)}: they cannot be told apart with {_queries(self.queries)}{more}"
+        return (
+            f"{self._lead(at, against, p)}: they cannot be told apart with {number_of(self.queries, 'queries')}{more}"
+        )
 
     def _lead(self, at: int, against: int, p: float) -> str:
         """Return the difference of two lines with its interval and p-value: ``+2.6 (0.9 to 4.2, p < 0.01)``."""
@@ -215,7 +219,7 @@ class _Words:
 
 
 def unmeasured(made: Mapping[str, Made], split: str) -> Recommendation:
-    """Recommend a row if no query is judged: the last row that fuses several parts, or the last row if none does.
+    """Recommend a row if no query is judged: the row of ``_best_founded`` among those that fuse several parts, if any do.
 
     If an earlier row has the same parts as this row, the first such row is recommended instead. BM25 is recommended where
     the retriever cannot read the text (``UNREADABLE``), and where the fusion is not better on the queries by which the
@@ -240,22 +244,25 @@ def unmeasured(made: Mapping[str, Made], split: str) -> Recommendation:
 def _expected(made: Mapping[str, Made]) -> tuple[str, str]:
     """Return the row that ``unmeasured`` recommends, and its cost and the reason, after a colon."""
     joined = [row for row, one in made.items() if len(one.parts) > 1]
-    last = (joined or list(made))[-1]
+    last = max(reversed(joined or list(made)), key=lambda row: _best_founded(made[row]))
     use = next(row for row, one in made.items() if one.parts == made[last].parts)
     cost = f", after {_duration(made[use].seconds)} of training" if made[use].trained else ""
     lexical = next((row for row, one in made.items() if all(part.startswith(f"{BM25}/") for part in one.parts)), None)
-    unknown, kept = made[use].unknown, made[last].kept or {}
+    unknown = made[use].unknown
     if lexical and unknown > UNREADABLE:
         return lexical, f": {unknown:.0%} of the tokens of the text are unknown to the retriever's tokenizer"
-    if lexical and kept.get("BM25", 0) >= kept.get("MRR@10", 1):
-        return lexical, f": on {kept['by']}, its fusion with a retriever does not rank better"
+    for kept in (one.kept or {} for one in made.values() if one.parts == made[use].parts):
+        if lexical and kept.get("BM25", -1) >= kept.get("MRR@10", 1):
+            return lexical, f": on {kept['by']}, its fusion with a retriever does not rank better"
     if len(made[use].parts) > 1:
         cost += ": the fusion of BM25 and a retriever nearly always ranks better than either"
     return use, cost
 
 
-def _queries(number: int) -> str:
-    return f"{number:,} {'query' if number == 1 else 'queries'}"
+def _best_founded(made: Made) -> tuple[bool, int]:
+    """Return whether trained weights were kept for a significant gain, and among how many candidates they were chosen."""
+    kept = made.kept or {}
+    return bool(kept.get("share")) and kept["p"] < SURE, len(kept.get("values", ()))
 
 
 def _duration(seconds: float) -> str:
@@ -264,5 +271,4 @@ def _duration(seconds: float) -> str:
         if seconds >= 1.5 * size:
             number = f"{seconds / size:.1f}".removesuffix(".0") if unit == "hour" else f"{seconds / size:.0f}"
             return f"{number} {unit}s"
-    number = f"{max(1.0, seconds):.0f}"
-    return f"{number} second{'' if number == '1' else 's'}"
+    return number_of(round(max(1.0, seconds)), "seconds")

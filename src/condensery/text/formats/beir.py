@@ -11,12 +11,14 @@ from condensery.system.files import expanded
 from condensery.system.inputs import anything
 from condensery.text.formats import CollectionWriter
 from condensery.text.input_file import InputFile
-from condensery.text.lines import at_least_one, field, integer, read_columns, read_objects
+from condensery.text.lines import at_least_one, field, integer, read_columns, read_lines, read_objects
 from condensery.text.records import Document, Passage, Query
 from condensery.text.source import FolderSource, Splits
 
 HEADER = ["query-id", "corpus-id", "score"]
+TREC = ["query id", "0", "passage id", "grade"]
 NO_DOCUMENTS = "; set data.documents=null to do without"  # passages must not silently replace missing documents
+Form = Literal["NFC"] | None  # Unicode form to which the ids of passages are normalised; None = they stay unchanged
 IN_PARTS = "cqadupstack"  # a folder of twelve folders, which together count as one data set
 
 
@@ -69,7 +71,7 @@ def question_files(folder: Path, splits: Splits) -> list[InputFile]:
     return files
 
 
-def read_questions(files: list[InputFile], writer: CollectionWriter, form: Literal["NFC"] | None = None) -> None:
+def read_questions(files: list[InputFile], writer: CollectionWriter, form: Form = None) -> None:
     """Read the judgements, then the queries, from the files of ``question_files``.
 
     ``form``: the Unicode form to which the ids of passages are normalised; None = the ids stay unchanged.
@@ -84,17 +86,22 @@ def read_questions(files: list[InputFile], writer: CollectionWriter, form: Liter
                 writer.add_query(Query(field(record, "_id", place, str), field(record, "text", place, str)), place)
 
 
-def read_qrels(path: Path, split: str, writer: CollectionWriter, form: Literal["NFC"] | None = None) -> None:
+def read_qrels(path: Path, split: str, writer: CollectionWriter, form: Form = None, trec: bool = False) -> None:
     """Read a file of judgements: query id, passage id and grade, separated by tabs, with or without the header line.
+
+    A file whose first line has four columns is read in TREC's format: query id, 0, passage id and grade, separated by tabs
+    or spaces. With ``trec``, so is any file.
 
     ``form``: the Unicode form to which the ids of passages are normalised; None = the ids stay unchanged. Raises
     ``UserError`` for a malformed line and for a file without judgements.
     """
-    rows = (row for number, row in enumerate(read_columns(path, HEADER)) if number or row[1] != HEADER)
+    first = next((line.split() for _, line in read_lines(path, show=False)), [])
+    names, separator = (TREC, None) if trec or len(first) == len(TREC) else (HEADER, "\t")
+    rows = (row for number, row in enumerate(read_columns(path, names, separator)) if number or row[1] != HEADER)
     none = f"no judgements; without that split set data.splits.{split}=null"
-    for place, (query, passage, grade) in at_least_one(rows, path, none):
+    for place, (query, *_, passage, grade) in at_least_one(rows, path, none):
         passage = normalize(form, passage) if form else passage
-        writer.add_judgement(split, query, passage, integer(grade, "score", place), place)
+        writer.add_judgement(split, query, passage, integer(grade, names[-1], place), place)
 
 
 def document_of(record: dict[str, Any], place: str) -> Document:
@@ -117,8 +124,9 @@ def read(config: BeirSource, writer: CollectionWriter) -> None:
     for place, record in at_least_one(read_objects(path), path, "holds no passages"):
         document = field(record, "doc_id", place, str, "") or None
         named |= document is not None
-        identifier, text = field(record, "_id", place, str), field(record, "text", place, str)
-        writer.add_passage(Passage(identifier, field(record, "title", place, str, ""), text, document), place)
+        identifier, title = field(record, "_id", place, str), field(record, "title", place, str, "")
+        text = field(record, "text", place, str, "" if "text" in record else None)  # null beside a title, or a fault
+        writer.add_passage(Passage(identifier, title, text, document), place)
     for file in files:
         if file.role == "documents" and not (named and config.documents == "auto"):
             path = file.open_path()

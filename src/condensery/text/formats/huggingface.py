@@ -24,7 +24,7 @@ from condensery.text.formats import CollectionWriter
 from condensery.text.formats.hub import Repository
 from condensery.text.formats.plain_text import add_paragraphs
 from condensery.text.hashes import id_hash
-from condensery.text.lines import fields_of
+from condensery.text.lines import decimal, fields_of
 from condensery.text.records import Passage, Query
 from condensery.text.source import DataConfig, Splits, WantedFile
 from condensery.text.words import is_blank
@@ -318,13 +318,9 @@ def _field(row: dict[str, Any], names: tuple[str, ...], place: str) -> Any:
 
 def _grade(row: dict[str, Any], place: str) -> int:
     value = _field(row, GRADES, place)
-    try:
-        grade = int(float(value))
-    except (TypeError, ValueError):
-        grade = None
-    if grade is None or grade != float(value):
+    if not decimal(str(value)).is_integer():
         raise UserError(f"{place}: the grade must be a whole number, not {value!r}")
-    return grade
+    return int(float(value))
 
 
 def _words(value: Any, place: str) -> str:

@@ -12,9 +12,9 @@ from condensery.errors import MissingDataError, UserError, number_of
 from condensery.keys import Keys
 from condensery.system.inputs import anything
 from condensery.text.formats import CollectionWriter
-from condensery.text.formats.beir import NO_DOCUMENTS
+from condensery.text.formats.beir import NO_DOCUMENTS, read_qrels
 from condensery.text.input_file import InputFile
-from condensery.text.lines import at_least_one, integer, read_columns
+from condensery.text.lines import at_least_one, read_columns
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import CollectionSizes, counted
 from condensery.text.source import FolderSource, missing_files
@@ -203,7 +203,7 @@ def read_questions(splits: MarcoSplits, files: list[InputFile], writer: Collecti
     for file in files:
         if file.role.startswith("qrels of "):
             split = file.role.removeprefix("qrels of ")
-            read_qrels(file.open_path(), split, writer)
+            read_qrels(file.open_path(), split, writer, trec=True)
             if split in graded:
                 writer.relevant_from[split] = graded[split].relevant_from
     paths = list(dict.fromkeys(file.open_path() for file in files if file.role.startswith("queries of ")))
@@ -217,14 +217,6 @@ def read_questions(splits: MarcoSplits, files: list[InputFile], writer: Collecti
                 raise UserError(f"{place}: the query id {identifier} has another text at {known[0]}")
             if len(paths) > 1:
                 seen[identifier] = (place, hash(text))
-
-
-def read_qrels(path: Path, split: str, writer: CollectionWriter) -> None:
-    """Read judgements in TREC's format: query id, 0, passage id and grade, separated by tabs or spaces."""
-    rows = read_columns(path, ["query id", "0", "passage id", "grade"], separator=None)
-    none = f"no judgements; without that split set data.splits.{split}=null"
-    for place, (query, _, passage, grade) in at_least_one(rows, path, none):
-        writer.add_judgement(split, query, passage, integer(grade, "grade", place), place)
 
 
 class Titles:
