@@ -80,11 +80,9 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     group.leave_unless_rank_zero()
     about = write_dense_index(context.folder, passages.cut if config.windows > 1 else None, quantising)
     values: dict[str, Any] = {key: about[key] for key in ("passages", "windows", "queries", "dim") if key in about}
-    return (
-        values
-        if quantising is None
-        else {**values, **_lost(about, quantising.quantiser, config.dtype, context.stage_name)}
-    )
+    if quantising is None:
+        return values
+    return {**values, **_lost(about, quantising.quantiser, config.dtype, context.stage_name)}
 
 
 def _asked(config: EncodeConfig, context: Context) -> NDArray[np.int64] | None:
