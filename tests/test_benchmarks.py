@@ -36,6 +36,13 @@ def test_attention_of_each_length_is_timed(project: Path) -> None:
     assert all(line[way] > 0 for line in lines for way in ("forward", "training", "dropout"))
 
 
+def test_the_stages_that_a_sweep_shares_are_counted(project: Path) -> None:
+    (line,) = lines_of(project, "sweep_reuse")
+    assert line["jobs"] == 9, "three sizes, each a mapping with commas, and three seeds"
+    assert line["artifacts"] < line["stages"]
+    assert line["training_ratio"] > 1
+
+
 @pytest.mark.slow
 def test_encoding_is_compared_with_sentence_transformers(project: Path, tmp_path: Path) -> None:
     text = some_text()

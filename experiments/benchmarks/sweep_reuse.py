@@ -15,9 +15,11 @@ from itertools import product
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from sizes import given
 
+from condensery.pipeline import recipe_guard
 from condensery.pipeline.graph import build
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -28,12 +30,20 @@ def jobs(overrides: list[str]) -> list[list[str]]:
     """The overrides of each job of a recipe's sweep."""
     cfg = compose("config", overrides, return_hydra_config=True)
     swept = OmegaConf.select(cfg, "hydra.sweeper.params") or {}
-    choices = [[f"{key}={value}" for value in str(values).split(",")] for key, values in swept.items()]
-    return [[*overrides, *chosen] for chosen in product(*choices)]
+    choices = [chosen(f"{key}={values}") for key, values in swept.items()]
+    return [[*overrides, *one] for one in product(*choices)]
+
+
+def chosen(swept: str) -> list[str]:
+    """The overrides that one of a sweep, such as ``seed=1,2``, stands for."""
+    override = OverridesParser.create().parse_override(swept)
+    key = swept.partition("=")[0]
+    return [f"{key}={value}" for value in override.sweep_string_iterator()] if override.is_sweep_override() else [swept]
 
 
 def main(experiment: str, more: str) -> None:
     """Compose, count and print the line."""
+    recipe_guard.install(home=CONF.parent)  # composes as a command does
     with initialize_config_dir(str(CONF), version_base="1.3"):
         every = jobs([f"experiment={experiment}", *more.split()])
         graphs = [build(compose("config", overrides)) for overrides in every]

@@ -82,6 +82,13 @@ def test_rows_stand_in_the_order_of_the_recipe_and_seeds_are_one_row() -> None:
     assert any("seeds" in note for note in table.notes)
 
 
+@pytest.mark.parametrize("costs", [["bytes a passage"], ["bytes a passage", "CPU-seconds of training"]])
+def test_only_a_table_with_the_cost_of_training_says_what_that_counts(costs: list[str]) -> None:
+    table = build_table([row("a", 0.1, costs=dict.fromkeys(costs, 2.0))], ["Recall@100"], costs=costs)
+    (note,) = (note for note in table.notes if note.startswith(f"Not in percent: {', '.join(costs)}."))
+    assert ("Training is that of all models behind a row." in note) == (len(costs) == 2)
+
+
 def test_several_collections_get_columns_of_their_own() -> None:
     rows = [row("a", 0.1), row("a", 0.2, collection="squad", split="dev"), row("b", 0.3)]
     table = build_table(rows, ["Recall@100"])

@@ -30,3 +30,5 @@ def test_an_example_ends_in_the_passage_that_answers(
     assert "by their letters the passages are Chinese: pairs of characters are its terms" in PAGE
     shown = [line.strip(" │\n") for line in first.splitlines()[1:4]]
     assert ("chinese" not in command) or all(line in PAGE for line in shown)
+    head = r"^ *╭─ 1 · 2 · 2\.txt#0 · [01]\.\d\d ─+╮$"
+    assert all(len(re.findall(head, text, re.MULTILINE)) == 1 for text in (done.out, PAGE))

@@ -191,7 +191,8 @@ def build_table(
     wide = len(columns) > WIDE
     table.notes = [IN_BOLD.format("line" if wide else "column"), *first, *measured.notes()]
     if costs:
-        table.notes.append(f"Not in percent: {', '.join(costs)}. Training is that of all models behind a row.")
+        models = " Training is that of all models behind a row." if any("training" in one for one in costs) else ""
+        table.notes.append(f"Not in percent: {', '.join(costs)}.{models}")
     if significance:
         if not measured.known(significance.baseline):
             raise UserError(f"table.baseline: no row is called {significance.baseline!r}; rows: {', '.join(names)}")

@@ -14,7 +14,8 @@ from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.models.precision import inference
 from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
 from condensery.retrieval.indexes.quantisation_loss import described
-from condensery.retrieval.indexes.quantiser import Quantiser
+from condensery.retrieval.indexes.quantiser import FILE as LEVELS
+from condensery.retrieval.indexes.quantiser import QUANTISED, Quantiser
 from condensery.stages.base import Context
 from condensery.stages.devices import torch_device
 from condensery.stages.frozen_passages import check_encoded_by
@@ -79,11 +80,9 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     group.leave_unless_rank_zero()
     about = write_dense_index(context.folder, passages.cut if config.windows > 1 else None, quantising)
     values: dict[str, Any] = {key: about[key] for key in ("passages", "windows", "queries", "dim") if key in about}
-    return (
-        values
-        if quantising is None
-        else {**values, **_lost(about, quantising.quantiser, config.dtype, context.stage_name)}
-    )
+    if quantising is None:
+        return values
+    return {**values, **_lost(about, quantising.quantiser, config.dtype, context.stage_name)}
 
 
 def _asked(config: EncodeConfig, context: Context) -> NDArray[np.int64] | None:
@@ -109,7 +108,7 @@ def _take_passages(config: EncodeConfig, context: Context, texts: int) -> None:
     """Copy the passage vectors of another encoder that has the same passage tower.
 
     Raises:
-        UserError: the towers, the settings or the passages differ, or the vectors are int8 or binary.
+        UserError: the towers, the settings or the passages differ.
     """
     index = context.artifact("passages")
     key, encoder = f"stages.{context.stage_name}.passages", index.ancestor("encoder")
@@ -121,10 +120,9 @@ def _take_passages(config: EncodeConfig, context: Context, texts: int) -> None:
     for name in ("precision", "dtype", "windows"):
         if theirs.get(name) != getattr(config, name):
             raise UserError(f"{key}: {name} of {config.passages} is {theirs.get(name)}, here {getattr(config, name)}")
-    if config.dtype in ("int8", "binary"):
-        raise UserError(f"{key}: vectors in {config.dtype} are not taken over; set it to null")
     if read_json(index.path / "layout.json")["texts"] != texts:
         raise UserError(f"{key}: {config.passages} has other passages than this stage's tokens")
     shutil.rmtree(context.folder / "passages", ignore_errors=True)
-    shutil.copy2(index.path / "layout.json", context.folder / "layout.json")
+    for name in ("layout.json", *([LEVELS] if config.dtype in QUANTISED else [])):
+        shutil.copy2(index.path / name, context.folder / name)
     shutil.copytree(index.path / "passages", context.folder / "passages")
