@@ -18,7 +18,9 @@ def test_no_model_stays_in_memory_after_its_training(tmp_path: Path) -> None:
             *("experiment=short", "~stages.condenser", "~stages.cocondenser", "stages.round1.init=backbone"),
             f"output_root={tmp_path}",
         ).sound()
-        left = [type(one).__name__ for one in gc.get_objects() if isinstance(one, TrainingModule) and id(one) not in before]
+        left = [
+            type(one).__name__ for one in gc.get_objects() if isinstance(one, TrainingModule) and id(one) not in before
+        ]
     finally:
         gc.set_threshold(*threshold)
     assert left == []
