@@ -300,6 +300,7 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | F
     Returns:
         whether this call computed the artifact, or the failure.
     """
+    before = memory_growth.resident()
     try:
         return store.ensure(node, runtime, force)
     except Exception as error:
@@ -312,8 +313,7 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | F
         reason = " ".join("".join(traceback.format_exception_only(error)).split())
         return Failure(StageError(traceback.format_exc() + kept), reason)
     finally:
-        if isinstance(node.config, OptimisedStageConfig):
-            memory_growth.clean_up()
+        memory_growth.clean_up(before)
 
 
 class Worker:

@@ -184,5 +184,4 @@ def smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
     sums = np.concatenate([[0.0], np.cumsum(values)])
     middle = np.arange(len(values))
     reach = np.minimum(half, np.minimum(middle, len(values) - 1 - middle))
-    smooth: NDArray[np.float64] = (sums[middle + reach + 1] - sums[middle - reach]) / (2 * reach + 1)
-    return smooth
+    return np.asarray((sums[middle + reach + 1] - sums[middle - reach]) / (2 * reach + 1))

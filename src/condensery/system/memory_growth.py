@@ -18,15 +18,18 @@ the remedies are:
 
 A Lightning trainer, its model and its optimiser refer to each other in cycles. So they stay in memory after training until
 Python collects garbage. In a run of six trainings in one process, each began with more memory than the one before it, until
-the last one needed twice as much as the first. ``clean_up`` after each training prevents that.
+the last one needed twice as much as the first. ``clean_up`` after each stage prevents that.
 """
 
 import ctypes
 import gc
 import os
 import sys
+from mmap import PAGESIZE
+from pathlib import Path
 
 _KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "LRU_CACHE_CAPACITY": "16"}
+_SIZES, _GROWN = Path("/proc/self/statm"), 256 << 20  # bytes; collecting garbage takes a third of a second
 _MXFAST, _TRIM_THRESHOLD, _MMAP_MAX = 1, -1, -4  # glibc, malloc.h
 
 PROCESS = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.hugetlb=1"}
@@ -72,7 +75,17 @@ def give_back() -> None:
         library.malloc_trim(0)
 
 
-def clean_up() -> None:
-    """Free objects that refer to each other in cycles, and return free memory to the operating system."""
-    gc.collect()
-    give_back()
+def resident() -> int:
+    """Return the resident memory of this process in bytes; 0 on a system other than Linux."""
+    return int(_SIZES.read_text().split()[1]) * PAGESIZE if _SIZES.exists() else 0
+
+
+def clean_up(before: int) -> None:
+    """If this process has much more memory than ``before``, free objects in reference cycles, and return free memory.
+
+    Args:
+        before: resident memory in bytes when the stage began.
+    """
+    if resident() > before + _GROWN:
+        gc.collect()
+        give_back()

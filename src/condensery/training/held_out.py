@@ -25,8 +25,7 @@ def held_out(number: int) -> NDArray[np.bool_]:
     """Return which of ``number`` passages are held out: (number,) bool. The result is the same in every stage."""
     least, most = SHARES
     share = min(max(WANTED / max(number, 1), least), most)
-    mask: NDArray[np.bool_] = uniforms("held out", index=np.arange(number)) < share
-    return mask
+    return np.asarray(uniforms("held out", index=np.arange(number)) < share)
 
 
 def chosen_queries(queries: Queries, number: int, seed: int) -> Ids:

@@ -225,8 +225,7 @@ def _drawn(
 
 def _own(collection: Collection, query_rows: Ids, passage_rows: Ids) -> NDArray[np.bool_]:
     """Return (q, p) bool, True where a passage is the query itself."""
-    same: NDArray[np.bool_] = own_passages(collection, query_rows)[:, None] == passage_rows
-    return same
+    return np.asarray(own_passages(collection, query_rows)[:, None] == passage_rows)
 
 
 def mean_reciprocal_rank_of_pairs(score: Callable[[Chunk], Tensor], sample: PairSample) -> float:

@@ -103,8 +103,7 @@ class Quantising:
             shares = {f"recall_{depth}": share_found(exact, found, self.own, depth) for depth in DEPTHS}
             write_json(folder / RECALL, {**shares, "compared": len(self.queries)})
         shutil.rmtree(folder / EXACT, ignore_errors=True)
-        recall: dict[str, Any] = read_json(folder / RECALL)
-        return recall
+        return dict(read_json(folder / RECALL))
 
 
 def described(dtype: str, vectors: int, quantiser: Quantiser, shares: Mapping[str, float], compared: str) -> str:

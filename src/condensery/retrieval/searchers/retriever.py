@@ -240,8 +240,7 @@ class Retriever(Searcher):
         if not any(texts):  # the tokenizer does not take an empty list
             return [[] for _ in texts]
         found = self._tokenizer(list(texts), add_special_tokens=False, verbose=False, return_attention_mask=False)
-        ids: list[list[int]] = found["input_ids"]
-        return ids
+        return list(found["input_ids"])
 
     def _encode(self, rows_of: Callable[[slice], Rows], tower: int, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode n texts into vectors (n, d). ``rows_of`` returns the token ids of a part of the texts.
