@@ -1,12 +1,12 @@
 """Encode passages as the stage `encode` does, against the bare backbone on the same tokens, in the same run.
 
     python experiments/benchmarks/encoding.py [shape=B] [precision=fp32] [passages=2000] [rounds=5] [threads=1] \
-        [device=cpu] [checkpoint=MODEL collection=DIR]
+        [device=cpu] [chunk_tokens=8192] [checkpoint=MODEL collection=DIR]
 
-Shape A is BERT-base, shape B 4 layers x 256, shape S 2 x 64; passages have 20 to 126 tokens, a chunk at most 8,192 with its
-padding. Ours reads the token store, makes chunks, encodes and writes the shards of vectors; the backbone gets the chunks
-ready made, runs
-the library's layers with fused attention, and its CLS states are thrown away. Prints one JSON line:
+Shape A is BERT-base, shape B 4 layers x 256, shape S 2 x 64; passages have 20 to 126 tokens, a chunk at most
+``chunk_tokens`` with its padding. Ours reads the token store, makes chunks, encodes and writes the shards of vectors; the
+backbone gets the chunks ready made, runs the library's layers with fused attention, and its CLS states are thrown away.
+Prints one JSON line:
 
     tokens_per_cpu_s, backbone_tokens_per_cpu_s    tokens without padding
     ratio                                          the first over the second
@@ -55,7 +55,7 @@ from condensery.tokens.batches import Chunk
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
 
-LENGTH, BUDGET, SHARD = 128, 8_192, 1_000
+LENGTH, SHARD = 128, 1_000
 WORDS = 40  # of a short text
 THEIRS = "sentence_transformers"
 PROFILE = {"products": "mm", "attention": "attention", "gelu": "gelu", "norms": "norm", "copies and sums": ""}
@@ -189,6 +189,7 @@ def main(
     rounds: str,
     threads: str,
     device: str,
+    chunk_tokens: str,
     checkpoint: str,
     collection: str,
 ) -> None:
@@ -196,12 +197,13 @@ def main(
     if checkpoint:
         compare(checkpoint, collection, precision or "auto", passages or "200", rounds, threads, device)
     else:
-        stage(shape, precision or "fp32", passages or "2000", rounds, threads, device)
+        stage(shape, precision or "fp32", passages or "2000", rounds, threads, device, int(chunk_tokens))
 
 
-def stage(shape: str, precision: str, passages: str, rounds: str, threads: str, device: str) -> None:
+def stage(shape: str, precision: str, passages: str, rounds: str, threads: str, device: str, budget: int) -> None:
     """Compare the stage with the backbone, and print the line."""
     torch.set_num_threads(int(threads))
+    shard = max(SHARD, budget // 2)  # a shard of many chunks
     ours = Encoder(language_model(SHAPES[shape], 0.1, "eager").base_model).eval().to(device)
     bare = language_model(SHAPES[shape], 0.1, "sdpa").base_model.eval().to(device)
 
@@ -222,12 +224,12 @@ def stage(shape: str, precision: str, passages: str, rounds: str, threads: str, 
         def encode_all() -> None:
             for path in (folder / "index").glob("passages/*"):
                 path.unlink()
-            encode_store(cls, source, folder / "index", shard_size=SHARD, budget=BUDGET)
+            encode_store(cls, source, folder / "index", shard_size=shard, budget=budget)
 
         made = [
             chunk
-            for first in range(0, len(store), SHARD)
-            for chunk in source.chunks(first, min(first + SHARD, len(store)), BUDGET)
+            for first in range(0, len(store), shard)
+            for chunk in source.chunks(first, min(first + shard, len(store)), budget)
         ]
         made = [chunk.to(device) for chunk in made]
         taken, alone = in_turn(int(rounds), encode_all, lambda: [backbone(chunk) for chunk in made], device=device)
@@ -254,4 +256,4 @@ if __name__ == "__main__":
         work(way, checkpoint, Path(folder), *how)
     else:
         empty = dict.fromkeys(("precision", "passages", "checkpoint", "collection"), "")
-        main(**given(__doc__, shape="B", rounds="5", threads="1", device="cpu", **empty))
+        main(**given(__doc__, shape="B", rounds="5", threads="1", device="cpu", chunk_tokens="8192", **empty))

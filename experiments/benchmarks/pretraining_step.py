@@ -1,10 +1,11 @@
 """Time one coCondenser optimisation step against a plain implementation of the same mathematics, in the same run.
 
     python experiments/benchmarks/pretraining_step.py shape=A|B|C|S precision=fp32|bf16 [threads=1] [steps=5] \
-        [device=cpu|cuda] [together=false] [compile=true]
+        [device=cpu|cuda] [together=false] [compile=true] [chunk=]
 
 Shape A: BERT-base, 16 spans, chunks of 8 x 128 tokens. Shape B: 4 layers x 256, 64 spans, chunks of 16 x 128 tokens. Shape C,
 for a GPU: BERT-base, 1,024 spans, chunks of 128 x 128 tokens. Shape S, to try the command: 2 layers x 64, 16 spans.
+``chunk`` is another number of spans of 128 tokens in a chunk.
 Vocabulary 30,522; spans of 40 to 128 tokens; 15 % masked; dropout 0.1; two head layers; AdamW.
 
 The plain implementation is always fp32: rows padded to 128, vocabulary logits at all positions, the library's own layers.
@@ -37,7 +38,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -171,6 +172,11 @@ class Plain:
         return total
 
 
+def size_of(shape: str, chunk: str) -> Shape:
+    """The shape of that name, with chunks of another size unless ``chunk`` is empty."""
+    return replace(SHAPES[shape], chunk=int(chunk)) if chunk else SHAPES[shape]
+
+
 def useful_flops(shape: Shape, batch: Batch) -> float:
     """Operations of the matrix products that one of our steps needs, over real tokens only."""
     lengths = np.diff(batch.starts).astype(float)
@@ -229,9 +235,9 @@ def padded() -> Iterator[None]:
         encoder.kernel_of = before
 
 
-def in_one_process(shape: str, precision: str, steps: int, device: str, compile_layers: bool) -> None:
+def in_one_process(shape: str, precision: str, steps: int, device: str, compile_layers: bool, chunk: str) -> None:
     """Run the benchmark on a GPU, or as it is run there, and print its line."""
-    size = SHAPES[shape]
+    size = size_of(shape, chunk)
     batch = make_batch(size)
     ours, plain = (make_model(size, 0.1, attention).to(device) for attention in ("eager", "sdpa"))
     baseline = Plain(plain, batch, size, device)
@@ -287,13 +293,14 @@ def main(
     device: str = "cpu",
     together: str = "false",
     compile: str = "true",
+    chunk: str = "",
 ) -> None:
     """Run the benchmark and print its line."""
     if device != "cpu" or together == "true":
         torch.set_num_threads(int(threads))
-        in_one_process(shape, precision, int(steps), device, compile == "true")
+        in_one_process(shape, precision, int(steps), device, compile == "true", chunk)
         return
-    size = SHAPES[shape]
+    size = size_of(shape, chunk)
     plain, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")
     environment = {name: os.environ.pop(name, "") for name in memory_growth.PROCESS}
