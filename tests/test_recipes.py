@@ -429,7 +429,7 @@ def test_every_option_composes(options: list[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("base", "key", "words"),
     [
-        ("both_towers", "stages.both_high.init", "as in experiment=adapt_queries base=both_towers"),
+        ("both_towers", "stages.both.init", "as in experiment=adapt_queries base=both_towers"),
         ("ict", "stages.ict_round1.negatives", "as in experiment=cocondenser_msmarco base=ict"),
         ("pretrained", "stages.warm_tuned.init", "may be for other recipes (conf/base/pretrained.yaml)"),
     ],
