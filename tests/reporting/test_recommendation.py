@@ -278,7 +278,7 @@ def test_without_judgements_bm25_is_used_where_its_fusion_does_not_rank_better()
 
 def test_without_judgements_weights_kept_without_a_test_are_not_used_where_a_tested_choice_kept_none() -> None:
     same = frozenset({"bm25/1", "retriever/1"})
-    rate = {**KEPT, "p": 1.0, "values": KEPT["values"][:2]}  # `both`: the better of two rates, whatever its p
+    rate = {**KEPT, "p": 1.0, "values": KEPT["values"][:2]}  # the better of two trainings, whatever its p
     best = {**NOT_KEPT, "MRR@10": 0.715, "values": KEPT["values"] * 3}
     of_fusion = {**NOT_KEPT, "MRR@10": 0.8, "BM25": 0.7}
     made = {

@@ -23,12 +23,12 @@ ROPE = "rope_parameters"
 def _added(output: Any, states: Tensor, residual: Tensor) -> Tensor:
     """Apply BERT's output module ``output`` without dropout. In inference the sum overwrites the product: no new memory."""
     product, norm = output.dense(states), output.LayerNorm
-    if product.device.type == "cuda":  # stays in the product's dtype; autocast would normalise, and return, fp32
-        weight, bias = (part.to(product.dtype) for part in (norm.weight, norm.bias))
-        with torch.autocast("cuda", enabled=False):
-            return nn.functional.layer_norm(product.add_(residual), norm.normalized_shape, weight, bias, norm.eps)
-    same = product.dtype == residual.dtype  # under autocast they differ
-    return norm(product.add_(residual) if same else product + residual)
+    if product.device.type != "cuda":
+        same = product.dtype == residual.dtype  # under autocast they differ
+        return norm(product.add_(residual) if same else product + residual)
+    parts = (part.to(product.dtype) for part in (norm.weight, norm.bias))  # autocast would normalise, and return, fp32
+    with torch.autocast("cuda", enabled=False):
+        return nn.functional.layer_norm(product.add_(residual), norm.normalized_shape, *parts, norm.eps)
 
 
 def _activated(intermediate: Any, states: Tensor) -> Tensor:

@@ -61,7 +61,8 @@ def comparison(
     means, of_means = _means(layout, complete)
     own, left_out = _measured(layout, [*complete, *means], split)
     added = [_add_measured(table, heading, measured, layout) for heading, measured in own]
-    table.notes = [f"Shares in percent; in bold the best of each block{_within(layout)}.", *notes]
+    within = f" (published ones: within {layout.within:g} of it)" if layout.within else ""
+    table.notes = [f"Shares in percent; in bold the best of each block{within}.", *notes]
     table.notes += [
         *warnings(rows),
         *failures(rows),
@@ -80,10 +81,6 @@ def comparison(
         if not known:
             table.notes.append(f"No {MARK}: no measured row is called {baseline!r}.")
     return table.turn() if len(table.header) > WIDE else table
-
-
-def _within(layout: TableLayout) -> str:
-    return f" (published ones: within {layout.within:g} of it)" if layout.within else ""
 
 
 def _add_published(table: Table, layout: TableLayout, studies: Sequence[str]) -> list[str]:

@@ -114,7 +114,9 @@ class TokenReplacer(nn.Module):
 
     @torch.no_grad()
     def drawn(self, chunk: Chunk, masked: Tensor) -> Tensor:
-        """Draw a token for each of the ascending places ``masked`` (k,) of a chunk of original ids, all masked at once: (k,).
+        """Mask the places ``masked`` of a chunk, all at once, and draw a token for each of them. Return the tokens (k,).
+
+        The chunk has the original ids. The places (k,) are ascending.
 
         The tokens are drawn from the model's distribution (temperature 1).
         """

@@ -377,16 +377,13 @@ def _entropy(figure: AttentionEntropyFigure, jobs: Sequence[FigureJob]) -> tuple
         for label, encoder in zip((BEFORE, AFTER), pair, strict=True):
             observations: Observations[list[float]] = []
             for (path, job), about in zip(measured.items(), abouts, strict=True):
-                key = encoder if encoder == "backbone" else _reference(job, encoder)
+                made = None if encoder == "backbone" else job.stages[encoder]
+                key = encoder if made is None else f"{made.kind}/{made.id}"
                 if key not in about["encoders"]:
                     raise UserError(f"models: the stage {figure.stage!r} lacks {encoder!r}; add it to `encoders`")
                 observations.append((job.setting, path, about["encoders"][key]["mean"]))
             panels[model] += _layers(label, observations)
     return panels, sum(about["even"] for about in abouts) / len(abouts), abouts[0]["texts"]
-
-
-def _reference(job: FigureJob, stage: str) -> str:
-    return f"{job.stages[stage].kind}/{job.stages[stage].id}"
 
 
 def _layers(label: str, observations: Observations[list[float]]) -> list[Line]:

@@ -57,20 +57,22 @@ def build_approximate(
         seed: seed of the sample.
         threads: CPU threads of FAISS.
         gpu: build the index on a GPU, if FAISS finds one, supports this kind of index there, and has enough memory.
-        on_disk: keep the inverted lists of an IVF index on disk, while it is built and searched (``on_disk``). An interrupted
-            attempt is then continued.
-        group: the processes that share the work, with ``on_disk``. Only the first returns.
+        on_disk: keep the inverted lists of an IVF index on disk, both while it is built and while it is searched (module
+            ``on_disk``). An interrupted attempt is then continued.
+        group: the processes that share the work if ``on_disk`` is set. Only the first process returns; the others raise
+            ``NotRankZero``.
         label: label of the progress bar.
-        memory: maximum memory in bytes that the vectors of an index ``on_disk`` take at once, besides a block of vectors.
+        memory: maximum memory in bytes of one part, if ``on_disk`` is set. The block of vectors being added is not counted.
 
     Returns:
         Description of a transform within the index that changes the ranking, such as dividing vectors by their norms; None =
         no such transform.
 
     Raises:
-        UserError: FAISS does not know the description, needs more or longer vectors for training, or cannot search the index
-            that it built. The error is also raised if the index ranks by another measure than the inner product, or keeps
-            vectors outside of lists that can lie on disk.
+        UserError: FAISS does not know the description, needs more vectors or more dimensions for training, or cannot search
+            the index that it built. The error is also raised if the index ranks by another measure than the inner product.
+            With ``on_disk`` it is also raised if the index keeps vectors outside of its inverted lists, or in lists that
+            cannot lie on disk.
     """
     faiss.omp_set_num_threads(threads)
     check_numbers(factory)

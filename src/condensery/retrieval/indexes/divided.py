@@ -26,9 +26,9 @@ PART = 2**20  # passages of a part, up to whole shards of vectors
 
 
 def shared_search(about: dict[str, Any], queries: int) -> bool:
-    """Return whether processes can share a search: an exact one, of many queries or of many passages.
+    """Return whether processes can share a search. The search must be exact, and have many queries or many passages.
 
-    ``about``: content of the index's ``index.json``. Passages with several windows are not searched in parts.
+    ``about``: content of the index's ``index.json``. If passages have several windows, the search is shared only by queries.
     """
     return about.get("method") == "dense" and (queries > SHARD or ("windows" not in about and about["passages"] > PART))
 

@@ -247,15 +247,17 @@ def training_work(
     contrast: bool,
     texts: int = 0,
 ) -> Work:
-    """Return the work of training in steps of ``batch_size`` queries.
+    """Estimate the work (``Work``) of training with ``batch_size`` queries per step.
 
     Args:
         config: the stage that trains.
         sizes: sizes of the stage's inputs.
         passages: passages per query.
         longest: maximum tokens of a passage, or of a pair.
-        contrast: whether queries and passages are encoded separately; otherwise each pair is read together.
-        texts: queries made from the text per step, each with its own passage where passages are encoded.
+        contrast: whether queries and passages are encoded separately. Otherwise the model reads a query and a passage as one
+            input.
+        texts: number of queries per step that are made from the text. Each adds its own passage if the stage encodes
+            passages.
     """
     queries, text, step = sizes.collection.queries.get(config.split), sizes.collection.passage_tokens, None
     items = sizes.collection.pairs.get(config.split, queries) if config.positives == "each" else queries

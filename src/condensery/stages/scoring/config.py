@@ -169,9 +169,10 @@ class PseudoLabelConfig(ScoringStageConfig):
         return self
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report scores that are not probabilities, or a collection in which every query is judged.
+        """Return the field and the message of an error in the inputs, or None.
 
-        Also report a retriever that has not encoded the unjudged queries.
+        There are three errors: a cross-encoder's scores are not probabilities; every query of the collection is judged; the
+        retriever has not encoded the unjudged queries.
         """
         data = getattr(inputs["corpus"][0], "data", None) if inputs["corpus"] else None
         if data is not None and not data.unlabelled_queries:

@@ -241,12 +241,8 @@ class TripleBatches:
 
     def draw_evenly(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
         """Draw as ``draw``; all positives of a query are equally likely, and its negatives by their weights."""
-        positive = self._positives(epoch, chosen)
+        positive = drawn_positives(self.training.positives, self.training.starts, chosen, self.seed, epoch)  # (b,)
         return positive, self._hard_negatives(epoch, chosen, positive)
-
-    def _positives(self, epoch: int, chosen: Ids) -> Ids:
-        """Draw one judged relevant passage for each query: (b,)."""
-        return drawn_positives(self.training.positives, self.training.starts, chosen, self.seed, epoch)
 
     def _hard_negatives(self, epoch: int, chosen: Ids, positive: Ids) -> Ids:
         """Draw passages from each query's pool, or from the corpus where the pool has too few: (b, negatives).

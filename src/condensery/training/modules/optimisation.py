@@ -55,10 +55,11 @@ class TrainingModule(pl.LightningModule):
 
     Attributes:
         tokens: number of tokens that all processes together read in the last step, padding not counted.
-        trained_on: the data modules that this module can be trained on. A key is the value of the data module's attribute
-            ``pairs``. Its value is the Python code that makes this data module, for the error line about any other.
+        trained_on: the data modules that this module can be trained on. A key is a value of the data module's attribute
+            ``pairs``. It is mapped to the Python code that creates such a data module. The error line about an unsuitable
+            data module shows this code.
         usual_rate: default peak learning rate, as in ``conf/stage/``.
-        first_steps: number of steps of a first phase, whose learning rate rises and falls by itself; 0 = no such phase.
+        first_steps: number of steps of a first phase, which has a warm-up and a decay of its own; 0 = no such phase.
         asked_to_leave: whether one of the processes received a signal to end, such as SLURM's warning.
 
     Raises:
