@@ -26,9 +26,9 @@ def _added(output: Any, states: Tensor, residual: Tensor) -> Tensor:
     if product.device.type != "cuda":
         same = product.dtype == residual.dtype  # under autocast they differ
         return norm(product.add_(residual) if same else product + residual)
-    parts = (part.to(product.dtype) for part in (norm.weight, norm.bias))  # autocast would normalise, and return, fp32
-    with torch.autocast("cuda", enabled=False):
-        return nn.functional.layer_norm(product.add_(residual), norm.normalized_shape, *parts, norm.eps)
+    shape, weight, bias = norm.normalized_shape, norm.weight.to(product.dtype), norm.bias.to(product.dtype)
+    with torch.autocast("cuda", enabled=False):  # autocast would normalise, and return, fp32
+        return nn.functional.layer_norm(product.add_(residual), shape, weight, bias, norm.eps)
 
 
 def _activated(intermediate: Any, states: Tensor) -> Tensor:
