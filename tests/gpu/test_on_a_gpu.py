@@ -18,6 +18,7 @@ from condensery.models.blending import blended
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder, compiled
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
+from condensery.models.precision import inference
 from condensery.models.varlen import KERNELS, best_kernel
 from condensery.retrieval.indexes.dense import DenseIndex, shard_path
 from condensery.system.files import write_json
@@ -185,3 +186,15 @@ def test_a_retriever_on_the_gpu_is_measured_and_interpolated() -> None:
     half = blended(start, trained, 0.5)
     for mine, first, last in zip(half.parameters(), start.parameters(), trained.parameters(), strict=True):
         torch.testing.assert_close(mine, torch.lerp(first.cpu(), last, 0.5))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_vectors_in_mixed_precision_are_close_to_those_in_fp32(precision: str) -> None:
+    towers = BiEncoder(Encoder(textbook.language_model(hidden=64, layers=4).base_model)).float().eval().to("cuda")
+    found = []
+    for each in ("fp32", precision):
+        with inference("cuda", each):
+            parts = [towers.vectors(chunk.to("cuda")).float() for chunk in textbook.rows(LENGTHS).chunks(80)]
+        found.append(torch.cat(parts))
+    assert not torch.equal(*found)
+    assert float(torch.nn.functional.cosine_similarity(*found).min()) > 0.99
