@@ -35,7 +35,7 @@ def _drawn(batches: TripleBatches, step: int) -> tuple[np.ndarray, np.ndarray, n
     """Queries, positives (b,) and hard negatives (b, n) of a step."""
     epoch = step // batches.steps_an_epoch()
     chosen = _chosen(batches, step)
-    positive = batches._positives(epoch, chosen)
+    positive = batches.draw(epoch, chosen)[0]
     return chosen, positive, batches._hard_negatives(epoch, chosen, positive)
 
 
@@ -145,7 +145,7 @@ def test_a_query_whose_passages_are_all_judged_gets_no_negative_of_its_own(tmp_p
 def test_without_hard_negatives_a_batch_holds_the_positives_alone(tmp_path: Path) -> None:
     batches = trainings.triple_batches(tmp_path, negatives=0)
     batch = batches.batch(0)
-    assert batch.known.shape == (5, len(set(batches._positives(0, _chosen(batches, 0)).tolist())))
+    assert batch.known.shape == (5, len(set(batches.draw(0, _chosen(batches, 0))[0].tolist())))
 
 
 def _twins() -> tuple[TrainingQueries, NoNegatives]:
