@@ -93,7 +93,7 @@ class TeacherScores:
 
     def scored(self, chosen: Ids) -> tuple[Ids, Ids, NDArray[np.float32]]:
         """Return the s scored pairs of the queries ``chosen`` (b,), source by source, as in ``Teacher.scored``."""
-        found = [_nothing()]
+        found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))]
         for source, places in zip(self.sources, self.places, strict=True):
             here = np.flatnonzero(places[chosen] >= 0)
             own = places[chosen][here]
@@ -107,10 +107,6 @@ class TeacherScores:
         """Return the arrays on which the batches depend, as input of ``training.checkpoint_fingerprint``."""
         parts = ((source.passage_rows, source.scores) for source in self.sources)
         return {"places": self.places, "pairs": [part for both in parts for part in both]}
-
-
-def _nothing() -> tuple[Ids, Ids, NDArray[np.float32]]:
-    return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
 
 
 def save_pair_scores(folder: Path, pairs: PairScores, collection: Collection) -> None:

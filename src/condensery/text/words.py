@@ -127,7 +127,7 @@ def first_words(text: str, number: int) -> str:
     for piece in pieces:
         size = _size(piece)
         if size >= left:
-            kept.append(_cut(piece, round(len(piece) * left / size)))
+            kept.append(piece[: between_letters(piece, max(1, round(len(piece) * left / size)))])
             break
         kept.append(piece)
         left -= size
@@ -201,7 +201,3 @@ def _size(piece: str) -> float:
 
 def _counted(pieces: Iterable[str]) -> int:
     return max(1, round(sum(map(_size, pieces))))
-
-
-def _cut(piece: str, at: int) -> str:
-    return piece[: between_letters(piece, max(1, at))]
