@@ -64,7 +64,7 @@ def test_memory_holds_an_entry_and_not_the_file(tmp_path: Path, monkeypatch: pyt
         ('[\n{"a": 1},\n{"a"\n: x}]', r":4: not valid JSON \(Expecting value\)"),
         ('[\n{"a": 1},\n{"a": 2', ":3: not valid JSON"),
         ('[\n{"a": 1},', ":2:10: a JSON object is expected here"),
-        ('[\n{"a": "no end}]', ":2: not valid JSON"),
+        ('[\n{"a": "no end}]', r":2: not valid JSON \(Unterminated string starting at"),
         (b'[\n{"a": "\xff"}]', "not valid UTF-8"),
         ('[{"a": ' + "[" * 100_000, ":1:2: not valid JSON"),
         ("[{}]\n[{}]", r":2: not valid JSON \(something stands behind the end"),

@@ -225,9 +225,7 @@ class Artifact:
         found = [self]
         for artifact in found:  # the list grows during the loop
             yield artifact
-            for parent in artifact.parents():
-                if parent not in found:
-                    found.append(parent)
+            found += [parent for parent in dict.fromkeys(artifact.parents()) if parent not in found]
 
 
 def retriever_name(index: Artifact) -> str:

@@ -231,7 +231,7 @@ def read_value(text: str, place: str) -> Any:
 def json_fault(error: Exception) -> str:
     """Describe the fault of a line of JSON, with its column. The caller adds the line number."""
     if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at column {error.colno}"
+        return f"{error.msg.removesuffix(' at')} at column {error.colno}"
     return "nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
 
 

@@ -8,7 +8,6 @@ tokenizers are left to ``load_tokenizer``.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from condensery.errors import UserError
 from condensery.system.files import read_json
@@ -34,7 +33,8 @@ def _read(folder: Path) -> QuickTokenizer | None:
 
     try:
         about = read_json(folder / "tokenizer_config.json")
-        words = [_word(about[f"{name}_token"]) for name in ("cls", "sep")]
+        special = (about["cls_token"], about["sep_token"])  # the string alone, or with further settings
+        words = [str(token["content"] if isinstance(token, dict) else token) for token in special]
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # tokenizers raises a bare Exception
         if type(error) in (UserError, KeyError, TypeError, Exception):
@@ -55,8 +55,3 @@ def _by_library(folder: Path) -> QuickTokenizer:
     tokenizer = load_tokenizer(folder)
     ends = Vocabulary.of(tokenizer)
     return QuickTokenizer(lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]), ends.cls, ends.sep)
-
-
-def _word(token: Any) -> str:
-    """Return the string of a special token. ``tokenizer_config.json`` holds the string alone or with further settings."""
-    return str(token["content"] if isinstance(token, dict) else token)

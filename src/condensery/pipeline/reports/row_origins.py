@@ -24,11 +24,20 @@ def unmeasured(graph: Graph, store: Store) -> Recommendation | None:
 def made_of(indexes: Mapping[str, Artifact]) -> dict[str, Made]:
     """Return how each index was made, by the keys of ``indexes``."""
     rows = {key: _made(index) for key, index in indexes.items()}
-    free = {one.path for key, made in rows.items() if not made.trained for one in indexes[key].ancestors()}
+    free = {one.path for key, made in rows.items() if not made.trained for one in _needed(indexes[key])}
     for key, made in rows.items():
         seconds = [float(one.manifest["wall_seconds"]) for one in indexes[key].ancestors() if one.path not in free]
-        rows[key] = replace(made, seconds=sum(seconds))
+        rows[key] = replace(made, seconds=sum(seconds) if made.trained else 0.0)
     return rows
+
+
+def _needed(index: Artifact) -> list[Artifact]:
+    """Return an index and its ancestors; if a choice kept no trained weights, its initial encoder without the tried ones."""
+    found = [index]
+    for one in found:  # the list grows during the loop
+        kept, _ = _kept(one)
+        found += [new for new in ([kept] if kept is not one else one.parents()) if new not in found]
+    return found
 
 
 def _made(index: Artifact) -> Made:

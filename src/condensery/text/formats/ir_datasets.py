@@ -192,16 +192,13 @@ class IrDatasetsSource(DataConfig):
                     names = {"dev": (), "test": ("dev",)}.get(split, names)
                 ids = ["/".join(filter(None, (self.name, name))) for name in names]
                 there = [one for one in ids if _judges(one)]
-                if there and not (split == "dev" and self._test_is_dev()):
+                # dev queries that serve as test queries are no dev queries
+                if there and not (split == "dev" and self.splits.test == AUTO and not _judges(f"{self.name}/test")):
                     id_of[split] = there[0]
             elif given:
                 ids = [f"{self.name}/{given}", given]
                 id_of[split] = next((one for one in ids if load(one) is not None), ids[0])
         return id_of
-
-    def _test_is_dev(self) -> bool:
-        """Return whether the dev queries serve as test queries."""
-        return self.splits.test == AUTO and not _judges(f"{self.name}/test")
 
     @property
     def from_dpr(self) -> bool:
