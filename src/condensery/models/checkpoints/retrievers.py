@@ -24,7 +24,6 @@ from condensery.models.checkpoints.backbone import (
     OWN_TOKENIZER,
     check_words,
     checkpoint_config,
-    dropouts,
     masked_language_model,
 )
 from condensery.models.checkpoints.config import BackboneConfig
@@ -211,8 +210,7 @@ def load_encoder(source: Path | str, dropout: float | None = None, settings: Vec
 
     Args:
         source: folder or hub name.
-        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate. The model's config
-            keeps the checkpoint's own rate, and so does what is saved: another rate is a setting of one training.
+        dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         settings: vector settings of the encoder; None = the defaults.
 
     Raises:
@@ -220,7 +218,7 @@ def load_encoder(source: Path | str, dropout: float | None = None, settings: Vec
     """
     folder = checkpoint_folder(source)
     with readable(folder):
-        own, config = checkpoint_config(folder), checkpoint_config(folder, dropout)
+        config = checkpoint_config(folder, dropout)
         family = FAMILIES[config.model_type]
         model = load_weights(
             AutoModel,
@@ -232,8 +230,6 @@ def load_encoder(source: Path | str, dropout: float | None = None, settings: Vec
             dtype=torch.float32,
             attn_implementation="eager",
         )
-    for name in dropouts(config.model_type, dropout):
-        setattr(model.config, name, getattr(own, name))
     return Encoder(model, settings)
 
 
