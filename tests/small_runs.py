@@ -23,6 +23,7 @@ from outside_evaluators import agree
 
 from condensery import cli
 from condensery.pipeline import sweep
+from condensery.pipeline.dry_run import machine_speed
 from condensery.system.files import read_json
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -109,6 +110,8 @@ def _quick(curves: bool) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as monkeypatch, composed_once():
         monkeypatch.setattr(Hydra, "get_mode", lambda *_, **__: None)
+        monkeypatch.setattr(machine_speed, "SAMPLE", {"cpu": 1e7, "cuda": 1e7})  # FLOPs that are timed for a dry run
+        monkeypatch.setattr(machine_speed, "ENOUGH", 0.0)
         if not curves:
             monkeypatch.setattr("condensery.pipeline.reports.report.draw_curves", lambda logs, stem: None)
         yield

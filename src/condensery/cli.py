@@ -81,17 +81,17 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
         return 1
     os.environ["CONDENSERY_HOME"] = of_outputs
     os.environ[study.COMMAND] = shlex.join(sys.argv[1:])
-    shows = "--cfg" in sys.argv and "--package" not in sys.argv
+    whole = "--package" in sys.argv  # --cfg job --package stage.KIND shows any kind
     helps = not {"-h", "--help"}.isdisjoint(sys.argv)
     if os.environ.get("HYDRA_FULL_ERROR") == "1":  # a developer wants to see the whole traceback
-        recipe_guard.install(shows, home, helps)
+        recipe_guard.install(whole, home, helps)
         program()
         return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and this function prints the message in one line
     signals.leave_upon((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), lambda number: KeyboardInterrupt())
     try:
         sys.argv[1:] = prepared(sys.argv[1:])
-        recipe_guard.install(shows, home, helps)
+        recipe_guard.install(whole, home, helps)
         program()
     except (Exception, Stopped, KeyboardInterrupt, SystemExit) as stop:
         if signals.came:

@@ -73,6 +73,31 @@ def test_a_kind_that_another_refers_to_is_printed(tmp_path: Path) -> None:
     assert printed["stages"]["mlm"]["length"] == printed["stage"]["pretrain_mlm"]["length"]
 
 
+@pytest.mark.parametrize(
+    "stages",
+    [
+        "{mlm: {stage: pretrain_condenser, length: '${oc.select:stage.pretrain_mlm.length,7}'}}",
+        "{mlm: {stage: pretrain_condenser}, again: {stage: '${stages.mlm.stage}', seed: 3}}",
+    ],
+)
+def test_a_kind_that_is_found_only_by_following_a_reference_has_its_defaults(stages: str, tmp_path: Path) -> None:
+    printed = yaml.safe_load(own(stages, tmp_path, "--cfg", "job", "--resolve").sound().out)
+    assert printed["stages"]["mlm"].get("length", 128) == printed["stage"]["pretrain_mlm"]["length"] == 128
+
+
+@pytest.mark.parametrize(
+    "given", ["stages.bm25.stage=retriever", "++stages.more={stage: retriever}", "stage.retriever.name=x"]
+)
+def test_a_kind_that_the_command_names_has_its_defaults(given: str, tmp_path: Path) -> None:
+    printed = yaml.safe_load(own("{bm25: {stage: bm25}}", tmp_path, given, "--cfg", "job").sound().out)
+    assert len(printed["stage"]["retriever"]) > 2
+
+
+def test_a_kind_that_is_asked_for_is_printed_whether_used_or_not(tmp_path: Path) -> None:
+    printed = own("{bm25: {stage: bm25}}", tmp_path, "--cfg", "job", "--package", "stage.pretrain_mlm").sound().out
+    assert "masked" in printed or "steps" in printed
+
+
 def test_the_kinds_that_are_added_are_those_of_the_registry() -> None:
     assert {name for name, stage in registry().items() if stage.adapts and "toy" not in name} == set(ADDED_BETWEEN)
     assert set(ADDED_FIRST) <= set(registry())

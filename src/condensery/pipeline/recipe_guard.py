@@ -21,14 +21,14 @@ import omegaconf._utils
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.default_element import GroupDefault, InputDefault
+from hydra.core.default_element import GroupDefault, InputDefault, ResultDefault
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
-from omegaconf import Container, DictConfig, Node, OmegaConf, open_dict
+from omegaconf import Container, DictConfig, Node, OmegaConf
 from omegaconf.base import Box
 
 from condensery.errors import UserError
@@ -54,19 +54,18 @@ _follow = Container.resolve_parse_tree
 NAME = 255  # maximum characters of a file's name in `defaults`
 REFERENCES = 2_000  # maximum number of ${...} resolved for one composed config; the project's largest recipe has 160
 TEXT = 1 << 20  # maximum characters of the value of one reference
-USED = re.compile(r"\$\{stage\.(\w+)")  # a reference to the defaults of a kind of stage
 _followed = [0]  # number of references that were resolved since the config was composed
 
 
-def install(shows: bool = False, home: Path | None = None, helps: bool = False) -> None:
+def install(whole: bool = False, home: Path | None = None, helps: bool = False) -> None:
     """Make Hydra compose with ``RecipeLoader``, and count the resolved references; a second call changes nothing.
 
     Args:
-        shows: whether the command prints the config (``--cfg``) instead of running it.
+        whole: whether the config has the defaults of all kinds of stages, also of those that the recipe does not use.
         home: the folder of the program, whose folder ``conf`` is the user's own; None = keep the folder that is set.
         helps: whether the command prints only the help, for which the root config alone is read.
     """
-    RecipeLoader.shows, RecipeLoader.helps = shows, helps
+    RecipeLoader.whole, RecipeLoader.helps = whole, helps
     RecipeLoader.home = home or RecipeLoader.home
     hydra._internal.hydra.ConfigLoaderImpl = RecipeLoader  # type: ignore[misc]
     omegaconf._utils.get_yaml_loader = lambda: LOADER
@@ -77,7 +76,7 @@ def install(shows: bool = False, home: Path | None = None, helps: bool = False) 
 class RecipeLoader(ConfigLoaderImpl):
     """Hydra's composition of a config, with checks of each file, of the keys that it sets, and of what Hydra would call."""
 
-    shows = helps = False
+    whole = helps = False
     home = Path()
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
@@ -86,6 +85,8 @@ class RecipeLoader(ConfigLoaderImpl):
         self._repositories: dict[tuple[str | None, tuple[str, ...]], Any] = {}
         self._first: tuple[list[str], DictConfig] = [MODE], OmegaConf.create()  # what the command set, and its config
         self.lengths: dict[str, set[str]] = {}  # a stage or kind -> the key of training length that the last file sets
+        self.typed: frozenset[str] = frozenset()  # the words of the command, and so all kinds that it names
+        self._read: dict[tuple[str | None, str | None], Any] = {}  # files that are read and not yet merged
 
     def _parse_overrides_and_create_caching_repo(
         self, config_name: str | None, overrides: list[str], *more: Any
@@ -123,6 +124,7 @@ class RecipeLoader(ConfigLoaderImpl):
         if not validate_sweep_overrides:
             run_mode = RunMode.RUN
         _followed[0] = 0
+        self.typed = frozenset(re.findall(r"\w+", " ".join(overrides)))
         try:
             config = super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
         except RecursionError:
@@ -130,13 +132,17 @@ class RecipeLoader(ConfigLoaderImpl):
         release(config, lengths(typed(overrides)))
         for called in ("callbacks", "launcher", "sweeper") if run_mode == RunMode.MULTIRUN else ("callbacks",):
             refuse_foreign_targets(config.hydra.get(called))
-        if self.shows:
-            leave_used_kinds(config)
         if not validate_sweep_overrides:
             self._first = list(overrides), config
         return config
 
     def _load_single_config(self, default: Any, repo: Any) -> Any:
+        key = default.config_path, default.package
+        part = self._read.pop(key, None) or self._checked(default, repo)
+        self.lengths |= lengths(part.config)
+        return part
+
+    def _checked(self, default: Any, repo: Any) -> Any:
         part = super()._load_single_config(default, repo)
         if part.path.startswith("file://"):
             folder = part.path.removeprefix("file://")
@@ -145,10 +151,10 @@ class RecipeLoader(ConfigLoaderImpl):
                 check_content(path, part.config, _own(folder) and default.config_path.startswith("launcher/"))
                 if default.config_path.startswith("experiment/") and part.header.get("package") != "_global_":
                     raise UserError(f"{path}: the first line of a recipe must be `# @package _global_`")
-                self.lengths |= lengths(part.config)
         return part
 
     def _compose_config_from_defaults_list(self, defaults: Any, repo: Any) -> DictConfig:
+        defaults = self._with_used_kinds(defaults, repo)
         self.lengths = {}
         set_parents = Box._re_parent
         Box._re_parent = lambda self: None  # type: ignore[method-assign]  # each merge of a file would visit all keys so far
@@ -162,6 +168,28 @@ class RecipeLoader(ConfigLoaderImpl):
         config._re_parent()
         release(config, self.lengths)
         return config
+
+    def _with_used_kinds(self, defaults: list[ResultDefault], repo: Any) -> list[ResultDefault]:
+        """Put first the files of the kinds that stages have, that references or the command name, or that are added.
+
+        Without a recipe these are the files of all kinds. All files are read here; Hydra then merges them.
+        """
+        read = [self._checked(one, repo) for one in defaults]
+        kinds = {kind: ResultDefault(f"stage/{kind}", ROOT) for kind in repo.delegate.kinds}
+        if any(one.parent == ROOT and str(one.config_path).startswith("stage/") for one in defaults):
+            kinds = {}  # the recipe lists its kinds: override /stage: [...]
+        used = {*ADDED_FIRST, *ADDED_BETWEEN, *self.typed}.union(*(kinds_in(part.config) for part in read))
+        recipe = "stages" in self.typed or any(items(part.config.get("stages")) for part in read)
+        if self.whole or not recipe or any("$" in kind for kind in used):
+            used.update(kinds)
+        of_kinds: dict[str, Any] = {}
+        while new := [kind for kind in kinds if kind in used and kind not in of_kinds]:
+            of_kinds |= {kind: self._checked(kinds[kind], repo) for kind in new}
+            used = used.union(*(kinds_in(of_kinds[kind].config) for kind in new))
+        files = [*(kinds[kind] for kind in of_kinds), *defaults]
+        parts = [*of_kinds.values(), *read]
+        self._read = {(one.config_path, one.package): part for one, part in zip(files, parts, strict=True)}
+        return files
 
     def _refuse_other_kinds(self, defaults: Any, repo: Any) -> None:
         """Raise ``UserError`` about the first key that is a list in one file and a mapping in another file."""
@@ -209,25 +237,22 @@ def items(config: Any) -> list[tuple[str, Any]]:
     return [(str(key), value) for key, value in config.items_ex(resolve=False)]
 
 
-def leave_used_kinds(config: DictConfig) -> None:
-    """Remove each kind that no stage has, that is not added automatically, and that no reference names.
-
-    Without a recipe all kinds stay.
-    """
-    stages = items(config.get("stages"))
-    used = {str(dict(items(settings)).get("stage")) for _, settings in stages} | {*ADDED_FIRST, *ADDED_BETWEEN}
-    looked_at: set[str] = set()
-    while new := used - looked_at:
-        looked_at |= new
-        read = [config.stages, *(config.stage[kind] for kind in new if kind in config.stage)]
-        used.update(kind for node in read for kind in USED.findall(OmegaConf.to_yaml(node)))
-    with open_dict(config):
-        for kind in set(config.stage) - used if stages else ():
-            del config.stage[kind]
+def kinds_in(config: Any) -> set[str]:
+    """Return the kinds of the stages in a file, and all words in its references, which include the kinds that they name."""
+    leaves = [(key, str(value)) for key, value in _leaves(config, "")]
+    named = {word for _, value in leaves if "${" in value for word in re.findall(r"\w+", value)}
+    return named | {value for key, value in leaves if re.fullmatch(r"\.stages\.[^.]+\.stage", key)}
 
 
 class _Files(ConfigRepository):
-    """The files of a composition; each is checked before Hydra reads it."""
+    """The files of a composition; each is checked before Hydra reads it.
+
+    Attributes:
+        kinds: the kinds of stages in the list `defaults` of the root config, which Hydra is not given. Their files are read
+            only if they are used, because that takes half of the time of a composition.
+    """
+
+    kinds: Sequence[str] = ()
 
     def load_config(self, config_path: str) -> Any:
         """Return the content of a file.
@@ -244,13 +269,16 @@ class _Files(ConfigRepository):
         path, own = Path(source.path, name), _own(source.path) and name == f"{ROOT}.yaml"
         check_file(path, own)
         try:
-            loaded = super().load_config(config_path)
+            loaded: Any = super().load_config(config_path)
         except (ValueError, AssertionError, AttributeError) as error:  # Hydra's, about a heading or list of defaults
             raise UserError(f"{path}: {' '.join(str(error).split())}") from None
-        if loaded is not None and not own:
+        if not own:
             _check_choices(path, loaded.defaults_list or [])
-        if loaded is not None and own and RecipeLoader.helps:
+        elif RecipeLoader.helps:
             loaded.defaults_list = [one for one in loaded.defaults_list or [] if one.is_self() or one.is_override()]
+        for one in loaded.defaults_list or [] if own else []:
+            if isinstance(one, GroupDefault) and one.group == "stage":
+                self.kinds, one.value = one.get_options(), []
         return loaded
 
 
