@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import hypothesis
+import yaml
 from fuzz_mutations import ACCIDENTS, EITHER, NEUTRAL, TOLD, Mutation
 from fuzz_subjects import SUBJECTS, DisagreementError, PoorLineError, Subject
 from hypothesis import strategies
@@ -150,7 +151,7 @@ def _mutated(draw: Draws, mutation: Mutation, files: list[Path], folder: Path) -
     path = draw.choice(files) if files else None
     try:
         done = mutation(draw, path) if path else ""
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError, struct.error):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError, struct.error, yaml.YAMLError):
         return ""  # an earlier accident left nothing that it could change
     return f"{path.relative_to(folder)}: {done}" if path and done else ""
 

@@ -21,7 +21,7 @@ class Plain(RetrievalLoss):
         return (queries @ passages.T).mean()
 
 
-def hinge(margin: Positive) -> Plain:
+def hinge(margin: Positive, hardest: int = 3, scale: float = 1.0) -> Plain:
     loss = Plain()
     loss.margin = torch.tensor(margin)
     return loss
@@ -48,6 +48,9 @@ def test_a_loss_without_a_temperature_is_not_given_one(loss: Any) -> None:
         ("hinge", "hinge needs a value of 'margin': {name: hinge, margin: ...}"),
         ("matryoshka", "matryoshka needs a value of 'dims': {name: matryoshka, dims: ...}"),
         ({"name": "hinge", "margin": -1}, "hinge: margin must be a number > 0, not -1"),
+        ({"name": "hinge", "margin": 1, "hardest": "x"}, "hinge: hardest must be a whole number, not 'x'"),
+        ({"name": "hinge", "margin": 1, "hardest": 2.5}, "hinge: hardest must be a whole number, not 2.5"),
+        ({"name": "hinge", "margin": 1, "scale": "x"}, "hinge: scale must be a number, not 'x'"),
         ({"name": "plain", "margin": 1}, "plain has no option 'margin'"),
         ("trplet", "there is no loss 'trplet'; for one of your own set CONDENSERY_STAGES to the module"),
         ("info_nze", "there is no loss 'info_nze' (did you mean 'info_nce'?)"),

@@ -8,6 +8,7 @@ from forked import peak_memory
 from omegaconf import OmegaConf
 
 from condensery.errors import UserError
+from condensery.pipeline import recipe_files
 from condensery.pipeline.recipe_files import check_file, foreign_reference
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -60,6 +61,15 @@ def test_what_cannot_be_composed_is_one_line_at_once(
         assert time.process_time() - started < 1
 
     assert peak_memory(refuse) < 20e6
+
+
+def test_without_libyaml_too_an_escape_that_names_no_character_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipe_files, "LOADER", recipe_files.get_yaml_loader())
+    for escape in ("\\UFFFFFFFF", "\\U00110000"):
+        with pytest.raises(UserError, match="not valid YAML"):
+            check(tmp_path, f'a: "{escape}"')
 
 
 def test_a_file_that_is_too_large_is_not_parsed(tmp_path: Path) -> None:

@@ -92,6 +92,15 @@ def check(cached: Callable[..., Any] = cached_backward, dropout: float = 0.3, **
     return check_gradients(model.contrast, *parts, cached=cached, **options)
 
 
+@pytest.mark.parametrize(
+    "constant", [lambda q, p: (q @ p.T - 1e9).clamp(min=0).sum(), lambda q, p: 0 * (q @ p.T).sum()]
+)
+def test_a_loss_that_does_not_move_on_this_batch_is_no_proof(constant: Callable[..., Tensor]) -> None:
+    model, rows = Model(), torch.randn(6, 8)
+    with pytest.raises(UserError, match="every gradient is 0"):
+        check_gradients(constant, (model, rows.split(2)), (model, rows.split(3)))
+
+
 def test_ours_and_a_right_one_by_hand_pass() -> None:
     for way in (cached_backward, handmade):
         report = check(way)

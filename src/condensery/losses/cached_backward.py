@@ -60,8 +60,8 @@ class PieceChunk:
     """Wraps a chunk from outside this package, with the attributes of ``Chunk`` that the gradient cache reads.
 
     Attributes:
-        piece: the chunk as it was passed to ``cached_backward``.
-        tower: the index of the part that the chunk belongs to.
+        piece: the chunk as the caller passed it to ``cached_backward``.
+        tower: the index of the (encoder, chunks) pair to which the chunk belongs.
         rows: (b,) index of each of the chunk's rows, counted over all parts.
     """
 

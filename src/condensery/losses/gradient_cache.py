@@ -103,10 +103,11 @@ def backpropagate(
         contrast: function that maps the vectors of all rows in batch order, (n, d) in fp32 or wider, to a scalar loss. It
             may have trainable weights. None = no contrast.
         backward: function that back-propagates a scalar (Lightning's also scales it for fp16). It is called once per
-            chunk. If the contrast has weights, it is called for them once before the chunks.
+            chunk; if the contrast has weights, ``backward`` is called once more, for these weights, before the chunks.
         padded: whether chunks may have vectors of different widths; narrower vectors are then padded with zeros.
-        budget: maximum number of tokens of a chunk, padding included. The graphs of two chunks are kept if they have no more
-            tokens together. 0 = one graph is kept.
+        budget: maximum number of tokens of a chunk, padding included. If two chunks
+            together have at most this number, the graphs of both are kept from the first pass to the second; otherwise, and
+            with 0, the graph of one chunk is.
 
     Returns:
         the losses by name, detached: ``contrast`` (if there is one), and the model's own losses, summed over the chunks.

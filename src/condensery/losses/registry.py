@@ -1,9 +1,12 @@
 """The losses of the bi-encoder by name. Imports no torch, so that a recipe can be checked quickly before any work."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from annotated_types import Ge
 
 from condensery.errors import UserError, close_to, shown
 from condensery.ranges import annotations_of, first_fault
@@ -73,7 +76,7 @@ def check_loss(loss: Named) -> str:
 
     Raises:
         ValueError: there is no such loss, the loss has no such option, an option without a default is not given, or the
-            value of an option is outside the range in the option's annotation.
+            value of an option is outside the range in the option's annotation, or no number though that is int or float.
     """
     name, options = check_name(loss), _options(loss)
     if options or name in _LOSSES or name in _NEED_OPTIONS:
@@ -87,7 +90,9 @@ def check_loss(loss: Named) -> str:
             raise ValueError(f"{name} needs a value of {missing[0]!r}: {{name: {name}, {missing[0]}: ...}}")
         if isinstance(inner := options.get("loss"), str | Mapping):  # the loss inside of another loss
             check_loss(inner)
-        if wrong := first_fault(annotations_of(made), options):
+        kinds = annotations_of(made).items()
+        ranges = {option: Annotated[kind, Ge(-math.inf)] if kind in (int, float) else kind for option, kind in kinds}
+        if wrong := first_fault(ranges, options):
             raise ValueError(f"{name}: {wrong}")
     return name
 

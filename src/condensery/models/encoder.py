@@ -68,13 +68,12 @@ def transformer_layer(
         layer: a layer of a transformers model in ``FAMILIES``; its modules are used, not its ``forward``.
         hidden: (n, d) packed states, the input of the layer.
         tokens: the positions of the packed tokens in their rows.
-        visible: which tokens attend to which, as in ``attend``; None = each token attends to its whole row. A selection in
-            ``read`` may have its own ``visible``.
-        read: selections of k_1, k_2, ... tokens to compute; no selection = all n tokens.
+        visible: which tokens attend to which, as in ``attend``; None = each token attends to its whole row.
+        read: selections of k_1, k_2, ... tokens to compute, each with its own ``visible``; no selection = all n tokens.
 
     Returns:
-        (k_1 + k_2 + ..., d), or (n, d) without a selection. The dropout of a selection depends on the selections before it,
-        but not on those after it.
+        (k_1 + k_2 + ..., d), or (n, d) without a selection. Each selection draws its dropout after those before
+        it, so leaving out the last selections does not change the others.
     """
     family = family_of(layer)
     memory = _Memory(family, layer, hidden, tokens)

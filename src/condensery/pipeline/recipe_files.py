@@ -71,6 +71,8 @@ def check_file(path: Path, own: bool = False) -> None:
         if "nesting depth" in problem:  # libyaml reads ahead, and has its own limit since 0.2.6
             raise UserError(f"{path}{at}: {TOO_DEEP}") from None
         raise UserError(f"{path}{at}: not valid YAML ({problem})") from None
+    except (ValueError, OverflowError):  # of PyYAML without libyaml, about an escape such as \U00110000
+        raise UserError(f"{path}: not valid YAML (an escape \\U that names no character)") from None
 
 
 def _decoded(path: Path, raw: bytes) -> str:

@@ -27,7 +27,8 @@ class CollectionSizes:
         passages, documents: the number of passages and of documents. Without separate documents, each passage counts as
             a document.
         passage_tokens, document_tokens: the estimated mean number of tokens per passage and per document.
-        queries, pairs: the number of judged queries of each split, and of the passages judged for them, once for each query.
+        queries: the number of judged queries of each split.
+        pairs: the number of pairs of a judged query and a passage that is judged for it, in each split.
         unjudged: the number of queries without judgements in any split.
         reading: the estimated time to read the collection, in CPU-seconds.
         published: whether all sizes are the published ones instead of estimates from the files.

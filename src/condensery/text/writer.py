@@ -169,8 +169,8 @@ class CollectionWriter:
     def add_query(self, query: Query, where: str = "", split: str | None = None) -> None:
         """Append a query, or leave it out and count it in ``unjudged_queries``.
 
-        A query is left out if the input has judgements, none of them is for this query, ``split`` is None, and
-        ``unlabelled_queries`` is not ``unjudged``.
+        A query is kept if it is judged, if ``split`` is given, if ``unlabelled_queries`` is ``unjudged``, or if the input has
+        no judgements at all. Every other query is left out.
 
         Args:
             query: the query.

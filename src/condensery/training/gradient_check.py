@@ -67,7 +67,7 @@ def check_gradients(
         shows the report. The report's method ``raise_if_wrong`` raises ``UserError`` if there is an error.
 
     Raises:
-        UserError: the gradient cannot be computed without a cache, or the processes cannot be started.
+        UserError: the gradient cannot be computed without a cache, every gradient is 0, or the processes cannot be started.
     """
     if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
         raise UserError(f"check_gradients: processes must be a whole number >= 1, not {processes!r}")
@@ -134,14 +134,18 @@ class _Check:
             try:
                 loss = self._plain("as given", Replayed(SEED))
                 read = list(leaves(loss))
-                if read:
-                    torch.autograd.grad(loss, read)
+                moving = any(one.any() for one in torch.autograd.grad(loss, read)) if read else False
             except UserError:
                 raise
             except Exception as error:
                 raise UserError(f"check_gradients: the plain loss cannot be computed: {one_line(error)}") from error
         if not read:
             raise UserError("check_gradients: nothing that the loss depends on has requires_grad=True")
+        if not moving:
+            raise UserError(
+                "check_gradients: every gradient is 0, so none can be told from another: the loss is constant on this batch,"
+                " such as a hinge that no pair reaches, or it does not use the vectors"
+            )
         named = {name.lstrip("."): weight for name, weight in self.trial.captured.weights().items()}
         known = {id(weight) for weight in named.values()}
         others = [weight for weight in read if id(weight) not in known]
