@@ -14,7 +14,7 @@ MadeFrom = Mapping[str, Sequence[Artifact]]  # input artifacts, by field of the 
 
 _TIMES = ("train/tokens_per_s",)  # metrics of a stage that another run would not reproduce
 _PLACES = ("precision", "seed")  # settings that come last on the card
-_BEGINNINGS = ("init", "student", "start")  # fields that name the encoder with which a stage begins
+_STARTS = ("init", "student", "start")  # fields that name the encoder with which a stage begins
 _METHODS = {
     "pretrain_mlm": "Pre-trained by masked language modelling",
     "pretrain_condenser": "Pre-trained as a Condenser (Gao and Callan 2021a)",
@@ -66,10 +66,9 @@ def card_of(
 
 def _base(config: Values, made_from: MadeFrom) -> dict[str, Any]:
     """Return what the card says of the checkpoint with which the encoder's first training began."""
-    named = (artifact for field in _BEGINNINGS for artifact in made_from.get(field, ()))
-    for first in (artifact for artifact in named if (artifact.path / "manifest.json").is_file()):
+    for first in (one for key in _STARTS for one in made_from.get(key, ()) if (one.path / "manifest.json").is_file()):
         encoder = first.ancestor("encoder") or first
-        return _base(encoder.manifest["config"], {field: encoder.inputs(field) for field in _BEGINNINGS})
+        return _base(encoder.manifest["config"], {field: encoder.inputs(field) for field in _STARTS})
     start = config.get("backbone") or {"name": config.get("folder"), "revision": config.get("revision")}
     return base_of(start["name"], start.get("revision"))
 

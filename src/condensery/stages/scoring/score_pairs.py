@@ -93,7 +93,6 @@ def _tell(label: str, found: Mapping[str, int]) -> None:
     pairs = f"pairs of {number_of(found['queries'], 'queries')} have"
     print(f"[{label}] {number_of(found['pairs'], pairs)} a score", flush=True)
     if without := found["queries_without_positive"]:
-        message = f"for {without:,} of them no positive has one: margin_mse learns nothing from these"
-        print(f"[{label}] {message}", flush=True)
+        print(f"[{label}] for {without:,} of them no positive has one: margin_mse learns nothing there", flush=True)
     if found["queries_without_scores"]:
         print(f"[{label}] for {found['queries_without_scores']:,} of them fewer than two passages have one", flush=True)
