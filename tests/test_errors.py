@@ -13,6 +13,7 @@ from condensery.errors import number_of
         (1, "passages have no query", "1 passage has no query"),
         (1, "of 9 queries share no term", "1 of 9 queries shares no term"),
         (1, "passages were", "1 passage was"),
+        (1, "candidates do not", "1 candidate does not"),
         (1, "are a single sentence", "1 is a single sentence"),
         (0, "queries have", "0 queries have"),
         (2_000, "files", "2,000 files"),

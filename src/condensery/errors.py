@@ -31,7 +31,7 @@ SHOWN = 60  # maximum number of characters of a wrong value in a message
 
 CONTROLS = (*range(0x20), *range(0x7F, 0xA0))  # codes of control characters, such as ESC, which controls a terminal
 TURNS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # they change the text direction
-_SINGULAR = {"have": "has", "are": "is", "were": "was", "share": "shares"}
+_SINGULAR = {"have": "has", "are": "is", "were": "was", "share": "shares", "do": "does"}
 STEERING = {code: f"\\x{code:02x}" for code in CONTROLS if chr(code) not in "\n\t"}  # code -> its escape in messages
 STEERING |= {code: f"\\u{code:04x}" for code in TURNS}
 
@@ -160,7 +160,7 @@ def number_of(number: int, words: str) -> str:
     """Return a number with what it counts, in the singular for 1: ``1 query has``, ``1 of 9 queries is``, ``2 layers``."""
     if number == 1:
         words = re.sub(r"^(?!of )(.*?)(ie)?s\b", lambda noun: noun[1] + "y" * bool(noun[2]), words)
-        words = re.sub(r"\b(have|are|were|share)\b", lambda verb: _SINGULAR[verb[1]], words, count=1)
+        words = re.sub(r"\b(have|are|were|share|do)\b", lambda verb: _SINGULAR[verb[1]], words, count=1)
     return f"{number:,} {words}"
 
 

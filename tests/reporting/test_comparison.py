@@ -194,6 +194,8 @@ def test_an_average_is_of_all_collections_that_the_columns_name_and_of_no_others
     few = comparison(layout(columns=columns, published={}), rows[:2], "test")
     assert [cell.text == "–" for cell in few.cells[0]] == [False, False, True, True]
     assert "No average of a: 2 of the 3 collections were measured." in few.notes
+    one = comparison(layout(columns=columns, published={}), rows[:1], "test")
+    assert "No average of a: 1 of the 3 collections was measured." in one.notes
 
 
 def test_a_run_that_is_no_sweep_fills_the_columns_of_its_own_settings() -> None:

@@ -197,6 +197,42 @@ def test_of_a_training_that_was_not_kept_it_is_said_and_nothing_is_paid_for_it()
     assert "of training" not in text
 
 
+def test_where_a_trained_row_is_used_and_dev_queries_kept_the_start_both_are_told_apart() -> None:
+    made = {
+        "BM25": MADE["BM25"],
+        "as it is": MADE["as it is"],
+        "best on dev": Made(frozenset({"retriever/1"}), kept={**NOT_KEPT, "level": 0.05}),
+        "both towers": Made(frozenset({"finetune/1"}), True, 60.0),
+    }
+    use, text = told(dict(zip(made, (0.3, 0.5, 0.5, 0.6), strict=True)), made)
+    assert use == "both towers"
+    assert (
+        "73.7 with 50 % of the weights of distilled (p = 0.25, not below 0.05): the initial weights are kept." in text
+    )
+    assert text.endswith(
+        "The row is chosen on the same 1,000 queries of test, so its score is slightly too optimistic;"
+        " the 80 dev queries chose the initial weights instead."
+    )
+    _, text = told(dict(zip(made, (0.3, 0.5, 0.5, 0.4), strict=True)), made)
+    assert "instead" not in text, "no trained row is used"
+    made["both towers"] = replace(made["both towers"], kept=KEPT)
+    _, text = told(dict(zip(made, (0.3, 0.5, 0.5, 0.6), strict=True)), made)
+    assert "instead" not in text, "dev queries chose the trained weights"
+
+
+@pytest.mark.parametrize(
+    ("p", "level", "words"),
+    [
+        (0.01, 0.05, "(p = 0.01, below 0.05)"),
+        (0.04996, 0.05, "(p = 0.04996, below 0.05)"),
+        (0.0504, 0.05, "(p = 0.05, not below 0.05)"),
+        (0.2, 1, "(p = 0.2)"),
+    ],
+)
+def test_a_p_value_stands_on_its_side_of_the_limit(p: float, level: float, words: str) -> None:
+    assert words in choice({**KEPT, "p": p, "level": level})
+
+
 def test_of_several_seeds_a_training_that_some_kept_is_compared() -> None:
     made = {**MADE, "adapted": Made(frozenset({"retriever/1"}), kept=NOT_KEPT)}
     rows = [row(name, mean) for name, mean in means(0.49, 0.516, 0.516, 0.54, 0.562).items()]

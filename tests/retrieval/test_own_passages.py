@@ -81,6 +81,8 @@ def test_rankings_are_as_deep_as_asked_for(arguments: Collection) -> None:
 def test_it_is_counted(arguments: Collection, capsys: pytest.CaptureFixture[str]) -> None:
     assert own_passages_left_out(arguments, np.arange(5), "stage") == {"own_passages_left_out": 3}
     assert "[stage] 3 of 5 queries are passages" in capsys.readouterr().out
+    own_passages_left_out(arguments, np.array([0, 3]), "stage")
+    assert "[stage] 1 of 2 queries is a passage, too (same id and text)" in capsys.readouterr().out
     assert own_passages_left_out(arguments, np.array([3, 4]), "stage") == {}
     assert capsys.readouterr().out == ""
 

@@ -64,6 +64,16 @@ def test_what_was_left_out_is_counted_printed_and_kept_with_its_score(
     np.testing.assert_allclose(own, [0.8, 0.2], rtol=1e-6)
 
 
+def test_counts_of_one_are_told_in_the_singular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    collection = collection_of(tmp_path / "c", {0: [0], 1: [1]}, 2)
+    mine(Table([[0.5, 0.9], [0.2, 0.9]]), collection, "train", 1, tmp_path / "n", below=Below(share=0.95))
+    said = capsys.readouterr().out
+    assert (
+        "] 1 candidate does not score below 95 % of the positive's: it is left out; 1 of 2 queries has no negative"
+        in said
+    )
+
+
 def test_of_several_positives_the_lowest_counts(tmp_path: Path) -> None:
     collection = collection_of(tmp_path / "c", {0: [0, 5], 1: [1]}, 6)
     table = [[0.9, 0.8, 0.6, 0.55, 0.3, 0.6], [0.5, 1.0, 0.97, 0.94, 0.95, 0.2]]

@@ -16,8 +16,11 @@ from small_runs import Done, Text, metrics_of, run_command, some_text, write_bei
 from condensery import BM25, Fused, QueryTowerModule, RankingDataModule, UserError, evaluate
 from condensery.models.blending import same_weights
 from condensery.models.checkpoints.retrievers import load_retriever
+from condensery.pipeline.config import PushTarget
+from condensery.pipeline.pushing import model_card
 from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.retrieval.searchers.retriever import Retriever
+from condensery.stages.base import Artifact
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries
@@ -54,6 +57,8 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     BertModel(config, add_pooling_layer=False).save_pretrained(folder / "bert")
     parts = [modules.Transformer(str(folder / "bert"), max_seq_length=40), modules.Pooling(32, pooling_mode="mean")]
     library.SentenceTransformer(modules=[*parts, modules.Normalize()], prompts=prompts).save(str(folder / "saved"))
+    card = folder / "saved" / "README.md"
+    card.write_text("---\ntags:\n- small\nlicense: apache-2.0\n---\n" + card.read_text().split("---\n", 2)[2])
     return folder / "saved"
 
 
@@ -291,6 +296,16 @@ def test_judged_queries_train_a_tower_of_their_own_and_passages_stay(
     assert both.model.shared
     assert not same_weights(start.model.passage, both.model.passage)
     assert (both.query_length, both.passage_length) == (start.query_length, start.passage_length)
+    for stage in ("distilled", "tuned", "hard", "taught", "both"):
+        card = (artifact(whole, stage) / "README.md").read_text()
+        assert "\nlicense: apache-2.0\n" in card.split("---\n")[1], stage
+        assert "## Licence\n\napache-2.0, that of the checkpoint that it began with. The data may have" in card
+    for stage in ("as_it_is", "adapted", "best"):
+        card = model_card(Artifact(artifact(whole, stage)), PushTarget(name="me/model"), [])
+        assert "\nlicense: apache-2.0\n" in card, stage
+    named = model_card(Artifact(artifact(whole, "best")), PushTarget(name="me/model", license="mit"), [])
+    assert "\nlicense: mit\n" in named
+    assert "apache" not in named
     kept = read_json(artifact(whole, "best") / "kept.json")
     assert {row["of"] for row in kept["values"]} == {"start", "tuned", "hard", "taught", "both"}
     left_out = ["stage.finetune.leave_out_dev_passages=true", "stages.best.add_left_out_queries=true"]

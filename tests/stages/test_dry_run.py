@@ -34,20 +34,35 @@ def test_what_it_expects_is_near_what_is_then_made(finished: Done, on_beir: list
             assert amount(expected[link.name][3]) == pytest.approx(sum(manifest["files"].values()), rel=0.6), link.name
 
 
-def test_an_epoch_of_each_positive_counts_pairs(tmp_path: Path) -> None:
-    (tmp_path / "qrels").mkdir()
+def of_thirty_queries(tmp_path: Path, *finetune: str) -> list[str]:
+    """What is expected of a fine-tuning of two epochs on thirty queries with three positives each."""
+    (tmp_path / "qrels").mkdir(exist_ok=True)
     for name in ("corpus", "queries"):
         lines = (json.dumps({"_id": f"{name}{at}", "text": f"some words and {at}"}) for at in range(90))
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     for split in ("train", "dev", "test"):
         lines = (f"queries{at}\tcorpus{3 * at + more}\t1\n" for at in range(30) for more in range(3))
         (tmp_path / f"qrels/{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
-    finetune = "stage.finetune.epochs=2", "stage.finetune.batch_size=10", "stage.finetune.positives={}"
-    given = "experiment=tiny", "data=beir", f"data.root={tmp_path}", "data.splits.dev=dev", "dry_run=plan", *finetune
+    given = ["experiment=tiny", "data=beir", f"data.root={tmp_path}", "data.splits.dev=dev", "dry_run=plan"]
+    given += [
+        "stage.finetune.epochs=2",
+        *(f"stage.finetune.{one}" for one in finetune),
+        f"output_root={tmp_path / 'out'}",
+    ]
+    return costs(run_command(*given).sound().out)["round1"]
+
+
+def test_an_epoch_of_each_positive_counts_pairs(tmp_path: Path) -> None:
     for positives, steps in (("one", 6), ("each", 18)):
-        command = [one.format(positives) for one in given]
-        found = costs(run_command(*command, f"output_root={tmp_path / 'out'}").sound().out)
-        assert int(found["round1"][0]) == pytest.approx(steps, abs=1), positives
+        found = of_thirty_queries(tmp_path, "batch_size=10", f"positives={positives}")
+        assert int(found[0]) == pytest.approx(steps, abs=1), positives
+
+
+def test_a_batch_of_more_queries_than_there_are_counts_those_that_there_are(tmp_path: Path) -> None:
+    assert of_thirty_queries(tmp_path, "batch_size=64") == of_thirty_queries(tmp_path, "batch_size=30")
+    steps, tokens, *_ = of_thirty_queries(tmp_path, "batch_size=64", "train_queries=15")
+    half = amount(of_thirty_queries(tmp_path, "batch_size=15")[1]) / 2
+    assert (steps, amount(tokens)) == ("2", pytest.approx(half, rel=0.05)), "the number of queries is an estimate"
 
 
 def test_what_is_there_is_not_asked_for_again(finished: Done, on_beir: list[str]) -> None:

@@ -122,7 +122,13 @@ def test_a_query_without_a_line_is_refused_or_has_no_passage(corpus: Path, tmp_p
     with pytest.raises(UserError) as raised:
         run_stage("read_run", tmp_path / "made", {"corpus": corpus}, file=path, split="train")
     missing = collection.queries.ids[int(queries[-1])]
-    names(str(raised.value), str(path), f"1 of {len(queries)} queries", repr(missing), "missing=empty")
+    names(
+        str(raised.value),
+        str(path),
+        f"1 of {len(queries)} queries of the split 'train' has no",
+        repr(missing),
+        "missing=empty",
+    )
     found = run_stage("read_run", tmp_path / "made", {"corpus": corpus}, file=path, split="train", missing="empty")
     assert found["warnings"] == [f"1 of {len(queries)} queries has no line in the run file, so their metrics are 0"]
     index = open_index(tmp_path / "made", collection)

@@ -100,6 +100,8 @@ def test_what_it_wrote_is_a_file_that_it_reads(
     assert (tmp_path / "second" / "pair_scores.jsonl").read_text().splitlines() == lines[:4]
     assert found["queries_without_scores"] == found["queries"] - 4
     assert f"for {found['queries'] - 4} of them no positive has one" in capsys.readouterr().out
+    score_pairs._tell("scores", {"pairs": 1, "queries": 1, "queries_without_positive": 0, "queries_without_scores": 0})
+    assert capsys.readouterr().out == "[scores] 1 pair of 1 query has a score\n"
 
 
 def test_a_file_of_other_queries_is_one_line(tmp_path: Path, made: dict[str, Path]) -> None:

@@ -140,13 +140,20 @@ def test_separate_documents_keep_their_passages_as_lists(tmp_path: Path) -> None
     assert collection.description["dropped"] == {"empty_documents": 1}
 
 
-def test_dev_queries_come_out_of_train_where_there_is_no_dev_split(tmp_path: Path) -> None:
+def test_dev_queries_come_out_of_train_where_there_is_no_dev_split(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     collection = written(tmp_path / "a", count=100, dev_queries=5)
+    said = "5 train queries are held out as the dev split, which is missing (dev_queries)\n"
+    assert capsys.readouterr().out == f"[{collection.name}] {said}"
     train, dev = collection.qrels("train").query_set, collection.qrels("dev").query_set
     assert (len(train), len(dev)) == (75, 5)
     assert not set(train) & set(dev)
     assert written(tmp_path / "b", count=100, dev_queries=5).qrels("dev").query_set.tolist() == dev.tolist()
     assert len(written(tmp_path / "c", count=100, dev_queries=5000).qrels("dev").query_set) == 8  # a tenth of 80
+    assert "8 train queries are held out" in capsys.readouterr().out
+    written(tmp_path / "d", count=10, dev_queries=5)
+    assert not capsys.readouterr().out, "none is taken of so few"
 
 
 def test_train_queries_whose_judgements_are_set_aside_stay_in_the_collection(tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ def model_card(artifact: Artifact, target: PushTarget, rows: "Sequence[Row]") ->
     manifest = artifact.manifest
     corpus, made_by = artifact.ancestor("corpus"), registry()[manifest["kind"]].config
     data = name_of_data(corpus.path) if corpus else None
-    card = card_of(made_by, manifest["config"], data, manifest["metrics"])
+    made_from = {field: artifact.inputs(field) for field in manifest["inputs"]}
+    card = card_of(made_by, manifest["config"], made_from, manifest["metrics"], data)
     store = artifact.path.parents[1]
     numbers = [
         Measured(row.collection, row.split, row.metrics)

@@ -11,7 +11,7 @@ def choice(kept: Kept) -> str:
     """Describe the content of ``kept.json`` in a sentence.
 
     The sentence names the queries by which the weights were chosen, the MRR@10 of the initial checkpoint and of the best
-    candidate, and the weights that are kept.
+    candidate, the p-value with its limit, and the weights that are kept.
 
     Args:
         kept: a mapping with the keys
@@ -20,6 +20,7 @@ def choice(kept: Kept) -> str:
             - ``queries``: number of these queries;
             - ``share``: share of the trained weights in the kept weights; 0 = the initial checkpoint is kept;
             - ``p``: p-value of the best candidate against the initial checkpoint;
+            - ``level``: the limit below which ``p`` must be for trained weights to be kept; missing or 1 = none is told;
             - ``worse_on_dev``: whether the best candidate is worse on the dev queries alone;
             - ``values``: ``of``, ``share`` and ``MRR@10`` (0 to 1) of each candidate. The first candidate is the initial
               checkpoint;
@@ -33,7 +34,11 @@ def choice(kept: Kept) -> str:
     line = f"MRR@10 of {kept['queries']:,} {kept['by']}: {100 * start['MRR@10']:.1f} as it is"
     if best["share"]:
         weights = f"{100 * best['share']:g} % of the weights of {best['of']}"
-        line += f", {100 * best['MRR@10']:.1f} with {weights} (p = {kept['p']:.2g})"
+        p, level = kept["p"], kept.get("level", 1)
+        digits = (f"{p:.{number}g}" for number in (2, 3, 4, 5))  # as many as show on which side of the limit p is
+        shown = next((one for one in digits if (float(one) < level) == (p < level)), p)
+        limit = f", {'' if p < level else 'not '}below {level:g}" if level < 1 else ""
+        line += f", {100 * best['MRR@10']:.1f} with {weights} (p = {shown}{limit})"
     if kept.get("worse_on_dev"):
         line += ", but lower on the dev queries alone"
     if "BM25" in kept:

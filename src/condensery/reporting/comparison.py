@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
+from condensery.errors import number_of
 from condensery.reporting.plain import as_typed
 from condensery.reporting.published import PublishedRow, find
 from condensery.reporting.results import Row
@@ -216,7 +217,7 @@ def _means(layout: TableLayout, rows: Sequence[Row]) -> tuple[list[Row], list[st
     done = averages(counted) if not wanted or {row.collection for row in counted} == set(wanted) else []
     for name in {row.name for row in counted} - {row.name for row in done} if wanted else ():
         number = len({row.collection for row in counted if row.name == name})
-        notes.append(f"No average of {name}: {number} of the {len(wanted)} collections were measured.")
+        notes.append(f"No average of {name}: {number_of(number, f'of the {len(wanted)} collections were')} measured.")
     return [*whole, *done], sorted(notes)
 
 

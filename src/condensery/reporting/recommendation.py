@@ -98,7 +98,7 @@ def recommendation(
         *on_training,
         words.on_use(use, [at for at in (order[0], near[0]) if at != highest], why),
         words.on_highest(highest, use, p_of, order),
-        words.on_bias(),
+        words.on_bias(use),
     ]
     return Recommendation(lines.systems[use].name, " ".join(filter(None, (*sentences, lines.left_out.strip()))))
 
@@ -140,10 +140,9 @@ class _Words:
         if made.kept is None or len(made.parts) > 1 or against is None:
             return ""
         if not made.trained:
-            same = (
-                f"equals {self.name(against)}" if made.parts == self.made[against].parts else "has the initial weights"
-            )
-            return f"{self.name(at)} {same}, because no trained weights are kept. {choice(made.kept)}."
+            same = made.parts == self.made[against].parts
+            what = f"equals {self.name(against)}" if same else "has the initial weights"
+            return f"{self.name(at)} {what}, because no trained weights are kept. {choice(made.kept)}."
         p = next((one.p for one in tested if (one.name, one.column) == (self.name(at), self.lines.metric)), None)
         p = self.p_values(against)[at] if p is None else p
         for_what = f"for {_duration(made.seconds)} of training"
@@ -178,11 +177,19 @@ class _Words:
         simpler = f", and {self.name(use)} is simpler" if order.index(use) < order.index(highest) else ""
         return f"{self.name(highest)}{cost} has the highest, {100 * self.mean(highest):.1f}, {lead}{simpler}."
 
-    def on_bias(self) -> str:
-        """Return a warning that the row was chosen by the same queries on which it is evaluated."""
+    def on_bias(self, use: int) -> str:
+        """Return a warning that the row ``use`` was chosen by the same queries on which it is evaluated.
+
+        If its trained weights were not chosen by ``keep_best``, which kept the initial weights for other rows, the warning
+        also names the queries that chose these.
+        """
         split = self.lines.measured.seeds[0][0][0].split
         few = self.queries < FEW
         bias = "with so few, the choice is mostly chance" if few else "so its score is slightly too optimistic"
+        starts = [one.kept for one in self.made if one.kept and one.kept["by"] and not one.trained]
+        if starts and self.made[use].trained and not self.made[use].kept:
+            kept = max(starts, key=lambda one: len(one["values"]))
+            bias += f"; the {number_of(kept['queries'], kept['by'])} chose the initial weights instead"
         return f"The row is chosen on the same {number_of(self.queries, 'queries')} of {split}, {bias}."
 
     def _pair(self, at: int, against: int, p: float) -> str:

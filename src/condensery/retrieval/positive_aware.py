@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.errors import number_of
 from condensery.retrieval.no_negatives import packed
 from condensery.system.files import load_array
 
@@ -151,11 +152,11 @@ def counted(folder: Path, below: Below, without: int, label: str) -> dict[str, A
         label: beginning of the printed lines.
     """
     number, scores = len(load_array(folder / f"{LEFT_OUT}.npy")), load_array(folder / f"{POSITIVE_SCORES}.npy")
-    print(
-        f"[{label}] {number:,} candidates do not score {below}: they are left out;"
-        f" {without:,} of {len(scores):,} queries have no negative left and get passages drawn at random",
-        flush=True,
+    left_out = (
+        f"{number_of(number, 'candidates do')} not score {below}: {'it is' if number == 1 else 'they are'} left out"
     )
+    bare = number_of(without, f"of {len(scores):,} queries have")
+    print(f"[{label}] {left_out}; {bare} no negative left, so some are drawn at random", flush=True)
     counts: dict[str, Any] = {"left_out_by_score": number, "queries_without": without}
     unknown, below_zero = int(np.isnan(scores).sum()), int((scores < 0).sum())
     warnings = []

@@ -98,8 +98,9 @@ class OptimisedStageConfig(StageConfig):
     def training(self, sizes: Sizes, step: Step | None, items: float | None) -> Work:
         """Return the estimated work of the whole training run.
 
-        The number of steps comes from ``steps``, from ``epochs`` of ``items``, or from ``token_budget``. Gradients and
-        AdamW's two moments are kept in memory and, during training, in a checkpoint. Only the weights stay on disk.
+        The number of steps comes from ``steps``, from ``epochs`` of ``items`` (each of at least one step), or from
+        ``token_budget``. Gradients and AdamW's two moments are kept in memory and, during training, in a checkpoint. Only
+        the weights stay on disk.
 
         Args:
             sizes: sizes of the stage's artifact.
@@ -108,7 +109,7 @@ class OptimisedStageConfig(StageConfig):
         """
         steps: float | None = self.steps
         if self.epochs is not None:
-            steps = product(self.epochs, items, 1 / self.batch_size)
+            steps = product(self.epochs, items and max(1.0, items / self.batch_size))
         elif self.token_budget is not None:
             steps = None if step is None else self.token_budget / step.tokens
         disk = checkpoint_bytes(sizes, step.head_layers if step else 0)

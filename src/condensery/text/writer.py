@@ -281,12 +281,14 @@ class CollectionWriter:
         return qrels
 
     def _hold_out(self, qrels: dict[str, NDArray[np.int32]]) -> None:
-        """Move ``dev_queries`` train queries to dev where the source has no dev split."""
+        """Move ``dev_queries`` train queries to dev where the source has no dev split, and print how many."""
         if not self.dev_queries or "dev" in qrels or "dev" in self._questions or "train" not in qrels:
             return
         held_out = self._drawn(qrels["train"], "dev", self.dev_queries, HELD_OUT_SHARE)
         if held_out.any():
             qrels["train"], qrels["dev"] = qrels["train"][~held_out], qrels["train"][held_out]
+            number = number_of(len(np.unique(qrels["dev"][:, 0])), "train queries are")
+            print(f"[{self.name}] {number} held out as the dev split, which is missing (dev_queries)", flush=True)
 
     def _set_aside(self, qrels: dict[str, NDArray[np.int32]]) -> None:
         """Remove the judgements of ``unlabelled_queries`` train queries."""

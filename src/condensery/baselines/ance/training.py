@@ -17,7 +17,7 @@ from condensery.models.biencoder import BiEncoder
 from condensery.ranges import Positive
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.card import card_of, name_of_data
+from condensery.stages.card import card_of
 from condensery.stages.finetuning.training_queries import training_queries
 from condensery.stages.sharing import process_group
 from condensery.stages.training import initial_towers, loop_settings, run_training, validation_sample
@@ -99,6 +99,6 @@ def finetune_ance(config: FinetuneAnceConfig, context: Context) -> dict[str, Any
     data = StepDataModule(batches, runtime.workers)
     values = run_training(module, data, loop_settings(config, batches), config, context, sample, [refresh])
     shutil.rmtree(folder, ignore_errors=True)
-    card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
+    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
     module.save_pretrained(context.folder, context.input("tokenizer"), lengths, card)
     return {"queries": len(training.rows), **by_text, **values}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from condensery.baselines.expansion.config import FilterQueriesConfig
 from condensery.baselines.expansion.made_for import check_made_for
-from condensery.errors import UserError
+from condensery.errors import UserError, number_of
 from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards
 from condensery.stages.base import Artifact, Context
 from condensery.stages.pair_scorers import cross_encoder
@@ -54,7 +54,7 @@ def filter_queries(config: FilterQueriesConfig, context: Context) -> dict[str, A
     )[:, 0]
     kept = best_share(scores, config.share)
     counts = write_queries(_pairs(queries, passages, np.flatnonzero(kept)), context)
-    print(f"[{context.stage_name}] {counts['queries']:,} of {len(kept):,} queries are kept", flush=True)
+    print(f"[{context.stage_name}] {number_of(counts['queries'], f'of {len(kept):,} queries are')} kept", flush=True)
     return {"scored": len(kept), "lowest_score": float(scores[kept].min()), **counts}
 
 

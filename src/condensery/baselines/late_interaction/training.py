@@ -15,7 +15,7 @@ from condensery.models.checkpoints.card import Described
 from condensery.ranges import Positive
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.card import card_of, name_of_data
+from condensery.stages.card import card_of
 from condensery.stages.finetuning.training_queries import training_queries
 from condensery.stages.training import initial_towers, loop_settings, run_training, validation_sample
 from condensery.text.collection import Collection
@@ -102,6 +102,6 @@ def finetune(config: FinetuneLateInteractionConfig, context: Context) -> dict[st
     module = LateInteractionModule(model, temperature=config.temperature, **config.optimiser())
     sample = validation_sample(config, module, context, data.lengths)
     values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)
-    card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
+    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
     module.save_pretrained(context.folder, context.input("tokenizer"), card=card)
     return {"queries": len(training.rows), **by_text, **values}

@@ -67,6 +67,6 @@ def finetune_nli(config: FinetuneNliConfig, context: Context) -> dict[str, Any]:
     module = NliModule(initial_towers(config, context, pairs.vocabulary, separate=False), **config.optimiser())
     data = StepDataModule(batches, context.runtime.workers)
     values = run_training(module, data, loop_settings(config, batches), config, context, None)
-    card = card_of(type(config), config.model_dump(mode="json"), pairs.about["name"], values)
+    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values, pairs.about["name"])
     module.save_pretrained(context.folder, context.input("tokenizer"), (config.length, config.length), card)
     return {"examples": len(rows), **values}

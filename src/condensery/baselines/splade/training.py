@@ -14,7 +14,7 @@ from condensery.models.checkpoints.backbone import load_masked_language_model, m
 from condensery.models.checkpoints.card import Described
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.card import card_of, name_of_data
+from condensery.stages.card import card_of
 from condensery.stages.finetuning.training_queries import training_queries
 from condensery.stages.training import loop_settings, run_training, validation_sample
 from condensery.text.collection import Collection
@@ -95,6 +95,6 @@ def finetune(config: FinetuneSpladeConfig, context: Context) -> dict[str, Any]:
     _check_alive(module, data.batches.batch(0), context.stage_name)
     sample = validation_sample(config, module, context, data.lengths)
     values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)
-    card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
+    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
     module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths, card)
     return {"queries": len(training.rows), **by_text, **values}

@@ -1,12 +1,13 @@
 """The model card: ``README.md`` of a checkpoint, with YAML metadata for the Hugging Face hub. Imports no torch."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from condensery.models.vectors import POOLED, VectorSettings
-from condensery.system.files import atomic
+from condensery.system.files import atomic, expanded, is_hub_name
 
 CARD = "README.md"
 _LIBRARY = "condensery"
@@ -52,7 +53,8 @@ class Card:
         recipe: name of a setting -> value of the setting.
         training: name of a logged value, such as a loss -> last value that was logged.
         measured: results on test collections.
-        licence: the hub's name for the licence of the weights, such as "apache-2.0"; None = not known.
+        licence: the hub's name for the licence of the weights, such as "apache-2.0"; None = nobody has named one.
+        base_licence: the licence that the initial checkpoint names; None = it names none, or there is no such checkpoint.
     """
 
     method: str
@@ -63,6 +65,7 @@ class Card:
     training: Mapping[str, float] = field(default_factory=dict)
     measured: Sequence[Measured] = ()
     licence: str | None = None
+    base_licence: str | None = None
 
     def text(self, name: str, settings: VectorSettings | Described, lengths: tuple[int, int]) -> str:
         """Return the text of the whole card.
@@ -95,7 +98,7 @@ class Card:
             base_model=self.base_model,
             eval_results=results or None,
             library_name=kind.library,
-            license=self.licence or _UNKNOWN,
+            license=self.licence or self.base_licence or _UNKNOWN,
             model_name=name.rpartition("/")[2],
             pipeline_tag="sentence-similarity" if kind is _DENSE else "feature-extraction",
             tags=[*dict.fromkeys((_LIBRARY, kind.library, "feature-extraction", *kind.tags))],
@@ -104,6 +107,25 @@ class Card:
 
 
 _DENSE = Described(Path(__file__).with_name("card_dense.md"), {}, ["dense-retrieval"])
+
+
+def base_of(checkpoint: object, revision: str | None = None) -> dict[str, Any]:
+    """Return the arguments of ``Card`` about an initial checkpoint: its hub name, and the licence that its card names.
+
+    Args:
+        checkpoint: folder or hub name, whose card is read in the hub's cache; anything else = there is no checkpoint.
+        revision: commit, tag or branch on the hub.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    if not isinstance(checkpoint, str | Path):
+        return {}
+    on_hub = is_hub_name(str(checkpoint)) and not expanded(checkpoint).exists()
+    cached = try_to_load_from_cache(str(checkpoint), CARD, revision=revision) if on_hub else None
+    file = Path(cached) if isinstance(cached, str) else expanded(checkpoint) / CARD
+    text = file.read_text(encoding="utf-8-sig", errors="replace") if file.is_file() else ""
+    licence = re.match(rf"---\n(?:(?!---).*\n)*?license: *['\"]?(?!{_UNKNOWN})([\w.+-]+)", text)
+    return {"base_model": checkpoint if on_hub else None, "base_licence": licence and licence[1]}
 
 
 def write_card(folder: Path, text: str) -> None:

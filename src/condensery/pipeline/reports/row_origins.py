@@ -64,7 +64,7 @@ def _kept(part: Artifact) -> tuple[Artifact, dict[str, Any] | None]:
     """
     if not (part.path / KEPT).is_file():
         return part, None
-    kept = dict(read_json(part.path / KEPT))
+    kept = {"level": part.manifest.get("config", {}).get("level", 1), **read_json(part.path / KEPT)}
     return (part if kept["share"] else _kept(part.input("start"))[0]), kept
 
 

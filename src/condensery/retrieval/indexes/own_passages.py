@@ -101,6 +101,6 @@ def own_passages_left_out(
     number = int((own_passages(collection, query_rows, by_id) >= 0).sum())
     if not number:
         return {}
-    message = f"{number:,} of {len(query_rows):,} queries are passages, too (same {'id' if by_id else 'id and text'})"
-    print(f"[{label}] {message}: none finds itself", flush=True)
+    are = f"of {len(query_rows):,} queries {'is a passage' if number == 1 else 'are passages'}"
+    print(f"[{label}] {number:,} {are}, too (same {'id' if by_id else 'id and text'}): none finds itself", flush=True)
     return {"own_passages_left_out": number}

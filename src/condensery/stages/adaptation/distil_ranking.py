@@ -16,7 +16,7 @@ from condensery.retrieval.ranking import Ranking, ordered
 from condensery.retrieval.searchers.retriever import Retriever
 from condensery.stages.adaptation.config import DistilRankingConfig
 from condensery.stages.base import Artifact, Context
-from condensery.stages.card import card_of, name_of_data
+from condensery.stages.card import card_of
 from condensery.stages.frozen_passages import vectors_of
 from condensery.stages.pair_scorers import cross_encoder
 from condensery.stages.training import loop_settings, run_training
@@ -80,7 +80,7 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
     )
     data = StepDataModule(batches, context.runtime.workers)
     values = run_training(module, data, loop_settings(config, batches), config, context, None)
-    card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
+    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
     module.save_pretrained(context.folder, encoder, (saved.query_length, saved.passage_length), card)
     return {"queries": len(rows), **values}
 

@@ -68,7 +68,7 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     values = [{"of": of, "share": part, "MRR@10": means[of, part], "by": of_each[of, part]} for of, part in means]
     write_json(context.folder / "kept.json", {**chosen, "values": values})
     fused = f"each fused with BM25 at a weight of {config.bm25_weight:g}: " if config.bm25_weight else ""
-    print(f"[{context.stage_name}] {fused}{choice({**chosen, 'values': values})}", flush=True)
+    print(f"[{context.stage_name}] {fused}{choice({**chosen, 'level': config.level, 'values': values})}", flush=True)
     if queries < FEW:
         print(f"[{context.stage_name}] with so few queries, the choice is mostly chance", flush=True)
     return {**chosen, "MRR@10 of the start": means["start", 0.0]}

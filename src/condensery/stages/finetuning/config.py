@@ -1,5 +1,6 @@
 """Configs of the stages that train a bi-encoder or a cross-encoder on judged queries."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -247,7 +248,7 @@ def training_work(
     contrast: bool,
     texts: int = 0,
 ) -> Work:
-    """Estimate the work (``Work``) of training with ``batch_size`` queries per step.
+    """Estimate the work (``Work``) of training with ``batch_size`` queries per step, or with all where they are fewer.
 
     Args:
         config: the stage that trains.
@@ -266,7 +267,8 @@ def training_work(
     if sizes.encoder is not None and text is not None:
         question = min(QUESTION, config.query_length or QUESTION)
         each = min(text + 2, longest) if contrast else min(text + 1 + question, longest)
-        rows = config.batch_size * (passages + contrast) + texts * (1 + min(passages, 1))
+        batch = config.batch_size if config.labels else min(config.batch_size, items or math.inf)  # labels add queries
+        rows = batch * (passages + contrast) + texts * (1 + min(passages, 1))
         length = (passages * each + contrast * question) / (passages + contrast)
         step = Step(sizes.encoder, rows, length, config.budget, contrast=contrast, precision=config.precision)
     return config.training(sizes, step, items)

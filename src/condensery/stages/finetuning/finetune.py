@@ -13,7 +13,7 @@ from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.card import card_of, name_of_data
+from condensery.stages.card import card_of
 from condensery.stages.finetuning.batching import adaptive_order, scores_of
 from condensery.stages.finetuning.config import FinetuneConfig
 from condensery.stages.finetuning.training_queries import training_queries, with_teacher
@@ -90,7 +90,7 @@ def finetune(
     sample = validation_sample(config, module, context, data.lengths)
     values = run_training(module, data, settings, config, context, sample, callbacks)
     shutil.rmtree(context.folder / SCHEDULE, ignore_errors=True)
-    card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
+    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
     module.save_pretrained(context.folder, context.input("tokenizer"), frozen or data.lengths, card)
     return {"queries": len(training.rows), **by_text, **values}
 

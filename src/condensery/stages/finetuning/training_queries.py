@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from condensery.errors import UserError
+from condensery.errors import UserError, number_of
 from condensery.retrieval.negative_pool import NegativePool, NegativeWeights
 from condensery.retrieval.negatives import open_negatives, open_relabelled, read_negatives
 from condensery.retrieval.no_negatives import NoNegatives
@@ -32,7 +32,7 @@ class QuerySubset(Protocol):
 
 
 def training_queries(config: QueriesConfig, context: Context, collection: Collection) -> TrainingQueries:
-    """Return the training queries with their positives and negatives.
+    """Return the training queries with their positives and negatives, and print a line if they are fewer than a batch.
 
     The queries are the judged queries of a split (or a subset of them) and the queries of ``labels``. A passage is also a
     positive where an annotator found it relevant. The artifacts of ``negatives`` hold these judgements.
@@ -46,7 +46,11 @@ def training_queries(config: QueriesConfig, context: Context, collection: Collec
         relevant = apart_from_dev(relevant, collection, f"stages.{context.stage_name}.leave_out_dev_passages")
     each = config.positives == "each"
     pool, weights = _pooled(config, context, collection, rows_of(relevant, each), _labels(context))
-    return TrainingQueries.of(relevant, pool, weights, NoNegatives.of(collection, relevant), each=each)
+    training = TrainingQueries.of(relevant, pool, weights, NoNegatives.of(collection, relevant), each=each)
+    asked, there = getattr(config, "batch_size", 0), number_of(len(training.rows), "pairs" if each else "queries")
+    if asked > len(training.rows):
+        print(f"[{context.stage_name}] batches of {there}: there are no more (batch_size: {asked:,})", flush=True)
+    return training
 
 
 def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries:

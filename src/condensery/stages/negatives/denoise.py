@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from condensery.errors import number_of
 from condensery.retrieval.labelling import write_denoised
 from condensery.retrieval.negatives import open_negatives, open_relabelled
 from condensery.stages.base import Context
@@ -27,9 +28,7 @@ def denoise(config: DenoiseConfig, context: Context) -> dict[str, Any]:
     relabelled = open_relabelled(context.input("negatives"), collection)
     counts = write_denoised(path, collection, replace(negatives, scores=scores), config.below, relabelled.no)
     counts |= relabelled.saved(context.folder, collection, context.stage_name)
-    print(
-        f"[{context.stage_name}] {counts['negatives']:,} negatives are kept, {counts['left_out']:,} left out;"
-        f" {counts['queries_without']:,} of {counts['queries']:,} queries have none left and get passages drawn at random",
-        flush=True,
-    )
+    kept = f"{number_of(counts['negatives'], 'negatives are')} kept, {counts['left_out']:,} left out"
+    without = number_of(counts["queries_without"], f"of {counts['queries']:,} queries have")
+    print(f"[{context.stage_name}] {kept}; {without} none left, so some are drawn at random", flush=True)
     return counts

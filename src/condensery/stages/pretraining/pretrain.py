@@ -15,7 +15,7 @@ from condensery.models.checkpoints.pretraining import load_condenser, load_maske
 from condensery.models.condenser import Condenser, condenser_shape
 from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder
 from condensery.stages.base import Artifact, Context
-from condensery.stages.card import card_of, name_of_data
+from condensery.stages.card import card_of
 from condensery.stages.checks import check_no_retriever
 from condensery.stages.pretraining import config as configs
 from condensery.stages.training import (
@@ -201,7 +201,7 @@ def fit_and_save(
     source = data.batches.source
     sample = validation_sample(config, module, context, (config.length, config.length))
     values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)
-    card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
+    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
     module.save_pretrained(context.folder, context.input("tokenizer"), saved or data.lengths, card)
     return {"items": source.items, "left_out": source.left_out, **values}
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from condensery.errors import number_of
 from condensery.retrieval.labelling import write_labels
 from condensery.retrieval.runs import Run
 from condensery.stages.base import Context
@@ -24,9 +25,6 @@ def pseudo_label(config: PseudoLabelConfig, context: Context) -> dict[str, Any]:
     scores = scored(config, context, queries, candidates, group)
     out = context.folder / "labels.jsonl"
     counts = write_labels(out, collection, Run(queries, candidates, scores), config.positive, config.negative)
-    print(
-        f"[{context.stage_name}] {counts['queries']:,} of {len(queries):,} queries have a passage above {config.positive};"
-        " the others are left out",
-        flush=True,
-    )
+    labelled = number_of(counts["queries"], f"of {len(queries):,} queries have")
+    print(f"[{context.stage_name}] {labelled} a passage above {config.positive}; the others are left out", flush=True)
     return {**counts, **found}

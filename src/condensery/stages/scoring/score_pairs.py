@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condensery.errors import UserError
+from condensery.errors import UserError, number_of
 from condensery.retrieval.cross_encoders import Score, logits, score_in_shards
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.negatives import open_negatives
@@ -90,12 +90,9 @@ def _scorers(config: ScorePairsConfig, context: Context, collection: Collection)
 
 def _tell(label: str, found: Mapping[str, int]) -> None:
     """Print how many pairs have a score, and how many queries have too few scored passages."""
-    print(f"[{label}] {found['pairs']:,} pairs of {found['queries']:,} queries have a score", flush=True)
-    if found["queries_without_positive"]:
-        print(
-            f"[{label}] for {found['queries_without_positive']:,} of them no positive has one: margin_mse learns nothing from"
-            " these",
-            flush=True,
-        )
+    pairs = f"pairs of {number_of(found['queries'], 'queries')} have"
+    print(f"[{label}] {number_of(found['pairs'], pairs)} a score", flush=True)
+    if without := found["queries_without_positive"]:
+        print(f"[{label}] for {without:,} of them no positive has one: margin_mse learns nothing there", flush=True)
     if found["queries_without_scores"]:
         print(f"[{label}] for {found['queries_without_scores']:,} of them fewer than two passages have one", flush=True)

@@ -33,6 +33,6 @@ def finetune_sentences(config: FinetuneSentencesConfig, context: Context) -> dic
     module = SentenceModule(model, margin=config.margin, **config.optimiser())
     data = StepDataModule(batches, context.runtime.workers)
     values = run_training(module, data, loop_settings(config, batches), config, context, None)
-    card = card_of(type(config), config.model_dump(mode="json"), sentences.about["name"], values)
+    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values, sentences.about["name"])
     module.save_pretrained(context.folder, context.input("tokenizer"), (config.length, config.length), card)
     return {"examples": len(chosen), **values}

@@ -9,12 +9,11 @@ from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.blending import same_weights
 from condensery.models.checkpoints.backbone import check_words
-from condensery.models.checkpoints.card import Card, Described, write_card
+from condensery.models.checkpoints.card import Card, Described, base_of, write_card
 from condensery.models.checkpoints.retrievers import SavedRetriever, load_biencoder, save_retriever
 from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorOptions, VectorSettings
 from condensery.ranges import Share, check_numbers
-from condensery.system.files import expanded, is_hub_name
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.training.modules.optimisation import PathOrName, TrainingModule
@@ -93,11 +92,10 @@ class EncoderModule(TrainingModule):
         trainer, plain = self._trainer, (int, float, str, bool)
         logged = trainer.logged_metrics if trainer else {}
         settings = {name: value for name, value in self.hparams.items() if isinstance(value, plain)}
-        base = settings.pop("model", None)
         return Card(
             f"Trained by `{type(self).__name__}`",
-            base_model=base if isinstance(base, str) and is_hub_name(base) and not expanded(base).exists() else None,
-            recipe={name: value for name, value in settings.items() if name != "tokenizer"},
+            **base_of(self.hparams.get("model")),
+            recipe={name: value for name, value in settings.items() if name not in ("model", "tokenizer")},
             training={name: float(value) for name, value in sorted(logged.items())},
         )
 
