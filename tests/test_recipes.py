@@ -786,7 +786,7 @@ def test_adaptive_batches_are_validated_on_candidates_and_drawn(roots: dict[str,
     assert first != second, "here it decides when training ends"
 
 
-BATCHING = ["BM25", "sequential", "random", "ABS, BM25", "ABS, encoder", "ABS, encoder, beam search"]
+BATCHING = ["BM25", "sequential", "random", "ABS-BM25", "ABS-Encode", "ABS-BeamSearch"]
 
 
 @pytest.mark.slow

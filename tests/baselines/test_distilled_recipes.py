@@ -100,4 +100,6 @@ def test_two_processes_train_the_weights_of_one(recipe: str, stage: str, given: 
         other = load_file(folder / path)
         assert weights.keys() == other.keys()
         for name, weight in weights.items():
+            if name.endswith("key.bias"):  # softmax does not depend on it, so that it moves by rounding alone
+                continue
             torch.testing.assert_close(other[name], weight, rtol=1e-3, atol=2e-5, msg=f"{path}: {name}")

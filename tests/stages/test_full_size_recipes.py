@@ -78,7 +78,7 @@ def full_table(done: Done, recipe: str) -> None:
         assert set(metrics) >= set(table.get("metrics", [])), row
         assert all(math.isfinite(value) and 0 <= value <= 1 for value in metrics.values()), row
     assert (done.folder / "table.md").exists()
-    cost = re.search(r"^\d+ stages are to be made, in (about|at least) [\d.]+ (s|min|h) ", done.out, re.MULTILINE)
+    cost = re.search(r"^\d+ stages? (are|is) to be made, in (about|at least) [\d.]+ (s|min|h) ", done.out, re.MULTILINE)
     first = re.search(r"^\[\S+\] starts$", done.out, re.MULTILINE)
     assert cost
     assert first

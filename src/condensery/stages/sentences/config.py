@@ -188,7 +188,7 @@ class FinetuneSentencesConfig(EncoderStageConfig):
         examples = None if self.examples is None else float(self.examples)
         if texts is not None and sizes.encoder is not None:
             length = min(texts.tokens + 2, self.length)
-            rows = self.batch_size * texts.each
-            step = Step(sizes.encoder, rows, length, self.budget, precision=self.precision)
             examples = texts.examples["train"] if examples is None else examples
+            rows = min(self.batch_size, examples) * texts.each
+            step = Step(sizes.encoder, rows, length, self.budget, precision=self.precision)
         return self.training(sizes, step, examples)
