@@ -68,7 +68,7 @@ def composed_once() -> Iterator[None]:
     def composed(self: Any, defaults: list[ResultDefault], repo: Any) -> DictConfig:
         if not _all_unchanged(repo):
             return compose(self, defaults, repo)
-        named = self.typed.intersection(["stages", *repo.get_group_options("stage")])  # they choose what is composed
+        named = self.words.intersection(["stages", *repo.get_group_options("stage")])  # they choose what is composed
         key = ("config", str(defaults), sorted(named), self.whole, *_folders(repo))
         config: DictConfig = _once(lambda: compose(self, defaults, repo), *key)
         return config

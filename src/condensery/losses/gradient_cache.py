@@ -105,9 +105,9 @@ def backpropagate(
         backward: function that back-propagates a scalar (Lightning's also scales it for fp16). It is called once per
             chunk; if the contrast has weights, ``backward`` is called once more, for these weights, before the chunks.
         padded: whether chunks may have vectors of different widths; narrower vectors are then padded with zeros.
-        budget: maximum number of tokens of a chunk, padding included. If two chunks
-            together have at most this number, the graphs of both are kept from the first pass to the second; otherwise, and
-            with 0, the graph of one chunk is.
+        budget: maximum number of tokens of a chunk, padding included. If the batch has two chunks, which together have at
+            most this number, the graphs of both are kept from the first pass to the second. Otherwise, and with 0, only
+            one graph is kept at a time.
 
     Returns:
         the losses by name, detached: ``contrast`` (if there is one), and the model's own losses, summed over the chunks.

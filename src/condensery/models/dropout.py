@@ -57,7 +57,7 @@ class Dropout(nn.Dropout):
         return dropout(input, self.p, self.training)
 
 
-def seed_dropout(seed: int) -> None:
+def seed_torch(seed: int) -> None:
     """Seed torch's default generators, as ``torch.manual_seed`` does.
 
     Without a GPU that function formats the call stack for three kinds of device that are absent, up to a millisecond a step.

@@ -69,7 +69,8 @@ def transformer_layer(
         hidden: (n, d) packed states, the input of the layer.
         tokens: the positions of the packed tokens in their rows.
         visible: which tokens attend to which, as in ``attend``; None = each token attends to its whole row.
-        read: selections of k_1, k_2, ... tokens to compute, each with its own ``visible``; no selection = all n tokens.
+        read: selections of k_1, k_2, ... tokens to compute; no selection = all n tokens. A selection may have its own
+            ``visible``, which then replaces the argument.
 
     Returns:
         (k_1 + k_2 + ..., d), or (n, d) without a selection. Each selection draws its dropout after those before

@@ -85,7 +85,7 @@ class RecipeLoader(ConfigLoaderImpl):
         self._repositories: dict[tuple[str | None, tuple[str, ...]], Any] = {}
         self._first: tuple[list[str], DictConfig] = [MODE], OmegaConf.create()  # what the command set, and its config
         self.lengths: dict[str, set[str]] = {}  # a stage or kind -> the key of training length that the last file sets
-        self.typed: frozenset[str] = frozenset()  # the words of the command, and so all kinds that it names
+        self.words: frozenset[str] = frozenset()  # the words of the command, and so all kinds that it names
         self._read: dict[tuple[str | None, str | None], Any] = {}  # files that are read and not yet merged
 
     def _parse_overrides_and_create_caching_repo(
@@ -124,7 +124,7 @@ class RecipeLoader(ConfigLoaderImpl):
         if not validate_sweep_overrides:
             run_mode = RunMode.RUN
         _followed[0] = 0
-        self.typed = frozenset(re.findall(r"\w+", " ".join(overrides)))
+        self.words = frozenset(re.findall(r"\w+", " ".join(overrides)))
         try:
             config = super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
         except RecursionError:
@@ -178,8 +178,8 @@ class RecipeLoader(ConfigLoaderImpl):
         kinds = {kind: ResultDefault(f"stage/{kind}", ROOT) for kind in repo.delegate.kinds}
         if any(one.parent == ROOT and str(one.config_path).startswith("stage/") for one in defaults):
             kinds = {}  # the recipe lists its kinds: override /stage: [...]
-        used = {*ADDED_FIRST, *ADDED_BETWEEN, *self.typed}.union(*(kinds_in(part.config) for part in read))
-        recipe = "stages" in self.typed or any(items(part.config.get("stages")) for part in read)
+        used = {*ADDED_FIRST, *ADDED_BETWEEN, *self.words}.union(*(kinds_in(part.config) for part in read))
+        recipe = "stages" in self.words or any(items(part.config.get("stages")) for part in read)
         if self.whole or not recipe or any("$" in kind for kind in used):
             used.update(kinds)
         of_kinds: dict[str, Any] = {}

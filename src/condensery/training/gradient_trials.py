@@ -18,7 +18,7 @@ from condensery.errors import UserError
 from condensery.losses.cached_backward import PieceChunk, cached_backward, chunks_of
 from condensery.losses.captured import Captured
 from condensery.losses.gradient_cache import backpropagate, wide
-from condensery.models.dropout import seed_dropout
+from condensery.models.dropout import seed_torch
 from condensery.randomness import hash64
 from condensery.tokens.batches import Chunk
 from condensery.training.data.steps import ALL, Batch, Share
@@ -50,11 +50,11 @@ class Replayed:
         """Return ``function(*arguments)``, with random numbers that depend on ``key``."""
         state = torch.get_rng_state()
         if torch.equal(self._begun.setdefault(repr(key), state), state):
-            seed_dropout(hash64(self.seed, repr(key)) >> 1)
+            seed_torch(hash64(self.seed, repr(key)) >> 1)
         else:
             self.replayed = False
         found = function(*arguments)
-        seed_dropout(hash64("behind", next(self._calls)) >> 1)  # a new state, which only a replay can restore
+        seed_torch(hash64("behind", next(self._calls)) >> 1)  # a new state, which only a replay can restore
         return found
 
 

@@ -21,7 +21,7 @@ from condensery.distributed import any_of, average, copy_first_weights, rank, re
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
-from condensery.models.dropout import seed_dropout
+from condensery.models.dropout import seed_torch
 from condensery.randomness import hash64
 from condensery.ranges import Positive, PositiveShare, Share, Weight, check_numbers
 from condensery.system import signals
@@ -166,7 +166,7 @@ class TrainingModule(pl.LightningModule):
         """Run one optimisation step: back-propagate through the gradient cache, clip the gradient, update the weights."""
         # Dropout depends on (seed, step, rank) alone, so a resumed run has the dropout of an uninterrupted run.
         others = [rank()] if rank() else []  # the first process has the dropout of a run in one process
-        seed_dropout(hash64(self.seed, "dropout", self.global_step, *others) >> 1)
+        seed_torch(hash64(self.seed, "dropout", self.global_step, *others) >> 1)
         optimiser: Any = self.optimizers()
         optimiser.zero_grad()
         with replicated(batch.replicated), self._without_exchange_of_ddp():
