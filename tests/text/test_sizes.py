@@ -1,12 +1,13 @@
 """How large a collection is, told without reading it."""
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
 
 from condensery.text.input_file import InputFile
-from condensery.text.sizes import CHARACTERS, counted
+from condensery.text.sizes import CHARACTERS, counted, sentence_tokens
 from condensery.text.source import DataConfig
 
 LINE = "x" * 43 + "\n"  # ten tokens
@@ -25,6 +26,17 @@ def test_a_file_is_counted_by_the_length_of_its_lines(packed: bool, tmp_path: Pa
     assert dict(found.queries) == {"train": pytest.approx(101)}, "a query has four judgements; the head is one more"
     assert dict(found.pairs) == {"train": pytest.approx(401)}
     assert not found.published
+
+
+@pytest.mark.parametrize("sentence", ["Twenty-two characters. ", "二十二个汉字，一句话说完，没有空白字符。"])
+def test_sentences_are_as_long_as_the_first_ones_of_a_file(sentence: str, tmp_path: Path) -> None:
+    passages = [sentence * 10, sentence * 10]
+    (tmp_path / "documents.jsonl").write_text(
+        "".join(json.dumps({"passages": passages}, ensure_ascii=False) + "\n" for _ in range(50)), "utf-8"
+    )
+    file = InputFile("file of articles", tmp_path / "documents.jsonl")
+    assert sentence_tokens(file) == pytest.approx(len(sentence) / CHARACTERS, rel=0.1)
+    assert sentence_tokens(InputFile("file of articles", tmp_path / "none.jsonl")) is None
 
 
 class Named(DataConfig):

@@ -20,9 +20,7 @@ from condensery.text.formats.sts import sts_files
 from condensery.text.formats.triplets import triplet_files
 from condensery.text.hashes import content_hashes
 from condensery.text.input_file import InputFile
-from condensery.text.sizes import CHARACTERS, SentenceSizes, counted_examples
-
-SENTENCE = 25.0  # mean tokens of a sentence of Wikipedia
+from condensery.text.sizes import CHARACTERS, SentenceSizes, counted_examples, sentence_tokens
 
 
 Part = Annotated[float, Gt(0), Lt(1)]
@@ -140,13 +138,13 @@ class SectionTripletsConfig(SentenceStageConfig):
 
     def work(self, read: Read) -> Work:
         """Estimate the work: each line of the file is an article, with at most ``per_article`` triplets."""
-        articles = counted_examples({"all": self._input()}, 1)
-        if articles is None:
+        articles, tokens = counted_examples({"all": self._input()}, 1), sentence_tokens(self._input())
+        if articles is None or tokens is None:
             return self.making(read, None)
         dev, test = self.dev_share, self.test_share
         number = self.per_article * articles.examples["all"]
         examples = {"train": (1 - dev - test) * number, "dev": dev * number, "test": test * number}
-        return self.making(read, SentenceSizes(examples, 3, SENTENCE, articles.reading))
+        return self.making(read, SentenceSizes(examples, 3, tokens, articles.reading))
 
     def identity(self) -> list[str]:
         """Return the content hash of the file.
