@@ -22,7 +22,6 @@ from condensery.text.hashes import content_hashes
 from condensery.text.input_file import InputFile
 from condensery.text.sizes import CHARACTERS, SentenceSizes, counted_examples, sentence_tokens
 
-
 Part = Annotated[float, Gt(0), Lt(1)]
 
 
