@@ -26,8 +26,8 @@ def answer_tokens(text: str) -> list[str]:
 class AnswerMatcher:
     """Decides which texts contain any of the given answers.
 
-    As in DPR, every text contains an answer without tokens (white space), and no text contains an answer that is an
-    invalid regular expression. Readers drop answers without tokens, and warn of invalid expressions.
+    Two cases follow DPR: an answer without tokens (white space) matches every text, and an invalid regular expression
+    matches no text. Readers drop answers without tokens, and warn of invalid expressions.
 
     Args:
         answers: the answers of one question.

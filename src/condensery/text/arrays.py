@@ -36,7 +36,7 @@ class _Entries:
         self.path, self.stream = path, stream
         self.text, self.at = "", 0  # the text in memory, and the current place in it
         self.line, self.column = 1, 1  # line and column of the current place in the file
-        self.shared = 0  # the line of the array's last "[", "," or "]"; a place on this line includes the column
+        self.shared = 0  # line of the last "[", "," or "]" that was read; a place on this line includes the column
         self.decoder = json.JSONDecoder()
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:

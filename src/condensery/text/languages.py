@@ -14,7 +14,7 @@ from condensery.text import words
 AUTO, ANY, WORDS = "auto", "any", "words"  # guessed; no particular language; words only, without character bigrams
 SAMPLE, CHARACTERS = 1_000, 2_000  # number of passages that a guess reads, and of characters from the start of each
 SHARE = 0.1  # a script with at least this share of the letters decides the language
-DOTLESS = 0.01  # lowest share of the dotless i in a Turkish text; Turkish has 5 in 100, other languages none
+DOTLESS = 0.01  # lowest share of the dotless i in a Turkish text; Turkish has 5 in 100, most languages none
 
 _ARABIC_LETTERS = "\u0620-\u065f\u066e-\u06ff\u0750-\u077f\u0870-\u08ff\ufb50-\ufdff\ufe70-\ufefe"
 _HEBREW_LETTERS = "\u0590-\u05ff\ufb1d-\ufb4f"
@@ -25,7 +25,7 @@ class Language:
     """The rules by which a text is turned into terms.
 
     Attributes:
-        paired: letters that form bigrams, as the inside of a character class; empty for no bigrams.
+        paired: letters that form bigrams, written as the inside of a regex character class; empty for no bigrams.
         before: (string, replacement) pairs that are applied before lower-casing.
         letters: code point of a letter or mark -> replacement in a term; None = the letter is removed.
         says: description of the effect on terms, for the user.

@@ -79,7 +79,7 @@ class SameTexts:
         return np.unique(np.concatenate([firsts, *later]))
 
     def numbers(self, firsts: Ids) -> Ids:
-        """Return for each of the first rows ``firsts`` (n,) the number of rows with the same text, (n,)."""
+        """Return how many rows have the text of each row in ``firsts`` (n,), this row included: (n,)."""
         ordered, _ = self._by_first
         return 1 + np.searchsorted(ordered, firsts, "right") - np.searchsorted(ordered, firsts, "left")
 

@@ -88,7 +88,7 @@ def counted_examples(files: Mapping[str, InputFile], each: int) -> SentenceSizes
 
 
 def sentence_tokens(file: InputFile) -> float | None:
-    """Estimate the mean number of tokens per sentence of a file of texts from its first lines; None = it has no sentence."""
+    """Estimate the mean number of tokens per sentence from the beginning of a file; None = no sentence ends there."""
     text = _head(file)[0].decode(errors="replace")
     ends = len(SENTENCE_END.findall(text))
     return len(text) / ends / CHARACTERS if ends else None
@@ -113,7 +113,7 @@ def counted(files: Iterable[InputFile]) -> CollectionSizes:
             queries[split] = min(items, queries.get(split, items))
             if file.role.startswith("qrels") and tokens:  # a line is a pair
                 pairs[split] = bytes_read / CHARACTERS / tokens
-    if passages == none and texts:  # the texts will be cut into passages, and are the documents
+    if passages == none and texts:  # the texts will be cut into passages; there are no separate documents
         passages, documents = (texts / CHARACTERS / PARAGRAPH, PARAGRAPH), none
     return CollectionSizes(*passages, *documents, queries, pairs, reading=READ * size if size else None)
 
@@ -134,7 +134,7 @@ def _lines(file: InputFile) -> tuple[float | None, float | None, float]:
 
 
 def _head(file: InputFile) -> tuple[bytes, float]:
-    """Return the first bytes of a file, uncompressed, and the estimated bytes of all; nothing of an unreadable file."""
+    """Return the uncompressed beginning of a file and its estimated uncompressed size; b"" and 0 if it cannot be read."""
     try:
         path = file.existing_path()
         if path is None:

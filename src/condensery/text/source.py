@@ -142,8 +142,8 @@ class DataConfig(Keys):
         Only keys that change the collection are hashed. The identity does not depend on where the files lie.
 
         Raises:
-            UserError: as ``check``; also for a file whose first bytes show that it cannot be read. So a file with a
-                wrong name is refused even where its content is known from an earlier run.
+            UserError: as ``check``; also for a file whose first bytes show that it cannot be read. A wrongly named file,
+                such as plain text named ``.gz``, is therefore refused even if an earlier run hashed its content.
         """
         self.check()
         files = self.input_files()
@@ -151,7 +151,7 @@ class DataConfig(Keys):
         return self._digest([[file.role, file_hash] for file, file_hash in zip(files, hashes, strict=True)])
 
     def _digest(self, content: Any) -> str:
-        # the key is newer than the fingerprint; at 0 it is left out, so that earlier fingerprints stay valid
+        # ``unlabelled_queries`` is newer than the fingerprint; its value 0 is left out, so that earlier fingerprints stay valid
         later = set() if self.unlabelled_queries else {"unlabelled_queries"}
         identity = [self.model_dump(mode="json", exclude=self.outside_identity | later), content]
         return hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()

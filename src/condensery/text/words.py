@@ -29,7 +29,7 @@ UNSPACED = "".join(letters for letters, _ in LETTERS)
 HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff\uffa0-\uffdc"
 
 _WORD = re.compile(r"\w+")
-_INVISIBLE = re.compile(  # Default_Ignorable_Code_Point without the zero width space, and annotation characters
+_INVISIBLE = re.compile(  # annotation characters, and Default_Ignorable_Code_Point except the zero width space
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
@@ -44,7 +44,7 @@ _WIDTHS = ("<wide", "<narrow", "<small", "<square", "<vertical")
 
 @cache  # patterns are compiled on first use, not at import
 def runs_of(letters: str) -> "re.Pattern[str]":
-    """Return the pattern that matches runs of ``letters``, which are given as the inside of a character class."""
+    """Return the pattern that matches runs of ``letters``, written as the inside of a regex character class."""
     return re.compile(f"([{letters}]+)")
 
 
@@ -87,7 +87,7 @@ def terms(text: str, paired: str = UNSPACED) -> list[str]:
 
     Args:
         text: any text.
-        paired: letters that form bigrams, as the inside of a character class; empty for no bigrams.
+        paired: letters that form bigrams, written as the inside of a regex character class; empty for no bigrams.
     """
     if text.isascii():
         return _WORD.findall(text.lower())

@@ -265,7 +265,8 @@ class CollectionWriter:
             raise UserError(f"{here}: the passages of one document must stand together; this one began at {before}")
 
     def _resolve(self, queries: IdIndex, passages: IdIndex) -> dict[str, NDArray[np.int32]]:
-        qrels, like_query = {}, partial(self._queries.unlike, left_out=self._unjudged)  # one of them may be meant
+        # an unknown id may mean a query that was left out
+        qrels, like_query = {}, partial(self._queries.unlike, left_out=self._unjudged)
         for split in SPLITS:
             if split in self._judgements:
                 qrels[split], left_out = self._judgements[split].resolve(

@@ -90,7 +90,7 @@ def read_qrels(path: Path, split: str, writer: CollectionWriter, form: Form = No
     """Read a file of judgements: query id, passage id and grade, separated by tabs, with or without the header line.
 
     A file whose first line has four columns is read in TREC's format: query id, 0, passage id and grade, separated by tabs
-    or spaces. With ``trec``, so is any file.
+    or spaces. With ``trec``, every file is read in this format.
 
     ``form``: the Unicode form to which the ids of passages are normalised; None = the ids stay unchanged. Raises
     ``UserError`` for a malformed line and for a file without judgements.
@@ -125,7 +125,7 @@ def read(config: BeirSource, writer: CollectionWriter) -> None:
         document = field(record, "doc_id", place, str, "") or None
         named |= document is not None
         identifier, title = field(record, "_id", place, str), field(record, "title", place, str, "")
-        text = field(record, "text", place, str, "" if "text" in record else None)  # null beside a title, or a fault
+        text = field(record, "text", place, str, "" if "text" in record else None)  # null counts as empty
         writer.add_passage(Passage(identifier, title, text, document), place)
     for file in files:
         if file.role == "documents" and not (named and config.documents == "auto"):

@@ -41,7 +41,7 @@ class DocumentsSource(FolderSource):
         return [main, *extra, *question_files(self.folder, self.splits)]
 
     def sizes(self) -> CollectionSizes:
-        """Estimate the size of the collection. Where documents are searched, each document counts as one passage."""
+        """Estimate the size of the collection. Where sections or documents are searched, a document counts as one passage."""
         if self.searched == "passages":
             return super().sizes()
         return counted(
@@ -49,7 +49,7 @@ class DocumentsSource(FolderSource):
         )
 
     def _digest(self, content: Any) -> str:
-        # the key is newer than the fingerprint; for passages it is left out, so that earlier fingerprints stay valid
+        # ``searched`` is newer than the fingerprint; its value ``passages`` is left out, so that earlier fingerprints stay valid
         return super()._digest(content if self.searched == "passages" else [content, self.searched])
 
 

@@ -4,7 +4,7 @@
   are one document.
 - ``biencoder-*.json``: an array of questions with ``answers``, ``positive_ctxs`` and ``hard_negative_ctxs``. An entry of
   the last two lists names a passage by ``passage_id``, or in TriviaQA's files by ``psg_id``. Questions without a positive
-  are left out, but for training questions where ``unlabelled_queries`` is ``unjudged``: these stay, without judgements.
+  are left out. If ``unlabelled_queries`` is ``unjudged``, such training questions stay, without judgements.
 - ``*.qa.csv``: question, tab, a list of answers. A split from such a file has answers and no judgements.
 
 Every file is accepted plain or gzip. The id of a question is its split and its position in the file, such as ``test-0``.
@@ -76,7 +76,7 @@ class DprSource(FolderSource):
         return sizes if sizes.passages is not None else PUBLISHED.get(self.name, sizes)
 
     def _digest(self, content: Any) -> str:
-        # earlier versions left out the questions that `unjudged` keeps
+        # earlier versions left out the questions that `unjudged` keeps, so the fingerprint must change
         return super()._digest([content, UNJUDGED] if self.unlabelled_queries == UNJUDGED else content)
 
     def judged_splits(self) -> set[str]:

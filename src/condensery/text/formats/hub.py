@@ -103,7 +103,7 @@ class Repository:
             paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file())
             return {path.relative_to(self.folder).as_posix(): None for path in paths}
         listing = self.folder.parents[1] / "trees" / f"{self.folder.name}.json"
-        if not listing.is_file():  # an earlier version of the library, which stored no list, wrote the cache
+        if not listing.is_file():  # the cache is by an earlier version of the library, which stored no list
             with self._talking():
                 self._fetched([CARD])
         if not listing.is_file():

@@ -162,7 +162,7 @@ class IrDatasetsSource(DataConfig):
         return parts
 
     def of_splits(self, kind: str) -> dict[str, Part]:
-        """Return split -> ``qrels`` or ``queries`` of the split (by ``kind``), for the requested splits of the library."""
+        """Return split -> its part of a ``kind``, qrels or queries, for the requested splits that the library has."""
         begin = f"{kind} of "
         return {role.removeprefix(begin): part for role, part in self.parts.items() if role.startswith(begin)}
 
@@ -385,7 +385,7 @@ def downloads_of(handler: Any) -> Iterator[Download]:
         if one._cache_path is None and one.expected_md5:
             one._cache_path = str(util.home_path() / "downloads" / one.expected_md5)
             one._stream = False
-        one._path = None  # otherwise the library takes a file that was removed for fetched
+        one._path = None  # otherwise the library treats a file that was removed as fetched
         if one._cache_path is None:
             continue  # a file without a digest is fetched by the library itself during reading
         places = [place for place in one.mirrors if isinstance(place, util.RequestsDownload)]
@@ -396,7 +396,7 @@ def downloads_of(handler: Any) -> Iterator[Download]:
 
 
 def fetch(download: Download) -> None:
-    """Fetch a file if it is missing. The library takes up a connection that breaks, and checks the MD5.
+    """Fetch a file if it is missing. The library resumes after a broken connection, and checks the MD5.
 
     If several processes need the same file, one process fetches it and the others wait.
 
@@ -407,7 +407,7 @@ def fetch(download: Download) -> None:
     if not path.exists():
         if style() != "bar":
             print(f"fetching {path.name}, {as_bytes(download.size or 0)}", flush=True)
-            os.environ["IR_DATASETS_DL_DISABLE_PBAR"] = "true"  # of the library's own bar
+            os.environ["IR_DATASETS_DL_DISABLE_PBAR"] = "true"  # hides the library's own bar
         path.parent.mkdir(parents=True, exist_ok=True)
         fault = f"data.name: {' or '.join(download.urls)} cannot be fetched"
         with (

@@ -21,7 +21,7 @@ from condensery.text.source import FolderSource, Splits
 from condensery.text.words import is_blank, number_of_words, unspaced
 
 ENDINGS = (".txt", ".md", ".txt.gz", ".md.gz")
-MANY = 50  # lines of a paragraph that is a whole file; so many are rather texts of their own
+MANY = 50  # a file of one paragraph with this many line breaks causes a warning: its lines may be separate texts
 ONE = "without a blank line are one passage; leave a blank line between texts of their own"
 OTHERS = "; rename other files that are plain text, and convert the rest"
 
