@@ -120,10 +120,10 @@ def chunks(
         tower: value of ``Chunk.tower`` in each chunk.
         rows: (n,) identity of each row; by default 0 .. n - 1.
         context: n rows for a decoder; its row i belongs to row i of the batch.
-        together: number of consecutive rows that stay in one chunk, in their order; n must be a multiple of it. Every
-            row of such a group counts as long as the group's longest row.
+        together: number of consecutive rows that stay in one chunk, in their order; n must be a multiple of it. Each
+            row of such a group is given the length of the group's longest row.
         level: whether rows of equal length get chunks of their own, without padding, if they fill a quarter of the budget.
-            Widths are then not rounded. This is faster on a CPU, which has no attention without padding; for many rows.
+            Widths are then not rounded. This is faster for many rows on a CPU, where attention also computes padding.
 
     Returns:
         The chunks, longest rows first.
@@ -222,7 +222,7 @@ def _cuts(widths: Ids, budget: int, level: bool) -> Ids:
 
 
 def _place(masked: Ids, targets: NDArray, edges: Ids, order: Ids, cuts: Ids, widths: Ids) -> list[tuple[Ids, Ids]]:
-    """Return for each chunk the ascending masked positions in the flattened (b * t), and the targets at the positions."""
+    """Return for each chunk the ascending masked positions in the flattened chunk (b * t), and their targets."""
     row = np.searchsorted(edges, masked, side="right") - 1  # row of each masked position
     rank = np.empty_like(order)  # (n,) place of each row in ``order``
     rank[order] = np.arange(len(order))

@@ -26,7 +26,7 @@ class DocumentTexts:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A passage. Its encoder input, [CLS] title [SEP] text [SEP], has at most ``length`` tokens."""
+    """A passage. Its encoder input, [CLS] title [SEP] text [SEP], fits the ``length`` of ``group_documents``."""
 
     title: str
     text: str
@@ -34,7 +34,7 @@ class Grouped:
 
 @dataclass(frozen=True)
 class _Unit:
-    """A sentence, or a piece of a long one: the characters ``begin`` to ``end`` of the document's text number ``text``."""
+    """A sentence, or a piece of a long one: characters ``begin`` to ``end`` of the document's text with index ``text``."""
 
     text: int
     begin: int

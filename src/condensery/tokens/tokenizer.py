@@ -96,7 +96,7 @@ def check_same_tokenizer(checkpoint: Path, vocabulary: Vocabulary, what: str, ad
 def of_sentencepiece(error: Exception) -> str:
     """Return why the library could not read a tokenizer that is only a SentencePiece model; empty for any other error.
 
-    The library then names tiktoken, a package that reads no such file.
+    For such a tokenizer, the library's message names tiktoken, a package that reads no SentencePiece model.
     """
     if "tiktoken" not in str(error):
         return ""
@@ -130,8 +130,8 @@ def number_of_words(tokenizer: "PreTrainedTokenizerBase") -> int:
 def _read(name: str, local: bool) -> Any:
     """Read a tokenizer. A folder with only BERT's ``vocab.txt`` gives a BERT tokenizer, cased if the file has capitals.
 
-    If sentence-transformers wrote the tokenizer into a subfolder, as it did formerly, it is read there. Of two towers in
-    subfolders, the tokenizer of passages is read.
+    If sentence-transformers wrote the tokenizer into a subfolder, as it did formerly, it is read there. If two towers
+    are in subfolders, the tokenizer of the passage tower is read.
     """
     from transformers import AutoTokenizer, BertTokenizer
 

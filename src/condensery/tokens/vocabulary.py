@@ -85,7 +85,7 @@ class Vocabulary:
         return np.flatnonzero(~self.is_special).astype(np.int64)
 
     def agrees_with(self, other: "Vocabulary") -> bool:
-        """Whether the ids that both have seem to mean the same tokens; one of the two may have further tokens at its end."""
+        """Return whether the shared ids seem to mean the same tokens. One vocabulary may have further ids at its end."""
         both = min(self.size, other.size)
         same = all(getattr(self, name) == getattr(other, name) for name in NEEDED)
         return same and np.array_equal(self.continues[:both], other.continues[:both])

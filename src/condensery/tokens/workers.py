@@ -25,7 +25,7 @@ from condensery.system.children import Parent
 from condensery.system.signals import deaf_to_ctrl_c
 from condensery.system.spawning import spawning
 
-LONG = 4096  # tokens of a text from which on a search by halves is faster than the tokenizer's own, from token to token
+LONG = 4096  # from this number of tokens on, binary search is faster than the tokenizer's linear search
 AHEAD = 2  # batches queued per worker: enough to keep the worker busy, few enough to keep memory small
 _LANGUAGE = "en"  # for the sentence splitter, which uses the sentence marks of all languages anyway
 _ENDS = re.compile(
@@ -98,8 +98,8 @@ def sentence_begins(text: str) -> list[int]:
 
     The library sentencex finds the beginnings, with two corrections. First, ends that sentencex misses are added: Khmer
     and Tibetan have special marks, Thai and Lao have only a space between sentences, and a Chinese or Japanese sentence
-    can begin with a digit or a small Latin letter. Second, wrong ends are moved or
-    removed: closing brackets stay with the text that they close, and a number in fullwidth digits is not split.
+    can begin with a digit or a small Latin letter. Second, wrong ends are moved or removed: closing brackets stay with the
+    text that they close, and a number in fullwidth digits is not split.
     """
     begins = [boundary["start_index"] for boundary in get_sentence_boundaries(_LANGUAGE, text)]
     if text.isascii():
@@ -119,7 +119,7 @@ def _sentence_starts(texts: Sequence[str], encodings: Sequence[Encoding]) -> NDA
     """Return the tokens at which sentences begin, counted over all texts.
 
     A sentence begins with the first token that ends after the sentence's first character. With byte-level BPE this token
-    includes the space before the sentence. No sentence begins after the last token (spaces at the end). A text begins one.
+    includes the space before the sentence. No sentence begins after the last token (spaces at the end). Each text begins one.
     """
     starts, first = [], 0
     for text, encoding in zip(texts, encodings, strict=True):
