@@ -1,8 +1,8 @@
 """Approximate nearest-neighbour search over the vectors of an ``encode`` artifact, with FAISS.
 
 The FAISS index is trained on a sample of the vectors. It may be of any kind that ranks by inner product
-(``faiss_descriptions``). Its recall is not known in advance. Therefore, each time the index is used, some
-queries are also searched exactly.
+(``faiss_descriptions``). Its recall is not known in advance. Therefore, each time the index is used, some queries are also
+searched exactly.
 
 Shapes: n queries, k results, d dimensions.
 """
@@ -81,7 +81,7 @@ def build_approximate(
         return faiss.index_factory(exact.dim, factory, faiss.METRIC_INNER_PRODUCT)
 
     def changed(index: Any, change: Callable[[Any], None]) -> Any:
-        """Train a CPU index or add vectors to it, on the first GPU or, if this fails, here. Return a CPU index."""
+        """Train a CPU index or add vectors to it: on the GPU if ``gpu`` is set and this works, else on the CPU."""
         with said_by_faiss(factory):
             if gpu and faiss.get_num_gpus():
                 # RuntimeError is also raised for a wrong description, which the CPU then reports
@@ -210,7 +210,7 @@ class ApproximateIndex:
         return None
 
     def _found(self, vectors: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
-        """Search on the GPU, or here where there is none, or where k or nprobe is beyond what FAISS allows there."""
+        """Search on the GPU, or on the CPU if there is no GPU copy, or if k or nprobe exceeds FAISS's limit on GPUs."""
         found: tuple[Vectors, NDArray[np.int64]] | None = None
         with suppress(RuntimeError):
             found = self.on_gpu.search(vectors, k) if self.on_gpu is not None else None

@@ -69,7 +69,8 @@ class DenseIndex:
         self.quantiser = Quantiser.load(folder) if about.get("dtype") in QUANTISED else None
         self.threads, self.memory = max(1, threads), memory
         self.device = device_of_search(device)
-        self.ranked: Callable[[NDArray[np.integer], int], Ranking | None] = lambda query_rows, k: None  # ``divided``
+        # ``divided.divide`` replaces this function by one that returns stored rankings
+        self.ranked: Callable[[NDArray[np.integer], int], Ranking | None] = lambda query_rows, k: None
 
     def __len__(self) -> int:
         return self.passages

@@ -1,4 +1,4 @@
-"""Exact search in parts of the passages, for a collection that takes long to read and few queries.
+"""Exact search in parts of the passages, for few queries over a collection that takes long to read.
 
 Several processes share the parts (``condensery.sharing``), on any device and node, and a restart keeps complete parts. The
 best passages of each query are then merged. Results are those of a search of all passages at once, to the last bit, because
@@ -22,7 +22,7 @@ from condensery.sharing import ProcessGroup
 from condensery.system.files import load_array
 from condensery.system.progress import ProgressTask
 
-PART = 2**20  # passages of a part, up to whole shards of vectors
+PART = 2**20  # passages per part, rounded to whole shards of vectors
 
 
 def shared_search(about: dict[str, Any], queries: int) -> bool:
@@ -36,17 +36,17 @@ def shared_search(about: dict[str, Any], queries: int) -> bool:
 def divide(
     retriever: CollectionRetriever, query_rows: NDArray[np.integer], k: int, path: Path, label: str, group: ProcessGroup
 ) -> None:
-    """Search parts of the passages of a large exact index for the ``k`` best of queries (n,).
+    """Search a large exact index part by part for the ``k`` best passages of queries (n,), and store the results.
 
-    After that, ``retriever`` ranks these queries at this depth from what was found. For any other retriever, and for more
-    queries than ``SHARD``, which processes share by query, nothing happens.
+    After that, ``retriever`` ranks these queries at this depth from the stored results. Nothing happens for any other
+    retriever, or for more than ``SHARD`` queries, because processes share those by query.
 
     Args:
         retriever: retriever from ``open_index``.
         query_rows: int (n,), rows of the queries, ascending.
         k: number of passages per query.
-        path: file that the caller writes as soon as it has ranked all queries. If it exists, nothing is searched. What is
-            found is kept beside it, in ``path.with_suffix(".found")``, which the caller removes.
+        path: file that the caller writes as soon as it has ranked all queries. If it exists, nothing is searched. The
+            results are stored beside it, in ``path.with_suffix(".found")``, which the caller removes.
         label: label of the progress bar.
         group: the processes that share the parts.
     """

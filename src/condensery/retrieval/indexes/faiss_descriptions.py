@@ -26,7 +26,7 @@ OTHER_MEASURES = {  # FAISS's transforms that change the order of inner products
 
 
 def check_factory(factory: str, on_disk: bool = False) -> None:
-    """Raise ``UserError`` if FAISS cannot build the described index for any dimension of the vectors.
+    """Raise ``UserError`` if there is no dimension of vectors for which FAISS can build the described index.
 
     The error is also raised if the index does not rank by inner product, or with ``on_disk``, if it has no inverted lists
     that can lie on disk.

@@ -1,12 +1,12 @@
 """Approximate indexes whose inverted lists lie on disk, so that neither building nor searching needs them in memory.
 
-An IVF index assigns each vector to one of its lists. The vectors are added in parts: an index in memory takes one part, and
-its lists are written. Then the lists of all parts are joined list by list, so that a list is read in one piece. Results are
-those of the same index in memory, to the last bit.
+An IVF index assigns each vector to one of its lists. The vectors are added in parts: each part is added to an index in
+memory, whose lists are then written. The lists of all parts are joined list by list, so that a list is read in one piece.
+Results are those of the same index in memory, to the last bit.
 
 ``passages.faiss`` holds everything but the lists, and ``lists.bin`` the lists. FAISS reads the lists through a memory map,
-of which the system keeps in memory what there is room for. FAISS could also join them (``faiss.contrib.ondisk``), but it
-writes through a memory map, and a full disk would kill the process.
+so the operating system caches as much of them as fits into memory. FAISS could also join the lists
+(``faiss.contrib.ondisk``), but it writes through a memory map, and a full disk would kill the process.
 
 N vectors, L lists, c bytes per vector in a list.
 """
@@ -51,7 +51,7 @@ def build_on_disk(
         filled: adds the vectors of some rows to a trained index and returns it. It advances the progress bar.
         group: the processes that share the parts.
         label: label of the progress bar.
-        memory: maximum memory of a part in bytes. FAISS reserves twice what its lists need, and their copy is written.
+        memory: maximum memory of a part in bytes. FAISS reserves twice the size of its lists, and a copy is written.
     """
     parts = folder / PARTS
 

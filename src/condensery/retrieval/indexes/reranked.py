@@ -67,7 +67,7 @@ class RerankedIndex:
 def write_reranked(
     folder: Path, collection: Collection, query_rows: Rows, depth: int, split: str, method: str = "rerank"
 ) -> dict[str, Any]:
-    """Write the files that make ``folder``, which holds candidates.npy and scores.npy, an index.
+    """Write queries.npy and index.json into ``folder``, which already holds candidates.npy and scores.npy.
 
     ``method``: rerank, or run for the rankings of a run file. Returns the content of ``index.json``.
     """

@@ -1,4 +1,4 @@
-"""Split a text into terms for BM25. The module imports only the standard library, so that a dry run stays fast."""
+"""Split a text into terms for BM25. The module imports no large library, so that a dry run stays fast."""
 
 from collections.abc import Callable, Sequence
 

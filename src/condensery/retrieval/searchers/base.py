@@ -103,7 +103,7 @@ class Searcher(ABC):
         check_numbers(Searcher.search, {"k": k})
         one = isinstance(query, str)
         queries = [query] if isinstance(query, str) or not isinstance(query, Iterable) else query
-        scores, rows = self.rank(queries, max(1, min(k, len(self._ids))))  # no memory for more than there are
+        scores, rows = self.rank(queries, max(1, min(k, len(self._ids))))  # no memory for more results than passages
         hits = [
             [
                 Hit(rank, float(score), self._ids[row], self._titles[row], self._texts[row])

@@ -39,7 +39,7 @@ from condensery.tokens.vocabulary import Vocabulary, with_special
 
 WINDOW = 16_384  # texts that are sorted by length together; the next ones are tokenised while these are encoded
 CHUNK_TOKENS = 65_536  # maximum number of tokens per encoder batch on a GPU, padding included (docs/measured.md)
-CHUNK_TOKENS_CPU = 2_048  # the same on a CPU, whose caches hold the states of that many (docs/measured.md, "Encoding")
+CHUNK_TOKENS_CPU = 2_048  # the same on a CPU, to hold the tokens' states in its caches (docs/measured.md, "Encoding")
 
 Rows = list[NDArray[np.int64]]  # token ids of each text
 
@@ -222,7 +222,7 @@ class Retriever(Searcher):
         return [with_special([*before, *words[at:]], self._vocabulary, self.passage_length) for at in skipped]
 
     def _rows(self, titled: Sequence[tuple[str, str]], length: int, prefix: str, part: slice) -> Rows:
-        """Return the token ids, special tokens included, of a part of pairs of title and text."""
+        """Return the token ids, special tokens included, of the (title, text) pairs in the slice ``part``."""
         pairs = titled[part]
         named = [bool(ids) for ids in self._words([title for title, _ in pairs])]  # whether the title has a token
         bodies = self._words([text if own else prefix + text for (_, text), own in zip(pairs, named, strict=True)])
