@@ -113,10 +113,10 @@ def t_test(differences: NDArray[np.float64]) -> float:
 
 
 def queries_needed(differences: NDArray[np.float64], level: float) -> int | None:
-    """Estimate how many queries a test needs to find a mean difference with a probability of 80 %, to two digits.
+    """Estimate, to two digits, how many queries a test needs to detect a mean difference with a probability of 80 %.
 
-    The mean and the variance of the given queries are taken to be those of all queries: ((z(1 - level / 2) + z(0.8)) *
-    deviation / mean)^2. None where these tell nothing: without a difference, or with a single query.
+    The mean and the standard deviation of the given differences are taken to be those of all queries. The number is
+    ((z(1 - level / 2) + z(0.8)) * deviation / mean)^2; None if the mean or the deviation is 0, or for a single query.
 
     Args:
         differences: (n,) the difference of two systems on each query.

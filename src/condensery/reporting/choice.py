@@ -20,11 +20,11 @@ def choice(kept: Kept) -> str:
             - ``queries``: number of these queries;
             - ``share``: share of the trained weights in the kept weights; 0 = the initial checkpoint is kept;
             - ``p``: p-value of the best candidate against the initial checkpoint;
-            - ``level``: the limit below which ``p`` must be for trained weights to be kept; missing or 1 = none is told;
+            - ``level``: the limit below which ``p`` must be for trained weights to be kept; missing or 1 = no limit is named;
             - ``worse_on_dev``: whether the best candidate is worse on the dev queries alone;
             - ``values``: ``of``, ``share`` and ``MRR@10`` (0 to 1) of each candidate. The first candidate is the initial
               checkpoint;
-            - ``MRR@10``: of the kept weights;
+            - ``MRR@10``: MRR@10 of the kept weights;
             - ``BM25``: MRR@10 of BM25 alone, if each candidate was fused with BM25.
     """
     if kept["by"] is None:

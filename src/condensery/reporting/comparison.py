@@ -112,7 +112,10 @@ def _add_published(table: Table, layout: TableLayout, studies: Sequence[str]) ->
 
 
 def _how_measured(rows: Sequence[PublishedRow], studies: Sequence[str]) -> str:
-    """Return the commands that measure a published line; if there are none of ``studies``, the reasons why, where known."""
+    """Return the commands that measure a published line, preferably those of ``studies``.
+
+    If no command is of ``studies`` and there are reasons why the line is not measured, return the reasons instead.
+    """
     commands = dict.fromkeys(command for row in rows for command in row.commands)
     own = [one for one in commands if {name.replace("/", "-") for name in RECIPE.findall(one)} & {*studies}]
     reasons = "; ".join(dict.fromkeys(row.reason for row in rows if row.reason))
@@ -264,7 +267,7 @@ def _fits(row: Row, column: ColumnLayout, columns: Sequence[ColumnLayout], colle
 
 
 def _values(row: Row, key: str, otherwise: str) -> Sequence[str]:
-    """Return a row's values of a config key; ``otherwise`` for a row that no such key concerns, such as BM25."""
+    """Return a row's values of a config key; ``otherwise`` if its stages lack the key, as BM25; none if they are unknown."""
     return row.settings.get(key, row.configs.get(key, [otherwise] if row.configs else []))
 
 

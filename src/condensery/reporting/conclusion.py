@@ -12,8 +12,8 @@ from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Measured, over_seeds
 from condensery.retrieval.indexes.interface import UNMATCHED
 
-BM25 = "bm25"  # kind of the stage that builds its index
-NOT_DENSE = (BM25, "fuse", "rerank", "read_run")  # ends of such kinds: expanded_bm25 is no dense retriever either
+BM25 = "bm25"  # kind of the stage that builds a BM25 index
+NOT_DENSE = (BM25, "fuse", "rerank", "read_run")  # a kind with such an ending, such as expanded_bm25, is not dense
 
 
 @dataclass(frozen=True)

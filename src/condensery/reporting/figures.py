@@ -85,7 +85,7 @@ def draw_scores(stem: Path, title: str, caption: str, panels: Mapping[str, Seque
     standard deviation over the runs.
 
     Args:
-        stem, title, caption: files without ending, and texts.
+        stem, title, caption: path of the files without ending; title and caption of the figure.
         panels: label of the y axis -> the lines.
         x_label: label of the x axis.
     """
@@ -97,10 +97,10 @@ def draw_scores(stem: Path, title: str, caption: str, panels: Mapping[str, Seque
 
 
 def equal_quality(panels: Mapping[str, Sequence[Line]], reference: str, unit: str) -> str:
-    """Return a Markdown table: the amount with which each line first reaches the target, the reference's mean at its
-    largest amount.
+    """Return a Markdown table with the amount at which each line first reaches the target.
 
-    Between two points the mean is interpolated, linearly in the logarithm of the amount.
+    The target is the reference's mean at its largest amount. Between two points the mean is interpolated, linearly in the
+    logarithm of the amount.
 
     Args:
         panels: label of the metric -> lines, whose x is the amount.
@@ -121,7 +121,7 @@ def equal_quality(panels: Mapping[str, Sequence[Line]], reference: str, unit: st
 
 
 def _reached(line: Line, goal: float) -> float | None:
-    """Return the amount with which the mean of a line first is ``goal``; its smallest amount if that is enough."""
+    """Return the amount at which a line's mean first reaches ``goal``, at least its smallest amount; None if never."""
     first = next((place for place, mean in enumerate(line.mean) if mean >= goal), None)
     if not first:
         return None if first is None else float(line.x[0])

@@ -59,14 +59,14 @@ def recommendation(
     test: Test = "randomisation",
     level: float = 0.01,
 ) -> Recommendation | None:
-    """Recommend the simplest row that does not differ significantly from the row with the highest mean, nor by ``CLOSE``.
+    """Recommend the simplest row that is at most ``CLOSE`` below the highest mean, and not significantly below it.
 
     No simpler row may have a higher mean than the recommended row. Of two rows, the simpler one is decided by the first of
     these criteria in which they differ: no training; fewer parts; BM25; an encoder that was chosen by other queries than the
     evaluated ones (``Made.kept``); less time.
 
-    With fewer than ``FEW`` queries, chance decides which row is the highest. The row is then that of ``unmeasured``, unless
-    it differs significantly from the highest.
+    With fewer than ``FEW`` queries, chance decides which row is the highest. The row that ``unmeasured`` would
+    choose is then recommended if ``_expected`` gives a reason for it and it does not differ significantly from the highest.
 
     The text begins with the gain of training: each encoder that ``keep_best`` chose is compared with its baseline in the
     table. Intervals are 95 % confidence intervals, as in the table (``significance.interval``).
@@ -153,7 +153,7 @@ class _Words:
     def on_use(self, use: int, simpler: Sequence[int], why: str) -> str:
         """Return a sentence that recommends the row ``use`` and compares it with the ``simpler`` rows.
 
-        ``why``: the reason and the cost if the row is not chosen by its figure; otherwise empty.
+        ``why``: the cost and the reason if the row is not chosen by its metric value; otherwise empty.
         """
         cost = f", after {_duration(self.made[use].seconds)} of training" if self.made[use].trained and not why else ""
         figure = f"{self.lines.metric} {100 * self.mean(use):.1f}{cost}"
@@ -180,8 +180,8 @@ class _Words:
     def on_bias(self, use: int) -> str:
         """Return a warning that the row ``use`` was chosen by the same queries on which it is evaluated.
 
-        If its trained weights were not chosen by ``keep_best``, which kept the initial weights for other rows, the warning
-        also names the queries that chose these.
+        If ``keep_best`` did not choose the row's trained weights, but kept the initial weights for another row, the warning
+        also names the queries of that choice.
         """
         split = self.lines.measured.seeds[0][0][0].split
         few = self.queries < FEW
@@ -226,11 +226,12 @@ class _Words:
 
 
 def unmeasured(made: Mapping[str, Made], split: str) -> Recommendation:
-    """Recommend a row if no query is judged: the row of ``_best_founded`` among those that fuse several parts, if any do.
+    """Recommend a row if no query is judged.
 
-    If an earlier row has the same parts as this row, the first such row is recommended instead. BM25 is recommended where
-    the retriever cannot read the text (``UNREADABLE``), and where the fusion is not better on the queries by which the
-    weights were chosen. The text also names these queries.
+    If any row fuses several parts, only such rows are considered. The highest by ``_best_founded`` is chosen, of several
+    equal ones the last. If an earlier row has the same parts as this row, the first such row is recommended instead. BM25 is
+    recommended if the retriever cannot read the text (``UNREADABLE``), or if the fusion is not better than BM25 alone on the
+    queries by which the weights were chosen. The text also names these queries.
 
     Args:
         made: row -> how it was produced, in the order of the table.

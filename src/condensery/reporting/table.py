@@ -230,8 +230,9 @@ def _whole(row: Row) -> str:
 
 
 def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[Row], str]) -> list[Row]:
-    """For each system, seed and group of collections, return a row of means, for the metrics that exist in the whole
-    group.
+    """For each system, split, seed and group of collections, return a row with the means of the metrics.
+
+    A system without results on some collection of the group gets no row. Metrics that some collection lacks are left out.
 
     ``parts``: group -> its collections. ``whole``: function that returns the group to which a row belongs.
     """

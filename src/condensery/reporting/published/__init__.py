@@ -1,9 +1,9 @@
 """Read the numbers printed in papers, with their sources. Tables show them next to measured numbers, never as measured.
 
-For each row a file has the command that measures it here, or the reason why there is none.
-
 Each file in this folder describes one paper: C is condenser, E its early version, CO cocondenser, Q query_as_context, and A
-adaptive_batch_scheduling. It contains the paper's tables, with their columns and rows, and every number as printed.
+adaptive_batch_scheduling. It contains the paper's tables, with their columns and rows, and every number as printed. For each
+row it has the command that measures the row here, or the reason why there is none.
+
 ``CO/1/BM25`` names a row by paper, table and row. ``msmarco dev/MRR@10/1K`` names a column by data set, metric and, if there
 is one, condition.
 """

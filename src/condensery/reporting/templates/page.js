@@ -1,4 +1,4 @@
-// A heading sorts the lines of each part of its table: downwards, upwards, as they were. Places that are folded away unfold.
+// Clicks on a heading sort each part of its table: descending, ascending, then unsorted. A link to a folded place unfolds it.
 "use strict";
 const byText = new Intl.Collator(undefined, { numeric: true }).compare;
 const text = (row, column) => row.cells[column]?.textContent.trim() ?? "";
