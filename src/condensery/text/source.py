@@ -151,7 +151,7 @@ class DataConfig(Keys):
         return self._digest([[file.role, file_hash] for file, file_hash in zip(files, hashes, strict=True)])
 
     def _digest(self, content: Any) -> str:
-        # ``unlabelled_queries`` is newer than the fingerprint; its value 0 is left out, so that earlier fingerprints stay valid
+        # ``unlabelled_queries`` is newer than the fingerprint; the value 0 is left out to keep earlier fingerprints valid
         later = set() if self.unlabelled_queries else {"unlabelled_queries"}
         identity = [self.model_dump(mode="json", exclude=self.outside_identity | later), content]
         return hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -115,7 +115,7 @@ class PublishedRow:
         number: number of the table.
         values: column key -> number, in the form that tables show.
         commands: commands that measure the row here.
-        reason: why there are none, or none for some of its columns.
+        reason: why no command measures the row, or some of its columns; empty if commands measure all of it.
     """
 
     paper: Paper

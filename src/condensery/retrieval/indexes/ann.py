@@ -81,7 +81,7 @@ def build_approximate(
         return faiss.index_factory(exact.dim, factory, faiss.METRIC_INNER_PRODUCT)
 
     def changed(index: Any, change: Callable[[Any], None]) -> Any:
-        """Train a CPU index or add vectors to it: on the GPU if ``gpu`` is set and this works, else on the CPU."""
+        """Train a CPU index or add vectors to it, on the GPU or, if that is not possible, on the CPU. Return a CPU index."""
         with said_by_faiss(factory):
             if gpu and faiss.get_num_gpus():
                 # RuntimeError is also raised for a wrong description, which the CPU then reports

@@ -47,7 +47,7 @@ class Quantising:
     Attributes:
         quantiser: encodes vectors as codes.
         queries: float32 (n, d), query vectors.
-        own: int64 (n,), row number of the passage that is the query itself, which is left out of its results; -1 = none.
+        own: int64 (n,), row number of the passage that is the query itself; it is left out of the results. -1 = none.
     """
 
     quantiser: Quantiser

@@ -49,7 +49,7 @@ class DocumentsSource(FolderSource):
         )
 
     def _digest(self, content: Any) -> str:
-        # ``searched`` is newer than the fingerprint; its value ``passages`` is left out, so that earlier fingerprints stay valid
+        # ``searched`` is newer than the fingerprint; the value passages is left out to keep earlier fingerprints valid
         return super()._digest(content if self.searched == "passages" else [content, self.searched])
 
 
