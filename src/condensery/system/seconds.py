@@ -32,7 +32,7 @@ class Seconds:
         write_json(self.file, [self.wall, self.cpu, self.killed, time.time()])
 
     def measured(self, wall: float, cpu: float) -> None:
-        """Count these seconds for this part, which another process has measured, instead of those of this process."""
+        """Count seconds that another process has measured for this part, instead of the seconds of this process."""
         self.begun, self.begun_cpu = time.monotonic() - wall, cpu_seconds() - cpu
 
     def interrupted(self) -> None:

@@ -62,7 +62,7 @@ class FigureJob:
 
     @cached_property
     def stages(self) -> dict[str, Artifact]:
-        """The artifacts of the run's stages, by name; without those that only rows which are not drawn were made by."""
+        """The artifacts of the run's stages, by name, without artifacts that were used only for rows that are not drawn."""
         stages = artifacts_of(self.folder)
         if self.shown is None or len(self.rows) == len(self.every_row):
             return stages

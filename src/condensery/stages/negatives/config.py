@@ -188,7 +188,7 @@ class ReadNegativesConfig(RelabelConfig):
 
 @stage("denoise", "denoise:denoise", version=1, makes="negatives", together="several_shards")
 class DenoiseConfig(ScoringStageConfig):
-    """Keep only hard negatives that cross-encoders judge irrelevant, because the others are probably unjudged positives."""
+    """Keep only hard negatives that cross-encoders judge irrelevant; the removed ones are probably unjudged positives."""
 
     negatives: Annotated[str, Input("negatives")]
     """the stage with negatives (mine, read_negatives)"""
