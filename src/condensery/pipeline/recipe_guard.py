@@ -58,7 +58,7 @@ _followed = [0]  # number of references that were resolved since the config was 
 
 
 def install(whole: bool = False, home: Path | None = None, helps: bool = False) -> None:
-    """Make Hydra compose with ``RecipeLoader``, and count the resolved references. A second call only changes the arguments.
+    """Make Hydra compose with ``RecipeLoader``, and count the resolved references. A second call only changes the settings.
 
     Args:
         whole: whether the config has the defaults of all kinds of stages, also of those that the recipe does not use.

@@ -72,7 +72,7 @@ class Starts:
         return replace(self, graphs=graphs)
 
     def config_of(self, graph: Graph) -> DictConfig:
-        """Return the config of the checkpoint that a whole graph continues with."""
+        """Return the config of the checkpoint with which a joint graph continues."""
         at = next(at for at, own in enumerate(self.graphs) if own.root.backbone == graph.root.backbone)
         return self.configs[at]
 

@@ -50,8 +50,8 @@ class _Closed(BaseModel):
 class TrainerFlags(_Closed):
     """The arguments of Lightning's Trainer in ``trainer.flags``, for all stages that train; None = Lightning's default.
 
-    Lightning's other flags are set by the stages and by other keys of ``trainer``, or could change a result. These change
-    results only by rounding. So the flags, like ``trainer.compile``, do not enter artifact ids.
+    Lightning's other flags are set by the stages and by other keys of ``trainer``, or could change a result. The flags
+    here change results only by rounding. So they do not enter artifact ids, like ``trainer.compile``.
     """
 
     benchmark: bool | None = None

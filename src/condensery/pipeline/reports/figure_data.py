@@ -152,7 +152,7 @@ def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], tables: Seq
 
 
 def by_setting(observations: Observations[Value]) -> dict[str, list[Value]]:
-    """Group values by setting, each artifact once; if settings make no difference, all are under an empty name."""
+    """Group values by setting, each artifact once. If settings share an artifact, all values are under an empty name."""
     settings: dict[str, dict[str, Value]] = {}
     for setting, artifact, value in observations:
         settings.setdefault(setting, {}).setdefault(artifact, value)

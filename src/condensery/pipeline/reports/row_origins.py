@@ -88,7 +88,7 @@ def costs_of(evaluation: Artifact, wanted: Sequence[str]) -> dict[str, float]:
 
 
 def _searched(index: Artifact) -> list[Artifact]:
-    """Return an index and the indexes that it searches. ``encode`` searches no other index; it only copies vectors."""
+    """Return an index and the indexes that it searches. ``encode`` may copy vectors of an index, but does not search it."""
     parents = index.parents() if index.kind != "encode" else []
     indexes = [one for one in parents if one.manifest["makes"] == "index"]
     return [index, *(part for one in indexes for part in _searched(one))]
