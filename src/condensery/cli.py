@@ -70,7 +70,7 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
     Args:
         program: the function wrapped by ``hydra.main``.
         home: the folder that contains ``outputs``, unless the environment variable CONDENSERY_HOME names another. The
-            recipes of its folder ``conf`` are the user's own.
+            recipes in ``home/conf`` are the user's own.
     """
     print_anything()
     of_outputs = os.environ.get("CONDENSERY_HOME") or str(home)
@@ -81,7 +81,7 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
         return 1
     os.environ["CONDENSERY_HOME"] = of_outputs
     os.environ[study.COMMAND] = shlex.join(sys.argv[1:])
-    whole = "--package" in sys.argv  # --cfg job --package stage.KIND shows any kind
+    whole = "--package" in sys.argv  # --cfg job --package stage.KIND may name any kind of stage
     helps = not {"-h", "--help"}.isdisjoint(sys.argv)
     if os.environ.get("HYDRA_FULL_ERROR") == "1":  # a developer wants to see the whole traceback
         recipe_guard.install(whole, home, helps)
@@ -106,7 +106,7 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
         print(line, file=sys.stderr)
         return 1
     finally:
-        recipe_guard.install()  # so that configs that this process composes later are not printed
+        recipe_guard.install()  # resets ``whole`` and ``helps`` for configs that this process composes later
     return 1 if sweep.failed else 0
 
 

@@ -17,7 +17,7 @@ class Keys(BaseModel):
 
 
 class NumberKeys(Keys):
-    """A group of config keys in which true is not the number 1. Its ``kind``, if it has one, chooses no other class."""
+    """A group of config keys in which true is not the number 1. It cannot be in a union discriminated by ``kind``."""
 
     @field_validator("*", mode="before")
     @classmethod

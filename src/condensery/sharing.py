@@ -83,9 +83,9 @@ class ShardsLeft(BaseException):
 class ShardTask:
     """The part of a stage that one task computes, where each shard may be computed anywhere and at any time.
 
-    The first task runs the stage until several shards are left, and ends with ``ShardsLeft``. The other tasks run the stage
-    as well, but compute only their shards there and end. Then the first task is run again. It finds these shards, goes on,
-    and writes the artifact. So a task that is lost costs only its own shards.
+    The first task runs the stage up to the first work with several missing shards, and ends there with ``ShardsLeft``. Each
+    other task runs the stage up to the same work, computes only its own shards, and ends. Then the first task is run again.
+    It finds these shards, goes on, and writes the artifact. So a lost task costs only its own shards.
 
     Attributes:
         agreed: the results of ``from_rank_zero`` in the first task, in order. A task cannot receive them while it runs, so it

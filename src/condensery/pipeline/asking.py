@@ -102,7 +102,7 @@ def best_row(rows: Sequence[Row]) -> str:
 
 
 def searched(artifact: Artifact, name: str) -> tuple[Artifact, Artifact]:
-    """Return the index behind an evaluation or index, and the index's collection, both found through the manifests.
+    """Follow the manifests of an evaluation or an index to the index to search, and return it with its collection.
 
     Args:
         artifact: the evaluation or index.

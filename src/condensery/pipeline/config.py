@@ -1,4 +1,4 @@
-"""The root of the composed config: the keys of ``conf/config.yaml``, as pydantic models without further keys."""
+"""The root of the composed config: the keys of ``conf/config.yaml``, as pydantic models that accept no other keys."""
 
 import re
 from importlib.util import find_spec
@@ -191,7 +191,9 @@ class RootConfig(NumberKeys):
     figures: Figures
 
     def runtime(self) -> Runtime:
-        """Return the settings of this machine for the stages. The W&B group is the run's name; no stage has a label.
+        """Return the settings of this machine for the stages of a single run.
+
+        The W&B group is the run's name, and no stage has a label. For a job of a sweep the caller replaces both.
 
         Raises:
             UserError: a library is not installed, or this machine lacks the devices.

@@ -56,7 +56,7 @@ def needs_value(key: str) -> UserError:
 
 
 def base_of(key: str) -> str:
-    """Return a hint where ``base=NAME`` of the command adds the stage of a key; its file is for other recipes, then."""
+    """Return a hint if the command's ``base=NAME`` adds the stage of a key, because this base may be for other recipes."""
     task = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     base = next((one.partition("=")[2] for one in task if one.lstrip("+").startswith("base=")), "")
     file, stage = RECIPES / "base" / f"{base}.yaml", re.match(r"stages\.([\w-]+)\.", key)
@@ -177,7 +177,7 @@ def _say(fault: dict[str, Any], model: type[BaseModel], place: Place) -> str:
         key, known = str(place[-1]), _known_beside(model, place)
         if place[-2:] == ("data", "root"):
             return "this recipe's data have no folder; for your own: experiment=cocondenser_local data.root=FOLDER"
-        return f"unknown key{'' if key in known else close_to(key, known)}"  # another kind of union member may have this key
+        return f"unknown key{'' if key in known else close_to(key, known)}"  # known: from another member of the union
     if kind in MESSAGES:
         return " ".join(MESSAGES[kind].format(**fault.get("ctx", {})).split())
     wanted = TYPES.get(kind.split("_")[0])

@@ -109,7 +109,7 @@ def check_data(graph: Graph, store: Store, made: Collection[str], done: Collecti
         for check in node.config.data_checks[field] if name in made else ():
             checks = import_module("condensery.stages.data_checks")  # NumPy and Arrow, which a dry run may do without
             if fault := getattr(checks, check)(node.config, Artifact(store.path(graph.nodes[name]))):
-                hint = _without(graph, node.name) if fault[0] == "corpus" else ""  # other keys may be set otherwise
+                hint = _without(graph, node.name) if fault[0] == "corpus" else ""  # other keys can be changed
                 raise UserError(f"{_key(graph, node, fault[0])}: {fault[1]}{hint}")
 
 
@@ -184,7 +184,7 @@ class _Run:
         return sorted(ready, key=lambda node: node.name in self.later)
 
     def longest_first(self) -> list[Node]:
-        """Return the stages that can be started: those without trained models first, then by the chain of what follows."""
+        """Return the stages that can be started: those without trained models first, then the longest chains first."""
         chains = chain_lengths(self.graph)
         return sorted(self.ready(), key=lambda node: (node.name in self.later, -chains[node.name]))
 
@@ -260,7 +260,7 @@ class _Run:
                 worker.stop()
 
     def in_cluster(self, launcher: RayLauncher) -> None:
-        """Compute each stage that can be started as tasks of a Ray cluster; a thread here waits for those of a stage.
+        """Compute each stage that can be started as tasks of a Ray cluster. One thread per stage waits for its tasks.
 
         Raises:
             UserError: a key of the launcher names no stage, or there is no cluster.

@@ -22,7 +22,7 @@ from condensery.stages.registry import Stage, registry
 from condensery.stages.trainer_options import idle_callback
 from condensery.system.processor import quick_precision
 
-MEASURED = {"rows", "baseline", "metrics", "split"}  # keys of a table that do not only change how rows are shown
+MEASURED = {"rows", "baseline", "metrics", "split"}  # keys of a table that enter the run's id
 OWN_STAGES = "; for one of your own set CONDENSERY_STAGES to the module that defines it"
 
 
@@ -68,8 +68,8 @@ class Graph:
         answers: name of the node whose index ``ask`` searches if the recipe has no rows.
         missing: in a dry run, the error about an input file that is missing. Its sizes are known, so the dry run goes on.
             Artifacts that depend on the input have no id.
-        unmeasured: row -> node of its index. Not empty only if the table would recommend a row, but no judgement exists that
-            its rows could be measured with.
+        unmeasured: row -> node of its index. Filled only if the table should recommend a row, but is left out because no
+            judgements exist to measure its rows.
         choice: a sentence that says which of several checkpoints the run continues with (``pipeline.several_checkpoints``).
     """
 
@@ -204,7 +204,7 @@ class _Builder:
             self.nodes[name] = Node(name, kind, config, inputs, {}, "")
 
     def _begin_with_added(self, root: RootConfig) -> None:
-        """Put the automatically added stages of ``ADDED_FIRST`` first, where recipes that name these stages have them."""
+        """Put the automatically added stages of ``ADDED_FIRST`` first, as in recipes that list these stages themselves."""
         first: dict[str, Node] = {}
         for name in ADDED_FIRST:
             if name in self.nodes and name not in root.stages and first.keys() >= set(self.nodes[name].parents):
@@ -271,7 +271,7 @@ class _Builder:
             defaults |= {key: None for key in RUN_LENGTHS if key in defaults}
         merged = {key: value for key, value in settings.items() if _needs_merging(value, defaults.get(key))}
         self.cfg.stages[name] = {**defaults, **{key: settings[key] for key in settings if key not in merged}}
-        for key, value in merged.items():  # in the tree: ${backbone} + {layers: 2}
+        for key, value in merged.items():  # OmegaConf merges into the value of a reference: ${backbone} and {layers: 2}
             try:
                 self.cfg.stages[name].merge_with({key: value})
             except OmegaConfBaseException:
@@ -332,7 +332,7 @@ class _Builder:
         return {key: settings[key] for key in shared if settings.get(key) is not None}
 
     def _adapter(self, product: str, wanted: str) -> Stage | None:
-        """Return the kind of stage, with defaults in the config, that makes ``wanted`` from ``product``, directly or not."""
+        """Return a kind of stage in the config that makes ``wanted`` from ``product``, directly or through other kinds."""
         for kind in self.raw["stage"]:
             candidate = self.stages[kind]
             if candidate.makes == wanted and candidate.adapts:
@@ -371,7 +371,7 @@ def artifact_id(node: Node, version: int) -> str:
 def _needs_merging(value: Any, default: Any) -> bool:
     """Whether a value must be merged with the default instead of replacing it.
 
-    A whole group ``data`` of a stage, which names its format, replaces the recipe's own data.
+    If a stage's own ``data`` names a format, it is complete and replaces the recipe's ``data``.
     """
     if isinstance(value, dict) and "format" in value:
         return False

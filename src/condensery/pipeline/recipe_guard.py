@@ -58,7 +58,7 @@ _followed = [0]  # number of references that were resolved since the config was 
 
 
 def install(whole: bool = False, home: Path | None = None, helps: bool = False) -> None:
-    """Make Hydra compose with ``RecipeLoader``, and count the resolved references; a second call changes nothing.
+    """Make Hydra compose with ``RecipeLoader``, and count the resolved references. A second call only changes the settings.
 
     Args:
         whole: whether the config has the defaults of all kinds of stages, also of those that the recipe does not use.
@@ -110,7 +110,9 @@ class RecipeLoader(ConfigLoaderImpl):
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        """Compose the config of a command. Hydra does so twice: it first looks up ``hydra.mode``, and checks no sweep then.
+        """Compose the config of a command.
+
+        Hydra calls this twice. The first call is only to look up ``hydra.mode``, and does not check the sweep.
 
         Raises:
             UserError: the files include each other in a cycle, or name a class that may not be called.
@@ -170,9 +172,10 @@ class RecipeLoader(ConfigLoaderImpl):
         return config
 
     def _with_used_kinds(self, defaults: list[ResultDefault], repo: Any) -> list[ResultDefault]:
-        """Put first the files of the kinds that stages have, that references or the command name, or that are added.
+        """Put the files of the used kinds of stages before all other files.
 
-        Without a recipe these are the files of all kinds. All files are read here; Hydra then merges them.
+        A kind is used if a stage has it, if a reference or the command names it, or if it may be added. Without a recipe all
+        kinds are used. All files are read here; Hydra then merges them.
         """
         read = [self._checked(one, repo) for one in defaults]
         kinds = {kind: ResultDefault(f"stage/{kind}", ROOT) for kind in repo.delegate.kinds}
@@ -212,7 +215,10 @@ def lengths(config: Any) -> dict[str, set[str]]:
 
 
 def release(config: DictConfig, given: Mapping[str, set[str]]) -> None:
-    """Set the other lengths of each stage in ``given`` to null, if the length that was given last is still in effect."""
+    """Let the training length that was given last unset the other training lengths.
+
+    For each stage in ``given``, the keys of ``RUN_LENGTHS`` that are not given become null, if a given key still has a value.
+    """
     for place, kept in given.items():
         settings = OmegaConf.select(config, place)
         set_now = {key for key, value in items(settings) if key in RUN_LENGTHS and value is not None}
@@ -248,8 +254,8 @@ class _Files(ConfigRepository):
     """The files of a composition; each is checked before Hydra reads it.
 
     Attributes:
-        kinds: the kinds of stages in the list `defaults` of the root config, which Hydra is not given. Their files are read
-            only if they are used, because that takes half of the time of a composition.
+        kinds: the kinds of stages in the list `defaults` of the root config. Hydra gets the list without them. Their files
+            are read only if they are used, because reading all takes half of the time of a composition.
     """
 
     kinds: Sequence[str] = ()

@@ -65,14 +65,14 @@ class Starts:
         return Graph(first.root.model_copy(update={"force": forced}), nodes, {})
 
     def once_made(self) -> "Starts":
-        """Return the same checkpoints for use after the stages of ``before`` are finished; these are not forced again."""
+        """Return the checkpoints for use after the stages of ``before`` are finished; these stages are not forced again."""
         made = {name for at in range(len(self.graphs)) for name in self._needed(at)}
         forced = {"force": [name for name in self.graphs[0].root.force if name not in made]}
         graphs = [replace(graph, root=graph.root.model_copy(update=forced)) for graph in self.graphs]
         return replace(self, graphs=graphs)
 
     def config_of(self, graph: Graph) -> DictConfig:
-        """Return the config of the checkpoint that a whole graph continues with."""
+        """Return the config of the checkpoint with which a joint graph continues."""
         at = next(at for at, own in enumerate(self.graphs) if own.root.backbone == graph.root.backbone)
         return self.configs[at]
 
@@ -196,7 +196,7 @@ def _of_one(cfg: DictConfig, name: str | None, by: str | None, number: int) -> D
         OmegaConf.update(own, KEY, name)
     if number == 1 and by is not None:
         own.stages[by] = None
-    if number > 1 and OmegaConf.is_list(own.get("force")):  # X.2 is X, which is computed anew for each checkpoint
+    if number > 1 and OmegaConf.is_list(own.get("force")):  # forcing X.2 forces X for each checkpoint
         own.force = [re.sub(rf"\.[1-{number}]$", "", str(one)) for one in own.force]
     return own
 

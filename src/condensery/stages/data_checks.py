@@ -69,7 +69,7 @@ def measurable(config: Any, corpus: Artifact) -> Fault:
 
 
 def choosing(config: Any, corpus: Artifact) -> Fault:
-    """Report queries that choose the weights of a fusion, and on which its metric cannot be measured."""
+    """Report a split whose queries should choose the weights of a fusion, but do not allow its metric to be measured."""
     collection = Collection(corpus.path)
     there = collection.description["splits"].get(config.split, {}).get("queries", 0)
     if not config.chooses or there < config.least_queries:
@@ -81,7 +81,7 @@ def choosing(config: Any, corpus: Artifact) -> Fault:
 
 
 def dev_queries(config: Any, corpus: Artifact) -> Fault:
-    """Report that there are no dev queries, which alone are to choose."""
+    """Report ``by: dev`` where there are no dev queries to choose by."""
     if config.by != "dev" or "dev" in Collection(corpus.path).splits:
         return None
     return "by", (
@@ -177,7 +177,7 @@ def long_texts(config: Any, tokens: Artifact) -> Fault:
 
 
 def spans(config: Any, tokens: Artifact) -> Fault:
-    """Report texts that are all too short for two spans, or for the inverse cloze task a sentence beside another."""
+    """Report that all texts are too short for two spans, or that no two sentences fit ``length`` (inverse cloze task)."""
     if getattr(config, "queries", None):
         return None
     store = _documents(tokens, single_texts=getattr(config, "pairs_within", "") == "passage")
@@ -201,7 +201,7 @@ def _chosen(config: Any, collection: Collection) -> NDArray[np.integer]:
 
 
 def _relevant(config: Any, collection: Collection) -> dict[int, NDArray[np.integer]]:
-    """Return the relevant passages of these queries, by query row."""
+    """Return the relevant passages of the queries of ``_chosen``, by query row."""
     positives = collection.qrels(config.split).positives()
     return {row: positives[row] for row in _chosen(config, collection).tolist()}
 

@@ -50,8 +50,8 @@ class _Closed(BaseModel):
 class TrainerFlags(_Closed):
     """The arguments of Lightning's Trainer in ``trainer.flags``, for all stages that train; None = Lightning's default.
 
-    Lightning's other flags are set by the stages and by other keys of ``trainer``, or could change a result. These change
-    results only by rounding. So the flags, like ``trainer.compile``, do not enter artifact ids.
+    Lightning's other flags are set by the stages and by other keys of ``trainer``, or could change a result. The flags
+    here change results only by rounding. So they do not enter artifact ids, like ``trainer.compile``.
     """
 
     benchmark: bool | None = None
@@ -118,7 +118,7 @@ class EarlyStopping(_Callback):
         return True
 
     def arguments(self, folder: Path, validated: bool) -> dict[str, Any]:
-        """Return the arguments, with the check after each validation; Lightning does not see the stage's own validations."""
+        """Return the arguments. The check is set to follow validations, because Lightning does not see the stage's own."""
         return {**super().arguments(folder, validated), "check_on_train_epoch_end": False}
 
 
@@ -141,7 +141,7 @@ class ModelCheckpoint(_Callback):
 
     def arguments(self, folder: Path, validated: bool) -> dict[str, Any]:
         """Return the arguments, with the folder. A resumed run overwrites the checkpoints of the steps that it repeats."""
-        at_the_end = None if not validated else False  # Lightning's own choice: after validations, where there are any
+        at_the_end = None if not validated else False  # None: Lightning decides; False: save after validations
         own = {"dirpath": folder, "enable_version_counter": False, "save_on_train_epoch_end": at_the_end}
         return {**super().arguments(folder, validated), **own}
 

@@ -139,7 +139,7 @@ def loop_settings(config: OptimisedStageConfig, batches: Batches) -> LoopSetting
 
 
 def unsuited(module: TrainingModule, config: OptimisedStageConfig, stage: str) -> list[str]:
-    """Return warnings, as sentences, if a larger checkpoint is trained with settings for small models from scratch."""
+    """Return warnings, as sentences, if a larger checkpoint is trained with settings that suit a small model from scratch."""
     backbone: BackboneConfig | None = getattr(config, "backbone", None)
     encoder = next((part for part in module.modules() if isinstance(part, Encoder)), None)
     if backbone is None or backbone.name is None or encoder is None or encoder.model.config.hidden_size < GROWN:
@@ -160,7 +160,7 @@ def unsuited(module: TrainingModule, config: OptimisedStageConfig, stage: str) -
 
 
 def new_head_warning(module: TrainingModule, config: OptimisedStageConfig, stage: str) -> list[str]:
-    """Return a warning, as a sentence, if pre-training continues from a Condenser with a new head instead of its own.
+    """Return a warning, as a sentence, if pre-training of a Condenser continues with a new head in place of its own head.
 
     The papers continue pre-training with the backbone and the head (Gao and Callan 2021b, §4.1). Condenser pre-training
     from another model, such as BERT, always has a new head. So the warning is given only for coCondenser, and for a

@@ -43,7 +43,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raise ``UserError`` where ``path`` is not a file, because opening a pipe would block, and a device has no end."""
+    """Raise ``UserError`` where ``path`` is not a regular file: opening a pipe would block, and a device has no end."""
     if why := fault(path):
         raise UserError(f"{path}: {why}")
 
@@ -106,7 +106,7 @@ def load_arrays(path: Path) -> "dict[str, NDArray[Any]]":
 
 @contextmanager
 def _readable(path: Path, complaint: str) -> Iterator[None]:
-    """Turn any exception while arrays are read, except ``MemoryError``, into a ``UserError`` with ``complaint``."""
+    """Turn an exception of reading arrays, except ``MemoryError``, into a ``UserError`` with ``complaint``."""
     check_file(path)
     try:
         yield

@@ -14,8 +14,8 @@ SPENT = ".seconds.json"  # in the folder of unfinished work
 class Seconds:
     """The time that a stage takes, from the creation of this object on, and in earlier parts of the same work.
 
-    A part that was killed could not write its time. It counts up to the last change of a file in the folder, and its CPU time
-    is assumed to be the same share of the wall time as in the other parts.
+    A part that was killed could not write its time. It counts until the last change of a file in the folder. Its CPU
+    time is assumed to be the same share of the wall time as in the other parts.
 
     Args:
         folder: folder of the work, where an interrupted part leaves its time.
@@ -32,7 +32,7 @@ class Seconds:
         write_json(self.file, [self.wall, self.cpu, self.killed, time.time()])
 
     def measured(self, wall: float, cpu: float) -> None:
-        """Count these seconds for this part, which another process has measured, instead of those of this process."""
+        """Count seconds that another process has measured for this part, instead of the seconds of this process."""
         self.begun, self.begun_cpu = time.monotonic() - wall, cpu_seconds() - cpu
 
     def interrupted(self) -> None:

@@ -58,9 +58,9 @@ def _line_of(names: dict[str, object], path: str) -> int | None:
 
 @cache
 def _guarded(path: str, line: int) -> bool:
-    """Return whether the statement of the file that holds the line asks whether this process is the main one.
+    """Return whether the top-level statement at this line of the file tests if this process is the main one.
 
-    It may ask by a name: ``MAIN = __name__ == "__main__"``, or a function that returns this.
+    It may test a name: ``MAIN = __name__ == "__main__"``, or a function that returns this.
     """
     try:
         statements = ast.parse(Path(path).read_bytes()).body

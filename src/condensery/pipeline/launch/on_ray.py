@@ -42,14 +42,14 @@ from condensery.system.progress import progress
 from condensery.system.seconds import Seconds, cpu_seconds
 from condensery.system.signals import hear_again
 
-SETTINGS = {  # of the environment, where they are not set
+SETTINGS = {  # environment variables that are set unless they already have a value
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # Ray's own 15 lets any other work of the machine go first
     "CONDENSERY_PROGRESS": "lines",  # bars of several stages would overwrite each other
 }
-PASSED = ("CONDENSERY_", "HF_", "WANDB_")  # environment variables that every node gets, but for secrets
-SECRET = ("KEY", "TOKEN")  # ends of their names
-TASKS = 4  # at most so many tasks of shards for each task that the cluster runs at once
+PASSED = ("CONDENSERY_", "HF_", "WANDB_")  # beginnings of the names of environment variables that every node gets
+SECRET = ("KEY", "TOKEN")  # ends of the names of secrets among these variables, which no node gets
+TASKS = 4  # tasks that shards are divided into, per task that the cluster runs at once; rounding may nearly double it
 WITHOUT_GPU = ("condensery.stages.corpus.", "condensery.stages.queries.", "condensery.stages.sentences.")
 RESOURCES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}  # options of a task -> what a node has
 LOST = {  # Ray's exceptions -> why a task ended without a result
@@ -61,7 +61,7 @@ LOST = {  # Ray's exceptions -> why a task ended without a result
     "WorkerCrashedError": "a process died, perhaps for want of memory",
 }
 _PAUSE = 0.2  # seconds between two checks
-_PEERS = 40.0  # seconds in which the loss of a node is known, after processes that worked with it have failed
+_PEERS = 40.0  # seconds that Ray may need to report a lost node, after processes that worked with it have failed
 _ALONE = DistributedProcess(0, 1, 0, 1)
 ending = threading.Event()
 """Set to make the threads that wait for tasks cancel them and end."""
@@ -86,7 +86,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a task returns: the stage's result, the values of ``ShardsLeft``, a failure, or nothing of these."""
+    """What a task returns: the stage's result, the values of ``ShardsLeft``, a failure, or none of these."""
 
     wall: float
     cpu: float
@@ -136,7 +136,7 @@ def _address(launcher: RayLauncher) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment variables of the workers, with the import folders of this process but for its libraries."""
+    """Return the environment variables of the workers. PYTHONPATH has this process's import folders except libraries."""
     named = {name: value for name, value in os.environ.items() if name.startswith(PASSED) and not name.endswith(SECRET)}
     libraries = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
     own = [path for path in sys.path if path and not path.startswith(libraries)]
@@ -150,7 +150,7 @@ def compute(stage: Stage, config: StageConfig, context: Context, seconds: Second
         stage: the stage.
         config: its config.
         context: its context.
-        seconds: is given the seconds that the tasks measure, without those in which they waited for a free node.
+        seconds: receives the seconds that the tasks measure. The time that tasks wait for a free node does not count.
 
     Returns:
         the metrics that the stage returns, and a description of its machine.
@@ -208,10 +208,10 @@ class Tasks:
         return max(1, int(self.ray.cluster_resources().get("GPU", 0))) if self._gpu(runtime.accelerator) else 1
 
     def result(self) -> Computed:
-        """Compute the stage, and start what is lost again.
+        """Compute the stage, and start lost tasks again.
 
         Raises:
-            EndedError: it was lost too often without having got further.
+            EndedError: tasks were lost too often without progress, or all ended without a result.
         """
         name, left, first, tries = self.context.stage_name, math.inf, ShardTask(), self.launcher.retries
         while True:
@@ -235,7 +235,7 @@ class Tasks:
                 raise EndedError(name, "its processes ended without a result")
 
     def _shards(self, agreed: list[Any]) -> tuple[str, ShardTask]:
-        """Compute missing shards as tasks; return how one was lost, and the first task, which is to find them."""
+        """Compute missing shards as tasks. Return how a task was lost, if one was, and the first task for its next run."""
         missing = agreed[-1]
         size = max(1, len(missing) // (TASKS * max(1, self._room())))
         runs = [missing[first : first + size] for first in range(0, len(missing), size)]
@@ -247,7 +247,7 @@ class Tasks:
         return lost, ShardTask([*agreed[:-1], [] if lost else missing])
 
     def _room(self) -> int:
-        """Return how many of the tasks the cluster can run at once where it has nothing else to do."""
+        """Return how many of the tasks the cluster can run at once if it runs nothing else."""
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         return sum(int(min(node.get(key, 0) / amount for key, amount in self.bundle.items())) for node in nodes)
 
@@ -275,7 +275,7 @@ class Tasks:
             remove_placement_group(group)
 
     def _check_room(self) -> None:
-        """Raise ``UserError`` where a task has no room on this machine; on a cluster, to which nodes may come, say so."""
+        """Raise ``UserError`` if tasks have no room on this machine. On a cluster, which nodes may join, only print it."""
         if self._room() >= self.number:
             return
         wanted = ", ".join(f"{key} {amount:g}" for key, amount in self.bundle.items())
@@ -319,7 +319,7 @@ class Tasks:
                     except self.ray.exceptions.RayError as error:
                         lost = _lost(error)
                 failures = [outcome.failure for outcome in outcomes if outcome.failure]
-                if failures:  # of a group, a process may fail because another was lost
+                if failures:  # in a group, a process may fail because another was lost
                     alone = places and all(failure["kind"] == "bug" for failure in failures)
                     until = min(until, time.monotonic() + (_PEERS if alone else LAST_WORDS))
         finally:

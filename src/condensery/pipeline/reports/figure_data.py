@@ -62,7 +62,7 @@ class FigureJob:
 
     @cached_property
     def stages(self) -> dict[str, Artifact]:
-        """The artifacts of the run's stages, by name; without those that only rows which are not drawn were made by."""
+        """The artifacts of the run's stages, by name, without artifacts that were used only for rows that are not drawn."""
         stages = artifacts_of(self.folder)
         if self.shown is None or len(self.rows) == len(self.every_row):
             return stages
@@ -152,7 +152,7 @@ def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], tables: Seq
 
 
 def by_setting(observations: Observations[Value]) -> dict[str, list[Value]]:
-    """Group values by setting, each artifact once; if settings make no difference, all are under an empty name."""
+    """Group values by setting, each artifact once. If settings share an artifact, all values are under an empty name."""
     settings: dict[str, dict[str, Value]] = {}
     for setting, artifact, value in observations:
         settings.setdefault(setting, {}).setdefault(artifact, value)

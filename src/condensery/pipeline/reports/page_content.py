@@ -28,7 +28,7 @@ PAGE, EXAMPLES = "index.html", "examples.json"
 
 
 def write_study(folder: Path, command: str, about: Sequence[str], failed_stages: Mapping[str, FailedStage]) -> None:
-    """Write the facts about a run that its artifacts do not record into ``study.json``.
+    """Write into ``study.json`` the facts about a run that its artifacts do not record.
 
     The entry ``turn`` counts the runs of a study, so that the last run is known independently of the clock.
 

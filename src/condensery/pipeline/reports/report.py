@@ -125,7 +125,7 @@ def _show_audits(graph: Graph, store: Store) -> None:
 
 
 def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:
-    """Return a row of the table from an evaluation, which may name its collection."""
+    """Return a row of the table from an evaluation. The collection is that of its metrics.json, or else of its corpus."""
     split = measured_split(evaluation, graph.root.table.split)
     content, corpus = read_json(evaluation.path / "metrics.json"), evaluation.ancestor("corpus")
     searched = read_json(corpus.path / "collection.json")["name"] if corpus else ""

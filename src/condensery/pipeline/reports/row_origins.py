@@ -32,7 +32,7 @@ def made_of(indexes: Mapping[str, Artifact]) -> dict[str, Made]:
 
 
 def _needed(index: Artifact) -> list[Artifact]:
-    """Return an index and its ancestors; if a choice kept no trained weights, its initial encoder without the tried ones."""
+    """Return an index and its ancestors. If a choice kept the initial encoder, the trained encoders are left out."""
     found = [index]
     for one in found:  # the list grows during the loop
         kept, _ = _kept(one)
@@ -88,7 +88,7 @@ def costs_of(evaluation: Artifact, wanted: Sequence[str]) -> dict[str, float]:
 
 
 def _searched(index: Artifact) -> list[Artifact]:
-    """Return an index and the indexes that it searches; ``encode`` only copies another's vectors."""
+    """Return an index and the indexes that it searches. ``encode`` may copy vectors of an index, but does not search it."""
     parents = index.parents() if index.kind != "encode" else []
     indexes = [one for one in parents if one.manifest["makes"] == "index"]
     return [index, *(part for one in indexes for part in _searched(one))]

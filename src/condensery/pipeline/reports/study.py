@@ -154,7 +154,7 @@ def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
     swept = os.environ.get(SWEPT, "").split()
     parts = [(one.partition("=")[0], one.partition("=")[2]) for one in overrides]
     label_of: dict[str, str] = {}
-    keys_of: dict[str, set[str]] = {}  # a stage -> the keys that it, and all stages that it depends on, have values of
+    keys_of: dict[str, set[str]] = {}  # a stage -> keys that set values of it or of a stage that it depends on
     for name, node in graph.nodes.items():
         keys_of[name] = set(_own_keys(graph, name)).union(*(keys_of[parent] for parent in node.parents))
         settings = [

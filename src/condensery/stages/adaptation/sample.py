@@ -71,7 +71,7 @@ class Judge:
     def reciprocal_ranks(self, model: BiEncoder, bm25_weight: float | None = None) -> list[np.ndarray] | None:
         """Return the reciprocal ranks (q,) of each sample's queries; None where a vector is not finite.
 
-        ``bm25_weight``: a weight other than the judge's own, if BM25 is fused at all; 1 = BM25 alone.
+        ``bm25_weight`` replaces the judge's own weight, if the judge fuses BM25; 1 = BM25 alone.
         """
         weight = self.weight if bm25_weight is None else bm25_weight
         encode, found = self.encode(model), []

@@ -155,7 +155,8 @@ class EvaluateConfig(StageConfig):
     candidates_depth: Count = 1000
     """number of best passages of ``candidates`` that are sampled from"""
     ignore_identical_ids: bool = False
-    """which passages are excluded as the query itself. false: same id and text; true: same id, as in BEIR's evaluation"""
+    """which passage counts as the query itself and is excluded. false: same id and text; true: same id, as in BEIR's
+    evaluation"""
     timed: Annotated[CountOrZero, Later()] = 0
     """number of queries that are encoded and searched again, one at a time, to measure the time per query; 0: not
     measured"""

@@ -153,7 +153,10 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return training_work(self, sizes, each, longest, contrast=True, texts=texts)
 
     def by_content(self) -> set[str]:
-        """Also return ``text_batch_size`` without ``text_queries``, and ``validation_candidates`` if no callback watches."""
+        """Return further fields that do not enter the id.
+
+        They are ``text_batch_size`` without ``text_queries``, and ``validation_candidates`` if no callback monitors a metric.
+        """
         watched = any(part.startswith("validation ") for part in identity(self.callbacks, self.validations()))
         unused = set() if self.text_queries else {"text_batch_size"}
         return super().by_content() | unused | (set() if watched else {"validation_candidates"})

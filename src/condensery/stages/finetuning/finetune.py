@@ -74,7 +74,7 @@ def finetune(
         data.batches.in_batch_teacher = scores_of(folder, context.input("corpus"), context.runtime.threads)
     settings = loop_settings(
         config, data.batches
-    )  # before the true order, which may need a process that runs beside the training
+    )  # before the final order is set, because that order may need a process that runs beside the training
     module = BiEncoderModule(
         towers,
         loss=config.loss,

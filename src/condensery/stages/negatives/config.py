@@ -26,8 +26,8 @@ class RelabelConfig(StageConfig):
     split: Split = "train"
     """the split whose queries get negatives; its judgements define the positives"""
     relabel: Path | Annotated[list[Path], Field(min_length=1)] | None = None
-    """filled-in sheets of audit_negatives, as a folder or list of files: yes makes a positive; in mine, no makes a
-    certain negative"""
+    """filled-in sheets of audit_negatives, as a folder or list of files: yes makes a positive; in the stage mine, no
+    makes a certain negative"""
 
     def by_content(self) -> set[str]:
         """Also return ``relabel``: the content of its sheets enters the id; without sheets it adds nothing."""
@@ -188,7 +188,7 @@ class ReadNegativesConfig(RelabelConfig):
 
 @stage("denoise", "denoise:denoise", version=1, makes="negatives", together="several_shards")
 class DenoiseConfig(ScoringStageConfig):
-    """Keep only hard negatives that cross-encoders judge irrelevant, because the others are probably unjudged positives."""
+    """Keep only hard negatives that cross-encoders judge irrelevant; the removed ones are probably unjudged positives."""
 
     negatives: Annotated[str, Input("negatives")]
     """the stage with negatives (mine, read_negatives)"""

@@ -35,7 +35,7 @@ def searched(
 
     Returns:
         the candidates (n, k); and, for the manifest, the retriever's recall and warnings, and the number of queries that
-        are themselves passages, which are left out of their candidates.
+        are themselves passages. Such a passage is left out of its query's candidates.
     """
     index, path = context.input("retriever"), context.folder / "candidates.npy"
     member, threads = context.runtime.distributed, context.runtime.threads

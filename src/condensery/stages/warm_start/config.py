@@ -58,7 +58,8 @@ class WarmStartConfig(StageConfig):
     unigram_bias: bool = True
     """initialise the bias of the vocabulary projection with the log frequencies of the tokens"""
     near_identity: Weight = 1.0
-    """factor of the identity matrix in the initial value and output projections of attention; 0: random weights only"""
+    """factor of the identity matrix in the initial weights of attention's value and output projections; 0: random weights
+    only"""
     random_share: Weight = 0.3
     """factor of the random weights in these projections, besides the identity"""
     rare_tokens: Weight = 0.5
