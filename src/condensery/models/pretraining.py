@@ -76,10 +76,10 @@ class PretrainingModel(nn.Module):
 
 
 class PooledLanguageModel(PretrainingModel):
-    """A retriever with its checkpoint's LM head: its own vectors and the MLM loss, computed in one pass."""
+    """A retriever with its checkpoint's LM head. One pass computes the retriever's vectors and the MLM loss."""
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Return the vectors (b, d) that the retriever is searched with."""
+        """Return the retriever's vectors (b, d), which are the vectors that search uses."""
         return self.encoder.vectors(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
