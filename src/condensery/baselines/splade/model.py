@@ -55,12 +55,12 @@ class SparseEncoder(BiEncoder):
         states = self.query.family.transform(self.language_model, self.query(layout)[0])
         logits = layout.tokens.pad(self.language_model.get_output_embeddings()(states))  # (b, t, V)
         largest = logits.masked_fill(~chunk.attention_mask[..., None], -torch.inf).max(dim=1).values  # (b, V)
-        return largest.relu().log1p()  # which rise with the logit, so that the largest may be taken first
+        return largest.relu().log1p()  # both rise with the logit, so the maximum can be taken before them
 
 
 @torch.no_grad()
 def start_lexically(language_model: Any) -> None:
-    """Make the MLM head pass the states on, with a bias that leaves only logits of a token itself above 0.
+    """Make the MLM head pass the states on, with a bias such that only the logits of a text's own tokens are above 0.
 
     The dense layer of the head becomes the identity. After a warm start a token's state, of length √d, is close to its
     embedding e. So a constant bias of -OWN √d |e|, with the mean length of embeddings, gives each text the weights of its own

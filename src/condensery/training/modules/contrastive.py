@@ -92,7 +92,7 @@ class ContrastiveModule(TowersModule):
         )
 
     def on_fit_start(self) -> None:
-        """Check the data as ``TowersModule`` does. Also check that tokens are masked only if there is an MLM loss.
+        """Check the data as ``TowersModule`` does. Also check that tokens are masked if and only if MLM is on.
 
         Raises:
             UserError: the data do not fit.
