@@ -30,7 +30,7 @@ from condensery.losses.contrast import Contrast
 from condensery.system import memory_growth
 from condensery.tokens.batches import Chunk
 
-# With more chunks than this on a CPU, free memory is returned to the system twice per chunk. It takes a tenth of the time.
+# Above this number of chunks on a CPU, free memory is returned to the system twice per chunk, in a tenth of the batch's time.
 _MANY = 16
 # While the waiting chunk's graph is kept, each chunk before it builds its own graph, too. Together the chunks before it
 # may hold at most this share of the waiting chunk's tokens.

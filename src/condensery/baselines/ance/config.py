@@ -19,7 +19,7 @@ class FinetuneAnceConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train a bi-encoder on hard negatives that are mined again from the current weights while training goes on (ANCE).
 
     Every ``refresh_every`` steps, beginning with the first, training stops: the passages are encoded with the current
-    weights, and the best passages of each query that comes next become its negatives. ``init`` is a retriever that has
+    weights, and the best passages of each query of the next steps become its negatives. ``init`` is a retriever that has
     learned from BM25's negatives, the warm-up of the paper. Lists of ``negatives``, if any, are pooled with the mined ones.
     """
 

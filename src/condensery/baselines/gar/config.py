@@ -50,7 +50,7 @@ class QueryContextsConfig(StageConfig):
 
 @stage("train_expander", "training:train_expander", version=1, makes="expander", together=True)
 class TrainExpanderConfig(GeneratorConfig):
-    """Train a model that generates answers, sentences or titles from queries, with which the queries are expanded (GAR).
+    """Train a model that expands queries (GAR): from a query it generates an answer, a sentence or titles.
 
     The model reads the name of what it is to write, a colon, and the query.
     """

@@ -24,7 +24,7 @@ from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
-OWN = 0.55  # between the cosines of a token's state with its own embedding and with those of other tokens, after a warm start
+OWN = 0.55  # cosine that separates a state's own token embedding from other embeddings, after a warm start
 POOLING = "1_SpladePooling"  # folder of sentence-transformers' module
 
 
