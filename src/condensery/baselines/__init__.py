@@ -1,5 +1,6 @@
-"""Retrievers that the papers' tables compare with, one folder each: its stages and its models.
+"""Retrievers with which the papers' tables compare. Each has a folder with its stages and its models.
 
-Each folder has the config classes of its stages in ``config.py``, which needs only pydantic, and beside it the modules that
-the stages run. The registry of stages finds a new folder automatically. No other package imports a baseline.
+The file ``config.py`` of a folder has the config classes of the stages, and needs only pydantic. The other modules of the
+folder are those that the stages run. The registry of stages finds a new folder automatically. No other package imports a
+baseline.
 """

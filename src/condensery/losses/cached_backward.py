@@ -62,7 +62,7 @@ class PieceChunk:
     Attributes:
         piece: the chunk as the caller passed it to ``cached_backward``.
         tower: the index of the (encoder, chunks) pair to which the chunk belongs.
-        rows: (b,) index of each of the chunk's rows, counted over all parts.
+        rows: (b,) indices of the chunk's rows, which are numbered consecutively over all parts.
     """
 
     piece: Any

@@ -30,7 +30,10 @@ class Captured:
             self._walk(name, value, _DEPTH)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return by name the modules' parameters, and the leaf tensors that require a gradient. A weight has one name."""
+        """Return by name the modules' parameters, and the leaf tensors that require a gradient.
+
+        A weight that was reached under several names is returned under the first of them.
+        """
         found: dict[str, Tensor] = {}
         for name, module in self.modules.items():
             found |= {f"{name}.{part}": weight for part, weight in module.named_parameters(remove_duplicate=False)}

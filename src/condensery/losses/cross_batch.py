@@ -1,7 +1,7 @@
 """Cross-batch negatives (RocketQA §4.1, Qu et al. 2021): a contrast over the vectors of all processes.
 
-Each process gathers the vectors of all processes and computes the loss of the joined batch. In a process, only the vectors
-that it encoded itself have an autograd graph. The gradients of the processes are averaged afterwards, and the average must
+Each process gathers the vectors of all processes and computes the loss of the joined batch. A process has an autograd graph
+only for the vectors that it encoded itself. The gradients of the processes are averaged afterwards, and the average must
 equal the gradient of the joined batch. Each row has a graph in one process only, so averaging would divide its gradient by
 the number of processes. Hence the gradient at the vectors is multiplied by this number. The gradient of the loss's own
 weights is complete in every process and is not multiplied.

@@ -19,10 +19,10 @@ from condensery.ranges import Positive, Weight, check_numbers
 
 @register("margin_mse")
 class MarginMSE(RetrievalLoss):
-    """The squared error of the margins between the positive and each scored negative (Hofstätter et al. 2020, eq. 8).
+    """The squared difference between the student's and the teacher's margins (Hofstätter et al. 2020, eq. 8).
 
-    The loss is the mean over all pairs of a query and a negative that the teacher has scored. A query is left out if its
-    positive has no score or if it has no scored negative.
+    A margin is the score of the positive minus the score of a negative. The loss is the mean over all pairs of a query and
+    a negative that the teacher has scored. A query is left out if its positive has no score or if it has no scored negative.
 
     Args:
         temperature: divisor of the student's inner products, as in InfoNCE.

@@ -17,14 +17,15 @@ from condensery.ranges import Positive, Weight, check_numbers
 class DualSupervision(RetrievalLoss):
     """L_Pair + alpha L_InB of TAS-Balanced (Hofstätter et al. 2021, "Efficiently Teaching an Effective Dense Retriever").
 
-    L_Pair is ``margin_mse`` with a teacher that has scored each query's own passages, such as cross-encoders. L_InB compares
-    the margins between the positive p+ of a query and every other passage of the batch with those of a second teacher. This
-    teacher scores all pairs of the batch, as ColBERT can:
+    L_Pair is ``margin_mse`` with a teacher that has scored each query's own passages, such as cross-encoders. L_InB has a
+    second teacher, which scores all pairs of the batch, as ColBERT can. It compares the margins of the student and of this
+    teacher between a query's positive p+ and every other passage of the batch:
 
         L_InB = 1/2 (mean over q and all p- of E(q, p+, p-) + mean over q and the p+' of other queries of E(q, p+, p+')),
         E(q, p, p') = ((s(q, p) - s(q, p')) - (t(q, p) - t(q, p')))^2,
 
-    where p- are the passages that are no query's positive. The authors' code averages in this way; the paper writes sums.
+    where s is the student's score, t the second teacher's, and p- are the passages that are no query's positive. The
+    authors' code averages in this way; the paper writes sums.
 
     Args:
         temperature: divisor of the student's inner products.

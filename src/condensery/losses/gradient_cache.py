@@ -6,14 +6,15 @@ The steps follow Gao and Callan 2021b, §3.3, eq. 8-12. Here h is a vector and L
    graph is kept until step 3. Every other chunk is encoded without a graph, by the backbone alone.
 2. Compute the contrastive loss over all vectors, and its gradient at each vector, v = dL / dh (eq. 9). The loss's own
    weights, such as a learned temperature, get their gradient in this step.
-3. Back-propagate, chunk by chunk, the sum of v . h over the chunk's vectors plus the chunk's own losses (eq. 12). The waiting
-   chunk uses its kept graph. Every other chunk is encoded again with the same dropout masks. The gradient of the whole batch
+3. For each chunk, back-propagate the sum of v . h over its vectors plus the chunk's own losses (eq. 12). The waiting chunk
+   uses its kept graph. Every other chunk is encoded again with the same dropout masks. The gradient of the whole batch
    accumulates.
 
-One graph is in memory at a time, with one exception: the graph of a few queries may exist beside the graph of the passages.
-A batch of one chunk is encoded once. So is a batch of two chunks that together fit the token budget of one: both graphs are
-kept, which takes the memory of one full chunk. A chunk whose vectors need no gradient is also encoded once, because step 3
-skips it. Without a contrast (Condenser, MLM) only step 3 remains, which is plain gradient accumulation.
+One graph is in memory at a time, with two exceptions. The graph of a few queries may exist beside the graph of the passages.
+If the batch has two chunks that together fit the token budget of one chunk, both graphs are kept, which takes the memory of
+one full chunk. A batch of two such chunks is encoded once, and so is a batch of one chunk. A chunk whose vectors need no
+gradient is also encoded once, because step 3 skips it. Without a contrast (Condenser, MLM) only step 3 remains, which is
+plain gradient accumulation.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ from condensery.losses.contrast import Contrast
 from condensery.system import memory_growth
 from condensery.tokens.batches import Chunk
 
-# With more than this number of chunks, free memory is returned twice per chunk, which costs a tenth of the batch's time.
+# Above this number of chunks on a CPU, free memory is returned to the system twice per chunk, in a tenth of the batch's time.
 _MANY = 16
 # While the waiting chunk's graph is kept, each chunk before it builds its own graph, too. Together the chunks before it
 # may hold at most this share of the waiting chunk's tokens.
@@ -208,8 +209,8 @@ class _FirstPass:
     For step 3, ``again`` encodes a chunk a second time.
 
     The choice of the waiting chunk does not change the result, because the chunks draw their dropout and are
-    back-propagated in a fixed order. There is one exception. If the batch has two chunks, the waiting chunk is
-    back-propagated first, but the sum of two gradients is the same in either order.
+    back-propagated in batch order. Only if the batch has two chunks is the waiting chunk back-propagated first, but the sum
+    of two gradients is the same in either order.
 
     Attributes:
         gradient: (n, d) gradient at the vectors, set by ``loss``; None = no vector needs a gradient.

@@ -38,8 +38,8 @@ def info_nce(
         queries: (q, d) vectors.
         passages: (p, d) vectors of the positives and hard negatives of all queries.
         positive: (q,) the row of each query's positive in ``passages``.
-        known: (q, p) bool, True where a passage of the batch is known to be relevant to the query. If it is not the query's
-            positive, it is left out of the softmax. None = no passage is left out, as in the papers' code.
+        known: (q, p) bool, True where a passage of the batch is known to be relevant to the query. Such a passage is left
+            out of the softmax, unless it is the query's positive. None = no passage is left out, as in the papers' code.
         temperature: divisor of the inner products (Wu et al. 2023, eq. 12).
 
     Returns:

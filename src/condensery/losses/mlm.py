@@ -11,9 +11,9 @@ from condensery.tokens.batches import Chunk
 class MaskedPrediction:
     """Wraps a pre-training model so that the gradient cache can use it as a ``ChunkEncoder``.
 
-    For each chunk it computes the CLS vectors and the chunk's contribution to every loss. Summed over all chunks, the
-    contributions to a loss equal the loss's mean per predicted token of the whole batch. So the loss does not depend on how
-    the batch is split into chunks (Gao and Callan 2021a, eq. 11; 2021b, eq. 7).
+    For each chunk it computes the CLS vectors and the chunk's contribution to every loss. The contributions of all chunks
+    add up to the mean of the loss over all predicted tokens of the batch. So the loss does not depend on how the batch is
+    split into chunks (Gao and Callan 2021a, eq. 11; 2021b, eq. 7).
     """
 
     def __init__(

@@ -16,14 +16,15 @@ from condensery.ranges import Positive, Weight, check_numbers
 class RankConsistent(RetrievalLoss):
     """InfoNCE plus the pairwise rank-consistent regularisation of LED (Zhang et al. 2023, "Lexicon-Enlightened Dense").
 
-    The regularisation is the mean, over all pairs of passages (d, d') of a query that the teacher ranks as d before d', of
+    Take two passages d and d' of a query q, of which the teacher scores d higher. The regularisation is the mean over all
+    such pairs of
 
         max(0, s(q, d') - s(q, d)),
 
-    where s is the student's score. So only the order of the teacher's scores counts, not their size. Pairs of equal
-    scores are left out. The student does not learn the scores themselves, as it does with ``kl``, because a lexical
-    teacher need not be better than its student. LED's lexicon-augmented contrast is InfoNCE with the teacher's own hard
-    negatives: mine them with the teacher, and name them among the ``negatives``.
+    where s is the student's score. So only the order of the teacher's scores counts, not their size. The student does not
+    learn the scores themselves, as it does with ``kl``, because a lexical teacher need not be better than its student.
+    LED's lexicon-augmented contrast is InfoNCE with the teacher's own hard negatives: mine them with the teacher, and name
+    them among the ``negatives``.
 
     Args:
         temperature: divisor of the inner products.

@@ -29,7 +29,7 @@ _OURS = {  # name -> the file in this folder
     "rank_consistent": "rank_consistent",
 }
 _TAUGHT = {"dual_supervision", "kl", "margin_mse", "rank_consistent"}  # need a teacher's scores
-_TWICE_TAUGHT = {"dual_supervision"}  # of these, the losses that need an in-batch teacher besides
+_TWICE_TAUGHT = {"dual_supervision"}  # those of them that need an in-batch teacher as well
 _NEED_OPTIONS = {"matryoshka"}  # built-in losses with an option that has no default
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -76,7 +76,7 @@ def check_loss(loss: Named) -> str:
 
     Raises:
         ValueError: there is no such loss, the loss has no such option, an option without a default is not given, or the
-            value of an option is outside the range in the option's annotation, or no number though that is int or float.
+            value of an option does not fit its annotation: it is outside the range, or not a number for int or float.
     """
     name, options = check_name(loss), _options(loss)
     if options or name in _LOSSES or name in _NEED_OPTIONS:
@@ -101,7 +101,7 @@ def teaching(loss: Named) -> tuple[bool, bool]:
     """Return whether a loss takes a teacher's scores, and whether it needs them. Imports no file of the built-in losses.
 
     A registered function is assumed to return a loss that takes a teacher's scores, since the function has not been called
-    yet. ``BiEncoderModule`` checks the loss that it returns.
+    yet. ``BiEncoderModule`` checks the returned loss later.
     """
     name, inner = check_name(loss), _options(loss).get("loss")
     if name in _OURS and isinstance(inner, str | Mapping):  # the loss inside of another loss
@@ -135,7 +135,7 @@ def takes_teacher(loss: Any, argument: str = "teacher") -> bool:
 
 
 def temperature_of(loss: Named, default: float) -> tuple[str, float]:
-    """Return the key of a stage that sets its loss's temperature, and the temperature; 0 = the loss has no such option.
+    """Return the key that sets the temperature of a stage's loss, and the temperature; 0 = the loss has no such option.
 
     Args:
         loss: the stage's key ``loss``.

@@ -17,10 +17,10 @@ from condensery.tokens.batches import Chunk
 
 
 def cls_entropy(encoder: Encoder, chunk: Chunk) -> Tensor:
-    """Return, in nats, the entropy H = -Σ_j a_j ln a_j of the attention weights a_j of each row's CLS token to its tokens j.
+    """Return the entropy of each row's CLS attention in nats, H = -Σ_j a_j ln a_j.
 
-    Padding is left out, so attention that is spread evenly over a row of k tokens has entropy ln k. Call this function with
-    the encoder in evaluation mode.
+    Here a_j is the attention weight of the CLS token on token j. Padding is left out, so attention that is spread evenly
+    over a row of k tokens has entropy ln k. Call this function with the encoder in evaluation mode.
 
     Returns:
         (layers, b) float64, the mean over the heads of each layer.

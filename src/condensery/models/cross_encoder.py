@@ -80,7 +80,7 @@ def new_cross_encoder(language_model: PreTrainedModel, seed: int) -> CrossEncode
     language_model.config.num_labels = 1
     torch.manual_seed(seed)
     classifier = AutoModelForSequenceClassification.from_config(language_model.config)
-    classifier.base_model.load_state_dict(language_model.base_model.state_dict(), strict=False)  # it has no pooler
+    classifier.base_model.load_state_dict(language_model.base_model.state_dict(), strict=False)  # an MLM has no pooler
     return CrossEncoder(classifier)
 
 
@@ -125,7 +125,7 @@ def load_cross_encoder(
 
 
 def save_cross_encoder(reranker: Reranker, folder: Path, tokenizer: Path | str) -> None:
-    """Save a cross-encoder as ``AutoModelForSequenceClassification`` and sentence-transformers' ``CrossEncoder``."""
+    """Save a cross-encoder for ``AutoModelForSequenceClassification`` and sentence-transformers' ``CrossEncoder`` to load."""
     folder.mkdir(parents=True, exist_ok=True)
     classifier = reranker.model.classifier
     classifier.config.sentence_transformers = _PLAIN

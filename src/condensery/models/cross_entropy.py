@@ -61,7 +61,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                     logs = torch.log_softmax(part, 1, wide, out=room[: len(part)])  # (block, V)
                     losses[here] = -logs.gather(1, target)[:, 0]
                     torch.exp(logs, out=part)
-                else:  # one exponential fewer: half the time; a loss is at most 87
+                else:  # one exponential less, half the time; the clamp limits a loss to 87
                     rates = torch.softmax(part, 1, wide, out=room[: len(part)])  # (block, V)
                     losses[here] = -rates.gather(1, target)[:, 0].clamp_min(torch.finfo(wide).tiny).log()
                     part.copy_(rates)
@@ -76,7 +76,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         by_row = gradient[:, None]  # (n, 1)
         scale = by_row.to(s.dtype)
         gradients = (errors @ w) * by_row, errors.t() @ (s * scale), (errors.t() @ scale)[:, 0], None
-        _kept.give(errors)  # autograd detects a second backward pass, for which ``errors`` would be overwritten
+        _kept.give(errors)  # autograd detects a second backward pass, which would read overwritten ``errors``
         return gradients
 
 

@@ -29,7 +29,7 @@ class _CheapDropout(torch.autograd.Function):
 
 
 def _drop(values: Tensor, keep: Tensor, scale: float) -> Tensor:
-    """Return ``values * keep * scale``. Torch has vector code for this on int16, but not for ``where`` and not on bool.
+    """Return ``values * keep * scale``. Torch vectorises this product on int16, but neither on bool nor ``where``.
 
     An infinite element becomes NaN where it is dropped, as in torch's own dropout.
     """
@@ -60,7 +60,8 @@ class Dropout(nn.Dropout):
 def seed_torch(seed: int) -> None:
     """Seed torch's default generators, as ``torch.manual_seed`` does.
 
-    Without a GPU that function formats the call stack for three kinds of device that are absent, up to a millisecond a step.
+    Without a GPU, ``torch.manual_seed`` formats the call stack for three absent kinds of device. That takes up to a
+    millisecond per step.
     """
     if torch.accelerator.is_available():
         torch.manual_seed(seed)

@@ -4,7 +4,7 @@ Parameters, parameter names and checkpoint format are those of transformers; onl
 layer of a stack is computed only at the positions whose states are used (CLS, masked tokens). This gives the same states at
 these positions, for about a third of the layer's cost.
 
-Symbols in shapes: b rows of a chunk, t width of the chunk, n packed tokens, m read positions of a row, d hidden size,
+Symbols in shapes: b rows of a chunk, t width of the chunk, n packed tokens, m query positions of a row, d hidden size,
 h heads, e = d / h.
 """
 
@@ -38,8 +38,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
 
     Shape:
         query (b, h, m, e); key and value (b, h, t, e); the result (b, h, m, e). visible (b or 1, 1, m or 1, t) is True where
-        the query attends to the key, for at least one key per query. None = all queries attend to all keys. If it is not
-        bool, it is (b or 1, h, m, t) and added to the scores.
+        the query attends to the key, for at least one key per query. None = all queries attend to all keys. A
+        float visible, (b or 1, h, m, t), is added to the scores instead.
     """
     fused = p == 0.0 and (query.dtype != torch.bfloat16 or torch.is_inference_mode_enabled() or key.shape[-2] > _LONG)
     if query.device.type != "cpu" or fused:
@@ -174,7 +174,7 @@ class _Memory:
         return not self.family.biased and (self.window is None or packing is self.tokens)
 
     def _biased(self, packing: Packing, visible: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """Return the bias of the scores (b or 1, h, m, t), in ``dtype``; its minimum at keys that are not ``visible``."""
+        """Return the bias of the scores (b or 1, h, m, t); keys that are not ``visible`` get the minimum of ``dtype``."""
         every = torch.arange(self.tokens.width, device=packing.positions.device)  # (t,)
         own = every[None] if packing is self.tokens else packing.pad(packing.positions[:, None])[..., 0]  # (b or 1, m)
         bias = self.family.bias(self.layer, own, every).to(dtype)
@@ -229,7 +229,7 @@ class Encoder(nn.Module):
 
     Attributes:
         settings: how a vector is computed from the states.
-        head: the layers between pooling and the truncation and normalisation of vectors; empty in most retrievers.
+        head: the layers that follow pooling, before vectors are truncated and normalised; empty in most retrievers.
         longest: maximum row length in tokens that the backbone can read.
     """
 
@@ -287,7 +287,7 @@ class Encoder(nn.Module):
         return self.family.finish(self.model, states)
 
     def embed(self, layout: PackedLayout) -> Tensor:
-        """Return the normalised output (n, d) of the embedding layer, with those embeddings that the family has.
+        """Return the normalised output (n, d) of the embedding layer; not every family embeds positions and types.
 
         Raises:
             UserError: the rows are longer than the backbone has positions.
@@ -313,7 +313,7 @@ class Encoder(nn.Module):
         return self.vectors_and_states(chunk, masked=False)[0]
 
     def vectors_and_states(self, chunk: Chunk, masked: bool = True) -> tuple[Tensor, Tensor]:
-        """Return the vectors of ``vectors`` (b, d), with the same dropout, and the last states (k, d) at masked tokens.
+        """Return what ``vectors`` returns (b, d), with the same dropout, and the last states (k, d) at masked tokens.
 
         Args:
             chunk: a chunk of b rows, with k masked positions.

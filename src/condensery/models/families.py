@@ -2,8 +2,8 @@
 
 BERT and RoBERTa are post-norm and have position embeddings. DistilBERT is like BERT, but has no token types. ModernBERT
 (Warner et al. 2024) is pre-norm and rotates queries and keys by their positions (RoPE). In two of every three ModernBERT
-layers a token sees only nearby tokens. MPNet (Song et al. 2020) adds a number to each attention score that depends on the
-distance of the two tokens. ELECTRA (Clark et al. 2020) may have embeddings of another size than its states.
+layers a token sees only nearby tokens. MPNet (Song et al. 2020) adds a bias to each attention score; the bias depends on
+the distance of the two tokens. ELECTRA (Clark et al. 2020) may have embeddings of another size than its states.
 
 Symbols in shapes: n tokens, k queries, d hidden size, h heads, e = d / h.
 """
@@ -32,7 +32,7 @@ def _added(output: Any, states: Tensor, residual: Tensor) -> Tensor:
 
 
 def _activated(intermediate: Any, states: Tensor) -> Tensor:
-    """Apply BERT's intermediate module. In inference GELU overwrites its input, most of a layer's memory."""
+    """Apply BERT's intermediate module. In inference GELU overwrites its input, which is most of a layer's memory."""
     product, activation = intermediate.dense(states), intermediate.intermediate_act_fn
     exact = getattr(activation, "act", None) is nn.functional.gelu
     return torch.ops.aten.gelu_(product) if exact else activation(product)
@@ -151,7 +151,7 @@ class MPNet(Bert):
         return 2  # whatever the padding token's id is
 
     def layers(self, model: Any) -> nn.ModuleList:
-        for layer in model.encoder.layer:  # in ``__dict__``, because the weights belong to the encoder
+        for layer in model.encoder.layer:  # in ``__dict__``, so that torch registers the bias in the encoder only
             layer.__dict__["relative_bias"] = model.encoder.relative_attention_bias
         return model.encoder.layer
 
@@ -269,7 +269,7 @@ class ModernBert(Bert):
         return attended + layer.mlp(layer.mlp_norm(attended))
 
     def _projected(self, layer: Any, states: Tensor, first: int, stop: int) -> tuple[Tensor, ...]:
-        """Return those of queries (0), keys (1) and values (2) whose number is in [``first``, ``stop``): (k, d) each.
+        """Return the queries (0), keys (1) or values (2) whose numbers are in [``first``, ``stop``), (k, d) each.
 
         The projections of queries, keys and values are consecutive rows of one weight matrix.
         """

@@ -1,8 +1,8 @@
 """A sequence-to-sequence model that generates queries (doc2query: Nogueira and Lin 2019; Wu et al. 2023, §3.1).
 
 Sampling applies top-k, then nucleus filtering (Holtzman et al. 2020), then draws one token. The random draw of each token is
-a function of (seed, row of the passage, number of the query, position in the query). So a generated query depends on the
-batch in which it is sampled only through rounding of the logits.
+a function of (seed, row of the passage, number of the query, position in the query). So the other passages of a batch
+influence a generated query only through rounding of the logits.
 
 Symbols in shapes: b rows that are sampled together, V tokens of the vocabulary.
 """
@@ -30,7 +30,7 @@ from condensery.randomness import uniforms
 from condensery.tokens.prefixes import check_prefix
 from condensery.tokens.tokenizer import check_tokenizer, load_tokenizer, number_of_words, of_sentencepiece
 
-DROPOUTS = ("dropout_rate", "dropout", "attention_dropout")  # of T5; of BART
+DROPOUTS = ("dropout_rate", "dropout", "attention_dropout")  # the first of T5, the others of BART
 _FEWEST_WORDS = 26
 _TOKENS = ("pad_token_id", "eos_token_id")
 

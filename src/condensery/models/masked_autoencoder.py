@@ -67,7 +67,7 @@ class MaskedAutoEncoder(PretrainingModel):
     The losses are those of Wu et al. 2023, eq. 7-11.
 
     Attributes:
-        span: number of tokens that a token of a causal decoder sees besides the CLS vector, itself included; None = itself
+        span: number of tokens that a token of a causal decoder sees, counting itself but not the CLS vector; None = itself
             and all tokens before it.
     """
 
@@ -140,7 +140,7 @@ class MaskedAutoEncoder(PretrainingModel):
 
 
 def causal_mask(width: int, span: int | None, device: torch.device) -> Tensor:
-    """Return which place sees which: bool (t, t). A place sees the first one, itself and the ``span - 1`` places before it.
+    """Return which place sees which: bool (t, t). A place sees the first place, itself and the ``span - 1`` places before it.
 
     ``span`` None = itself and all places before it.
     """
@@ -150,7 +150,7 @@ def causal_mask(width: int, span: int | None, device: torch.device) -> Tensor:
 
 
 def sampled_sets(places: Tensor, width: int, keep: float) -> Tensor:
-    """Draw the tokens of its row that each predicted token sees: (k, t) bool.
+    """Draw, for each predicted token, the tokens of the row that it sees: (k, t) bool.
 
     The predicted tokens are at ``places`` (k,) in rows of ``width`` t. A token sees each other token independently with
     probability ``keep``. It always sees the first token, and never sees itself (Xiao et al. 2022, §3.3).

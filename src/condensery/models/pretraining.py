@@ -71,15 +71,15 @@ class PretrainingModel(nn.Module):
         return self.encoder.cls(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the vectors of ``vectors`` (b, d), with the same dropout, and per loss the cross-entropy of each token."""
+        """Return what ``vectors`` returns (b, d), with the same dropout, and per loss the cross-entropy of each token."""
         raise NotImplementedError
 
 
 class PooledLanguageModel(PretrainingModel):
-    """A retriever with its checkpoint's LM head: its own vectors and the MLM loss, computed in one pass."""
+    """A retriever with its checkpoint's LM head. One pass computes the retriever's vectors and the MLM loss."""
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Return the vectors (b, d) that the retriever is searched with."""
+        """Return the retriever's vectors (b, d), which are the vectors that search uses."""
         return self.encoder.vectors(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:

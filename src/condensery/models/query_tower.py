@@ -95,7 +95,7 @@ class Tower:
         return states[0]
 
     def _layer(self, states: Vector, layer: str, read: int) -> Vector:
-        """Apply a post-norm layer to states (n, d): the output states (m, d) of the first m = ``read`` tokens."""
+        """Apply a post-norm layer to states (n, d); return the states (m, d) of the first m = ``read`` tokens."""
         query = self._by_head(states[:read], f"{layer}attention.self.query")  # (h, m, e)
         key, value = (self._by_head(states, f"{layer}attention.self.{name}") for name in ("key", "value"))
         scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1])  # (h, m, n)

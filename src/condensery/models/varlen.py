@@ -73,7 +73,7 @@ def memory_efficient(query: Tensor, key: Tensor, value: Tensor, asking: Segments
         seen.starts,
         min(
             asking.longest, len(query)
-        ),  # the width of a chunk can exceed all of its tokens; the gradient allows no more
+        ),  # a chunk can be wider than its number of tokens; the backward pass allows at most that number
         min(seen.longest, len(key)),
         p,
         0,  # no mask, so every query sees its whole row
@@ -145,7 +145,7 @@ def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int, 
     """Return whether a kernel and the reference ``compared`` agree in values and gradients on three small fixed rows."""
     keys = torch.tensor([0, 3, 4, 11])
     queries = torch.tensor([0, 1, 2, 7]) if compared is one_row_after_the_other else keys
-    # The hooks of the gradient cache would drop what the trial keeps for its gradients; only the innermost hooks are called.
+    # Only the innermost hooks are called. Otherwise the gradient cache's hooks would drop the tensors that the trial saves.
     own_hooks = torch.autograd.graph.saved_tensors_hooks(_same, _same)
     with torch.enable_grad(), torch.autocast(device.type, enabled=False), own_hooks:
         start = torch.arange(11 * 2 * size, dtype=torch.float32).view(11, 2, size)  # (tokens, heads, size)

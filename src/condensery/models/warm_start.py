@@ -172,4 +172,4 @@ def _prefer_rare_tokens(backbone: Any, counts: NDArray[np.int64], vocabulary: Vo
     attention = backbone.encoder.layer[0].attention.self
     size = attention.attention_head_size
     attention.key.weight[::size] = torch.from_numpy(direction).to(attention.key.weight)  # dimension 0 of each head
-    attention.query.bias[::size] = size**0.5  # cancels the division of the scores
+    attention.query.bias[::size] = size**0.5  # cancels the division of the scores by sqrt(e)

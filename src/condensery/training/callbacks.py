@@ -69,7 +69,7 @@ class Throughput(pl.Callback):
 
 
 class Waiting(pl.Callback):
-    """Prints, after training, how long training waited for batches, if the share of its time exceeds ``WAITED``."""
+    """After training, prints the share of the training time that was spent waiting for batches, if it exceeds ``WAITED``."""
 
     def __init__(self, label: str, data: StepDataModule) -> None:
         self.label, self.data = label, data
@@ -127,7 +127,7 @@ class Validation(pl.Callback):
 
 
 def _others(trainer: pl.Trainer) -> list[pl.Callback]:
-    """Return the callbacks whose validation hooks are called, in a copy of the list that Lightning's hooks may change."""
+    """Return the callbacks whose validation hooks are called. It is a copy, because hooks may change Lightning's list."""
     return [callback for callback in trainer.callbacks if not isinstance(callback, Validation)]  # type: ignore[attr-defined]
 
 
@@ -157,12 +157,12 @@ class Checkpoints(pl.callbacks.Checkpoint):
     """Writes checkpoints, and keeps only the newest one.
 
     The old checkpoint is deleted once the new one is complete. No checkpoint is written at the step at which a callback
-    ends training. A run that resumed from such a checkpoint would continue training.
+    ends training, because a run that resumed from it would continue training.
 
     Args:
         folder: folder of the checkpoints.
         every: number of steps between two checkpoints; 0 = never.
-        minutes: number of minutes without a checkpoint after which one is written as well, for slow steps; 0 = never.
+        minutes: a checkpoint is also written after this number of minutes without one, for slow steps; 0 = never.
     """
 
     def __init__(self, folder: Path, every: int, minutes: float) -> None:

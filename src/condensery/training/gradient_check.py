@@ -218,7 +218,10 @@ class _Check:
         return replace(outcome, differences=compare(expected, found, tolerance), replayed=replayed)
 
     def _chunks(self, setting: _Setting, share: Share) -> list[Any]:
-        """Return the chunks of one process, or the chunks of all processes where random numbers depend on rows."""
+        """Return the chunks of ``share``.
+
+        If random numbers depend on rows, ``ALL`` gives the chunks of all processes, so that the numbers are the same.
+        """
         if setting.processes > 1 and share == ALL and self.trial.by_rows:
             parts = [self.trial.chunks(setting.cut, Share(n, setting.processes)) for n in range(setting.processes)]
             return [chunk for part in parts for chunk in part]

@@ -59,7 +59,7 @@ class Replayed:
 
 
 class TrialOfParts:
-    """The trial of a loss and its encoders, each with the chunks that it encodes. ``cached_backward`` takes the same.
+    """The trial of a loss and its encoders, each with the chunks that it encodes, as ``cached_backward`` takes them.
 
     Attributes:
         captured: the modules and tensors that the loss and the encoders read.

@@ -1,4 +1,4 @@
-"""Holds out passages from training on a collection's own sentences. Their queries later serve to select a model."""
+"""Holds out passages if training uses a collection's own sentences as queries. Queries of these passages select a model."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def chosen_queries(queries: Queries, number: int, seed: int) -> Ids:
 
 
 def held_out_queries(queries: Queries, texts: Passages, random: np.random.Generator) -> Ids:
-    """Return the rows of the queries of held-out passages by which retrievers can be measured, ordered by ``random``.
+    """Return the rows of the queries of held-out passages that can serve for validation, in an order drawn by ``random``.
 
     A query is left out if its passage has no other sentence. A title is left out as well, because it would retrieve its own
     passage.
@@ -67,9 +67,9 @@ def held_out_sample(
 
     A query that is a sentence of its passage is removed from the passage. So the sample has one copy of the passage for each
     of its queries, and that query's sentence is missing in the copy. A query ranks its own copy, but no other copy of the
-    same passage. Passages that answer it as well are not ranked either: those that contain its words, and those that the
-    encoder cannot tell from its own copy. The queries are drawn from ``held_out_queries``. The sample is the same in every
-    run and for every seed.
+    same passage. Other passages that answer the query as well are not ranked either. These are passages that contain the
+    query's words, and passages with the same token ids as the query's own copy. The queries are drawn from
+    ``held_out_queries``. The sample is the same in every run and for every seed.
 
     Args:
         queries: the queries that were built from the passages.

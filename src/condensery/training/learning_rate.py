@@ -14,7 +14,7 @@ def linear_schedule(step: int, steps: int, warmup_ratio: float, first: int = 0) 
         step: number of the step, from 0.
         steps: total number of steps.
         warmup_ratio: share of the steps in which the learning rate rises.
-        first: number of steps of a first phase. This phase and the rest of the steps have such a schedule each.
+        first: number of steps of a first phase. This phase and the remaining steps each have their own warm-up and decay.
     """
     if step < first:
         steps = first

@@ -124,7 +124,7 @@ class Resumption:
     def tell(self, steps: int) -> None:
         """Print the settings that apply from the current step on and differ from those of the checkpoint's run.
 
-        Another number of processes is also kept in ``changes``.
+        If the number of processes differs, the change is also added to ``changes``.
         """
         before, now = self.ruled.get("processes", processes()), processes()
         if before != now:

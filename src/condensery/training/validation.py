@@ -95,7 +95,7 @@ def sample_of(
 
 @dataclass(frozen=True)
 class CandidateSample:
-    """A few queries, each with candidates of its own: one positive, and passages sampled from a retriever's best.
+    """A few queries, each with candidates of its own: one positive, and passages sampled from a retriever's top ranks.
 
     It is the development set of Zhao et al. (§4.1), whose queries have 100 candidates.
 
@@ -135,7 +135,7 @@ def candidate_sample(
     chosen = random.permutation(np.fromiter(positives, np.int64))[:queries]
     rows = candidates_of(chosen)  # (q, c)
     known, places = np.unique(rows, return_inverse=True)
-    empty = int((known < 0).sum())  # 1 where -1 is one of them
+    empty = int((known < 0).sum())  # 1 if ``known`` contains -1, otherwise 0
     query_tokens = text_rows(tokens.queries, chosen, tokens.vocabulary, lengths[0], prefix=prefixes.query)
     passage_tokens = text_rows(
         tokens.passages, known[empty:], tokens.vocabulary, lengths[1], tokens.titles, prefix=prefixes.passage
@@ -262,7 +262,7 @@ def mean_reciprocal_rank(encode: Callable[[Chunk], Tensor], sample: ValidationSa
 def mean_reciprocal_ranks(
     encode: Callable[[Chunk], Tensor], sample: CandidateSample, cutoffs: Sequence[int]
 ) -> list[float]:
-    """Return MRR on a sample of candidates, for each cutoff: ranks below it count as 0.
+    """Return MRR on a sample of candidates, for each cutoff. A query whose positive ranks after the cutoff counts as 0.
 
     A candidate with the same score as the positive is ranked before the positive. Raises ``UserError`` if a vector is not
     finite.

@@ -1,4 +1,4 @@
-"""The batches of ANCE: a query's negatives are those that the weights of the last refresh rank high.
+"""The batches of ANCE: a query's hard negatives are passages that the retriever of the last refresh ranks high.
 
 Symbols in shapes: q queries and p passages of a batch, k hard negatives of a query, n queries of a refresh.
 """
@@ -17,7 +17,7 @@ from condensery.retrieval.negatives import Negatives
 from condensery.training.data.steps import ALL, Ids, Share
 from condensery.training.data.triple_batches import TripleBatch, TripleBatches
 
-_PAUSE = 0.05  # seconds between two looks at a file
+_PAUSE = 0.05  # seconds between two checks of a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,20 +32,21 @@ class AnceBatch(TripleBatch):
 
 
 class RefreshedBatches:
-    """Makes batches whose hard negatives are those of a refresh: the batch of step s has those of refresh s // ``every``.
+    """Makes batches with the hard negatives of a refresh. The batch of step s has those of refresh s // ``every``.
 
-    A refresh is a folder of lists, which ``Refresh`` writes with the weights before the first of its steps. So a batch
-    depends on config and step alone. A process that makes batches ahead of the training waits for the folder. Before
-    training, no folder can come: passages of the whole collection are then drawn in place of the mined negatives.
+    A refresh is a folder with a list of negatives for each query. Before the first step of a refresh, ``Refresh`` mines the
+    lists with the current weights. So a batch depends on config and step alone. A process that makes batches ahead of
+    training waits for the folder. Before training begins there is no folder, and passages of the whole collection are drawn
+    in place of the mined negatives.
 
     Args:
-        triples: batches that draw positives and hard negatives, with the lists of other sources as their pool.
-        every: steps of a refresh.
+        triples: batches that draw positives and hard negatives; their pool holds the negatives of other sources.
+        every: number of steps of a refresh.
         folder: folder of the refreshes.
 
     Attributes:
-        waits: whether training has begun, so that a missing refresh will come.
-        budget: padded tokens of a chunk.
+        waits: whether training has begun. A batch then waits until its refresh is complete.
+        budget: maximum number of tokens in a chunk, padding included.
     """
 
     def __init__(self, triples: TripleBatches, every: int, folder: Path) -> None:
@@ -81,7 +82,7 @@ class RefreshedBatches:
         return np.unique(np.concatenate([self.triples.order(step)[1] for step in steps]))
 
     def _of_refresh(self, refresh: int) -> TripleBatches:
-        """Return the batches with a refresh's lists in their pool, once these are complete."""
+        """Return the batches with a refresh's lists in their pool. Wait until the lists are complete."""
         if self._drawn is None or self._drawn[0] != refresh:
             while not self.there(refresh):
                 time.sleep(_PAUSE)

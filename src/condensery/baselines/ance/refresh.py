@@ -35,8 +35,8 @@ INDEX = "index"  # subfolder of a refresh, removed once its queries are searched
 class Refresh(pl.Callback):
     """Mines negatives before the first step and after every ``batches.every`` steps, for the steps up to the next refresh.
 
-    All processes divide the passages and the queries. What a killed run has written is kept: a resumed run comes to a refresh
-    with the same weights, so it would write the same again.
+    All processes divide the passages and the queries. A resumed run keeps what the killed run has written, because it reaches
+    a refresh with the same weights and would write the same again.
 
     Attributes:
         batches: the batches, which say which queries come next.
@@ -74,7 +74,7 @@ class Refresh(pl.Callback):
             self._refresh(trainer, pl_module, refresh)
 
     def _refresh(self, trainer: pl.Trainer, module: Any, refresh: int) -> None:
-        """Mine with the current weights, if this has not been done; remove what no checkpoint can ask for again."""
+        """Mine with the current weights, if this has not been done. Remove the refreshes that no resumed run can need."""
         group, since = self.group(), time.monotonic()
         if group.from_rank_zero(lambda: self.batches.there(refresh)):
             return

@@ -35,7 +35,7 @@ class PretrainCostaConfig(PretrainMlmConfig):
     paragraph: Words | None = (64, 128)
     """least and most words of a paragraph; null: no paragraphs"""
     projector: bool = True
-    """the text's vector passes through two layers before it is compared with its spans'; retrieval uses it as it is"""
+    """two layers map the text's vector before it is compared with its spans' vectors; retrieval does not use these layers"""
     temperature: Positive = 1.0
     """temperature of the contrastive loss, which divides the inner products"""
     contrast_weight: Weight = 0.1

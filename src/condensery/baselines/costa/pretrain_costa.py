@@ -38,9 +38,9 @@ def group_contrast(vectors: Tensor, spans: int, temperature: float = 1.0) -> Ten
         temperature: divisor tau of the inner products.
 
     Returns:
-        the loss; texts without a span do not count, and it is zero where no text has one.
+        the loss over the texts that have a span; zero where no text has one.
     """
-    number, width = len(vectors), vectors.shape[1] // (1 + spans)  # d, for s < 1 + s
+    number, width = len(vectors), vectors.shape[1] // (1 + spans)  # d, since the remainder s is below 1 + s
     texts = vectors[:, :width]  # (n, d)
     present = vectors[:, -spans:].detach() > 0.5  # (n, s)
     parts = vectors[:, width:-spans].reshape(number, spans, width)[present]  # (spans that exist, d)
@@ -55,7 +55,7 @@ def group_contrast(vectors: Tensor, spans: int, temperature: float = 1.0) -> Ten
 
 
 class SpanVectors:
-    """Wraps a model without a head as a ``ChunkEncoder`` that gives the vectors of texts and of their spans, and MLM.
+    """Wraps a model without a head as a ``ChunkEncoder`` that gives the vectors of texts and spans, and the MLM loss.
 
     Args:
         model: masked language model.

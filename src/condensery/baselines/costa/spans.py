@@ -101,7 +101,7 @@ class SpannedBatches(SpanBatches):
 
 
 class SpannedDataModule(SpanPairDataModule):
-    """The data of COSTA: single spans of documents, with spans of these.
+    """The data of COSTA: texts, which are single spans of documents, with random spans of each text.
 
     Args:
         data, tokenizer: as in ``SpanPairDataModule``.

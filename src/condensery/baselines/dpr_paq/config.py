@@ -35,7 +35,7 @@ class QuestionPairsConfig(StageConfig):
     subset: str | None = None
     """use the questions of this subset of PAQ alone: L1, L4 or NE; null: all"""
     number: Count | None = None
-    """use the first questions of the file, so many at most; null: all"""
+    """maximum number of questions, taken from the beginning of the file; null: all"""
     dev_queries: CountOrZero = 500
     """questions (at most a tenth) that become dev, for validation"""
 

@@ -57,7 +57,7 @@ def _read_questions(config: QuestionPairsConfig, path: Any, writer: CollectionWr
 
 
 def _read_passages(path: Any, writer: CollectionWriter) -> None:
-    """Add DPR's passages; consecutive ones with the same title are a document."""
+    """Add DPR's passages. Consecutive passages with the same title are a document."""
     document, before = "", ""
     for place, (identifier, text, title) in at_least_one(read_passages(path), path, "holds no passages"):
         if not document or not title or title != before:

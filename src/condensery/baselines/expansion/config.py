@@ -51,7 +51,7 @@ class FilterQueriesConfig(ScoringStageConfig, QueryStageConfig):
 def not_of_the_collection(
     name: str, corpus: str, inputs: Mapping[str, Sequence[StageConfig]]
 ) -> tuple[str, str] | None:
-    """Report passages that a stage has split anew or taken from another collection, so their rows are not those searched."""
+    """Report passages whose rows are not those searched: split anew by a stage, or taken from another collection."""
     config = inputs["passages"][0]
     if getattr(config, "grouping", "collection") != "collection":
         return "passages", f"{name} has split the documents anew; set its grouping to collection"

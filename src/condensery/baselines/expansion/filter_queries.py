@@ -1,7 +1,7 @@
 """Stage ``filter_queries``: keeps the generated queries most relevant to their passages (doc2query--).
 
-Gospodinov, MacAvaney and Macdonald 2023, "Doc2Query--: When Less is More": a generated query is kept if a relevance model
-scores it against its passage above a threshold, which is a percentile of the scores of all queries of the collection.
+Gospodinov, MacAvaney and Macdonald 2023, "Doc2Query--: When Less is More": a relevance model scores each generated query
+against its passage. A query is kept if its score is above a percentile of the scores of all queries of the collection.
 """
 
 from collections.abc import Iterator

@@ -23,9 +23,9 @@ register_index("expanded_queries", "condensery.baselines.gar.expansion:ExpandedQ
 
 @stage("query_contexts", "training:query_contexts", version=1, makes="contexts")
 class QueryContextsConfig(StageConfig):
-    """Collect what a generator is to write from a judged query: its answer, a sentence with it, titles of its passages.
+    """Collect what a generator learns to write from a judged query: answer, sentence with the answer, titles of its passages.
 
-    The run says which of the three the collection does not have. The generator then learns the others. Without answers, the
+    The run says which of the three the collection lacks. The generator then learns only the rest. Without answers, the
     sentence is the one that is most like the query.
     """
 
@@ -50,7 +50,7 @@ class QueryContextsConfig(StageConfig):
 
 @stage("train_expander", "training:train_expander", version=1, makes="expander", together=True)
 class TrainExpanderConfig(GeneratorConfig):
-    """Train a model that generates answers, sentences or titles from queries, with which the queries are expanded (GAR).
+    """Train a model that expands queries (GAR): from a query it generates an answer, a sentence or titles.
 
     The model reads the name of what it is to write, a colon, and the query.
     """
@@ -93,10 +93,10 @@ class ExpandQueriesConfig(StageConfig):
 
 @stage("expanded_queries", "expansion:expanded_queries", version=1, makes="index")
 class ExpandedQueriesConfig(StageConfig):
-    """Search with a query once for each of its generated texts, which is appended to it, and fuse the rankings (GAR).
+    """Append each generated text to its query, search with each of these longer queries, and fuse the rankings (GAR).
 
     The first passage of each ranking is followed by the second of each, and so on. To fuse in another way, make an index for
-    each kind of text, and name these in a stage fuse.
+    each kind of text, and name these indexes in a stage fuse.
     """
 
     retriever: Annotated[str, Input("index")] = "bm25"
@@ -107,5 +107,5 @@ class ExpandedQueriesConfig(StageConfig):
     """the stage with the collection"""
 
     def work(self, read: Read) -> Work:
-        """Return no work: the index names others. What a search takes is that of ``retriever``, for one text of a query."""
+        """Return no work: the index only names others. A search has the work of ``retriever`` for one text per query."""
         return Work(known(read, "retriever", "corpus"), seconds=0.0, disk=1e3)

@@ -28,7 +28,7 @@ from condensery.text.collection import Collection
 
 TEXTS = "expansions.json"  # query -> a text for each target
 GROUP = 256  # queries that are searched at once
-DEEPEST = 1000  # fused passages that have a score
+DEEPEST = 1000  # number of fused passages that have a score other than 0
 
 
 class Expander:
@@ -43,7 +43,7 @@ class Expander:
     def __init__(self, folder: Path, key: str, precision: str, device: str) -> None:
         about = read_json(folder / ABOUT)
         self.targets: list[str] = about.pop("targets")
-        # One token is drawn from the most probable one: the seed has no effect.
+        # With top_k = 1 the most probable token is always chosen, so the seed has no effect.
         self.sampling = Sampling(number=1, top_k=1, top_p=1.0, prefix="", seed=0, **about)
         self.generator = load_generator(folder, key, precision=precision)
         self.generator.model.to(device)
@@ -109,10 +109,10 @@ def expanded_queries(config: ExpandedQueriesConfig, context: Context) -> dict[st
 
 
 class ExpandedQueries:
-    """Retriever that searches for a query once with each of its generated texts, which is appended to it.
+    """Retriever that searches once for each generated text of a query, with the text appended to the query.
 
-    The texts of the queries for which they were generated are read from disk. Those of other queries are generated now. A
-    query for which the generator writes nothing is searched as it is.
+    Texts that ``expand_queries`` has generated are read from disk. The texts of other queries are generated during the
+    search. A query for which the generator writes nothing is searched as it is.
 
     Args:
         folder: folder of the index.

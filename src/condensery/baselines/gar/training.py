@@ -26,7 +26,7 @@ TARGETS = {"answer": "an answer", "sentence": "a sentence", "title": "a relevant
 
 
 def query_contexts(config: QueryContextsConfig, context: Context) -> dict[str, Any]:
-    """Write a row for each pair: inputs.arrow, with the text that is read, and contexts.arrow, with the text to be written.
+    """Write two files with a row per pair: inputs.arrow, what the generator reads; contexts.arrow, what it is to write.
 
     Raises:
         UserError: no query has any of the targets.

@@ -6,11 +6,12 @@ Each vector has a key. A query's vector is compared only with the passage's vect
 
 A vector of the query without a counterpart adds 0. Three methods are of this form:
 
-- ColBERT (Khattab and Zaharia 2020, eq. 1-3): all vectors have one key, and are normalised. [Q] or [D] follows [CLS]. A query
-  is filled up with [MASK] tokens, which are read like any other token. The punctuation of a passage has no vector.
+- ColBERT (Khattab and Zaharia 2020, eq. 1-3): all vectors have the same key, and are normalised. [Q] or [D] follows [CLS]. A
+  query is filled up with [MASK] tokens, which are read like any other token. The punctuation of a passage has no vector.
 - COIL (Gao et al. 2021): the key is the token, so only exact matches count. [CLS] has a longer vector, whose inner product is
   added. Here it is kept in pieces of the size of a token's vector, each with a key of its own.
-- ME-BERT (Luan et al. 2021): a query has the vector of [CLS], a passage those of its first m tokens, with one key.
+- ME-BERT (Luan et al. 2021): a query has one vector, that of [CLS]. A passage has the vectors of its first m tokens. All
+  vectors have the same key.
 
 Symbols in shapes: b rows of a chunk, t width of the chunk, v vectors of a text, d dimensions, h hidden size.
 """

@@ -21,7 +21,7 @@ from condensery.models.vectors import DenseShape
 from condensery.system.files import read_as, write_json
 from condensery.tokens.tokenizer import load_tokenizer
 
-OWN, DENSE, WHOLE = "late_interaction.json", "1_Dense", "whole"  # what Interaction says; folders of the further layers
+OWN, DENSE, WHOLE = "late_interaction.json", "1_Dense", "whole"  # file of the Interaction; folders of further layers
 MARKERS = {PASSAGE: "[D]", QUERY: "[Q]"}  # by the values of Chunk.tower
 
 
@@ -46,7 +46,7 @@ def new_token_encoder(encoder: Encoder, interaction: Interaction, tokenizer: Pat
         ids["left_out"] = tuple(sorted(read.all_special_ids))
     hidden, sizes = int(model.config.hidden_size), (interaction.dimensions, interaction.whole)
     head, whole = (head_of([_shape(interaction, hidden, size)] if size else []) for size in sizes)
-    for layer in (*head, *whole):  # orthogonal, to keep inner products; the gain keeps the size of torch's own start
+    for layer in (*head, *whole):  # orthogonal weights keep inner products; the gain gives the size of torch's default
         torch.nn.init.orthogonal_(layer.linear.weight, gain=3**-0.5)
     return TokenEncoder(Encoder(model, head=head), replace(interaction, **ids), whole)
 

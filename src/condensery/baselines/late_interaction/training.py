@@ -28,7 +28,8 @@ from condensery.training.validation import ValidationSample, encoded, reciprocal
 class InteractionLoss(RetrievalLoss):
     """InfoNCE over the scores of token vectors: the negative log-likelihood of the positive among the batch's passages.
 
-    ColBERT's paper has the two passages of a triple in the softmax (§3.3), COIL and ME-BERT those of the whole batch.
+    In ColBERT's paper the softmax is over the two passages of a triple (§3.3). In those of COIL and ME-BERT it is over all
+    passages of the batch, as here.
 
     Args:
         dimensions: dimensions d of a vector.

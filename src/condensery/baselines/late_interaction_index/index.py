@@ -53,7 +53,7 @@ class Block:
         device: device of the products.
 
     Attributes:
-        size: the memory of the block in bytes, with its inverted lists when all of them were read.
+        size: the memory of the block in bytes, including its inverted lists, as if all of them were read.
     """
 
     def __init__(self, vectors: NDArray[np.floating], keys: Rows, counts: Rows, device: str) -> None:
@@ -62,7 +62,7 @@ class Block:
         self.keys, self.number = keys[order], len(counts)
         self.owners = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)[order]).to(device)
         self.lists: dict[float, tuple[Tensor, Tensor, Tensor] | None] = {}
-        # of a vector: key 4, owner 8, in its list at most 16; of a list: a kilobyte of Python's objects
+        # bytes of a vector besides its numbers: 4 for the key, 8 for the owner, at most 16 in its list; 1,024 bytes of a list
         self.size = self.vectors.nbytes + 28 * len(keys) + 1024 * len(np.unique(self.keys))
 
     def scores(self, query: Tensor) -> NDArray[np.float32]:

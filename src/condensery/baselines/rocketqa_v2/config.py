@@ -20,9 +20,9 @@ Divergence = Literal["of_retriever", "of_reranker"]
 class TrainJointlyConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train a retriever and a re-ranker together, by dynamic listwise distillation (RocketQAv2).
 
-    Both score the same list for each query: a positive and ``negatives_per_query`` negatives. The re-ranker learns which
-    passage is the positive, and both learn to agree. The artifact is the retriever, and ``joint_reranker`` extracts the
-    re-ranker from it.
+    Both models score the same list for each query: a positive and ``negatives_per_query`` negatives. The re-ranker learns
+    which passage is the positive, and both models learn to agree. The artifact is the retriever, and ``joint_reranker``
+    extracts the re-ranker from it.
     """
 
     data_checks: ClassVar = {**QueriesConfig.data_checks, "corpus": ["judged", "apart_from_dev", "enough_passages"]}

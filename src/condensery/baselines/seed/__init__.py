@@ -1,1 +1,1 @@
-"""SEED (Lu et al. 2021): MLM, and a weak auto-regressive decoder, which sees the CLS vector and few tokens before each."""
+"""SEED (Lu et al. 2021): MLM, and a weak auto-regressive decoder, which sees the CLS vector and few previous tokens."""

@@ -12,7 +12,7 @@ from condensery.stages.registry import stage
 class PretrainSeedConfig(SpanDecoderConfig):
     """Pre-train by SEED (Lu et al. 2021): a weak decoder predicts each token from the CLS vector and few tokens before it.
 
-    The encoder is trained by MLM besides. What the few tokens do not tell must be in the CLS vector.
+    The encoder is also trained by MLM. The CLS vector must hold the information that the few tokens lack.
     """
 
     attention_span: Count = 2

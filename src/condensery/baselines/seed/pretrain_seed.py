@@ -18,7 +18,8 @@ class SeedModule(MaskedAutoEncoderModule):
 
         L_dec = mean over all tokens x_t of -log P(x_t | x_(t-k), ..., x_(t-1), h), k = ``attention_span``, h the CLS vector
 
-    With n layers, states that reach further back are read through the tokens between, n (k - 1) + 1 tokens in all.
+    With n layers, a prediction depends on n (k - 1) + 1 tokens, because a layer reads states that already depend on earlier
+    tokens.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder`` with a causal decoder.

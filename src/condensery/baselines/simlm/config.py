@@ -70,7 +70,7 @@ class PretrainSimlmConfig(SpanDecoderConfig):
 
     @property
     def further_rate(self) -> float:
-        """Share of the tokens to draw for the decoder, so that with the encoder's tokens they are ``decoder_mask_rate``."""
+        """Share of the tokens to draw for the decoder; their union with the encoder's is the share ``decoder_mask_rate``."""
         return (self.decoder_mask_rate - self.mask_rate) / (1 - self.mask_rate)
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:

@@ -23,7 +23,7 @@ class FinetuneSpladeConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     ramp_steps: CountOrZero = 50000
     """steps in which both weights rise quadratically from 0; 0: whole from the start"""
     lexical_start: bool = False
-    """begin with the weights of a text's own tokens, by a new MLM head; needed after a warm start, whose head is random"""
+    """begin with an MLM head that weights only a text's own tokens; needed after a warm start, whose head is random"""
     query_length: TextLength = 32
     """maximum tokens of a query, including [CLS] and [SEP]"""
     passage_length: TextLength = 256

@@ -24,7 +24,7 @@ from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
-OWN = 0.55  # between the cosines of a token's state with its own embedding and with those of other tokens, after a warm start
+OWN = 0.55  # cosine that separates a state's own token embedding from other embeddings, after a warm start
 POOLING = "1_SpladePooling"  # folder of sentence-transformers' module
 
 
@@ -55,12 +55,12 @@ class SparseEncoder(BiEncoder):
         states = self.query.family.transform(self.language_model, self.query(layout)[0])
         logits = layout.tokens.pad(self.language_model.get_output_embeddings()(states))  # (b, t, V)
         largest = logits.masked_fill(~chunk.attention_mask[..., None], -torch.inf).max(dim=1).values  # (b, V)
-        return largest.relu().log1p()  # which rise with the logit, so that the largest may be taken first
+        return largest.relu().log1p()  # both rise with the logit, so the maximum can be taken before them
 
 
 @torch.no_grad()
 def start_lexically(language_model: Any) -> None:
-    """Make the MLM head pass the states on, with a bias that leaves only logits of a token itself above 0.
+    """Make the MLM head pass the states on, with a bias such that only the logits of a text's own tokens are above 0.
 
     The dense layer of the head becomes the identity. After a warm start a token's state, of length √d, is close to its
     embedding e. So a constant bias of -OWN √d |e|, with the mean length of embeddings, gives each text the weights of its own

@@ -37,8 +37,8 @@ class SpladeIndexConfig(StageConfig):
     def work(self, read: Read) -> Work:
         """Estimate the work of encoding all passages.
 
-        How many terms a passage keeps is known after the training alone. Two for each of its tokens are assumed, each with a
-        weight and a number of four bytes, and a count of four bytes.
+        The number of terms that a passage keeps is known only after training. Two terms per token are assumed. A term has a
+        weight and a number of four bytes each. A passage has a count of four bytes.
         """
         sizes = known(read)
         texts, size, longest = sizes.collection, sizes.encoder, sizes.passage_length or 256

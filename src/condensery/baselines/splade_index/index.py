@@ -34,12 +34,12 @@ from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary, with_special
 
 GROUP = 64  # queries that are searched at once
-ARRAYS = ("weights", "terms", "counts")  # weights and terms of all passages, one after the other; their number for each
+ARRAYS = ("weights", "terms", "counts")  # weights and terms of all passages, one after the other; terms per passage
 Rows = NDArray[np.integer]
 
 
 class SpladeIndex:
-    """Ranks passages by the exact inner product of sparse vectors. Passages without a common term are not found.
+    """Ranks passages by the exact inner product of sparse vectors. Passages that share no term with a query are not found.
 
     Args:
         folder: folder of the index.

@@ -53,8 +53,8 @@ class FinetuneTasBConfig(FinetuneConfig):
     clusters_per_batch: Count = 1
     """clusters that a batch is drawn from; more where these have too few queries"""
     margin_bins: CountOrZero = 10
-    """number of bins of the teacher's margins (positive minus negative); each bin is drawn with the same probability;
-    0: each pair is"""
+    """number of bins of the teacher's margins (positive minus negative); all bins are equally likely; 0: all pairs are
+    equally likely"""
     negatives_per_query: CountOrZero = 1
     """hard negatives sampled from the pool each time a query is used"""
     query_length: TextLength = 30

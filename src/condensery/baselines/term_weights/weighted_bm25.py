@@ -57,7 +57,7 @@ class _Passages:
         return found
 
     def texts(self, frequencies: NDArray[np.int16]) -> Iterator[str]:
-        """Yield the text of each passage that BM25 indexes, from the frequencies (N, length) of its words."""
+        """Yield the text that BM25 indexes for each of the N passages, from the frequencies (N, length) of their words."""
         for first, read in self.blocks(slice(0, len(self.table))):
             for text, own in zip(read, frequencies[first : first + len(read)], strict=True):
                 yield weighted_text(text.words, own[: len(text.words)])

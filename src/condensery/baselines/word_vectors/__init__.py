@@ -1,1 +1,1 @@
-"""Averaged word vectors, such as GloVe's (Pennington et al. 2014), as a row of the sentence tasks."""
+"""Averaged word vectors, such as GloVe's (Pennington et al. 2014), as a baseline of the sentence tasks."""

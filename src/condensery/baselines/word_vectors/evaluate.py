@@ -44,14 +44,14 @@ def evaluate_word_vectors(config: EvaluateWordVectorsConfig, context: Context) -
 def read_vectors(path: Path, wanted: Collection[str]) -> dict[str, NDArray[np.float32]]:
     """Read the vectors (d,) of the words ``wanted`` from a file in GloVe's text format; the first line of a word counts.
 
-    GloVe has a few words that contain spaces; they are skipped, since no word here does. So is a first line with the sizes of
-    the file, as word2vec writes it.
+    GloVe has a few words that contain spaces. They are skipped, since no wanted word contains a space. A first line with the
+    sizes of the file, as word2vec writes it, is skipped as well.
 
     Raises:
         UserError: a line has too few numbers, or something else than a finite number.
     """
     found: dict[str, NDArray[np.float32]] = {}
-    fields = 0  # of a line, the word among them
+    fields = 0  # number of fields of a line, including the word
     for number, (place, line) in enumerate(read_lines(path)):
         parts = line.rstrip().split(" ")
         if not fields:

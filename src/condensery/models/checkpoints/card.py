@@ -72,7 +72,7 @@ class Card:
 
         Args:
             name: name under which a reader would load the model.
-            settings: vector settings of the model; for a model that does not make one dense vector, what it makes.
+            settings: vector settings of the model; a ``Described`` for a model that does not make one dense vector of a text.
             lengths: maximum query length and passage length in tokens.
         """
         from jinja2 import Template  # a dry run imports this module and renders no card
@@ -113,7 +113,7 @@ def base_of(checkpoint: object, revision: str | None = None) -> dict[str, Any]:
     """Return the arguments of ``Card`` about an initial checkpoint: its hub name, and the licence that its card names.
 
     Args:
-        checkpoint: folder or hub name, whose card is read in the hub's cache; anything else = there is no checkpoint.
+        checkpoint: folder, or hub name whose card is read from the hub's local cache; any other value = no checkpoint.
         revision: commit, tag or branch on the hub.
     """
     from huggingface_hub import try_to_load_from_cache

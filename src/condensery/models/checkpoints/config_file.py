@@ -112,7 +112,7 @@ def check_config(about: Any, where: str, encoder: bool) -> dict[str, Any]:
     if not isinstance(about, dict):
         raise UserError(f"{where}: {shown(about)} is no description of a model; it must be an object with its sizes")
     _check(about, where, {**_RULES, **_OF_ENCODERS} if encoder else _RULES)
-    for part in ("encoder", "decoder"):  # configs of the two models of a pair
+    for part in ("encoder", "decoder"):  # some configs hold a config for each
         if isinstance(about.get(part), dict):
             _check(about[part], f"{where}: {part}", _RULES)
     return about

@@ -149,7 +149,7 @@ def longest_inputs(folder: Path) -> tuple[int, int] | None:
 
 
 def described(folder: Path) -> bool:
-    """Return whether a folder has a file that describes a model: of this project, sentence-transformers or transformers."""
+    """Return whether a folder has a model's metadata file, of this project, sentence-transformers or transformers."""
     return any((folder / name).is_file() for name in (ABOUT, MODULES, "config.json"))
 
 
@@ -179,7 +179,7 @@ def check_files(folder: Path) -> None:
 
 
 def check_no_adapter(folder: Path) -> None:
-    """Raise ``UserError`` if a folder holds an adapter, without which the vectors of its model are others."""
+    """Raise ``UserError`` if a folder holds an adapter. Without the adapter its model would compute different vectors."""
     if (folder / "adapter_config.json").exists():
         raise UserError(
             f"{folder}/adapter_config.json: adapters of PEFT are not read here; merge this one into its base model"
@@ -190,8 +190,8 @@ def check_no_adapter(folder: Path) -> None:
 def made_for_search(folder: Path) -> str | None:
     """Describe how a released retriever computes vectors; return None if the folder holds no released retriever.
 
-    A retriever that this project trained, recognised by ``condensery.json``, counts only if its vectors are not plain CLS
-    states.
+    A retriever that this project trained, recognised by ``condensery.json``, counts as released only if its vectors are not
+    plain CLS states.
     """
     settings, layers = vector_settings(folder), saved_towers(folder)[0].behind
     if settings.plain and not layers and ((folder / ABOUT).exists() or not (folder / MODULES).exists()):

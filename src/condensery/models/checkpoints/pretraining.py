@@ -1,7 +1,7 @@
 """Saves and loads the models of pre-training: the backbone with its LM head, and the layers that only pre-training uses.
 
-These layers lie in the same folder. ``condenser_head.safetensors`` holds the Condenser head, so that coCondenser pre-training
-can start from it. ``context_decoder.safetensors`` holds the decoder of a masked auto-encoder.
+The layers of pre-training lie beside the backbone. ``condenser_head.safetensors`` holds the Condenser head, so that
+coCondenser pre-training can start from it. ``context_decoder.safetensors`` holds the decoder of a masked auto-encoder.
 """
 
 from collections.abc import Mapping, Sequence

@@ -87,7 +87,7 @@ def load_lm_head(source: Path | str, encoder: Encoder) -> PreTrainedModel | None
 
     Args:
         source: folder or hub name of a retriever or of a language model.
-        encoder: the passage encoder that was loaded from it.
+        encoder: the passage encoder that was loaded from ``source``.
 
     Raises:
         UserError: no checkpoint can be loaded, or its tensors do not match its config.

@@ -118,8 +118,8 @@ def write_router(folder: Path, query: str) -> None:
     """Write the files with which sentence-transformers encodes queries and passages with different encoders.
 
     Queries go through the modules in the subfolder ``query``, which has its own files. All other texts go through the
-    modules of ``folder``. ``encode_query`` and ``encode_document`` choose between the two. The two may have different maximum
-    input lengths.
+    modules of ``folder``. ``encode_query`` and ``encode_document`` choose the modules. Queries and passages may have
+    different maximum input lengths.
     """
     types: dict[str, str] = {}
     structure: dict[str, list[str]] = {}
@@ -141,15 +141,15 @@ def write_multi_vector(
     left_out: Sequence[str],
     dense: str,
 ) -> None:
-    """Write the files from which sentence-transformers builds a ``MultiVectorEncoder``: vectors of tokens, of length 1.
+    """Write the files from which sentence-transformers builds a ``MultiVectorEncoder``, with normalised token vectors.
 
     Args:
         folder: folder of the checkpoint.
         sizes: dimensions of a state and of a vector.
-        lengths: tokens that a query is filled up to, and maximum tokens of a passage.
+        lengths: number of tokens to which each query is filled up, and maximum number of tokens of a passage.
         prefixes: what stands before a query and before a passage.
-        left_out: words of a passage without a vector.
-        dense: folder of the layer behind the states, which has no bias.
+        left_out: words that get no vector when they occur in a passage.
+        dense: folder of the linear layer that maps states to vectors; the layer has no bias.
     """
     modules = {
         "": "base.modules.transformer.Transformer",
@@ -279,7 +279,7 @@ def _transformer(folder: Path) -> Path:
 
 
 def _check_case(folder: Path) -> None:
-    """Raise ``UserError`` if sentence-transformers makes texts lower case that the tokenizer of the folder would not."""
+    """Raise ``UserError`` if sentence-transformers lowercases texts but the tokenizer of the folder does not."""
     file, fast = _transformer(folder), folder / "tokenizer.json"
     if not file.exists() or not _expected(file, dict).get("do_lower_case") or not fast.exists():
         return
@@ -354,7 +354,7 @@ def _prompt(about: dict[str, Any], names: tuple[str, ...], file: Path) -> str:
 
 
 def must_be(needed: str, right: bool, what: str, value: Any) -> None:
-    """Raise ``UserError`` unless ``right``, with the file and key (``what``), the value and what is ``needed``."""
+    """Raise ``UserError`` unless ``right``. It names the file and key (``what``), the value and what is ``needed``."""
     if not right:
         raise UserError(f"{what} is {str(value)[:40]!r}; it must be {needed}")
 

@@ -35,7 +35,7 @@ class Allowed:
             if it also lacks the parts listed before. A missing part is randomly initialised.
         unused: prefixes of the tensor names of parts that the checkpoint may have although the model has none, such as heads
             of other tasks. The prefixes do not begin with the prefix of the backbone.
-        silent: whether no line is printed of a part that is new. ``load_weights`` notes such parts as ``new_parts``.
+        silent: true = no line is printed about new parts. ``load_weights`` lists them in the model's ``new_parts``.
     """
 
     new: Mapping[str, str] = field(default_factory=dict)
@@ -163,7 +163,7 @@ def _check_size(family: Any, source: str | Path, config: Any) -> None:
 
 
 def _told_apart(model: Any, missing: set[str], parts: Mapping[str, str]) -> tuple[dict[str, int], list[str]]:
-    """Return the parts that are missing as a whole, with their numbers of tensors, and the other missing tensors' names."""
+    """Return the parts that lack all their tensors, with the numbers of these, and the names of other missing tensors."""
     tied = model.all_tied_weights_keys.keys()
     new: dict[str, int] = {}
     for beginning, what in parts.items():

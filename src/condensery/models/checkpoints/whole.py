@@ -12,7 +12,7 @@ from condensery.errors import UserError
 from condensery.system.files import read_json
 
 _DESCRIBE = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-_INDEX = ".index.json"  # ends the name of the file that names the shards of the weights
+_INDEX = ".index.json"  # suffix of the file that lists the shards of the weights
 _AGAIN = "copy or download it again"
 
 
@@ -46,7 +46,7 @@ def _check_whole(file: Path, changed: int) -> None:
 
 
 def _missing_shards(index: Path, about: Any) -> list[str]:
-    """Return the files of weights that an index names and that are missing; none if the weights are read elsewhere."""
+    """Return the files of weights that an index names and that are missing; none if other files hold the weights."""
     whole = index.with_name(index.name.removesuffix(_INDEX))
     if whole.exists() or (whole.suffix == ".bin" and any(index.parent.glob("model*.safetensors"))):
         return []

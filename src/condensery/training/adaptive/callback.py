@@ -39,7 +39,7 @@ class AdaptiveBatches(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if rank() == 0:
             self._begin(trainer, pl_module)
-        from_rank_zero(None)  # wait, because before ``_begin`` the others could read the failure of an earlier run
+        from_rank_zero(None)  # wait: before ``_begin`` the other processes could read the failure of an earlier run
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         epoch, position = divmod(trainer.global_step, self.batches.steps_an_epoch())

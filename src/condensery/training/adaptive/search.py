@@ -9,8 +9,8 @@ gain of a pair is g_i = sum over j in B of w_ij. The hardness is half of the sum
 
 Similarities are sparse: a similarity that is not stored counts as 0. Neighbours are pairs whose weight may differ from 0. A
 swap changes only the gains of the neighbours of the two pairs. A pair that is not a neighbour of any member has the gain 0,
-so the search considers neighbours only. As long as no similarity is negative, the pair found is the maximum over all pairs
-that are not used yet.
+so the search considers neighbours only. As long as no similarity is negative, it finds the best of all pairs that are not
+used yet.
 
 Symbols in shapes: t training pairs, u passages that are the positive of some pair, n pairs of a batch.
 """
@@ -144,7 +144,8 @@ class Scheduler:
     def _neighbours(self, pair: int) -> tuple[Ids, Ids]:
         """Return the unused neighbours of a pair, the pair itself among them, and their weights with the pair.
 
-        A neighbour occurs up to three times. Its weight is the sum. The weight of the pair itself is 0.
+        A neighbour may occur up to three times. Its weight is then the sum of the weights at its occurrences. The weight of
+        the pair itself is 0.
         """
         by_query, by_passage = self._by_query, self._by_passage
         own = self._own[pair]

@@ -26,7 +26,7 @@ class PassageQueryDataModule(MaskedDataModule):
         stores: passages and queries as token ids; None = the passages and queries of ``data``.
         length: maximum passage length in tokens, [CLS] and [SEP] included.
         query_length: maximum query length in tokens, [CLS] and [SEP] included.
-        candidates: number of queries of each passage, counted from its first, among which one is drawn in each epoch.
+        candidates: in each epoch, the query of a passage is drawn from this number of the passage's first queries.
         mixed_context: probability that a step pairs passages of one document instead (Wu et al. 2023, §5.2).
         batch_size: number of passages per step.
         mask_rate: share of the tokens that are masked and predicted; None = no token is masked (``ContrastiveModule``).

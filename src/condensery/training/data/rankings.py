@@ -19,7 +19,7 @@ from condensery.training.data.ranking_batches import RankingBatches
 
 
 class RankingDataModule(TokenDataModule):
-    """The data for training a query tower: queries with a teacher's rankings of passages, whose vectors are frozen.
+    """The data for training a query tower: queries, a teacher's rankings of passages, and frozen passage vectors.
 
     Passage vectors are frozen as in ADORE (Zhan et al. 2021, §4.2).
 

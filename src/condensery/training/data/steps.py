@@ -55,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of each batch a process makes: the whole batch, or the part of one of several training processes."""
+    """Which part of each batch a process makes: the whole batch, or its own part if several processes train together."""
 
     rank: int = 0
     processes: int = 1

@@ -24,11 +24,11 @@ class TrainingQueries:
     """The q training queries with their positives, their hard negatives and a teacher's scores.
 
     Attributes:
-        rows: (q,) row of each query in the collection, ascending; where each positive is a query, a row is there for each.
+        rows: (q,) row of each query in the collection, ascending; with ``each`` of ``of``, a row occurs once per positive.
         positives: (j,) judged relevant passages of query 0, then of query 1, ...
         starts: (q + 1,) index in ``positives`` of each query's first positive; the last entry is j.
-        negatives: (q, m) hard negatives. Entries of -1, at any place in a row, are padding; m may be 0. A pool reads the
-            negatives from disk on demand.
+        negatives: (q, m) hard negatives. Entries of -1, at any place in a row, are padding; m may be 0. A
+            ``NegativePool`` reads the negatives from disk on demand.
         weights: (q, m) > 0, sampling weight of each negative among the negatives of its query; None = equal weights.
         known: passages that are excluded as negatives of the queries in addition to the positives; None = only positives.
         teacher: source of a teacher's scores of the queries' passages; None = there is no teacher.
@@ -57,7 +57,7 @@ class TrainingQueries:
         Args:
             positives: query row -> its relevant passages, in ascending order of the rows.
             negatives, weights, teacher: see the attributes.
-            known: passages excluded as negatives. It is kept only if it excludes passages that are not positives, because of
+            known: passages excluded as negatives. It is kept only if it excludes more passages than the positives, because of
                 their text. Then passages with equal text count as one: the first of them is drawn in place of any other.
             each: make a training query of each positive (``rows_of``). ``known`` must be given, and is kept.
         """

@@ -240,7 +240,7 @@ class TripleBatches:
         return (self.pairs or self.draw_evenly)(epoch, chosen)
 
     def draw_evenly(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
-        """Draw as ``draw``; all positives of a query are equally likely, and its negatives by their weights."""
+        """Draw as ``draw``. All positives of a query are equally likely. Negatives are drawn by their weights."""
         positive = drawn_positives(self.training.positives, self.training.starts, chosen, self.seed, epoch)  # (b,)
         return positive, self._hard_negatives(epoch, chosen, positive)
 
@@ -270,7 +270,7 @@ class TripleBatches:
         return drawn if training.known is None else training.known.passages.first(drawn)
 
     def pools(self, chosen: Ids) -> tuple[Ids, list[Ids]]:
-        """Return the passages from which hard negatives of queries are drawn, and those that are excluded.
+        """Return the passages from which hard negatives of queries are drawn, and the passages that are excluded.
 
         Args:
             chosen: (b,) the queries.

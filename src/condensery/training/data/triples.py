@@ -49,7 +49,7 @@ Taught = Searcher | type[BM25] | Predicting | Predict | Scored
 class TripleDataModule(TokenDataModule):
     """The data of fine-tuning: queries, each with one positive and hard negatives (Karpukhin et al. 2020).
 
-    A bi-encoder reads queries and passages separately, a cross-encoder (``pairs``) reads pairs of both.
+    A bi-encoder reads queries and passages separately. A cross-encoder (``pairs``) reads a query and a passage together.
 
     As in Karpukhin et al. 2020 (§3.2), the negatives of a query are its hard negatives and the passages of the other
     queries in the batch.
@@ -70,8 +70,8 @@ class TripleDataModule(TokenDataModule):
         relabel: filled annotation sheets of the stage ``audit_negatives``, a folder or files; passages that annotators judged
             relevant there become positives.
         train_queries: number of queries to train on, drawn by the seed; None = all queries.
-        each_positive: True = a query comes once per epoch with every positive, as in sentence-transformers; False = it comes
-            once, with a positive that is drawn anew.
+        each_positive: True = in each epoch a query comes once for each of its positives, as in sentence-transformers;
+            False = it comes once, with a positive that is drawn anew.
         leave_out_dev_passages: leave out the queries that share a relevant passage with a dev query.
         batch_size: number of queries per step.
         query_length: maximum query length in tokens, [CLS] and [SEP] included.

@@ -32,8 +32,8 @@ class BiEncoderModule(TowersModule):
         loss: name of a loss (info_nce, passage_centric, learning_to_rank, margin_mse, kl, rank_consistent, matryoshka, or a
             registered loss); a mapping with ``name`` and the loss's options; or a ``RetrievalLoss``. margin_mse, kl and
             rank_consistent need a ``teacher`` in the data module.
-        mask_known_positives: exclude as negatives the passages of the batch that are relevant to the query, by judgement or
-            by their text, but are not the drawn positive. The papers' code counts them as negatives.
+        mask_known_positives: whether passages of the batch that are relevant to the query, by judgement or by their text,
+            are excluded as negatives. The papers' code counts them as negatives, unless they are the drawn positive.
         temperature: temperature of the loss; ignored where ``loss`` is a ``RetrievalLoss``.
         train_passages: False = only a separate query tower is trained, and the passage tower is frozen (ADORE: Zhan et al.
             2021, §4.2). Passages are then not encoded at all where ``TripleDataModule`` has a ``student``.

@@ -41,8 +41,8 @@ class ContrastiveModule(TowersModule):
         temperature: divisor of the inner products; for cosines .01 to .1 is usual.
         learn_temperature: train the logarithm of the temperature with the encoder, starting from ``temperature``. The
             temperature stays at .01 or above (CLIP: Radford et al. 2021, §2.5).
-        mlm_weight: factor of an MLM loss that is added (eq. 7 of Gao and Callan 2021b, on masked texts); 0 = texts are
-            read whole, and no LM head is loaded. A checkpoint without an LM head is trained without MLM, and a line says so.
+        mlm_weight: factor of an MLM loss that is added (eq. 7 of Gao and Callan 2021b, on masked texts); 0 = no token is
+            masked and no LM head is loaded. A checkpoint without an LM head is trained without MLM, and a line says so.
         lm_head: folder or hub name of the checkpoint with the LM head; None = ``model``, if that is a folder or a name.
         others: further arguments of ``TowersModule``.
 
@@ -92,7 +92,7 @@ class ContrastiveModule(TowersModule):
         )
 
     def on_fit_start(self) -> None:
-        """Check the data as ``TowersModule`` does, and that tokens are masked with MLM and not without.
+        """Check the data as ``TowersModule`` does. Also check that tokens are masked if and only if MLM is on.
 
         Raises:
             UserError: the data do not fit.

@@ -33,7 +33,7 @@ from condensery.training.settings import check_trainer_precision
 from condensery.training.validation import CandidateSample, mean_reciprocal_rank, mean_reciprocal_ranks
 
 PathOrName = str | Path
-CUTOFFS = 10, 100  # of the ranks of candidates
+CUTOFFS = 10, 100  # values k of MRR@k on a ``CandidateSample``
 
 
 class TrainingModule(pl.LightningModule):

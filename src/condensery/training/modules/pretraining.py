@@ -73,8 +73,8 @@ class CondenserModule(BackboneModule):
         dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         mlm_weight: factor of the MLM losses.
         head_steps: number of first steps in which only a new head is trained and the backbone is frozen. The learning rate
-            rises and falls in these steps, and again in the others. A head that the checkpoint has is trained with the
-            backbone in all steps.
+            rises and falls in these steps, and again in the remaining steps. If the checkpoint has a head, head and
+            backbone are trained together in all steps.
         new_head: whether the head is randomly initialised even if the checkpoint has one. Ignored with a ``Condenser``.
         optimiser: arguments of ``TrainingModule``.
 

@@ -23,7 +23,7 @@ from condensery.training.modules.encoders import TowersModule
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceBatch(Batch):
-    """A batch of b examples with k sentences each. Rows 0 .. b - 1 are the first sentences, then come the second ones, ...
+    """A batch of b examples with k sentences each. Rows 0 .. b - 1 are the first sentences, rows b .. 2b - 1 the second, ...
 
     Attributes:
         scores: (b,) the score of each example.
