@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from condensery.errors import UserError
@@ -90,8 +91,7 @@ def counted_examples(files: Mapping[str, InputFile], each: int) -> SentenceSizes
 def sentence_tokens(file: InputFile) -> float | None:
     """Estimate the mean number of tokens per sentence from the beginning of a file; None = no sentence ends there."""
     text = _head(file)[0].decode(errors="replace")
-    ends = len(SENTENCE_END.findall(text))
-    return len(text) / ends / CHARACTERS if ends else None
+    return len(text) / ends / CHARACTERS if (ends := len(SENTENCE_END.findall(text))) else None
 
 
 def counted(files: Iterable[InputFile]) -> CollectionSizes:
@@ -135,11 +135,8 @@ def _lines(file: InputFile) -> tuple[float | None, float | None, float]:
 
 def _head(file: InputFile) -> tuple[bytes, float]:
     """Return the uncompressed beginning of a file and its estimated uncompressed size; b"" and 0 if it cannot be read."""
-    try:
-        path = file.existing_path()
-        if path is None:
-            return b"", 0.0
-        with opened(path) as (stream, _):
-            return stream.read(SAMPLE), os.path.getsize(path) * (UNPACKED if path.suffix == ".gz" else 1.0)
-    except (OSError, UserError):
-        return b"", 0.0
+    with suppress(OSError, UserError):
+        if path := file.existing_path():
+            with opened(path) as (stream, _):
+                return stream.read(SAMPLE), os.path.getsize(path) * (UNPACKED if path.suffix == ".gz" else 1.0)
+    return b"", 0.0

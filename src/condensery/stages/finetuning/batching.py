@@ -8,6 +8,8 @@ import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
 
+from condensery.distributed import rank
+from condensery.retrieval.indexes.fused import FusedIndex
 from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.neighbours import dense_neighbours, lexical_neighbours
@@ -90,16 +92,23 @@ def _scores(folder: Path, corpus: Path, threads: int, queries: Ids, passages: Id
     return _opened(folder, corpus, threads).score(queries, passages)
 
 
-def scores_of(folder: Path, corpus: Path, threads: int) -> Scores:
+def scores_of(folder: Path, corpus: Path, threads: int, label: str = "in-batch teacher") -> Scores:
     """Return the scores of an index as an in-batch teacher. Each process that makes batches opens the index for itself.
+
+    A fusion scores only the passages that its retrievers rank, and a batch has few of these. If its ``depth`` leaves
+    passages out, a line says so.
 
     Args:
         folder: folder of the index.
         corpus: folder of the collection.
         threads: CPU threads of the index.
+        label: what the line begins with.
 
     Raises:
         UserError: the folder holds no index, or an index of another collection.
     """
-    _opened(folder, corpus, threads)
+    index = _opened(folder, corpus, threads)
+    if isinstance(index, FusedIndex) and index.depth < len(index) and rank() == 0:
+        scored = f"the in-batch teacher scores the best {index.depth:,} of {len(index):,} passages for a query"
+        print(f"[{label}] warning: {scored}, and all others 0; its stage fuse can have a larger depth", flush=True)
     return partial(_scores, folder, corpus, threads)

@@ -71,7 +71,8 @@ def finetune(
     data.batches.shared_negatives = config.shared_negatives
     data.batches.text_queries = _text_queries(config, context, len(tokens.passages))
     for folder in context.inputs("in_batch_teacher"):
-        data.batches.in_batch_teacher = scores_of(folder, context.input("corpus"), context.runtime.threads)
+        scores = scores_of(folder, context.input("corpus"), context.runtime.threads, context.stage_name)
+        data.batches.in_batch_teacher = scores
     settings = loop_settings(
         config, data.batches
     )  # before the final order is set, because that order may need a process that runs beside the training

@@ -140,9 +140,8 @@ class SectionTripletsConfig(SentenceStageConfig):
         articles, tokens = counted_examples({"all": self._input()}, 1), sentence_tokens(self._input())
         if articles is None or tokens is None:
             return self.making(read, None)
-        dev, test = self.dev_share, self.test_share
-        number = self.per_article * articles.examples["all"]
-        examples = {"train": (1 - dev - test) * number, "dev": dev * number, "test": test * number}
+        shares = {"train": 1 - self.dev_share - self.test_share, "dev": self.dev_share, "test": self.test_share}
+        examples = {split: share * self.per_article * articles.examples["all"] for split, share in shares.items()}
         return self.making(read, SentenceSizes(examples, 3, tokens, articles.reading))
 
     def identity(self) -> list[str]:

@@ -180,8 +180,7 @@ def question_files(folder: Path, splits: MarcoSplits) -> list[InputFile]:
     """Return the files of queries and judgements of the requested splits; of TREC's splits only those that exist."""
     files = []
     for split, questions in splits.here(folder).items():
-        files.append(marco_file(f"queries of {split}", folder, questions.queries))
-        files.append(marco_file(f"qrels of {split}", folder, questions.qrels))
+        files += [marco_file(f"{role} of {split}", folder, getattr(questions, role)) for role in ("queries", "qrels")]
     return files
 
 
