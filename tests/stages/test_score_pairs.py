@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from stage_defaults import defaults_of
 from condensery.errors import UserError
 from condensery.pipeline import graph
 from condensery.retrieval.indexes.bm25 import BM25Index
+from condensery.retrieval.indexes.fused import FusedIndex, write_fused
 from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives
 from condensery.retrieval.pair_scores import PairScores
@@ -208,3 +210,18 @@ def test_an_in_batch_teacher_is_opened_by_each_process_that_makes_batches(made: 
         np.testing.assert_array_equal(found(rows, passages), wanted)
     with pytest.raises(UserError, match="no such file"):
         scores_of(made["corpus"] / "nowhere", made["corpus"], threads=1)
+
+
+@pytest.mark.parametrize(("depth", "warned"), [(2, True), (100, False)])
+def test_a_fusion_that_ranks_few_passages_is_a_poor_in_batch_teacher(
+    depth: int, warned: bool, made: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collection, folder = Collection(made["corpus"]), tmp_path / "fuse" / "f"
+    shutil.copytree(made["retrievers"], tmp_path / "bm25" / "b")
+    folder.mkdir(parents=True)
+    write_fused(folder, FusedIndex([BM25Index(made["retrievers"], collection)], [1.0], depth), ["bm25/b"], None)
+    scores, number = scores_of(folder, made["corpus"], 1, "student"), len(collection.passages)
+    found = scores(np.arange(2), np.broadcast_to(np.arange(number), (2, number)))
+    assert (np.count_nonzero(found, axis=1) <= 2).all() == warned
+    expected = f"[student] warning: the in-batch teacher scores the best 2 of {number} passages"
+    assert (expected in capsys.readouterr().out) == warned
