@@ -109,8 +109,9 @@ _REST: ContextVar[Rest] = ContextVar("rest of a layer", default=rest_of_layer)
 def compiled(backend: str = "inductor") -> Iterator[None]:
     """Context manager. Inside it, the part of each layer that follows attention is compiled, for any number of tokens.
 
-    Attention is not compiled, because it has its own kernels. Results differ from those of uncompiled layers only by rounding
-    and by other dropout masks, which the gradient cache replays as well. Raises ``UserError`` if torch cannot compile.
+    Attention is not compiled, because it has its own kernels. Results differ from those of uncompiled layers only by
+    rounding and by the dropout masks. The gradient cache replays these masks too. Raises ``UserError`` if torch cannot
+    compile.
     """
     from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
 

@@ -158,8 +158,8 @@ class _Builder:
     def _that_answers(self) -> str:
         """Return the index that ``ask`` searches where no table determines the best row.
 
-        It is the last fused index of the recipe. Without a fused index it is the last index, and without any index that of
-        the last encoder. The stage that builds an encoder's index is added if needed.
+        It is the last fused index of the recipe. If the recipe fuses nothing, it is the last index. If the recipe has no
+        index, it is that of the last encoder, and the stage that builds this index is added.
 
         Raises:
             UserError: the recipe makes neither an index nor an encoder.

@@ -205,8 +205,8 @@ def _screened(
 ) -> tuple[Negatives, dict[str, int]]:
     """Return the first ``depth`` negatives of each query from a stream of (query, passage) pairs.
 
-    Two kinds of passages are excluded: passages judged relevant, in ``split`` or by people later (``relabelled``), and
-    passages with the same text as a relevant passage or as the query (``NoNegatives``).
+    Two kinds of passages are excluded: passages that are relevant by the judgements of ``split`` or by later human
+    judgements (``relabelled``), and passages with the same text as a relevant passage or as the query (``NoNegatives``).
 
     Returns:
         The negatives, and counts for the manifest. ``left_out_by_text`` counts the passages excluded for their text alone.

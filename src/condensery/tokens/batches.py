@@ -34,10 +34,10 @@ class Chunk:
         masked: int64 (m,), ascending positions in the flattened ``input_ids`` (b * t); None where no token is predicted.
         targets: int64 (m,), the original ids at ``masked``; None where no token is predicted.
         tower: the encoder that reads the chunk: 0 = the passage encoder or the only encoder, 1 = the query encoder.
-        context: b rows for a decoder. The decoder predicts the masked tokens of row i with the encoder's embedding of
-            row i of this chunk. None without a decoder. The context rows are not sorted by their lengths.
+        context: b rows for a decoder. The decoder predicts the masked tokens of row i of ``context`` from the encoder's
+            embedding of row i of this chunk. None without a decoder. The context rows are not sorted by their lengths.
         second: int64 (b,), the position of the first token of each row's second text; the tokens of this text have token
-            type 1. None where a row is one text.
+            type 1. None if each row is a single text.
     """
 
     input_ids: torch.Tensor

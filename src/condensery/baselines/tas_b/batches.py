@@ -77,9 +77,9 @@ class BalancedPairs:
 
     The range of the teacher's margins t(q, p+) - t(q, p-) over all pairs of a query is divided into ``bins`` of equal
     width. First one of the non-empty bins is drawn, each with the same probability, and then a pair in this bin.
-    Without bins, most drawn pairs would have a large margin and teach little. Further negatives come from the pairs of
-    the same positive, in the same way. If the teacher has scored too few of these, ``TripleBatches.draw_evenly`` draws
-    the rest.
+    Without bins, most drawn pairs would have a large margin and teach little. Further negatives are drawn in the same way
+    from the query's other pairs with this positive. If the teacher has scored too few of these,
+    ``TripleBatches.draw_evenly`` draws the rest.
 
     Attributes:
         batches: the batches, which hold the queries, the passages and the teacher's scores.
