@@ -129,8 +129,8 @@ def _base_classes() -> str:
     """Our classes that public ones are made of, with what they share, below a heading of their own."""
     package = griffe.load("condensery", search_paths=[str(PROJECT / "src")])
     assert isinstance(package, griffe.Module)
-    public = [package[str(name)] for name in package.exports or []]
-    classes = [one.final_target if one.is_alias else one for one in public]
+    imported = [one for one in package.members.values() if isinstance(one, griffe.Alias)]
+    classes = [one.final_target for one in imported if one.target_path.startswith("condensery.")]
     shared: dict[str, None] = {}
     for one in classes:
         if isinstance(one, griffe.Class):

@@ -7,67 +7,36 @@ condensery`` costs nothing and changes nothing in the process.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from condensery.errors import UserError
-    from condensery.evaluation.evaluate import evaluate
-    from condensery.losses.cached_backward import cached_backward
-    from condensery.losses.registry import register
-    from condensery.losses.retrieval_loss import RetrievalLoss
-    from condensery.results import run
-    from condensery.retrieval.pair_scores import PairScores
-    from condensery.retrieval.searchers.base import Hit
-    from condensery.retrieval.searchers.bm25 import BM25
-    from condensery.retrieval.searchers.fused import Fused
-    from condensery.retrieval.searchers.reranked import Reranked
-    from condensery.retrieval.searchers.retriever import Retriever
-    from condensery.training.data.passage_queries import PassageQueryDataModule
-    from condensery.training.data.rankings import RankingDataModule
-    from condensery.training.data.span_batches import ContextMasking
-    from condensery.training.data.spans import SpanPairDataModule
-    from condensery.training.data.triples import TripleDataModule
-    from condensery.training.gradient_check import check_gradients
-    from condensery.training.modules.biencoder import BiEncoderModule
-    from condensery.training.modules.contrastive import ContrastiveModule
-    from condensery.training.modules.cross_encoder import CrossEncoderModule
-    from condensery.training.modules.pretraining import (
-        CoCondenserModule,
-        CondenserModule,
-        InverseClozeModule,
-        MaskedAutoEncoderModule,
-        QueryAsContextModule,
-    )
-    from condensery.training.modules.query_tower import QueryTowerModule
+if TYPE_CHECKING:  # `as` names what type checkers may import from here
+    from condensery.errors import UserError as UserError
+    from condensery.evaluation.evaluate import evaluate as evaluate
+    from condensery.losses.cached_backward import cached_backward as cached_backward
+    from condensery.losses.registry import register as register
+    from condensery.losses.retrieval_loss import RetrievalLoss as RetrievalLoss
+    from condensery.results import run as run
+    from condensery.retrieval.pair_scores import PairScores as PairScores
+    from condensery.retrieval.searchers.base import Hit as Hit
+    from condensery.retrieval.searchers.bm25 import BM25 as BM25
+    from condensery.retrieval.searchers.fused import Fused as Fused
+    from condensery.retrieval.searchers.reranked import Reranked as Reranked
+    from condensery.retrieval.searchers.retriever import Retriever as Retriever
+    from condensery.training.data.passage_queries import PassageQueryDataModule as PassageQueryDataModule
+    from condensery.training.data.rankings import RankingDataModule as RankingDataModule
+    from condensery.training.data.span_batches import ContextMasking as ContextMasking
+    from condensery.training.data.spans import SpanPairDataModule as SpanPairDataModule
+    from condensery.training.data.triples import TripleDataModule as TripleDataModule
+    from condensery.training.gradient_check import check_gradients as check_gradients
+    from condensery.training.modules.biencoder import BiEncoderModule as BiEncoderModule
+    from condensery.training.modules.contrastive import ContrastiveModule as ContrastiveModule
+    from condensery.training.modules.cross_encoder import CrossEncoderModule as CrossEncoderModule
+    from condensery.training.modules.pretraining import CoCondenserModule as CoCondenserModule
+    from condensery.training.modules.pretraining import CondenserModule as CondenserModule
+    from condensery.training.modules.pretraining import InverseClozeModule as InverseClozeModule
+    from condensery.training.modules.pretraining import MaskedAutoEncoderModule as MaskedAutoEncoderModule
+    from condensery.training.modules.pretraining import QueryAsContextModule as QueryAsContextModule
+    from condensery.training.modules.query_tower import QueryTowerModule as QueryTowerModule
 
 __version__ = "0.2.0"
-__all__ = [
-    "BM25",
-    "BiEncoderModule",
-    "CoCondenserModule",
-    "CondenserModule",
-    "ContextMasking",
-    "ContrastiveModule",
-    "CrossEncoderModule",
-    "Fused",
-    "Hit",
-    "InverseClozeModule",
-    "MaskedAutoEncoderModule",
-    "PairScores",
-    "PassageQueryDataModule",
-    "QueryAsContextModule",
-    "QueryTowerModule",
-    "RankingDataModule",
-    "Reranked",
-    "RetrievalLoss",
-    "Retriever",
-    "SpanPairDataModule",
-    "TripleDataModule",
-    "UserError",
-    "cached_backward",
-    "check_gradients",
-    "evaluate",
-    "register",
-    "run",
-]
 
 _MODULES = {
     "BM25": "retrieval.searchers.bm25",
@@ -98,6 +67,7 @@ _MODULES = {
     "register": "losses.registry",
     "run": "results",
 }
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:

@@ -47,18 +47,11 @@ def main(cfg: DictConfig) -> None:
         if multirun:
             run.run_job(cfg)
         else:
-            _write_folder(run.run(cfg).folder)
+            folder = run.run(cfg).folder
+            if path := os.environ.get(FOLDER_FILE):  # of ``condensery.results.run``, which started this process
+                Path(path).write_text(str(folder or ""), encoding="utf-8")
     except Exception as error:
         raise Stopped from error
-
-
-def _write_folder(folder: Path | None) -> None:
-    """Write the path of the run's folder into a file, so that a Python program that started the run can find the folder.
-
-    The program is ``condensery.results.run``.
-    """
-    if path := os.environ.get(FOLDER_FILE):
-        Path(path).write_text(str(folder or ""), encoding="utf-8")
 
 
 def run_program(program: Callable[[], Any], home: Path) -> int:
@@ -175,16 +168,12 @@ def _of_data(arguments: list[str]) -> list[str]:
         raise UserError("data: give a name, as in `condensery data msmarco-passage` or `condensery data mteb/scifact`")
     rest = [*arguments[:at], *arguments[at + 2 :]]
     if not any(one.startswith("data=") for one in rest):
-        rest.append(f"data={_library_of(name)}")
+        from condensery.text.formats.ir_datasets import knows
+
+        rest.append(f"data={'ir_datasets' if knows(name) else 'huggingface'}")
     if not any(one.startswith(("experiment=", "stages.")) for one in rest):
         rest.append(ALONE)
     return [*rest, f"data.name={name}", "fetch=true"]
-
-
-def _library_of(name: str) -> str:
-    from condensery.text.formats.ir_datasets import knows
-
-    return "ir_datasets" if knows(name) else "huggingface"
 
 
 def _verbatim(text: str) -> str:

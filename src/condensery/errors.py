@@ -3,7 +3,7 @@
 import difflib
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 DISK = {
     errno.ENOSPC: "no space is left on the disk",
@@ -145,6 +145,12 @@ def close_to(word: str, known: Iterable[str]) -> str:
     if near:
         return f" (did you mean {near[0]!r}?)"
     return f" (known: {listed(words, word)})" if words else ""
+
+
+def check_known(word: str, known: Collection[str], message: str) -> None:
+    """Raise ``UserError`` unless ``word`` is in ``known``: the ``message``, followed by the hint of ``close_to``."""
+    if word not in known:
+        raise UserError(f"{message}{close_to(word, known)}")
 
 
 def listed(words: Iterable[str], word: str = "") -> str:

@@ -83,7 +83,7 @@ def test_devices_that_are_not_there_are_refused(
     monkeypatch: pytest.MonkeyPatch, accelerator: str, devices: int | str, seen: int, message: str
 ) -> None:
     monkeypatch.setattr(hardware, "cores", lambda: 2)
-    monkeypatch.setattr(hardware, "_gpus_of_torch", lambda: seen)
+    monkeypatch.setattr(hardware, "gpus_of_torch", lambda: seen)
     if message:
         with pytest.raises(UserError, match=f"^{message}"):
             check_devices(accelerator, devices)

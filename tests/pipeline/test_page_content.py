@@ -7,8 +7,9 @@ import pytest
 from toy_commands import Compose
 
 from condensery.evaluation.metrics import evaluate
-from condensery.pipeline.reports.page_content import page_of_run, page_of_sweep
+from condensery.pipeline.reports.page_content import page_of_run, write_whole
 from condensery.pipeline.run import run
+from condensery.reporting.html_page import Page
 from condensery.reporting.results import Row, read_results, write_results
 from condensery.retrieval.runs import Run, write_run
 from condensery.system.files import read_json, write_json
@@ -94,7 +95,7 @@ def test_the_page_of_a_sweep_shows_those_of_its_first_job_with_numbers(tmp_path:
     second = job(tmp_path, "study-00000002", [measured(tmp_path, corpus, "dense", 3)])
     folder = tmp_path / "sweeps" / "study"
     runs = [("seed=1", failed), ("seed=2", first), ("seed=3", second)]
-    page_of_sweep(folder, tmp_path, "", [], [], read_results(first / "results.json"), runs, [])
+    write_whole(Page("study", rows=read_results(first / "results.json")), folder, tmp_path, runs)
     found = read_json(folder / "examples.json")
     assert (found["job"], found["best"], found["other"]) == ("seed=2", "BM25", None)
     assert "what the rows of one job found, seed=2" in (folder / "index.html").read_text()

@@ -95,7 +95,7 @@ def test_what_steers_a_terminal_is_not_printed(
 def test_devices_that_are_not_there_are_refused_though_all_is_at_hand(
     composed: Compose, override: str, monkeypatch: pytest.MonkeyPatch, computed: Callable[[], Any]
 ) -> None:
-    monkeypatch.setattr(hardware, "_gpus_of_torch", lambda: 0)
+    monkeypatch.setattr(hardware, "gpus_of_torch", lambda: 0)
     monkeypatch.setattr(hardware, "cores", lambda: 2)
     run(composed())
     for more in ([], ["force=[plain]"], ["ask=what"]):

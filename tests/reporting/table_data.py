@@ -1,4 +1,4 @@
-"""A table as plain lists and dictionaries, upright, for the tests that look at its lines."""
+"""A table as plain lists and dictionaries, for the tests that look at its lines."""
 
 from dataclasses import asdict
 from typing import Any
@@ -8,17 +8,16 @@ from condensery.reporting.table import Table
 
 def data(table: Table) -> dict[str, Any]:
     """``{columns, notes, blocks: [{heading, published, rows: [{name, source, cells}]}]}``."""
-    upright = table.turn() if table.turned else table
-    sources = upright.sources or [""] * len(upright.names)
+    sources = table.sources or [""] * len(table.names)
     blocks = [
         {
             "heading": block.heading,
             "published": block.published,
             "rows": [
-                {"name": upright.names[i], "source": sources[i], "cells": [asdict(one) for one in upright.cells[i]]}
+                {"name": table.names[i], "source": sources[i], "cells": [asdict(one) for one in table.cells[i]]}
                 for i in places
             ],
         }
-        for block, places in upright.by_block()
+        for block, places in table.by_block()
     ]
-    return {"columns": upright.header, "notes": table.notes, "blocks": blocks}
+    return {"columns": table.header, "notes": table.notes, "blocks": blocks}

@@ -422,4 +422,4 @@ def test_published_and_measured_lines_stand_under_their_headings() -> None:
     assert "CO t1" in published
     assert "measured here: squad" in measured
     assert EVIL not in shown
-    assert str(results_table(table.turn())) == shown
+    assert str(results_table(replace(table, turned=True))) == shown

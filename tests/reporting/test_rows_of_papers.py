@@ -87,16 +87,15 @@ def test_a_wrong_entry_is_named(given: str, said: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_table_says_of_each_published_row_how_it_is_measured(name: str) -> None:
     table = from_nothing(name)
-    upright = table.turn() if table.turned else table
     config = config_of(name)
     studies = {study.replace("-", "/", 1) if study.startswith("ablation-") else study for study in config.studies}
-    for label, origin in zip(upright.names, upright.origins, strict=True):
+    for label, origin in zip(table.names, table.origins, strict=True):
         reason = origin.startswith("not measured: ")
         assert reason or origin.startswith("python run.py "), label
         found = set() if reason else set(RECIPE.findall(origin))
         assert found <= studies or not found & studies, f"{label}: those of other tables are left out"
     text = markdown(table)
-    for origin in upright.origins:
+    for origin in table.origins:
         assert origin.removeprefix("not measured: ").split(" or ")[0].replace("*", "\\*") in text.replace("\\_", "_")
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -48,7 +49,7 @@ CLEAN = "two lines and [31mred end"
 
 def table(label: str, turned: bool = False) -> Table:
     """A label in each place that a table has for one."""
-    made = Table(
+    return Table(
         label,
         [label, "M"],
         [label, "x"],
@@ -58,8 +59,8 @@ def table(label: str, turned: bool = False) -> Table:
         sources=[label, label],
         blocks=[Block(label, 1, published=True), Block(label, 1)],
         conclusion=label,
+        turned=turned,
     )
-    return made.turn() if turned else made
 
 
 def inline(text: str) -> list[Token]:
@@ -141,8 +142,7 @@ def test_csv_cells_are_plain_numbers_and_what_else_is_known_has_columns_of_its_o
     assert [far[2], far[5]] == ["", ""], "one seed has no spread"
     assert lost == ["lost", "", "", "", "", ""]
     assert all(re.fullmatch(r"-?\d+(\.\d+)?|", cell) for line in found for cell in line[1:])
-    turned = made.turn()
-    assert csv_text(turned) == csv_text(made)
+    assert csv_text(replace(made, turned=True)) == csv_text(made)
 
 
 def test_published_numbers_that_differ_stand_in_words_beside_the_highest() -> None:

@@ -36,13 +36,11 @@ def evaluate(
     Raises:
         UserError: a metric does not exist, the data cannot be read, or the split does not exist.
     """
-    for name in metrics:
-        split_metric(name)
+    depth = max(split_metric(name)[1] or DEPTH for name in metrics)
     splits = {"train": None, "dev": None, "test": None, split: split}
     collection = data if isinstance(data, Collection) else collection_of(data, splits)
     index, queries = WithoutOwn(SearcherIndex.of(retriever, collection), collection), collection.questions(split)
     index.warn(queries)
-    depth = max(split_metric(name)[1] or DEPTH for name in metrics)
     scores, rows = index.search(queries, min(len(index), depth))
     own_passages_left_out(collection, queries, "evaluate")
     return evaluate_run(Run(queries, rows, scores), collection, split, list(metrics)).metrics

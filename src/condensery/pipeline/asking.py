@@ -47,7 +47,7 @@ def answer(graph: Graph, store: Store, rows: Sequence[Row], question: str) -> No
 
     name, artifact = chosen(graph, store, rows)
     index, corpus = searched(artifact, name)
-    store.check([corpus, *_indexes(index)], parents=False)
+    store.check([corpus, *index.searched()], parents=False)
     collection = Collection(corpus.path)
     search = _search(index, collection, store)
     with ended_by_interrupt() if question == PROMPT else nullcontext():
@@ -118,12 +118,6 @@ def searched(artifact: Artifact, name: str) -> tuple[Artifact, Artifact]:
     if index is None or corpus is None:
         raise UserError(f"ask: there is no index behind {name!r} to search")
     return index, corpus
-
-
-def _indexes(index: Artifact) -> list[Artifact]:
-    """Return an index and all indexes that it is built from, because a search reads them too."""
-    parents = [parent for parent in index.parents() if parent.manifest["makes"] == "index"]
-    return [index, *(other for parent in parents for other in _indexes(parent))]
 
 
 def questions() -> Iterator[str]:

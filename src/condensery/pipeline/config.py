@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 from condensery.errors import UserError, close_to
 from condensery.keys import AS_TEXT, NumberKeys, Text
@@ -233,14 +233,9 @@ class RootConfig(NumberKeys):
             raise ValueError("the text is empty")
         return value
 
-    @field_validator("output_root", mode="before")
+    @field_validator("output_root", mode="wrap")
     @classmethod
-    def _somewhere(cls, value: Any) -> Any:
+    def _whole_path(cls, value: Any, as_path: ValidatorFunctionWrapHandler) -> Path:
         if value == "":
             raise ValueError("names no folder")
-        return value
-
-    @field_validator("output_root")
-    @classmethod
-    def _whole_path(cls, value: Path) -> Path:
-        return expanded(value).absolute()
+        return expanded(as_path(value)).absolute()

@@ -22,9 +22,11 @@ def in_one_line(error: BaseException) -> str | None:
         return "error: " + shortened(" ".join(str(error).split()))
     if isinstance(error, StageError):
         return str(error)
-    if isinstance(error, HydraException | OmegaConfBaseException) and (message := message_within(error)):
+    of_hydra = isinstance(error, HydraException | OmegaConfBaseException)
+    if of_hydra and (message := message_within(error)):
         return in_one_line(message)
-    if isinstance(error, HydraException | OmegaConfBaseException) or _raised_in_hydra(error):
+    plain = isinstance(error, ValueError | RuntimeError) and _raised_in(error)[1].startswith("hydra.")
+    if of_hydra or plain:  # a plain one as for ``data=null`` or a launcher that does not exist
         return "error: " + shortened(_of_hydra(error))
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark
@@ -55,11 +57,6 @@ def _raised_in(error: BaseException) -> tuple[str, str]:
     while trace and trace.tb_next:
         trace = trace.tb_next
     return (trace.tb_frame.f_code.co_name, trace.tb_frame.f_globals["__name__"]) if trace else ("", "")
-
-
-def _raised_in_hydra(error: BaseException) -> bool:
-    """Whether Hydra raised a plain exception, as for ``data=null`` or a launcher that does not exist."""
-    return isinstance(error, ValueError | RuntimeError) and _raised_in(error)[1].startswith("hydra.")
 
 
 def _of_hydra(error: BaseException) -> str:

@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NamedTuple
 
-from condensery.errors import DiskError, StageError, UserError, close_to, number_of, of_the_disk, of_the_gpu
+from condensery.errors import DiskError, StageError, UserError, check_known, number_of, of_the_disk, of_the_gpu
 from condensery.pipeline.artifact_store import State, Store
 from condensery.pipeline.config_check import follow
 from condensery.pipeline.graph import Graph, Node
@@ -265,10 +265,9 @@ class _Run:
         Raises:
             UserError: a key of the launcher names no stage, or there is no cluster.
         """
+        known = {*self.graph.nodes, *registry()}
         for name in launcher.stages:
-            known = {*self.graph.nodes, *registry()}
-            if name not in known:
-                raise UserError(f"launcher.stages: {name!r} is neither a stage nor a kind{close_to(name, known)}")
+            check_known(name, known, f"launcher.stages: {name!r} is neither a stage nor a kind")
         if not self.left():
             return
         waiting: dict[Future[bool | Failure], Node] = {}

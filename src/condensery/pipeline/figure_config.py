@@ -1,11 +1,11 @@
 """The configs of figures, for the key ``figures`` of the root."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from condensery.errors import UserError, close_to
+from condensery.errors import UserError, check_known
 from condensery.keys import Keys, Text, no_bool_as_number
 from condensery.reporting.table_layout import Cost
 from condensery.stages.base import LeaveOut, Name
@@ -167,7 +167,9 @@ def _none_for_null(value: Any) -> Any:
 Figures = Annotated[dict[Name, FigureConfig], LeaveOut, BeforeValidator(_none_for_null)]
 
 
-def check(name: str, figure: FigureConfig, kinds: dict[str, str], rows: Iterable[str], metrics: Iterable[str]) -> None:
+def check(
+    name: str, figure: FigureConfig, kinds: dict[str, str], rows: Collection[str], metrics: Collection[str]
+) -> None:
     """Check that the recipe has everything that a figure names.
 
     Args:
@@ -182,15 +184,11 @@ def check(name: str, figure: FigureConfig, kinds: dict[str, str], rows: Iterable
     """
     for key, stages in figure.named_stages().items():
         for stage in stages:
-            if stage not in kinds:
-                raise UserError(f"figures.{name}.{key}: no stage is named {stage!r}{close_to(stage, kinds)}")
+            check_known(stage, kinds, f"figures.{name}.{key}: no stage is named {stage!r}")
     if isinstance(figure, AttentionEntropyFigure) and kinds[figure.stage] != "attention_entropy":
         raise UserError(f"figures.{name}.stage: {figure.stage!r} is not of kind attention_entropy")
     if isinstance(figure, _ScoreFigure):
         for row in (*(figure.rows or ()), *filter(None, [getattr(figure, "reference", None)])):
-            if row not in rows:
-                raise UserError(f"figures.{name}.rows: {row!r} is not a row of the table{close_to(row, rows)}")
+            check_known(row, rows, f"figures.{name}.rows: {row!r} is not a row of the table")
         for metric in figure.metrics:
-            if metric not in metrics:
-                near = close_to(metric, metrics)
-                raise UserError(f"figures.{name}.metric: {metric!r} is not in table.metrics{near}")
+            check_known(metric, metrics, f"figures.{name}.metric: {metric!r} is not in table.metrics")

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from condensery.errors import MissingDataError, UserError, close_to, listed, message_within
+from condensery.errors import MissingDataError, UserError, check_known, close_to, listed, message_within
 from condensery.pipeline.config import RootConfig
 from condensery.pipeline.config_check import Place, base_of, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
@@ -121,7 +121,9 @@ class _Builder:
             self._add(name, ())
         if idle := idle_callback(node.config for node in self.nodes.values()):
             raise UserError(f"trainer.callbacks.{idle}: acts at validations, and no stage has one: set validate_every")
-        shown = bool(root.stages) and not (root.table.optional and self._unjudged(root))
+        configs = [node.config for node in self.nodes.values()]
+        unjudged = root.table.optional and any(missing_split(root.table.split, [config]) for config in configs)
+        shown = bool(root.stages) and not unjudged
         rows = self._rows_as("evaluation", root) if shown else {}  # without stages only a table is printed
         unmeasured = self._rows_as("index", root) if root.stages and root.table.recommend and not shown else {}
         answers = self._that_answers() if root.ask is not None and self.nodes and not rows else None
@@ -132,12 +134,9 @@ class _Builder:
             group, name, key, *_ = root.table.choose.key.split(".")
             known_keys = dict(root.stage.get(name, {}) if group == "stage" else root.stages.get(name, {}))
             known_keys |= root.stage.get(str(known_keys.get("stage")), {}) if group == "stages" else {}
-            if key not in known_keys:
-                near = close_to(key, known_keys)
-                raise UserError(f"table.choose.key: the recipe has no key {group}.{name}.{key}{near}")
+            check_known(key, known_keys, f"table.choose.key: the recipe has no key {group}.{name}.{key}")
         for name in root.force:
-            if name not in self.nodes:
-                raise UserError(f"force: no stage is named {name!r}{close_to(name, self.nodes)}")
+            check_known(name, self.nodes, f"force: no stage is named {name!r}")
         self._begin_with_added(root)
         known, missing = self._identify(bool(root.dry_run))
         return Graph(root, known, rows, answers, missing, unmeasured)
@@ -149,11 +148,6 @@ class _Builder:
             rows[label] = self._adapted(retriever, product, partial("table.rows.{}".format, label))
             self._add(rows[label], ())
         return rows
-
-    def _unjudged(self, root: RootConfig) -> bool:
-        """Return whether the data are known to lack judgements for the table's split."""
-        read = [node.config for node in self.nodes.values() if hasattr(node.config, "data")]
-        return any(missing_split(root.table.split, [config]) for config in read)
 
     def _that_answers(self) -> str:
         """Return the index that ``ask`` searches where no table determines the best row.
@@ -178,10 +172,8 @@ class _Builder:
         for kind, defaults in root.stage.items():
             if kind not in self.stages:
                 raise UserError(f"stage.{kind}: unknown kind of stage{self._kinds_near(kind)}")
-            fields = self.stages[kind].config.model_fields
             for key in defaults:
-                if key not in fields:
-                    raise UserError(f"stage.{kind}.{key}: unknown key{close_to(key, fields)}")
+                check_known(key, self.stages[kind].config.model_fields, f"stage.{kind}.{key}: unknown key")
 
     def _add(self, name: str, path: tuple[str, ...]) -> None:
         """Add a node, after the nodes that it reads; ``path`` is the chain of nodes that read it.

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from condensery.errors import UserError, close_to
+from condensery.errors import UserError, check_known
 from condensery.models.checkpoints.card import CARD, Measured
 from condensery.models.checkpoints.metadata import read_about, vector_settings
 from condensery.pipeline.artifact_store import Store
@@ -34,8 +34,7 @@ def check(graph: Graph) -> None:
     wanted = graph.root.push_to_hub
     encoders = [name for name, node in graph.nodes.items() if registry()[node.kind].makes == "encoder"]
     for name in wanted:
-        if name not in encoders:
-            raise UserError(f"{KEY}.{name}: no stage of this name makes an encoder{close_to(name, encoders)}")
+        check_known(name, encoders, f"{KEY}.{name}: no stage of this name makes an encoder")
     if wanted and not graph.root.dry_run:
         import huggingface_hub
 

@@ -55,11 +55,8 @@ def check_file(path: Path, own: bool = False) -> None:
     counter = _Counter(path)
     try:
         for event in yaml.parse(text, Loader=LOADER):
-            if (
-                isinstance(event, yaml.NodeEvent)
-                and counter.outermost
-                and not isinstance(event, yaml.MappingStartEvent)
-            ):
+            outermost = isinstance(event, yaml.NodeEvent) and not counter.open
+            if outermost and not isinstance(event, yaml.MappingStartEvent):
                 counter.refuse(event, "a mapping of keys to values is expected")
             counter.add(event)
             if not own and isinstance(event, yaml.ScalarEvent) and (reference := foreign_reference(event.value)):
@@ -111,11 +108,6 @@ class _Counter:
         self.path = path
         self.open: list[tuple[str | None, int, int]] = []  # of each open collection: anchor, nodes and depth so far
         self.anchors: dict[str, _Size | None] = {}  # None: the node of the anchor has not ended yet
-
-    @property
-    def outermost(self) -> bool:
-        """Whether the next event is outside of all lists and mappings."""
-        return not self.open
 
     def refuse(self, event: yaml.Event, why: str) -> NoReturn:
         """Raise ``UserError`` with the place of the event."""

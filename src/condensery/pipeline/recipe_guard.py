@@ -12,7 +12,6 @@ it. SECURITY.md explains the limits for users.
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +95,6 @@ class RecipeLoader(ConfigLoaderImpl):
         if key not in self._repositories:
             self._repositories[key] = super()._parse_overrides_and_create_caching_repo(config_name, overrides, *more)
         return self._repositories[key]
-
-    @cache  # noqa: B019
-    def get_group_options(self, *group: Any, **filtered: Any) -> list[str]:  # type: ignore[override]
-        """Compute this once per command, because Hydra's list of options in the help requests it twice."""
-        return list(super().get_group_options(*group, **filtered))
 
     def load_configuration(
         self,

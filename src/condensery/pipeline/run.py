@@ -22,7 +22,7 @@ from condensery.pipeline.launch.hardware import limit_threads
 from condensery.pipeline.reports import study
 from condensery.pipeline.several_checkpoints import read
 from condensery.pipeline.sweep import FOLDER
-from condensery.system.files import atomic, write_json
+from condensery.system.files import atomic, write_json, write_text
 from condensery.system.signals import leave_if_asked
 
 if TYPE_CHECKING:
@@ -198,8 +198,7 @@ def _write_recipe(cfg: DictConfig, graph: Graph, store: Store, folder: Path) -> 
     config["stage"] = {kind: value for kind, value in cfg.stage.items_ex(resolve=False) if kind in kinds}
     own = (node for node in graph.nodes.values() if node.name in graph.root.stages)
     config["stages"] = {node.name: {"stage": node.kind, **node.config.model_dump(mode="json")} for node in own}
-    with atomic(folder / "config.yaml") as temporary:
-        temporary.write_text(OmegaConf.to_yaml(OmegaConf.create(config)), encoding="utf-8")
+    write_text(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
     recipe = {
         name: {"kind": node.kind, "id": node.id, "path": str(store.path(node)), "reads": dict(node.inputs)}
         for name, node in graph.nodes.items()

@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from condensery.errors import UserError, close_to
+from condensery.errors import UserError, check_known
 from condensery.pipeline.artifact_store import Store
 from condensery.pipeline.config import ChooseConfig
 from condensery.pipeline.graph import Graph, Node, build
@@ -215,11 +215,10 @@ def _check(names: Sequence[object]) -> None:
 
 def _check_choice(graph: Graph) -> None:
     choose = _choose(graph)
-    if choose.by not in graph.nodes or graph.nodes[choose.by].kind != "validate":
-        raise UserError(f"choose.by: {choose.by!r} is no stage of kind validate{close_to(choose.by, graph.nodes)}")
+    validating = [name for name, node in graph.nodes.items() if node.kind == "validate"]
+    check_known(choose.by, validating, f"choose.by: {choose.by!r} is no stage of kind validate")
     for row in choose.rows:
-        if row not in graph.root.table.rows:
-            raise UserError(f"choose.rows: {row!r} is no row of the table{close_to(row, graph.root.table.rows)}")
+        check_known(row, graph.root.table.rows, f"choose.rows: {row!r} is no row of the table")
 
 
 def _choose(graph: Graph) -> ChooseConfig:

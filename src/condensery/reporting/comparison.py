@@ -56,7 +56,7 @@ def comparison(
     Raises:
         UserError: systems, or seeds of one system, were evaluated on different queries.
     """
-    table = Table(layout.title or title, list(layout.columns), [], [])
+    table = Table(layout.title or title, list(layout.columns), [], [], turned=len(layout.columns) > WIDE)
     notes = _add_published(table, layout, studies)
     complete = [row for row in rows if not row.failed]
     means, of_means = _means(layout, complete)
@@ -81,7 +81,7 @@ def comparison(
         mark_significant(table, known, how)
         if not known:
             table.notes.append(f"No {MARK}: no measured row is called {baseline!r}.")
-    return table.turn() if len(table.header) > WIDE else table
+    return table
 
 
 def _add_published(table: Table, layout: TableLayout, studies: Sequence[str]) -> list[str]:
@@ -94,7 +94,7 @@ def _add_published(table: Table, layout: TableLayout, studies: Sequence[str]) ->
         cells = (
             [_own_cell(given.values.get(column)) for column in layout.columns]
             if isinstance(given, OwnRow)
-            else [_cell(rows, column.published) for column in layout.columns.values()]
+            else [_cell(rows, column.published or "") for column in layout.columns.values()]
         )
         blocks.setdefault(name, []).append(cells)
         table.names.append(label)
@@ -153,14 +153,15 @@ def _own_cell(value: Decimal | None) -> Cell:
     return Cell(published=True) if value is None else Cell(f"{value:f}", published=True, number=float(value))
 
 
-def _cell(rows: Sequence[PublishedRow], key: str | None) -> Cell:
-    """Return the cell for several published rows in the column ``key``.
+def _cell(rows: Sequence[PublishedRow], key: str) -> Cell:
+    """Return the cell for several published rows in the column ``key``: ``data set/metric`` or ``data set/metric/condition``.
 
     The cell shows the rows' common number. If the rows disagree, it shows all different numbers with their sources.
     """
+    plain = "/".join(key.split("/")[:2])  # a number printed without a condition counts for every condition
     by_value: dict[Decimal, list[PublishedRow]] = {}
     for row in rows:
-        value = _value(row, key) if key else None
+        value = row.values.get(key, row.values.get(plain))
         if value is not None:
             by_value.setdefault(value, []).append(row)
     if len(by_value) < 2:
@@ -172,15 +173,6 @@ def _cell(rows: Sequence[PublishedRow], key: str | None) -> Cell:
     }
     text = " / ".join(f"{value:f} [{mark}]" for value, mark in marks.items())
     return Cell(text, published=True, number=float(max(by_value)))
-
-
-def _value(row: PublishedRow, key: str) -> Decimal | None:
-    """Return a row's number in the column ``key``, which is ``data set/metric`` or ``data set/metric/condition``.
-
-    A number printed without a condition, as for BM25, counts for every condition.
-    """
-    plain = "/".join(key.split("/")[:2])
-    return row.values.get(key, row.values.get(plain))
 
 
 def _add_measured(table: Table, heading: str, measured: Measured, layout: TableLayout) -> list[list[Cell]]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.reporting.drawing import STYLES, Figure, canvas, legend, save
+from condensery.reporting.drawing import STYLES, Figure, canvas, legend, save, with_room
 from condensery.system.files import open_text
 
 if TYPE_CHECKING:
@@ -36,10 +36,6 @@ class Curve:
 
     steps: NDArray[np.float64]
     values: NDArray[np.float64]
-
-    def times(self, scale: float) -> "Curve":
-        """Return the curve with every value multiplied by ``scale``."""
-        return Curve(self.steps, scale * self.values)
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
@@ -159,9 +155,7 @@ def _limits(lines: list[NDArray[np.float64]]) -> tuple[float, float]:
     The axis starts at 0, or just below the lowest value if that is at least half of the highest value.
     """
     low, high = min(float(line.min()) for line in lines), max(float(line.max()) for line in lines)
-    low = 0.0 if low >= 0 and low < 0.5 * high else low
-    room = 0.06 * (high - low) or 1.0
-    return (low if low == 0 else low - room), high + room
+    return with_room(0.0 if low >= 0 and low < 0.5 * high else low, high)
 
 
 def losses_of(curves: Mapping[str, Curve]) -> list[str]:

@@ -6,7 +6,7 @@ dashes, in markers, and in colours that colour-blind readers can distinguish.
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,14 +134,20 @@ def legend(drawn: "Canvas", handles: Sequence["Artist"], labels: Sequence[str]) 
         below.remove()
 
 
-def separate_ticks(axes: "Axes", places: Sequence[float], write: Callable[[float], str]) -> None:
+def with_room(low: float, high: float) -> tuple[float, float]:
+    """Return the limits of an axis with some room below and above the values; an axis that begins at 0 has none below."""
+    room = 0.06 * (high - low) or 1.0
+    return (low if low == 0 else low - room), high + room
+
+
+def separate_ticks(axes: "Axes", places: Sequence[float]) -> None:
     """Put the ticks of a log axis at the measured values. Of two values that are too close to read, the larger one stays."""
     low, high = min(places), max(places)
     kept: list[float] = []
     for place in sorted(set(places), reverse=True):
         if not kept or high == low or math.log(kept[-1] / place) > 0.14 * math.log(high / low):
             kept.append(place)
-    axes.set_xticks(kept, [write(place) for place in kept])
+    axes.set_xticks(kept, [compact(place) for place in kept])
     axes.minorticks_off()
 
 

@@ -4,7 +4,7 @@
 the selected questions into memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -273,7 +273,8 @@ class _Questions:
         if row < 0:
             raise UserError(f"{rankings[0][0].folder / EVALUATION}: no query of the collection is called {query_id!r}")
         relevant = self.positives.get(row, np.empty(0, np.int32)).tolist()
-        answers = self._answers(row)
+        known = self.collection.answers if self.by_answers else None
+        answers = known[row] if known is not None else []
         regex = self.collection.description.get("answers") == "regex"
         holds = AnswerMatcher(answers, regex) if self.by_answers else None
         judge = (lambda passage: holds(self.texts[passage])) if holds else set(relevant).__contains__
@@ -287,10 +288,6 @@ class _Questions:
             [self._finding(system, value, ids, judge) for system, value, ids in rankings],
         )
 
-    def _answers(self, row: int) -> list[str]:
-        known = self.collection.answers if self.by_answers else None
-        return known[row] if known is not None else []
-
     def _finding(self, system: EvaluatedRow, value: float, ids: list[str], judge: Callable[[int], bool]) -> Finding:
         rows = self.collection.passages.rows_of(ids).tolist()
         if -1 in rows:
@@ -301,9 +298,3 @@ class _Questions:
 
     def _passage(self, row: int) -> Shown:
         return Shown(self.ids[row], beginning(self.titles[row]), beginning(self.texts[row]))
-
-
-def by_kind(items: Sequence[Example]) -> Iterator[tuple[str, list[Example]]]:
-    """Yield (kind, questions of this kind) for each kind that occurs."""
-    for kind in dict.fromkeys(item.kind for item in items):
-        yield kind, [item for item in items if item.kind == kind]

@@ -4,7 +4,6 @@ They are a metric as a function of training-set size or steps, attention entropy
 figure is drawn from lines of numbers of any origin, and is written as PNG, as SVG, and as CSV with the numbers.
 """
 
-import csv
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +15,11 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.reporting.curves import Curve, smoothed
-from condensery.reporting.drawing import STYLES, WIDTH, Figure, canvas, compact, legend, save, separate_ticks
+from condensery.reporting.drawing import STYLES, WIDTH, Figure, canvas, compact, legend, save, separate_ticks, with_room
 from condensery.reporting.plain import one_line
 from condensery.reporting.table_formats import grid
-from condensery.system.files import atomic
-from condensery.system.spreadsheets import harmless
+from condensery.system.files import write_text
+from condensery.system.spreadsheets import csv_of, harmless
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,11 +60,6 @@ class Line:
     def deviation(self) -> NDArray[np.float64]:
         """Sample standard deviation (n - 1) over the runs at each point, (points,); 0 for a single run."""
         return np.array([np.std(one, ddof=1) if len(one) > 1 else 0.0 for one in self.values])
-
-    @property
-    def runs(self) -> int:
-        """Largest number of runs at a point."""
-        return max(map(len, self.values))
 
 
 def line_of_curves(label: str, curves: Sequence[Curve], scale: float = 1.0) -> Line:
@@ -150,24 +144,18 @@ def draw_differences(stem: Path, title: str, caption: str, comparisons: "Sequenc
         axes.grid(visible=False, axis="y")
         axes.grid(visible=True, axis="x")
         axes.set_xlabel("points")
-        paths = {**save(drawn, stem, title), "csv": stem.with_name(f"{stem.name}.csv")}
-    rows: list[tuple[str, ...]] = [("line", "baseline", "difference", "low", "high")]
-    rows += [
-        (harmless(name), harmless(one_line(one.baseline)), *(f"{value:.6g}" for value in point))
-        for name, one, point in zip(names, comparisons, points, strict=True)
-    ]
-    _write_csv(paths["csv"], rows)
-    return Figure(stem.name, title, caption, paths)
+        rows: list[tuple[Any, ...]] = [("line", "baseline", "difference", "low", "high")]
+        for name, one, point in zip(names, comparisons, points, strict=True):
+            rows.append((harmless(name), harmless(one_line(one.baseline)), *(f"{value:.6g}" for value in point)))
+        return _with_csv(drawn, stem, title, caption, rows)
 
 
-def draw_entropy(
-    stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]], even: float | None
-) -> Figure:
+def draw_entropy(stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]], even: float) -> Figure:
     """Draw attention entropy by layer, with one panel per model.
 
     All panels have the same axes, and the same lines, such as before and after training.
 
-    ``even``: entropy of uniform attention over all tokens of a text, in nats; None = not drawn.
+    ``even``: entropy of uniform attention over all tokens of a text, in nats.
     """
     labels = _labels(panels)
     across = min(2, len(panels))
@@ -178,8 +166,7 @@ def draw_entropy(
         for place, (axes, (name, lines)) in enumerate(zip(grid.flat, panels.items(), strict=False)):
             axes.set_title(name)
             known = _lines(axes, lines, labels) | known
-            if even is not None:
-                known[EVEN] = axes.axhline(even, color=BASELINE, linewidth=0.9, linestyle=(0, (1, 2)))
+            known[EVEN] = axes.axhline(even, color=BASELINE, linewidth=0.9, linestyle=(0, (1, 2)))
             if place + across >= len(panels):  # the last panel of its column
                 axes.set_xlabel("layer")
                 axes.tick_params(labelbottom=True)
@@ -190,8 +177,7 @@ def draw_entropy(
         grid[0, 0].set_xticks(layers if len(layers) <= 8 else layers[1::2])
         _room(grid[0, 0], every, near=np.inf, above=even)
         drawn.supylabel("entropy of CLS attention (nats)", fontsize=9)
-        order = [label for label in (*labels, EVEN) if label in known]
-        legend(drawn, [known[label] for label in order], order)
+        legend(drawn, [known[label] for label in (*labels, EVEN)], [*labels, EVEN])
         return replace(_finish(drawn, stem, title, caption, panels), table=_numbers(panels, "layer"))
 
 
@@ -294,17 +280,16 @@ def _line(axes: "Axes", line: Line, number: int, of: int) -> Any:
     return drawn
 
 
-def _room(axes: "Axes", lines: Sequence[Line], near: float = 0.2, above: float | None = None) -> None:
+def _room(axes: "Axes", lines: Sequence[Line], near: float = 0.2, above: float = -np.inf) -> None:
     """Set the limits of the y axis so that all means and error bars, and the value ``above``, fit.
 
     The axis begins at 0 if the lowest value is below ``near`` times the highest value.
     """
     low = min(float((line.mean - line.deviation).min()) for line in lines)
-    high = max(above or -np.inf, *(float((line.mean + line.deviation).max()) for line in lines))
+    high = max(above, *(float((line.mean + line.deviation).max()) for line in lines))
     if all((line.mean >= 0).all() for line in lines) and low < near * high:
         low = 0.0
-    room = 0.06 * (high - low) or 1.0
-    axes.set_ylim(low if low == 0 else low - room, high + room)
+    axes.set_ylim(with_room(low, high))
 
 
 def _from_the_start(axes: "Axes", whole: bool = True) -> None:
@@ -343,7 +328,7 @@ def _log_axis(axes: "Axes", places: Sequence[float]) -> None:
         return
     axes.set_xlim(min(places) / 1.25, max(places) * 1.25)
     if len(set(places)) <= 6:
-        separate_ticks(axes, places, compact)
+        separate_ticks(axes, places)
         return
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -351,7 +336,6 @@ def _log_axis(axes: "Axes", places: Sequence[float]) -> None:
 
 
 def _finish(drawn: Any, stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]]) -> Figure:
-    paths = {**save(drawn, stem, title), "csv": stem.with_name(f"{stem.name}.csv")}
     rows: list[tuple[Any, ...]] = [("panel", "line", "x", "mean", "deviation", "runs")]
     for panel, lines in panels.items():
         for line in lines:
@@ -359,13 +343,14 @@ def _finish(drawn: Any, stem: Path, title: str, caption: str, panels: Mapping[st
             values = zip(places, line.mean, line.deviation, map(len, line.values), strict=True)
             named = (harmless(one_line(panel)), harmless(line.label))
             rows += [(*named, x, f"{mean:.6g}", f"{sd:.6g}", runs) for x, mean, sd, runs in values]
-    _write_csv(paths["csv"], rows)
+    return _with_csv(drawn, stem, title, caption, rows)
+
+
+def _with_csv(drawn: Any, stem: Path, title: str, caption: str, rows: Sequence[tuple[Any, ...]]) -> Figure:
+    """Write the figure, and its numbers as CSV."""
+    paths = {**save(drawn, stem, title), "csv": stem.with_name(f"{stem.name}.csv")}
+    write_text(paths["csv"], csv_of(rows))
     return Figure(stem.name, title, caption, paths)
-
-
-def _write_csv(path: Path, rows: Sequence[tuple[Any, ...]]) -> None:
-    with atomic(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream, lineterminator="\n").writerows(rows)
 
 
 def _numbers(panels: Mapping[str, Sequence[Line]], heading: str) -> str:
@@ -375,7 +360,8 @@ def _numbers(panels: Mapping[str, Sequence[Line]], heading: str) -> str:
     for panel, lines in panels.items():
         for line in lines:
             values = dict(zip(line.x, zip(line.mean, line.deviation, strict=True), strict=True))
-            cells = [f"{mean:.2f}" + (f" ± {sd:.2f}" if line.runs > 1 else "") for mean, sd in values.values()]
+            several = max(map(len, line.values)) > 1  # runs
+            cells = [f"{mean:.2f}" + (f" ± {sd:.2f}" if several else "") for mean, sd in values.values()]
             known = dict(zip(values, cells, strict=True))
             rows.append([f"{panel}, {line.label}", *(known.get(place, "–") for place in places)])
     return "\n".join(grid(rows)) + "\n"

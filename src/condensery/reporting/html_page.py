@@ -20,14 +20,14 @@ from markupsafe import Markup
 from condensery.reporting import suspects
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
-from condensery.reporting.examples import Examples, by_kind
+from condensery.reporting.examples import Examples
 from condensery.reporting.html import TEMPLATES, macros
 from condensery.reporting.panels import panel
 from condensery.reporting.plain import one_line
 from condensery.reporting.results import Row
 from condensery.reporting.table import MARK, MISSING, Block, Table
 from condensery.reporting.table_formats import ABOUT_COMPARED, COMPARED, SOURCE, one_lined
-from condensery.system.files import atomic
+from condensery.system.files import write_text
 from condensery.system.progress import clock
 
 STYLE, SCRIPT = TEMPLATES / "page.css", TEMPLATES / "page.js"
@@ -100,8 +100,7 @@ class Page:
 
 def write_page(page: Page, path: Path) -> None:
     """Write the page to ``path``."""
-    with atomic(path) as temporary:
-        temporary.write_text(html(page), encoding="utf-8")
+    write_text(path, html(page))
 
 
 def html(page: Page) -> str:
@@ -115,7 +114,7 @@ def html(page: Page) -> str:
         "Warnings": page_macros.faults(_warnings(page)),
         "Results": Markup().join(results_table(table, places) for table in page.tables)
         + page_macros.conclusion(one_line(page.words)),
-        "Examples": page_macros.examples(page.examples, by_kind(page.examples.items)) if page.examples else "",
+        "Examples": page_macros.examples(page.examples) if page.examples else "",
         "Suspected false negatives": page_macros.suspects(_suspects(page)) if page.suspects else "",
         "Figures": Markup().join(page_macros.figure(one, _data(one), *_numbers(one)) for one in page.figures),
         "Training curves": page_macros.curves(_curves(page.jobs)),
@@ -147,23 +146,22 @@ def results_table(table: Table, places: Mapping[str, str] | None = None) -> Mark
         table: the table.
         places: system -> HTML id of the element with the origin of its numbers. Measured numbers link to this id.
     """
-    systems = [(places or {}).get(name, "") for name in (table.header if table.turned else table.names)]
+    systems = [(places or {}).get(name, "") for name in table.names]
     table = one_lined(table)
-    if table.blocks and table.turned:
-        table = table.turn()
-    whole = [(Block("", len(table.names)), range(len(table.names)))]
-    sources = [] if table.turned else table.sources
-    bodies = []
-    for block, those in whole if table.turned else table.by_block():
-        lines = []
-        for i in those:
-            cells = []
-            for j, cell in enumerate(table.cells[i]):
-                linked = not cell.published and cell.text != MISSING
-                cells.append((cell, systems[j if table.turned else i] if linked else ""))
-            lines.append({"name": table.names[i], "cells": cells, "sources": sources[i : i + 1]})
-        bodies.append((block, lines))
+    cells = [
+        [(cell, "" if cell.published or cell.text == MISSING else system) for cell in line]
+        for line, system in zip(table.cells, systems, strict=True)
+    ]
     header = ["", *table.header, *([SOURCE] if table.sources else [])]
+    bodies: list[tuple[Block, list[dict[str, Any]]]] = []
+    for block, those in table.by_block():
+        lines = [{"name": table.names[i], "cells": cells[i], "sources": table.sources[i : i + 1]} for i in those]
+        bodies.append((block, lines))
+    if table.turned and not table.blocks:
+        header, columns = ["", *table.names], zip(table.header, zip(*cells, strict=True), strict=True)
+        bodies = [
+            (Block("", len(table.header)), [{"name": name, "cells": column, "sources": ()} for name, column in columns])
+        ]
     differences = [[one.name, one.column, *one.shown()] for one in table.comparisons]
     compared = (["", *COMPARED], differences, ABOUT_COMPARED)
     markup: Markup = macros("page.html").results(table, header, bodies, compared, MARK, SOURCE)

@@ -9,7 +9,7 @@ from condensery.evaluation.pair_audit.pairs import PASSAGES, QUERIES
 from condensery.reporting.comparison import published_cell
 from condensery.reporting.table import MISSING, Cell, Table
 from condensery.reporting.table_formats import markdown, show
-from condensery.system.files import atomic, read_json
+from condensery.system.files import read_json, write_text
 
 # References to the published numbers, as printed. A share of 200 pairs is a multiple of 0.5 %, but the printed 56.6 is not.
 PUBLISHED = {PASSAGES: "Q/5/passage-passage", QUERIES: "Q/5/passage-query"}
@@ -71,8 +71,7 @@ def _by_bm25(kinds: dict[str, dict[str, Any]], passages: int) -> Table:
 
 def write_tables(audit: dict[str, Any], path: Path) -> None:
     """Write the tables as Markdown."""
-    with atomic(path) as temporary:
-        temporary.write_text("\n".join(markdown(table) for table in tables(audit)), encoding="utf-8")
+    write_text(path, "\n".join(markdown(table) for table in tables(audit)))
 
 
 def show_audit(folder: Path) -> None:

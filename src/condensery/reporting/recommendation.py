@@ -148,7 +148,8 @@ class _Words:
         for_what = f"for {_duration(made.seconds)} of training"
         direction = "is ahead of" if self.mean(at) > self.mean(against) else "is behind"
         relation = direction if p < self.level else "does not differ significantly from"
-        return f"{self.name(at)} {relation} {self.name(against)}: {self._pair(at, against, p)}, {for_what}."
+        means = f"{self.lines.metric} {100 * self.mean(at):.1f} against {100 * self.mean(against):.1f}"
+        return f"{self.name(at)} {relation} {self.name(against)}: {means}, {self._lead(at, against, p)}, {for_what}."
 
     def on_use(self, use: int, simpler: Sequence[int], why: str) -> str:
         """Return a sentence that recommends the row ``use`` and compares it with the ``simpler`` rows.
@@ -191,11 +192,6 @@ class _Words:
             kept = max(starts, key=lambda one: len(one["values"]))
             bias += f"; the {number_of(kept['queries'], kept['by'])} chose the initial weights instead"
         return f"The row is chosen on the same {number_of(self.queries, 'queries')} of {split}, {bias}."
-
-    def _pair(self, at: int, against: int, p: float) -> str:
-        """Return the means of two lines and their difference: ``NDCG@10 54.2 against 51.6, +2.6 (0.9 to 4.2, p < 0.01)``."""
-        means = f"{self.lines.metric} {100 * self.mean(at):.1f} against {100 * self.mean(against):.1f}"
-        return f"{means}, {self._lead(at, against, p)}"
 
     def _sides(self, at: int, against: int) -> list[list[NDArray[np.float64]]]:
         """Return for each of two lines its values (queries,) for each seed, in the same order of the queries."""

@@ -16,7 +16,7 @@ from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import PERMUTATIONS, Interval, Test, compare, holm, interval
 from condensery.reporting.results import Row
 
-WIDE = 10  # a table of more columns is transposed
+WIDE = 10  # a table of more columns is shown transposed
 IN_BOLD = "In percent; the best of each {} in bold."
 MARK, MISSING = "†", "–"
 AVERAGE = "average"  # name of the collection of a mean over collections
@@ -111,7 +111,7 @@ class Table:
         sources: source of each line's numbers; empty if all numbers were measured in one run.
         origins: how each line was or would be measured: artifacts, commands, or why not; empty if there are no ``sources``.
         blocks: blocks of lines, in order; empty if all lines form one block without a heading.
-        turned: whether the table is transposed. ``sources``, ``origins`` and ``blocks`` then belong to columns.
+        turned: whether the table is shown transposed, because it has many columns.
         conclusion: result of the table in one or two sentences; may be empty.
         notes: sentences below the table.
         comparisons: comparisons of measured lines with the baseline.
@@ -129,16 +129,10 @@ class Table:
     turned: bool = False
     conclusion: str = ""
 
-    def turn(self) -> "Table":
-        """Return the transposed table."""
-        cells = [list(column) for column in zip(*self.cells, strict=True)]
-        return replace(self, header=self.names, names=self.header, cells=cells, turned=not self.turned)
-
     def by_block(self) -> Iterator[tuple[Block, range]]:
-        """Yield each block with the indices of its lines. In a transposed table, they are the indices of its columns."""
-        size = len(self.header if self.turned else self.names)
+        """Yield each block with the indices of its lines."""
         start = 0
-        for block in self.blocks or [Block("", size)]:
+        for block in self.blocks or [Block("", len(self.names))]:
             yield block, range(start, start + block.size)
             start += block.size
 
@@ -186,10 +180,10 @@ def build_table(
         header=[column[2] if single else " ".join(column) for column in columns],
         names=names,
         cells=measured.cells(),
+        turned=len(columns) > WIDE,
     )
     mark_best(table.cells, ["none" if metric in costs else "highest" for metric in measured.metrics])
-    wide = len(columns) > WIDE
-    table.notes = [IN_BOLD.format("line" if wide else "column"), *first, *measured.notes()]
+    table.notes = [IN_BOLD.format("line" if table.turned else "column"), *first, *measured.notes()]
     if costs:
         models = " Training is that of all models behind a row." if any("training" in one for one in costs) else ""
         table.notes.append(f"Not in percent: {', '.join(costs)}.{models}")
@@ -197,7 +191,7 @@ def build_table(
         if not measured.known(significance.baseline):
             raise UserError(f"table.baseline: no row is called {significance.baseline!r}; rows: {', '.join(names)}")
         mark_significant(table, [(table.cells, measured)], significance)
-    return table.turn() if wide else table
+    return table
 
 
 def averages(rows: Sequence[Row]) -> list[Row]:

@@ -4,13 +4,11 @@ A label may be any string. Each format escapes the characters that it would inte
 label unchanged. Line breaks become spaces, and control characters are left out.
 """
 
-import csv
-import io
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -18,8 +16,8 @@ from rich.text import Text
 
 from condensery.reporting.plain import one_line
 from condensery.reporting.table import COMPARED, MARK, MISSING, Block, Cell, Comparison, Table
-from condensery.system.files import atomic
-from condensery.system.spreadsheets import NUMBER, harmless
+from condensery.system.files import write_text
+from condensery.system.spreadsheets import NUMBER, csv_of, harmless
 
 Part = TypeVar("Part")
 SOURCE, ORIGIN = "source", "how it is measured"
@@ -78,13 +76,13 @@ def markdown(table: Table) -> str:
     """Return the table in Markdown, with its conclusion, its notes and the differences from the baseline."""
     table = one_lined(table)
     title = re.sub(r"#+$", r"\\\g<0>", escape_markdown(table.title))  # else a final "#" would disappear
-    header, above = _header(table), _above(table)
+    header, above, body, left = _laid_out(table)
     lines = [header, *above]
-    for block, own in _by_block(table):
+    for block, own in body:
         if block.heading:
             lines.append([_heading(block), *[Cell("")] * (len(header) - 1)])
         lines += own
-    shown = grid([[_markdown(cell) for cell in line] for line in lines], left={0} | _place_of_sources(table))
+    shown = grid([[_markdown(cell) for cell in line] for line in lines], left)
     below = [*([table.conclusion] if table.conclusion else []), *table.notes]
     text = [f"## {title}", "", *shown, "", *(line for text in below for line in (_paragraph(text), ""))]
     if table.comparisons:
@@ -93,38 +91,35 @@ def markdown(table: Table) -> str:
     return "\n".join(text).rstrip() + "\n"
 
 
-def _header(table: Table) -> list[Cell]:
-    """Return the cells of the header line."""
-    if not table.turned:
-        return [Cell(text) for text in ("", *table.header, *[SOURCE] * bool(table.sources))]
-    return [Cell(""), *(Cell(table.header[i], published=block.published) for block, at in table.by_block() for i in at)]
+class _Layout(NamedTuple):
+    """The lines of a table as the formats show them.
+
+    Attributes:
+        header: the header line.
+        above: the lines between the header and the numbers of a transposed table: the block and the source of each column.
+        body: each block with its lines: name, numbers and source. A transposed table has a single block.
+        left: indices of the left-aligned columns.
+    """
+
+    header: list[Cell]
+    above: list[list[Cell]]
+    body: list[tuple[Block, list[list[Cell]]]]
+    left: set[int]
 
 
-def _place_of_sources(table: Table) -> set[int]:
-    """Return the index of the column of sources as a set; the set is empty if the table has no such column."""
-    return {len(table.header) + 1} if table.sources and not table.turned else set()
-
-
-def _above(table: Table) -> list[list[Cell]]:
-    """Return the lines above the numbers of a transposed table: the block and the source of each column."""
-    if not (table.turned and table.sources):
-        return []
-    headings = [block.heading for block, places in table.by_block() for _ in places]
-    return [[Cell(text) for text in line] for line in (["", *headings], [SOURCE, *table.sources])]
-
-
-def _by_block(table: Table) -> Iterator[tuple[Block, list[list[Cell]]]]:
-    """Yield each block with its lines of cells: name, numbers and source. A transposed table has a single block."""
+def _laid_out(table: Table) -> _Layout:
+    names = [Cell(table.names[i], published=block.published) for block, places in table.by_block() for i in places]
     if table.turned:
-        lines = [[Cell(name), *cells] for name, cells in zip(table.names, table.cells, strict=True)]
-        yield Block("", len(lines)), lines
-        return
-    for block, places in table.by_block():
-        lines = []
-        for i in places:
-            source = [Cell(text) for text in table.sources[i : i + 1]]
-            lines.append([Cell(table.names[i], published=block.published), *table.cells[i], *source])
-        yield block, lines
+        lines = [[Cell(label), *(line[at] for line in table.cells)] for at, label in enumerate(table.header)]
+        headings = [block.heading for block, places in table.by_block() for _ in places]
+        above = [["", *headings], [SOURCE, *table.sources]] if table.sources else []
+        body = [(Block("", len(lines)), lines)]
+        return _Layout([Cell(""), *names], [[Cell(text) for text in line] for line in above], body, {0})
+    sources = [[Cell(text)] for text in table.sources] or [[]] * len(names)
+    lines = [[name, *cells, *source] for name, cells, source in zip(names, table.cells, sources, strict=True)]
+    header = [Cell(text) for text in ("", *table.header, *[SOURCE] * bool(table.sources))]
+    body = [(block, [lines[i] for i in places]) for block, places in table.by_block()]
+    return _Layout(header, [], body, {0, len(table.header) + 1} if table.sources else {0})
 
 
 def _heading(block: Block) -> Cell:
@@ -166,14 +161,14 @@ def latex(table: Table) -> str:
     A table that is wider than the text is scaled down.
     """
     table = one_lined(table)
-    header, above = _header(table), _above(table)
-    columns = "l" + "r" * len(table.header) + "l" * len(_place_of_sources(table))
+    header, above, by_block, left = _laid_out(table)
+    columns = "".join("l" if at in left else "r" for at in range(len(header)))
     body = [_latex_line(header)]
     if above:
         spans = [rf"\multicolumn{{{block.size}}}{{c}}{{{_latex(_heading(block))}}}" for block, _ in table.by_block()]
         rules = [rf"\cmidrule(lr){{{places[0] + 2}-{places[-1] + 2}}}" for _, places in table.by_block()]
         body = [rf" & {' & '.join(spans)} \\", " ".join(rules), *body, _latex_line(above[-1])]
-    for block, lines in _by_block(table):
+    for block, lines in by_block:
         body.append(r"\midrule")
         if block.heading:
             body.append(rf"\multicolumn{{{len(columns)}}}{{l}}{{{_latex(_heading(block))}}} \\")
@@ -222,7 +217,7 @@ def records(table: Table) -> tuple[list[str], list[list[str]]]:
     disagree, the column of the metric holds the highest number. A missing value is an empty string. The last column says how
     each line was or would be measured.
     """
-    table = one_lined(table.turn() if table.turned else table)
+    table = one_lined(table)
     header = [*(["block"] if table.blocks else []), "row", *([SOURCE] if table.sources else [])]
     lines = [
         [*([block.heading] if table.blocks else []), table.names[i], *table.sources[i : i + 1]]
@@ -258,18 +253,14 @@ def _texts_of(cell: Cell) -> dict[str, str]:
 
 def csv_text(table: Table) -> str:
     """Return the records as CSV. A string that a spreadsheet would read as a formula is prefixed with an apostrophe."""
-    stream = io.StringIO()
     header, lines = records(table)
-    texts = [[harmless(text) for text in line] for line in (header, *lines)]
-    csv.writer(stream, lineterminator="\n").writerows(texts)
-    return stream.getvalue()
+    return csv_of([harmless(text) for text in line] for line in (header, *lines))
 
 
 def write_table(table: Table, folder: Path) -> None:
     """Write ``table.md``, ``table.tex`` and ``table.csv`` into ``folder``."""
     for ending, text in (("md", markdown(table)), ("tex", latex(table)), ("csv", csv_text(table))):
-        with atomic(folder / f"table.{ending}") as temporary:
-            temporary.write_text(text, encoding="utf-8", newline="")
+        write_text(folder / f"table.{ending}", text)
 
 
 def show(table: Table, console: Console | None = None) -> None:
@@ -279,13 +270,13 @@ def show(table: Table, console: Console | None = None) -> None:
         console = Console()
         if not console.is_terminal:
             console.width = LINE
-    header, sources = _header(table), _place_of_sources(table)
+    header, above, body, left = _laid_out(table)
     shown = RichTable(title=Text(table.title), title_justify="left")
     for at, cell in enumerate(header):
-        shown.add_column(_text(cell), justify="left" if at == 0 or at in sources else "right")
-    for line in _above(table):
+        shown.add_column(_text(cell), justify="left" if at in left else "right")
+    for line in above:
         shown.add_row(*map(_text, line), end_section=line[0].text == SOURCE)
-    for block, lines in _by_block(table):
+    for block, lines in body:
         if block.heading:
             shown.add_section()
             shown.add_row(Text(block.heading, "underline italic" if block.published else "underline"))

@@ -216,9 +216,15 @@ class Artifact:
         """Return the nearest artifact whose product is ``product``, breadth first from this artifact itself, or None."""
         return next((artifact for artifact in self.ancestors() if artifact.manifest["makes"] == product), None)
 
-    def parents(self) -> list["Artifact"]:
-        """Return the artifacts that this artifact was computed from directly."""
-        return [parent for field in self.manifest["inputs"] for parent in self.inputs(field)]
+    def parents(self, product: str = "") -> list["Artifact"]:
+        """Return the artifacts that this artifact was computed from directly; with ``product``, those that are one."""
+        parents = [parent for field in self.manifest["inputs"] for parent in self.inputs(field)]
+        return [parent for parent in parents if not product or parent.manifest["makes"] == product]
+
+    def searched(self) -> list["Artifact"]:
+        """Return this index and the indexes that it searches. ``encode`` may copy an index's vectors, but searches none."""
+        indexes = self.parents("index") if self.kind != "encode" else []
+        return [self, *(part for index in indexes for part in index.searched())]
 
     def ancestors(self) -> Iterator["Artifact"]:
         """Yield this artifact and all its ancestors, each once, breadth first."""
@@ -237,7 +243,7 @@ def retriever_name(index: Artifact) -> str:
     named, below = index, [index]
     while len(below) == 1:
         named = below[0]
-        below = [parent for parent in named.parents() if parent.manifest["makes"] == "index"]
+        below = named.parents("index")
     named = named if below else index.ancestor("encoder") or index
     return f"{named.kind}/{named.id}"
 

@@ -36,10 +36,15 @@ def atomic(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file as UTF-8, atomically."""
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="")
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON, atomically. Raises ``ValueError`` on NaN, which no table may contain."""
-    with atomic(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def check_file(path: Path) -> None:

@@ -36,7 +36,6 @@ def _oldest_gpu() -> tuple[int, int] | None:
         return None
 
 
-@cache
 def _cpu_is_quick_at_bf16() -> bool:
     """Whether the CPU multiplies bf16 faster than fp32."""
     return _quick_at_bf16({*of_the_processor("flags").split(), *of_the_processor("Features").split()})

@@ -9,13 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 LINE_EVERY = 10.0  # seconds between two lines of one task
 
 
-class ProgressTask(Protocol):
-    """An object that receives the progress of a long task."""
+class ProgressTask:
+    """An object that receives the progress of a long task. This class shows nothing; its subclasses show it."""
 
     def advance(self, n: int = 1) -> None:
         """Report that ``n`` more units are done."""
@@ -24,13 +23,7 @@ class ProgressTask(Protocol):
         """Show the string ``text``, such as a loss or a speed, beside the count."""
 
 
-class _Silent:
-    def advance(self, n: int = 1) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-
-class _Lines:
+class _Lines(ProgressTask):
     """Prints a line every ``LINE_EVERY`` seconds: units done, units per second, time left."""
 
     def __init__(self, label: str, total: int, unit: str, done: int) -> None:
@@ -79,18 +72,10 @@ def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[Progr
         unit: name of the units, such as ``rows``.
         done: number of units that were done before the block.
     """
-    shown = style()
-    if shown == "off":
-        yield _Silent()
-    elif shown == "lines":
-        yield _Lines(label, total, unit, done)
-    else:
-        with _bar(label, total, unit, done) as task:
-            yield task
-
-
-@contextmanager
-def _bar(label: str, total: int, unit: str, done: int) -> Iterator[ProgressTask]:
+    chosen = style()
+    if chosen in ("off", "lines"):
+        yield _Lines(label, total, unit, done) if chosen == "lines" else ProgressTask()
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -105,7 +90,7 @@ def _bar(label: str, total: int, unit: str, done: int) -> Iterator[ProgressTask]
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(label, total=total, completed=done, text="")
 
-        class Bar:
+        class Bar(ProgressTask):
             def advance(self, n: int = 1) -> None:
                 shown.advance(task, n)
 

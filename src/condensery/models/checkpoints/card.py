@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from condensery.models.vectors import POOLED, VectorSettings
-from condensery.system.files import atomic, expanded, is_hub_name
+from condensery.system.files import expanded, is_hub_name, write_text
 
 CARD = "README.md"
 _LIBRARY = "condensery"
@@ -130,8 +130,7 @@ def base_of(checkpoint: object, revision: str | None = None) -> dict[str, Any]:
 
 def write_card(folder: Path, text: str) -> None:
     """Write the text of a card into the folder of a checkpoint."""
-    with atomic(folder / CARD) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(folder / CARD, text)
 
 
 def _shown(value: Any) -> str:

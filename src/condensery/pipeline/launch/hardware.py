@@ -4,7 +4,6 @@ import os
 import platform
 import sys
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 from condensery.errors import UserError
@@ -26,7 +25,7 @@ def check_devices(accelerator: str, devices: int | str) -> None:
         UserError: there are too few GPUs, or too many processes are requested on a CPU.
     """
     wanted = devices if isinstance(devices, int) else 1
-    there = 0 if accelerator == "cpu" or (accelerator == "auto" and wanted == 1) else _gpus_of_torch()
+    there = 0 if accelerator == "cpu" or (accelerator == "auto" and wanted == 1) else gpus_of_torch()
     if accelerator == "gpu" and not there:
         raise UserError("trainer.accelerator: gpu was asked for, but torch sees none; use cpu or auto")
     if there and wanted > there:
@@ -53,7 +52,8 @@ def limit_threads(threads: int) -> None:
         sys.modules["torch"].set_num_threads(threads)
 
 
-def _gpus_of_torch() -> int:
+def gpus_of_torch() -> int:
+    """Return the number of GPUs that torch sees."""
     import torch
 
     return torch.cuda.device_count()
@@ -64,7 +64,6 @@ def about_machine(threads: int) -> dict[str, str]:
     return {**machine(), "threads": str(threads), "gpu": _gpus()}
 
 
-@cache
 def machine() -> dict[str, str]:
     """Return a readable description of this machine, without names of users or hosts."""
     description = {

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from condensery.errors import DiskError, UserError
-from condensery.pipeline.launch.hardware import about_machine
+from condensery.pipeline.launch.hardware import about_machine, gpus_of_torch
 from condensery.pipeline.launch.launchers import Commands, Job, start
 from condensery.pipeline.launch.stage_call import DONE, FAILED, PATIENCE, STOP, Computed, StageCall
 from condensery.stages.base import Context, Runtime, StageConfig
@@ -80,11 +80,7 @@ def processes_a_node(runtime: Runtime) -> int:
         return runtime.devices
     if runtime.launcher.kind == "slurm":
         raise UserError("trainer.devices: auto says nothing before a SLURM job has its node; give the GPUs of a node")
-    if runtime.accelerator == "cpu":
-        return 1
-    import torch
-
-    return max(1, torch.cuda.device_count())
+    return 1 if runtime.accelerator == "cpu" else max(1, gpus_of_torch())
 
 
 def _in_processes(stage: Stage, config: StageConfig, context: Context, number: int) -> Computed:

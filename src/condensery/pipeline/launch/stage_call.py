@@ -13,9 +13,8 @@ from condensery.system.children import Parent
 from condensery.system.files import read_json, write_json
 
 CALL, DONE, FAILED, OUTPUT, STOP = "task.json", "done.json", "failed-{}.json", "output-{}.txt", "stop"
-Computed = tuple[
-    Mapping[str, Any], dict[str, str]
-]  # the metrics that a stage returns, and a description of its machine
+# the metrics that a stage returns, and a description of its machine
+Computed = tuple[Mapping[str, Any], dict[str, str]]
 PATIENCE = 4.0  # seconds between the request to end and killing the processes
 
 

@@ -47,7 +47,8 @@ def main(folder: Path) -> None:
         pass
     except Exception as error:
         leave_if_asked()
-        _report(folder, member, error)
+        with suppress(FileNotFoundError):  # the pipeline has given up and removed the folder
+            write_json(folder / FAILED.format(member.rank), failure_of(error, member))
 
 
 def run_in_job(folder: Path) -> None:
@@ -87,11 +88,6 @@ def computed(
     return dict(summary or {}), about_machine(runtime.threads) | together
 
 
-def _report(folder: Path, member: DistributedProcess, error: Exception) -> None:
-    with suppress(FileNotFoundError):  # the pipeline has given up and removed the folder
-        write_json(folder / FAILED.format(member.rank), failure_of(error, member))
-
-
 def failure_of(error: Exception, member: DistributedProcess) -> dict[str, Any]:
     """Return a failure of a process in words and numbers; called where the error is handled."""
     error = of_the_disk(error) or error
@@ -112,16 +108,12 @@ def print_into(path: Path) -> None:
 
 def _end_with_pipeline(folder: Path, task: StageCall) -> None:
     """End this process when the pipeline no longer needs it: first with ``finally`` blocks, after a while by force."""
-    while folder.exists() and not (folder / STOP).exists() and _wanted(task):
+    elsewhere = task.host != socket.gethostname()  # where the pipeline is assumed to be alive
+    while folder.exists() and not (folder / STOP).exists() and (elsewhere or alive(task.pipeline.process)):
         time.sleep(_PAUSE)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.7 * PATIENCE)
     end_group()
-
-
-def _wanted(task: StageCall) -> bool:
-    """Whether the pipeline is alive; on another machine, where this is unknown, it is assumed to be alive."""
-    return task.host != socket.gethostname() or alive(task.pipeline.process)
 
 
 if __name__ == "__main__":

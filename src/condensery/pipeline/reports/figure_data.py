@@ -23,7 +23,7 @@ from condensery.pipeline.figure_config import (
 from condensery.pipeline.reports.page_content import artifacts_of
 from condensery.pipeline.reports.row_origins import costs_of
 from condensery.reporting import figures as pictures
-from condensery.reporting.curves import LOSS, SCORE, read_curves
+from condensery.reporting.curves import LOSS, SCORE, Curve, read_curves
 from condensery.reporting.drawing import Figure
 from condensery.reporting.figures import (
     Line,
@@ -341,9 +341,9 @@ def _draw_training(figure: TrainingFigure, jobs: Sequence[FigureJob], stem: Path
     columns = ((LOSS, "training loss (nats)", 1.0), (score, f"validation {figure.metric} (%)", 100.0))
     for column, y_label, scale in columns:
         by_label = _curves(figure.stages, jobs, column)
-        lines = [
-            line_of_curves(label, [curve.times(scale) for curve in curves]) for label, (curves, _) in by_label.items()
-        ]
+        lines = []
+        for label, (curves, _) in by_label.items():
+            lines.append(line_of_curves(label, [Curve(one.steps, scale * one.values) for one in curves]))
         if lines:
             panels[y_label] = lines
     if not panels:

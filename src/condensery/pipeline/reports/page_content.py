@@ -15,7 +15,7 @@ from condensery.reporting.curves import Curve, read_curves
 from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import RUN, EvaluatedRow, Examples, examples
 from condensery.reporting.html_page import ArtifactRow, JobSection, Page, write_page
-from condensery.reporting.results import Row, read_results
+from condensery.reporting.results import read_results
 from condensery.reporting.suspects import FILE
 from condensery.reporting.table import Table
 from condensery.stages.base import Artifact
@@ -89,41 +89,20 @@ def page_of_run(folder: Path, root: Path, tables: Sequence[Table], figures: Sequ
         figures: drawn figures.
         words: text that replaces the table where there is none.
     """
-    study, rows = read_study(folder), read_results(folder / "results.json")
-    name = folder.name.rpartition("-")[0]
-    page = Page(name, study["about"], study["command"], tables, figures, rows=rows, words=words)
-    _write(page, folder, root, [("", folder)])
+    name, rows = folder.name.rpartition("-")[0], read_results(folder / "results.json")
+    page = Page(name, (), read_study(folder)["command"], tables, figures, rows=rows, words=words)
+    write_whole(page, folder, root, [("", folder)])
 
 
-def page_of_sweep(
-    folder: Path,
-    root: Path,
-    command: str,
-    tables: Sequence[Table],
-    figures: Sequence[Figure],
-    rows: Sequence[Row],
-    runs: Sequence[tuple[str, Path]],
-    failed: Sequence[tuple[str, str]],
-) -> None:
-    """Write ``index.html`` into a sweep's folder.
+def write_whole(page: Page, folder: Path, root: Path, runs: Sequence[tuple[str, Path]]) -> None:
+    """Write ``index.html``, completed from the runs' folders and artifacts, and the file of examples beside it.
 
     Args:
-        folder: folder of the sweep.
+        page: what only the caller knows: name, command, tables, figures, rows, and the jobs without a run.
+        folder: folder of the run or sweep.
         root: output root.
-        command: command of the sweep.
-        tables: table of the sweep, if there is one.
-        figures: drawn figures.
-        rows: rows of all jobs.
         runs: (label, folder) of each job's run.
-        failed: (label, reason) of each job without a run.
     """
-    about = read_study(runs[0][1])["about"] if runs else []
-    failures = [(what, tidied(why, root)) for what, why in failed]
-    _write(Page(folder.name, about, command, tables, figures, rows=rows, failed=failures), folder, root, runs)
-
-
-def _write(page: Page, folder: Path, root: Path, runs: Sequence[tuple[str, Path]]) -> None:
-    """Write the page, completed from the runs' folders and artifacts, and the file of examples beside it."""
     examples = next(filter(None, (_examples(label, run, root) for label, run in runs)), None)
     if examples:
         write_json(folder / EXAMPLES, examples.data())
@@ -132,6 +111,8 @@ def _write(page: Page, folder: Path, root: Path, runs: Sequence[tuple[str, Path]
     made = {artifact.path: artifact for _, run in runs for artifact in artifacts_of(run).values()}
     whole = replace(
         page,
+        about=read_study(runs[0][1])["about"] if runs else [],
+        failed=[(what, tidied(why, root)) for what, why in page.failed],
         tables=[replace(table, notes=[tidied(note, root) for note in table.notes]) for table in page.tables],
         jobs=[_job(label, run, root) for label, run in runs],
         machine=_machine([one.manifest for one in made.values() if _is_made(one)]),

@@ -58,7 +58,10 @@ def write(
         tables.append(show_table(table, folder, in_words=job is None))
     else:
         remove_tables(folder)
-        words = _in_words(graph, store)
+        told = unmeasured(graph, store)
+        words = " ".join(filter(None, (graph.choice, told.text))) if told else ""
+        if words:
+            print(f"\n{words}", flush=True)
     write_study(folder, command(job), about(), failed_stages)
     write_results(folder / "results.json", rows)
     _show_audits(graph, store)
@@ -71,15 +74,6 @@ def write(
     if job is None:
         log_results(graph.root.logger.wandb, graph.root.output_root, folder, tables, drawn, rows)
     return rows, faults
-
-
-def _in_words(graph: Graph, store: Store) -> str:
-    """Print and return the text that recommends a row where no row was measured; empty where the recipe recommends none."""
-    told = unmeasured(graph, store)
-    words = " ".join(filter(None, (graph.choice, told.text))) if told else ""
-    if words:
-        print(f"\n{words}", flush=True)
-    return words
 
 
 def draw_logs(logs: Mapping[str, Path], folder: Path) -> None:

@@ -51,10 +51,7 @@ def _made(index: Artifact) -> Made:
 
 def _parts(index: Artifact) -> list[Artifact]:
     """Return the encoders of an index, or of the indexes that it fuses; an index without encoders is its own part."""
-    parents = index.parents()
-    encoders = [parent for parent in parents if parent.manifest["makes"] == "encoder"]
-    indexes = [parent for parent in parents if parent.manifest["makes"] == "index"]
-    return encoders or [part for one in indexes for part in _parts(one)] or [index]
+    return index.parents("encoder") or [part for one in index.parents("index") for part in _parts(one)] or [index]
 
 
 def _kept(part: Artifact) -> tuple[Artifact, dict[str, Any] | None]:
@@ -78,17 +75,10 @@ def costs_of(evaluation: Artifact, wanted: Sequence[str]) -> dict[str, float]:
     """
     trained = [one for one in evaluation.ancestors() if "steps" in one.manifest["metrics"]]
     found = {"CPU-seconds of training": float(sum(one.manifest["cpu_seconds"] for one in trained))}
-    if stored := [one for index in evaluation.inputs("index") for one in _searched(index)]:
+    if stored := [one for index in evaluation.inputs("index") for one in index.searched()]:
         passages = read_json(stored[0].path / "index.json")["passages"]
         sizes = [size for one in stored for name, size in one.manifest["files"].items() if name != "queries.npy"]
         found["bytes a passage"] = sum(sizes) / max(1, passages)
     if "milliseconds_per_query" in evaluation.manifest["metrics"]:
         found["milliseconds a query"] = evaluation.manifest["metrics"]["milliseconds_per_query"]
     return {cost: found[cost] for cost in wanted if cost in found}
-
-
-def _searched(index: Artifact) -> list[Artifact]:
-    """Return an index and the indexes that it searches. ``encode`` may copy vectors of an index, but does not search it."""
-    parents = index.parents() if index.kind != "encode" else []
-    indexes = [one for one in parents if one.manifest["makes"] == "index"]
-    return [index, *(part for one in indexes for part in _searched(one))]

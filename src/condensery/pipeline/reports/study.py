@@ -47,8 +47,7 @@ def command(overrides: Sequence[str] | None = None) -> str:
         options = [one for one in given if ("=" not in one or one.startswith("-")) and not one.startswith("~")]
         given = [*(one for one in options if one not in MULTIRUN), *overrides]
     given = [one for one in given if not one.lstrip("+").startswith(ONCE)]
-    called = ["python", "run.py"] if _by_file() else ["condensery"]
-    return shlex.join([*called, *given]) if given else ""
+    return f"{_program()} {shlex.join(given)}" if given else ""
 
 
 def with_data(by_name: str) -> tuple[str, str]:
@@ -61,16 +60,15 @@ def with_data(by_name: str) -> tuple[str, str]:
     """
     given = shlex.split(command())
     kept = [one for one in given if not re.match(r"[+~]*data[.=]", one) or one.lstrip("+").startswith(SETTINGS)]
-    called = "python run.py" if _by_file() else "condensery"
     file = _recipe_file()
     of_recipe = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get("data", {}) if file else {}
     removed = [f"~data.{key}" for key in of_recipe if f"data.{key}=" not in SETTINGS]
-    return (" ".join([shlex.join(kept), by_name, *removed]), f"{called} {FIRST_LOOK}") if given else ("", "")
+    return (" ".join([shlex.join(kept), by_name, *removed]), f"{_program()} {FIRST_LOOK}") if given else ("", "")
 
 
-def _by_file() -> bool:
-    """Whether the command is ``python run.py`` instead of the installed ``condensery``."""
-    return os.environ.get(PROGRAM) != INSTALLED
+def _program(python: str = "python") -> str:
+    """Return what the command begins with: the installed ``condensery``, or ``run.py`` after the command ``python``."""
+    return INSTALLED if os.environ.get(PROGRAM) == INSTALLED else f"{python} run.py"
 
 
 def going_on(lines: Sequence[str]) -> list[str]:
@@ -79,11 +77,8 @@ def going_on(lines: Sequence[str]) -> list[str]:
     ``{command}`` becomes the command of this process, and ``{program}`` the name of the program. A line with ``{command}`` is
     left out where no command was typed.
     """
-    own, called = command(), "condensery"
-    typed_so = own
-    if _by_file():
-        called = f"{shlex.quote(_python())} run.py"
-        typed_so = called + own.removeprefix("python run.py") if own else ""
+    own, called = command(), _program(shlex.quote(_python()))
+    typed_so = called + own.removeprefix(_program())
     return [
         line.replace("{command}", typed_so).replace("{program}", called)
         for line in lines

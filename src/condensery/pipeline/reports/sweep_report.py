@@ -15,10 +15,11 @@ from condensery.errors import shown
 from condensery.pipeline.config import TableConfig
 from condensery.pipeline.reports.chosen import Candidate, Chosen, chosen_rows
 from condensery.pipeline.reports.figure_data import FigureJob, draw_figures, read_figures
-from condensery.pipeline.reports.page_content import page_of_sweep
+from condensery.pipeline.reports.page_content import write_whole
 from condensery.pipeline.reports.report import joined, remove_tables, with_values
 from condensery.pipeline.reports.study import SWEPT, command
 from condensery.pipeline.reports.wandb_results import log_results
+from condensery.reporting.html_page import Page
 from condensery.reporting.plain import as_typed
 from condensery.reporting.results import Row, read_results
 from condensery.stages.base import Wandb
@@ -113,7 +114,8 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
     jobs = [FigureJob(run.folder, run.setting, names) for run, names in zip(runs, shown, strict=True) if names != set()]
     drawn, faults = draw_figures(wanted, jobs, tables, folder)
     named = [(run.label, run.folder) for run in runs]
-    page_of_sweep(folder, root, command(), tables, drawn, rows, named, nothing_left)
+    page = Page(folder.name, (), command(), tables, drawn, rows=rows, failed=nothing_left)
+    write_whole(page, folder, root, named)
     settings = Wandb.model_validate(OmegaConf.to_container(config.logger.wandb, resolve=True))
     log_results(settings, root, folder, tables, drawn, rows)
     if tables:

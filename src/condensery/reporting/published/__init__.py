@@ -18,7 +18,7 @@ from typing import Literal
 import yaml
 from pydantic import Field, ValidationError
 
-from condensery.errors import UserError, close_to
+from condensery.errors import UserError, check_known
 from condensery.keys import Keys
 
 FOLDER = Path(__file__).parent
@@ -39,11 +39,6 @@ class PublishedColumn(Keys):
     of: str = ""
     condition: str = ""
     unit: Literal["percent", "fraction", "plain", ""] = ""
-
-    @property
-    def key(self) -> str:
-        """Name of the column: ``of/metric`` or ``of/metric/condition``."""
-        return "/".join(part for part in (self.of, self.metric, self.condition) if part)
 
 
 class PublishedTable(Keys):
@@ -82,8 +77,8 @@ class PublishedTable(Keys):
         return numbers
 
     def key(self, column: PublishedColumn) -> str:
-        """Return the key of one of the table's columns."""
-        return column.model_copy(update={"of": column.of or self.of}).key
+        """Return the key of one of the table's columns: ``of/metric`` or ``of/metric/condition``."""
+        return "/".join(part for part in (column.of or self.of, column.metric, column.condition) if part)
 
     def keys(self) -> list[str]:
         """Return the keys of all the table's columns."""
@@ -172,8 +167,7 @@ def find(reference: str) -> PublishedRow:
     if table is None:
         raise UserError(f"{reference!r}: {key} has no table {number!r} (known: {', '.join(paper.tables)})")
     rows = table.by_row()
-    if row not in rows:
-        raise UserError(f"{reference!r}: table {number} of {key} has no row {row!r}{close_to(row, rows)}")
+    check_known(row, rows, f"{reference!r}: table {number} of {key} has no row {row!r}")
     commands = tuple(command for command, own in table.measured.items() if row in own)
     reason = (table.not_measured | table.in_part).get(row, "")
     return PublishedRow(paper, number, table, table.shown(row), commands, reason)

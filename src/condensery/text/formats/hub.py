@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from condensery.errors import UserError, close_to, of_the_disk
+from condensery.errors import UserError, check_known, close_to, of_the_disk
 from condensery.system.downloads import check_room, file_digest
 from condensery.system.files import expanded, read_json
 from condensery.system.progress import progress, style
@@ -169,8 +169,7 @@ class Repository:
         if config is None:
             marked = [name for name, one in self.configs.items() if one.get("default")]
             config = next(name for name in (*marked, "default", *self.configs) if name in self.configs)
-        if config not in self.configs:
-            raise UserError(f"{self.key}: {self.name} has no configuration {config!r}{close_to(config, self.configs)}")
+        check_known(config, self.configs, f"{self.key}: {self.name} has no configuration {config!r}")
         return self.configs[config]
 
     def digests(self, paths: Iterable[str]) -> list[str]:

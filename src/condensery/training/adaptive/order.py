@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.system.children import Parent
-from condensery.system.files import atomic, load_arrays
+from condensery.system.files import load_arrays, write_text
 from condensery.training.adaptive.search import Ids, Scheduler
 from condensery.training.data.training_queries import drawn_positives
 
@@ -122,8 +122,7 @@ class AdaptiveOrder:
 
     def fail(self, why: str) -> None:
         """Write the reason ``why`` no more batches will be made, for all processes that wait for a batch."""
-        with atomic(self._failed) as temporary:
-            temporary.write_text(f"adaptive batches: {why}", encoding="utf-8")
+        write_text(self._failed, f"adaptive batches: {why}")
 
     def begin(self) -> None:
         """Create the folder, and delete the failure message of an earlier run."""
