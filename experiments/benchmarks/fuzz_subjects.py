@@ -410,7 +410,7 @@ def read_rankings(name: str, folder: Path, scratch: Path) -> Any:
     from condensery.retrieval.published_negatives import from_triples
     from condensery.retrieval.runs import read_run
     from condensery.text.collection import Collection
-    from condensery.text.queries import QuerySorter, format_of, read_query_files
+    from condensery.text.queries import by_passage, format_of, read_query_files
 
     known, path = Collection(folder / "collection"), _here(folder / name)
     if name == "run.trec":
@@ -418,7 +418,7 @@ def read_rankings(name: str, folder: Path, scratch: Path) -> Any:
         return [run.query_rows.tolist(), run.passage_rows.tolist(), run.scores.tolist()]
     if name.startswith("queries"):
         pairs = list(read_query_files([path], format_of([path]), known.passages))
-        QuerySorter(scratch / "sorted.arrow").take(pairs)
+        list(by_passage(pairs, len(known.passages), scratch / "sorted.arrow"))
         return pairs
     found = read_negatives(path, known) if name == "negatives.jsonl" else from_triples(path, known, 5)[0]
     return [found.query_rows.tolist(), found.passage_rows.tolist()]
