@@ -472,10 +472,12 @@ def write_checkpoint(kind: str, root: Path) -> None:
         return
     if kind == "condenser":
         backbone = _backbone(vocabulary)
-        pretraining.save_condenser(Condenser(backbone, condenser_shape(backbone, 1, None, True)), model, words, 16)
+        pretraining.save_pretraining_model(
+            Condenser(backbone, condenser_shape(backbone, 1, None, True)), model, words, 16
+        )
     elif kind == "autoencoder":
         backbone = _backbone(vocabulary, "roberta")
-        pretraining.save_masked_autoencoder(MaskedAutoEncoder(backbone, decoder_shape("masked", 1)), model, words, 16)
+        pretraining.save_pretraining_model(MaskedAutoEncoder(backbone, decoder_shape("masked", 1)), model, words, 16)
     elif kind == "retriever":
         towers = [Encoder(_backbone(vocabulary).base_model) for _ in range(2)]
         retrievers.save_retriever(retrievers.SavedRetriever(BiEncoder(*towers), 8, 16), model, words)

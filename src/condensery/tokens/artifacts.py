@@ -89,11 +89,7 @@ class _Stores:
     @cached_property
     def titles(self) -> TokenStore | None:
         """The titles of the passages; None where passages are read without titles."""
-        return self._store("titles") if (self.folder / "titles").is_dir() else None
-
-    def _store(self, name: str) -> TokenStore:
-
-        return TokenStore(self.folder / name)
+        return TokenStore(self.folder / "titles") if (self.folder / "titles").is_dir() else None
 
 
 @dataclass(frozen=True)
@@ -103,17 +99,17 @@ class Tokens(_Stores):
     @cached_property
     def passages(self) -> TokenStore:
         """The passages, in row order, without titles."""
-        return self._store("passages")
+        return TokenStore(self.folder / "passages")
 
     @cached_property
     def queries(self) -> TokenStore:
         """The queries of all splits, in row order."""
-        return self._store("queries")
+        return TokenStore(self.folder / "queries")
 
     @cached_property
     def documents(self) -> TokenStore:
         """The texts for pre-training, grouped by document: the separate documents, or else the passages."""
-        return self._store("documents") if (self.folder / "documents").is_dir() else self.passages
+        return TokenStore(self.folder / "documents") if (self.folder / "documents").is_dir() else self.passages
 
 
 def unknown_words(stores: Mapping[str, TokenStore], unknown: int) -> dict[str, list[str]]:
@@ -157,7 +153,7 @@ class Passages(_Stores):
     @cached_property
     def store(self) -> TokenStore:
         """The tokens of the texts, without titles, with the starts of sentences and documents."""
-        return self._store("texts")
+        return TokenStore(self.folder / "texts")
 
 
 @dataclass(frozen=True)
@@ -172,7 +168,7 @@ class Sentences(_Stores):
     @cached_property
     def store(self) -> TokenStore:
         """The tokens of all sentences."""
-        return self._store("texts")
+        return TokenStore(self.folder / "texts")
 
     def rows(self, split: str) -> np.ndarray:
         """Return the indices in ``store`` of each example's k sentences, int64 (n, k); k is 2 for pairs, 3 for triplets."""

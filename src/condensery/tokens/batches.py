@@ -181,7 +181,7 @@ class _Side:
         lengths = self.lengths[order]  # (n,)
         ids = self.flat[ranges(self.edges[:-1][order], lengths)].astype(np.int64)  # (N,)
         widths = np.maximum.reduceat(_rounded(lengths, self.multiple), cuts[:-1])  # (chunks,)
-        predicted = None
+        predicted: Sequence[tuple[torch.Tensor | None, torch.Tensor | None]] = [(None, None)] * len(widths)
         if self.masked is not None:
             predicted = _place(self.masked, self.targets, self.edges, order, cuts, widths)
         ends = np.concatenate([[0], np.cumsum(lengths)])  # (n + 1,)
@@ -189,14 +189,14 @@ class _Side:
         for number, (first, last) in enumerate(pairwise(cuts.tolist())):
             padded = np.full((last - first, widths[number]), pad_id, dtype=np.int64)  # (b, t)
             padded[np.arange(widths[number]) < lengths[first:last, None]] = ids[ends[first] : ends[last]]
-            positions, originals = predicted[number] if predicted is not None else (None, None)
+            masked, targets = predicted[number]
             result.append(
                 Chunk(
                     input_ids=torch.from_numpy(padded),
                     lengths=torch.from_numpy(lengths[first:last].copy()),
                     rows=torch.from_numpy(names[first:last].copy()),
-                    masked=None if positions is None else torch.from_numpy(positions),
-                    targets=None if originals is None else torch.from_numpy(originals),
+                    masked=masked,
+                    targets=targets,
                     tower=self.tower,
                 )
             )
@@ -221,7 +221,9 @@ def _cuts(widths: Ids, budget: int, level: bool) -> Ids:
     return np.asarray(cuts, dtype=np.int64)
 
 
-def _place(masked: Ids, targets: NDArray, edges: Ids, order: Ids, cuts: Ids, widths: Ids) -> list[tuple[Ids, Ids]]:
+def _place(
+    masked: Ids, targets: NDArray, edges: Ids, order: Ids, cuts: Ids, widths: Ids
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return for each chunk the ascending masked positions in the flattened chunk (b * t), and their targets."""
     row = np.searchsorted(edges, masked, side="right") - 1  # row of each masked position
     rank = np.empty_like(order)  # (n,) place of each row in ``order``
@@ -230,9 +232,9 @@ def _place(masked: Ids, targets: NDArray, edges: Ids, order: Ids, cuts: Ids, wid
     chunk_of = np.searchsorted(cuts, rank_of, side="right") - 1
     position = (rank_of - cuts[chunk_of]) * widths[chunk_of] + masked - edges[row]
     sorting = np.lexsort((position, chunk_of))
-    position, originals = position[sorting], targets[sorting].astype(np.int64)
+    positions, originals = (torch.from_numpy(one[sorting].astype(np.int64)) for one in (position, targets))
     borders = np.searchsorted(chunk_of[sorting], np.arange(len(cuts)))  # (chunks + 1,)
-    return [(position[a:b], originals[a:b]) for a, b in pairwise(borders.tolist())]
+    return [(positions[a:b], originals[a:b]) for a, b in pairwise(borders.tolist())]
 
 
 def span_rows(store: TokenStore, spans: ArrayLike, vocabulary: Vocabulary) -> tuple[Ids, Ids]:
