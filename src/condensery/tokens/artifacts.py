@@ -14,7 +14,7 @@ from condensery.system.files import load_array, read_json
 from condensery.text.collection import Collection
 from condensery.text.table import Column, TextTable
 from condensery.tokens.pairs import PairReader
-from condensery.tokens.store import TokenStore, tokenise
+from condensery.tokens.store import Texts, TokenStore, tokenise
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -52,27 +52,19 @@ def tokenise_collection(
     """
     Vocabulary.of(load_tokenizer(tokenizer)).save(folder)
     texts, documents = pretraining_texts(collection)
-    separate = collection.documents is not None
-    plan: list[tuple[str, Any, bool, Any]] = [
-        ("passages", collection.passages.column("text"), not separate, None if separate else documents),
-        ("queries", collection.queries.column("text"), False, None),
-    ]
-    if separate:
-        plan.append(("documents", texts, True, documents))
-    if titles:
-        plan.append(("titles", collection.passages.column("title"), False, None))
-    return {
-        name: tokenise(
-            column,
-            tokenizer,
-            folder / name,
-            sentences=sentences,
-            documents=starts,
-            workers=workers,
-            label=f"{label}: {name}",
-        )
-        for name, column, sentences, starts in plan
+    columns: dict[str, Texts] = {
+        "passages": collection.passages.column("text"),
+        "queries": collection.queries.column("text"),
     }
+    grouped = "passages" if collection.documents is None else "documents"
+    columns[grouped] = texts
+    if titles:
+        columns["titles"] = collection.passages.column("title")
+    stores = {}
+    for name, column in columns.items():
+        how: dict[str, Any] = {"sentences": name == grouped, "documents": documents if name == grouped else None}
+        stores[name] = tokenise(column, tokenizer, folder / name, workers=workers, label=f"{label}: {name}", **how)
+    return stores
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,9 @@ LM_HEAD = "the head for masked tokens"
 DECODERS = ("c_head",)  # the decoder of CoT-MAE, which is saved among the weights
 # heads of other tasks, and decoders, with which a checkpoint may have been saved
 OTHER_HEADS = (
-    "pooler",
-    "cls.seq_relationship",
-    "classifier",
-    "pre_classifier",
-    "qa_outputs",
-    "discriminator_predictions",
+    *("pooler", "cls.seq_relationship", "classifier", "pre_classifier", "qa_outputs", "discriminator_predictions"),
+    *DECODERS,
 )
-OTHER_HEADS += DECODERS
 
 
 def masked_language_model(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> PreTrainedModel:
