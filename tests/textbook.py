@@ -24,7 +24,7 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
-from condensery.tokens.batches import Chunk, DecoderInput, chunks
+from condensery.tokens.batches import Chunk, TokenRows, chunks
 from condensery.tokens.vocabulary import Vocabulary
 
 PAD, CLS, SEP, MASK, UNK, SIZE = 1, 0, 2, 3, 4, 60
@@ -185,7 +185,7 @@ def contexts(kind: str, lengths: Sequence[int], without: Sequence[int] = (), see
 def paired(passages: Rows, context: Rows, cut: Sequence[int] | int) -> list[Chunk]:
     """Passages with their contexts in chunks of the given numbers of rows, or as the package cuts them by a budget."""
     if isinstance(cut, int):
-        other = DecoderInput(context.flat, context.starts, context.masked, context.targets)
+        other = TokenRows(context.flat, context.starts, context.masked, context.targets)
         return chunks(passages.flat, passages.starts, cut, PAD, passages.masked, passages.targets, context=other)
     both = zip(passages.cut(cut), context.cut(cut), strict=True)
     return [replace(chunk, context=other) for chunk, other in both]

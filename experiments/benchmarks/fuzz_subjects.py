@@ -410,7 +410,7 @@ def read_rankings(name: str, folder: Path, scratch: Path) -> Any:
     from condensery.retrieval.published_negatives import from_triples
     from condensery.retrieval.runs import read_run
     from condensery.text.collection import Collection
-    from condensery.text.queries import QuerySorter, format_of, read_query_files
+    from condensery.text.queries import by_passage, format_of, read_query_files
 
     known, path = Collection(folder / "collection"), _here(folder / name)
     if name == "run.trec":
@@ -418,7 +418,7 @@ def read_rankings(name: str, folder: Path, scratch: Path) -> Any:
         return [run.query_rows.tolist(), run.passage_rows.tolist(), run.scores.tolist()]
     if name.startswith("queries"):
         pairs = list(read_query_files([path], format_of([path]), known.passages))
-        QuerySorter(scratch / "sorted.arrow").take(pairs)
+        list(by_passage(pairs, len(known.passages), scratch / "sorted.arrow"))
         return pairs
     found = read_negatives(path, known) if name == "negatives.jsonl" else from_triples(path, known, 5)[0]
     return [found.query_rows.tolist(), found.passage_rows.tolist()]
@@ -472,10 +472,12 @@ def write_checkpoint(kind: str, root: Path) -> None:
         return
     if kind == "condenser":
         backbone = _backbone(vocabulary)
-        pretraining.save_condenser(Condenser(backbone, condenser_shape(backbone, 1, None, True)), model, words, 16)
+        pretraining.save_pretraining_model(
+            Condenser(backbone, condenser_shape(backbone, 1, None, True)), model, words, 16
+        )
     elif kind == "autoencoder":
         backbone = _backbone(vocabulary, "roberta")
-        pretraining.save_masked_autoencoder(MaskedAutoEncoder(backbone, decoder_shape("masked", 1)), model, words, 16)
+        pretraining.save_pretraining_model(MaskedAutoEncoder(backbone, decoder_shape("masked", 1)), model, words, 16)
     elif kind == "retriever":
         towers = [Encoder(_backbone(vocabulary).base_model) for _ in range(2)]
         retrievers.save_retriever(retrievers.SavedRetriever(BiEncoder(*towers), 8, 16), model, words)

@@ -20,7 +20,7 @@ from transformers import (
 
 from condensery.errors import UserError
 from condensery.models.attention import cls_entropy
-from condensery.models.checkpoints.pretraining import load_condenser, save_condenser
+from condensery.models.checkpoints.pretraining import load_condenser, save_pretraining_model
 from condensery.models.checkpoints.retrievers import load_encoder, load_lm_head
 from condensery.models.condenser import Condenser, condenser_shape
 from condensery.models.encoder import Encoder, attend, plain_attention
@@ -135,7 +135,7 @@ def test_a_condenser_of_each_comes_back_with_its_weights(
     pad = 1 if kind == "mpnet" else words.pad
     model = family(config(vocab_size=words.size, max_position_embeddings=40, pad_token_id=pad, **sizes))
     made = Condenser(model, condenser_shape(model, 1, 1, late_mlm=True))
-    save_condenser(made, tmp_path, wordpiece, 20)
+    save_pretraining_model(made, tmp_path, wordpiece, 20)
     again = load_condenser(tmp_path, words, 1, 1, late_mlm=True, dropout=None)
     for name, value in made.state_dict().items():
         assert torch.equal(again.state_dict()[name], value), name

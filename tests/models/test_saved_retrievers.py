@@ -13,8 +13,7 @@ from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.checkpoints.pretraining import (
     load_condenser,
     load_masked_autoencoder,
-    save_condenser,
-    save_masked_autoencoder,
+    save_pretraining_model,
 )
 from condensery.models.checkpoints.retrievers import (
     QUERY_ENCODER,
@@ -82,7 +81,7 @@ def test_a_condenser_comes_back_with_identical_weights_and_head(
     family: str, words: Vocabulary, wordpiece: Path, tmp_path: Path
 ) -> None:
     model = Condenser(_language_model(words, family), CondenserShape(2, 1, True))
-    save_condenser(model, tmp_path, wordpiece, LENGTH)
+    save_pretraining_model(model, tmp_path, wordpiece, LENGTH)
     again = load_condenser(tmp_path, words, 2, 1, True, None)
     before, after = model.state_dict(), again.state_dict()
     assert before.keys() == after.keys()
@@ -102,24 +101,24 @@ def test_a_model_without_head_starts_a_condenser_with_a_new_one_and_the_other_wa
     words: Vocabulary, wordpiece: Path, tmp_path: Path
 ) -> None:
     plain = Condenser(_language_model(words), CondenserShape(0, 1, True))
-    save_condenser(plain, tmp_path / "mlm", wordpiece, LENGTH)
+    save_pretraining_model(plain, tmp_path / "mlm", wordpiece, LENGTH)
     started = load_condenser(tmp_path / "mlm", words, 2, None, True, None)
     assert len(started.head) == 2
     assert not started.layers_loaded
-    save_condenser(
+    save_pretraining_model(
         Condenser(_language_model(words), CondenserShape(1, 1, True)), tmp_path / "condenser", wordpiece, LENGTH
     )
     assert len(load_condenser(tmp_path / "condenser", words, 0, None, True, None).head) == 0
 
 
 def test_skip_from_is_half_of_the_backbone_unless_given(words: Vocabulary, wordpiece: Path, tmp_path: Path) -> None:
-    save_condenser(Condenser(_language_model(words), CondenserShape(1, 2, True)), tmp_path, wordpiece, LENGTH)
+    save_pretraining_model(Condenser(_language_model(words), CondenserShape(1, 2, True)), tmp_path, wordpiece, LENGTH)
     assert load_condenser(tmp_path, words, 1, None, True, None).shape.skip_from == 1
     assert load_condenser(tmp_path, words, 1, 2, False, None).shape == CondenserShape(1, 2, False)
 
 
 def test_a_head_of_another_shape_is_one_line(words: Vocabulary, wordpiece: Path, tmp_path: Path) -> None:
-    save_condenser(Condenser(_language_model(words), CondenserShape(2, 1, True)), tmp_path, wordpiece, LENGTH)
+    save_pretraining_model(Condenser(_language_model(words), CondenserShape(2, 1, True)), tmp_path, wordpiece, LENGTH)
     for head_layers in (1, 3):
         with pytest.raises(UserError, match=r"head of another shape; set head_layers .*'head_layers': 2") as raised:
             load_condenser(tmp_path, words, head_layers, 1, True, None)
@@ -127,7 +126,7 @@ def test_a_head_of_another_shape_is_one_line(words: Vocabulary, wordpiece: Path,
 
 
 def test_a_damaged_head_is_one_line(words: Vocabulary, wordpiece: Path, tmp_path: Path) -> None:
-    save_condenser(Condenser(_language_model(words), CondenserShape(1, 1, True)), tmp_path, wordpiece, LENGTH)
+    save_pretraining_model(Condenser(_language_model(words), CondenserShape(1, 1, True)), tmp_path, wordpiece, LENGTH)
     head = tmp_path / "condenser_head.safetensors"
     head.write_bytes(head.read_bytes()[:100])
     with pytest.raises(UserError, match=r"condenser_head\.safetensors") as raised:
@@ -145,7 +144,7 @@ def test_an_autoencoder_comes_back_with_identical_weights_and_decoder(
     family: str, shape: DecoderShape, words: Vocabulary, wordpiece: Path, tmp_path: Path
 ) -> None:
     model = MaskedAutoEncoder(_language_model(words, family), shape)
-    save_masked_autoencoder(model, tmp_path, wordpiece, LENGTH)
+    save_pretraining_model(model, tmp_path, wordpiece, LENGTH)
     again = load_masked_autoencoder(tmp_path, words, shape, "last", None)
     assert again.shape == shape
     before, after = model.state_dict(), again.state_dict()
@@ -159,10 +158,10 @@ def test_a_condenser_starts_an_autoencoder_and_the_other_way_round_without_the_o
     words: Vocabulary, wordpiece: Path, tmp_path: Path
 ) -> None:
     condenser = Condenser(_language_model(words), CondenserShape(2, 1, True))
-    save_condenser(condenser, tmp_path / "condenser", wordpiece, LENGTH)
+    save_pretraining_model(condenser, tmp_path / "condenser", wordpiece, LENGTH)
     shape = decoder_shape("masked")
     started = load_masked_autoencoder(tmp_path / "condenser", words, shape, "last", None)
-    save_masked_autoencoder(started, tmp_path / "autoencoder", wordpiece, LENGTH)
+    save_pretraining_model(started, tmp_path / "autoencoder", wordpiece, LENGTH)
     again = load_condenser(tmp_path / "autoencoder", words, 2, 1, True, None)
     saved = condenser.language_model.state_dict()
     for model in (started, again):
@@ -181,7 +180,7 @@ def test_a_decoder_of_another_shape_is_one_line(
     other: DecoderShape, words: Vocabulary, wordpiece: Path, tmp_path: Path
 ) -> None:
     model = MaskedAutoEncoder(_language_model(words), DecoderShape("masked", 2))
-    save_masked_autoencoder(model, tmp_path, wordpiece, LENGTH)
+    save_pretraining_model(model, tmp_path, wordpiece, LENGTH)
     with pytest.raises(UserError, match=r"decoder of another shape; .*'kind': 'masked', 'layers': 2") as raised:
         load_masked_autoencoder(tmp_path, words, other, "random", None)
     assert "\n" not in str(raised.value)
@@ -192,7 +191,7 @@ def test_an_autoencoders_artifact_is_a_retriever(
     words: Vocabulary, wordpiece: Path, tmp_path: Path, texts: list[str]
 ) -> None:
     model = MaskedAutoEncoder(_language_model(words), decoder_shape("masked")).eval()
-    save_masked_autoencoder(model, tmp_path, wordpiece, LENGTH)
+    save_pretraining_model(model, tmp_path, wordpiece, LENGTH)
     ours = _vectors(BiEncoder(model.encoder), texts, wordpiece, words, PASSAGE, LENGTH)
     loaded = load_retriever(tmp_path)
     assert (loaded.query_length, loaded.passage_length) == (LENGTH, LENGTH)
@@ -205,7 +204,7 @@ def test_other_libraries_give_a_pretrained_artifacts_vectors(
     words: Vocabulary, wordpiece: Path, tmp_path: Path, texts: list[str]
 ) -> None:
     model = Condenser(_language_model(words), CondenserShape(2, 1, True)).eval()
-    save_condenser(model, tmp_path, wordpiece, LENGTH)
+    save_pretraining_model(model, tmp_path, wordpiece, LENGTH)
     ours = _vectors(BiEncoder(model.encoder), texts, wordpiece, words, PASSAGE, LENGTH)
     loaded = load_retriever(tmp_path)
     assert (loaded.query_length, loaded.passage_length) == (LENGTH, LENGTH)

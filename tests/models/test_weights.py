@@ -27,8 +27,7 @@ from condensery.models.checkpoints.backbone import load_masked_language_model
 from condensery.models.checkpoints.pretraining import (
     load_condenser,
     load_masked_autoencoder,
-    save_condenser,
-    save_masked_autoencoder,
+    save_pretraining_model,
 )
 from condensery.models.checkpoints.retrievers import (
     SavedRetriever,
@@ -250,8 +249,8 @@ def test_a_head_that_the_description_tells_of_and_that_is_gone_is_refused(
     tmp_path: Path, wordpiece: Path, words: Any
 ) -> None:
     model = BertForMaskedLM(BertConfig(**{**SIZES, "vocab_size": words.size}, attn_implementation="eager"))
-    save_condenser(Condenser(model, CondenserShape(1, 1, True)), tmp_path / "condenser", wordpiece, 12)
-    save_masked_autoencoder(MaskedAutoEncoder(model, decoder_shape("masked")), tmp_path / "decoder", wordpiece, 12)
+    save_pretraining_model(Condenser(model, CondenserShape(1, 1, True)), tmp_path / "condenser", wordpiece, 12)
+    save_pretraining_model(MaskedAutoEncoder(model, decoder_shape("masked")), tmp_path / "decoder", wordpiece, 12)
     (tmp_path / "condenser" / "condenser_head.safetensors").unlink()
     (tmp_path / "decoder" / "context_decoder.safetensors").unlink()
     gone = "no such file, but condensery.json beside it tells of"

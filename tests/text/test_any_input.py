@@ -22,7 +22,7 @@ from condensery.text.formats.sts import read_sts
 from condensery.text.hashes import id_hash
 from condensery.text.ids import SUFFIX, IdIndex
 from condensery.text.lines import read_lines
-from condensery.text.queries import QuerySorter, format_of, read_query_files
+from condensery.text.queries import by_passage, format_of, read_query_files
 from condensery.text.sections import read_articles
 from condensery.text.table import TableWriter, TextTable
 from condensery.text.words import is_blank
@@ -221,7 +221,7 @@ def passages(tmp_path_factory: pytest.TempPathFactory) -> TextTable:
 def query_file(path: Path, passages: TextTable) -> list[tuple[int, str]]:
     """The pairs, which can be written to a table."""
     pairs = list(read_query_files([path], format_of([path]), passages))
-    QuerySorter(path.parent / "sorted.arrow").take(pairs)
+    list(by_passage(pairs, len(passages), path.parent / "sorted.arrow"))
     return pairs
 
 

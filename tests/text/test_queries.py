@@ -9,7 +9,7 @@ from small_runs import write
 from condensery.errors import UserError
 from condensery.text.hashes import id_hash
 from condensery.text.ids import SUFFIX, IdIndex
-from condensery.text.queries import QuerySorter, distinct, format_of, query_files, read_query_files
+from condensery.text.queries import by_passage, distinct, format_of, query_files, read_query_files
 from condensery.text.salience import Salience
 from condensery.text.table import TableWriter, TextTable
 
@@ -144,14 +144,13 @@ def test_queries_in_any_order_come_back_by_passage(tmp_path: Path) -> None:
     rows = draw.integers(0, 9000, 20_000)
     rows = rows[rows != 5000]
     pairs = [(int(row), f"query {number % 7}") for number, row in enumerate(rows)]
-    sorter = QuerySorter(tmp_path / "unsorted.arrow")
-    sorter.take(pairs)
     wanted: list[dict[str, None]] = [{} for _ in range(9000)]
     for row, query in pairs:
         wanted[row][query] = None
-    found = list(sorter.by_passage(9000))
+    found = list(by_passage(pairs, 9000, tmp_path / "unsorted.arrow"))
     assert found == [list(one) for one in wanted]
     assert found[5000] == []
+    assert not list(tmp_path.iterdir())
 
 
 def test_salience_is_the_mean_idf_of_distinct_words() -> None:

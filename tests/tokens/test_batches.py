@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from condensery.tokens.batches import Chunk, DecoderInput, chunks, flatten, span_rows, text_rows
+from condensery.tokens.batches import Chunk, TokenRows, chunks, flatten, span_rows, text_rows
 from condensery.tokens.ranges import ranges
 from condensery.tokens.store import tokenise
 from condensery.tokens.vocabulary import Vocabulary, with_special
@@ -124,7 +124,7 @@ def test_contexts_follow_their_rows_and_both_sides_stay_in_the_budget(seed: int,
     sides = [rows_of(seed, most=30), rows_of(seed + 100, most=(8, 60)[seed % 2])]
     random = np.random.default_rng(seed)
     masked = [random.permutation(len(flat))[: len(flat) // 4] for flat, _ in sides]
-    context = DecoderInput(*sides[1], masked[1], masked[1] + 5000)
+    context = TokenRows(*sides[1], masked[1], masked[1] + 5000)
     made = chunks(*sides[0], budget, 0, masked[0], masked[0] + 5000, rows=np.arange(40), context=context)
     contexts = [chunk.context for chunk in made]
     lengths = np.maximum(*(np.diff(starts) for _, starts in sides))
@@ -147,7 +147,7 @@ def test_contexts_follow_their_rows_and_both_sides_stay_in_the_budget(seed: int,
 
 def test_rows_are_cut_by_the_longer_side_and_each_side_is_as_wide_as_its_own_longest() -> None:
     encoder, context = (flatten([np.arange(n) for n in lengths]) for lengths in ((3, 20, 4, 9), (17, 2, 10, 3)))
-    made = chunks(*encoder, 40, pad_id=9, context=DecoderInput(*context))
+    made = chunks(*encoder, 40, pad_id=9, context=TokenRows(*context))
     assert [chunk.rows.tolist() for chunk in made] == [[1, 0], [2, 3]]
     assert [tuple(chunk.input_ids.shape) for chunk in made] == [(2, 20), (2, 16)]
     assert [tuple(chunk.context.input_ids.shape) for chunk in made] == [(2, 17), (2, 16)]  # type: ignore[union-attr]
@@ -158,14 +158,14 @@ def test_rows_are_cut_by_the_longer_side_and_each_side_is_as_wide_as_its_own_lon
 def test_a_context_of_another_number_of_rows_is_refused() -> None:
     flat, starts = flatten([[1, 2], [3]])
     with pytest.raises(ValueError, match="a context of 2 rows for 1"):
-        chunks([1], [0, 1], 5, pad_id=0, context=DecoderInput(flat, starts))
+        chunks([1], [0, 1], 5, pad_id=0, context=TokenRows(flat, starts))
     with pytest.raises(ValueError, match="belong together"):
-        chunks(flat, starts, 5, pad_id=0, context=DecoderInput(flat, starts, masked=[0]))
+        chunks(flat, starts, 5, pad_id=0, context=TokenRows(flat, starts, masked=[0]))
 
 
 def test_moving_a_chunk_moves_everything() -> None:
     flat, starts = flatten([[1, 2, 3], [4, 5]])
-    (made,) = chunks(flat, starts, 100, pad_id=0, context=DecoderInput(flat, starts, [1], [7]))
+    (made,) = chunks(flat, starts, 100, pad_id=0, context=TokenRows(flat, starts, [1], [7]))
     context = made.to("meta", non_blocking=True).context
     assert context is not None
     assert {value.device.type for value in vars(context).values() if isinstance(value, torch.Tensor)} == {"meta"}

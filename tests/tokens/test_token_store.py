@@ -4,6 +4,7 @@ import json
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_workers_and_batches_do_not_change_a_byte(texts: list[str], wordpiece: P
 
 
 def test_a_long_list_is_read_a_few_batches_ahead_only(wordpiece: Path, tmp_path: Path) -> None:
-    from condensery.tokens.workers import tokenised
+    from condensery.tokens.workers import encode, in_order
 
     taken = 0
 
@@ -98,7 +99,7 @@ def test_a_long_list_is_read_a_few_batches_ahead_only(wordpiece: Path, tmp_path:
             taken += 1
             yield ["one text."]
 
-    pieces = tokenised(batches(), wordpiece, "uint16", False, workers=2)  # type: ignore[arg-type]
+    pieces = in_order(partial(encode, dtype="uint16", sentences=False), batches(), wordpiece, workers=2)  # type: ignore[arg-type]
     next(pieces)
     assert taken <= 6
     pieces.close()  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from condensery.tokens.batches import Chunk, DecoderInput, chunks
+from condensery.tokens.batches import Chunk, TokenRows, chunks
 from condensery.training.data.span_batches import SpanBatch
 from condensery.training.data.steps import Batch
 from condensery.training.data.triple_batches import TripleBatch
@@ -19,7 +19,7 @@ def made(kind: str) -> Batch:
     starts = np.cumsum([0, 9, 30, 4, 17])
     ids = np.arange(5, 5 + starts[-1])
     masked = np.array([3, 20, 40])
-    context = DecoderInput(ids[::-1], starts, masked, ids[masked]) if kind == "context" else None
+    context = TokenRows(ids[::-1], starts, masked, ids[masked]) if kind == "context" else None
     parts = chunks(ids, starts, 32, 0, masked=masked, targets=ids[masked], context=context)
     if kind != "triples":
         return SpanBatch(chunks=parts, tokens=60, masked=3)

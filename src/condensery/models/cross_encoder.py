@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from condensery.errors import UserError
-from condensery.models.checkpoints.backbone import DECODERS, checkpoint_config, config_name
+from condensery.models.checkpoints.backbone import DECODERS, checkpoint_config
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.metadata import ABOUT, read_about
-from condensery.models.checkpoints.weights import Allowed, load_weights, quiet, readable
+from condensery.models.checkpoints.weights import ENCODER, Allowed, load_weights, quiet, readable
 from condensery.models.encoder import Encoder
 from condensery.system.files import write_json
 from condensery.tokens.batches import Chunk
@@ -110,17 +110,11 @@ def load_cross_encoder(
     folder = checkpoint_folder(source, revision)
     with readable(folder):
         config = checkpoint_config(folder, dropout)
-        _check_family(config, config_name(folder))
+        _check_family(config, f"{folder}/config.json")
         config.num_labels = 1
         unused = _UNUSED if config.model_type == "bert" else (*_UNUSED, "pooler")
-        classifier = load_weights(
-            AutoModelForSequenceClassification,
-            folder,
-            config,
-            Allowed(_NEW if new_head else {}, unused),
-            dtype=torch.float32,
-            attn_implementation="eager",
-        )
+        allowed = Allowed(_NEW if new_head else {}, unused)
+        classifier = load_weights(AutoModelForSequenceClassification, folder, config, allowed, **ENCODER)
     return CrossEncoder(classifier)
 
 

@@ -47,9 +47,11 @@ class Bert:
         dropouts: config entries that are dropout rates.
         counts_from_padding: whether positions are counted from the id of the padding token + 1.
         biased: whether ``bias`` is added to the attention scores.
+        projections: names of the projections to queries, keys and values in the attention module.
     """
 
     biased = False
+    projections = ("query", "key", "value")
     lm_head: tuple[str, ...] = ("cls.predictions", "lm_head")
     options: dict[str, Any] = {"add_pooling_layer": False}  # noqa: RUF012
     dropouts: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -90,13 +92,17 @@ class Bert:
             return model.cls.predictions.transform(states)
         return model.lm_head.layer_norm(nn.functional.gelu(model.lm_head.dense(states)))
 
+    def attention(self, layer: Any) -> Any:
+        """Return the attention module of a layer."""
+        return layer.attention.self
+
     def heads(self, layer: Any) -> int:
         """Return the number h of attention heads of a layer."""
-        return int(layer.attention.self.num_attention_heads)
+        return int(self.attention(layer).num_attention_heads)
 
     def attention_dropout(self, layer: Any) -> float:
         """Return the dropout rate of the attention weights in training."""
-        return float(layer.attention.self.dropout.p)
+        return float(self.attention(layer).dropout.p)
 
     def window(self, layer: Any) -> int | None:
         """Return the largest distance, in tokens, that attention spans; None = unlimited."""
@@ -108,11 +114,12 @@ class Bert:
 
     def query(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
         """Return the queries (k, d) of states (k, d) at positions (k,) in their rows."""
-        return layer.attention.self.query(states)
+        return getattr(self.attention(layer), self.projections[0])(states)
 
     def key_and_value(self, layer: Any, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values, (n, d) each, of states (n, d) at positions (n,) in their rows."""
-        return layer.attention.self.key(states), layer.attention.self.value(states)
+        key, value = (getattr(self.attention(layer), name) for name in self.projections[1:])
+        return key(states), value(states)
 
     def rest(self, layer: Any, context: Tensor, states: Tensor) -> Tensor:
         """Return a layer's output (k, d) from the attention result ``context`` (k, d) and the layer's input (k, d)."""
@@ -146,6 +153,7 @@ class MPNet(Bert):
     """MPNet: BERT's layers under other names, without token types, with a bias of attention that all layers share."""
 
     biased = True
+    projections = ("q", "k", "v")
 
     def offset(self, config: Any) -> int:
         return 2  # whatever the padding token's id is
@@ -164,21 +172,12 @@ class MPNet(Bert):
         at = positions[None] + self.offset(model.config)
         return model.embeddings(input_ids=ids[None], position_ids=at)[0]
 
-    def heads(self, layer: Any) -> int:
-        return int(layer.attention.attn.num_attention_heads)
-
-    def attention_dropout(self, layer: Any) -> float:
-        return float(layer.attention.attn.dropout.p)
+    def attention(self, layer: Any) -> Any:
+        return layer.attention.attn
 
     def bias(self, layer: Any, queries: Tensor, keys: Tensor) -> Tensor:
         buckets = MPNetEncoder.relative_position_bucket(keys - queries[..., None])  # (b, m, t)
         return layer.relative_bias(buckets).permute(0, 3, 1, 2)  # (b, h, m, t)
-
-    def query(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
-        return layer.attention.attn.q(states)
-
-    def key_and_value(self, layer: Any, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        return layer.attention.attn.k(states), layer.attention.attn.v(states)
 
     def rest(self, layer: Any, context: Tensor, states: Tensor) -> Tensor:
         own = layer.attention
@@ -192,6 +191,10 @@ class DistilBert(Bert):
     lm_head = ("vocab_transform", "vocab_layer_norm", "vocab_projector")
     options: dict[str, Any] = {}  # noqa: RUF012
     dropouts = ("dropout", "attention_dropout")
+    projections = ("q_lin", "k_lin", "v_lin")
+
+    def attention(self, layer: Any) -> Any:
+        return layer.attention
 
     def layers(self, model: Any) -> nn.ModuleList:
         return model.transformer.layer
@@ -204,15 +207,6 @@ class DistilBert(Bert):
 
     def heads(self, layer: Any) -> int:
         return int(layer.attention.n_heads)
-
-    def attention_dropout(self, layer: Any) -> float:
-        return float(layer.attention.dropout.p)
-
-    def query(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
-        return layer.attention.q_lin(states)
-
-    def key_and_value(self, layer: Any, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        return layer.attention.k_lin(states), layer.attention.v_lin(states)
 
     def rest(self, layer: Any, context: Tensor, states: Tensor) -> Tensor:
         attended = layer.sa_layer_norm(layer.attention.out_lin(context) + states)

@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from condensery.errors import UserError
-from condensery.models.checkpoints.backbone import config_content, config_name
+from condensery.models.checkpoints.backbone import config_content
 from condensery.models.checkpoints.config_file import check_config, shown
 from condensery.models.checkpoints.weights import Allowed, load_weights, quiet, reason
 from condensery.models.precision import DTYPES
@@ -64,15 +64,14 @@ class OneDraw(transformers.LogitsProcessor):
     A uniform number selects the token from the cumulative distribution over the tokens in order of token id.
 
     Args:
-        draws: (b, steps) uniform draws in [0, 1), one for each row and position.
-        first: number of tokens with which the decoder begins.
+        draws: (b, steps) uniform draws in [0, 1), one for each row and position. The decoder begins with one token.
 
     Raises:
         UserError: a logit is NaN.
     """
 
-    def __init__(self, draws: Tensor, first: int = 1) -> None:
-        self.draws, self.first = draws, first
+    def __init__(self, draws: Tensor) -> None:
+        self.draws = draws
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return (b, V) with 0 for the drawn token and -inf for all others.
@@ -85,7 +84,7 @@ class OneDraw(transformers.LogitsProcessor):
         ids = scores.topk(allowed, dim=1).indices.sort(dim=1).values  # (b, allowed)
         probabilities = scores.gather(1, ids).double().softmax(dim=1)  # (b, allowed)
         reached = probabilities.cumsum(dim=1)  # (b, allowed)
-        draw = self.draws[:, input_ids.shape[1] - self.first, None] * reached[:, -1:]  # (b, 1)
+        draw = self.draws[:, input_ids.shape[1] - 1, None] * reached[:, -1:]  # (b, 1)
         place = (reached <= draw).sum(dim=1, keepdim=True).clamp(max=allowed - 1)  # (b, 1)
         chosen = ids.gather(1, place)  # (b, 1)
         return torch.full_like(scores, -torch.inf).scatter(1, chosen, 0.0)
@@ -183,10 +182,11 @@ def load_generator(
             decoder, or has no matching tokenizer.
     """
     with _user_error(key, source, "cannot load", _ADVICE):
-        about = check_config(config_content(source, revision), config_name(source), encoder=False)
+        where = f"{source}/config.json"
+        about = check_config(config_content(source, revision), where, encoder=False)
         if "model_type" in about and about["model_type"] not in transformers.CONFIG_MAPPING:
             family = shown(about["model_type"])
-            raise UserError(f"{config_name(source)}: model_type is {family}, which no model of the library is called")
+            raise UserError(f"{where}: model_type is {family}, which no model of the library is called")
         config = transformers.AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     if not config.is_encoder_decoder:
         raise UserError(

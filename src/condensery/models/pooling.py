@@ -30,9 +30,8 @@ def pool(states: Tensor, real: Tensor, lengths: Tensor, pooling: Pooling) -> Ten
     wide = torch.promote_types(states.dtype, torch.float32)  # bf16 cannot represent all integers above 256
     if pooling == "mean_sqrt_len":
         return (states.sum(dim=1) / lengths.to(wide).sqrt()[:, None]).to(states.dtype)
-    weights = (
-        torch.arange(1, states.shape[1] + 1, device=states.device, dtype=wide)[:, None] * real[..., None]
-    )  # (b, t, 1)
+    places = torch.arange(1, states.shape[1] + 1, device=states.device, dtype=wide)  # (t,)
+    weights = places[:, None] * real[..., None]  # (b, t, 1)
     return ((states * weights).sum(dim=1) / weights.sum(dim=1)).to(states.dtype)
 
 

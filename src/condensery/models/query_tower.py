@@ -140,16 +140,8 @@ def load_tower(folder: Path, length: int) -> Tower | None:
         if {name: value.shape for name, value in weights.items()} != shapes(about):
             return None
         return Tower(weights, about["num_hidden_layers"], about["num_attention_heads"], about["layer_norm_eps"], offset)
-    except (
-        UserError,
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ZeroDivisionError,
-    ):  # transformers then reports the fault with a better message
-        return None
+    except (UserError, OSError, ValueError, LookupError, TypeError, AttributeError, ZeroDivisionError):
+        return None  # transformers then reports the fault with a better message
 
 
 def _of_backbone(weights: Mapping[str, Vector], family: str) -> Mapping[str, Vector]:

@@ -5,7 +5,7 @@ Imports no torch.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Literal, Self, TypedDict, cast
 
 from pydantic import Field
 
@@ -109,13 +109,7 @@ class VectorConfig(Keys):
 
     def vector_options(self) -> VectorOptions:
         """Return the keys as ``VectorOptions``."""
-        return VectorOptions(
-            pooling=self.pooling,
-            normalise=self.normalise,
-            truncate_dim=self.truncate_dim,
-            query_prefix=self.query_prefix,
-            passage_prefix=self.passage_prefix,
-        )
+        return cast(VectorOptions, {name: getattr(self, name) for name in NAMES})
 
     def not_given(self) -> set[str]:
         """Return the names of the keys that are null."""

@@ -115,11 +115,7 @@ class Collection:
     @cached_property
     def document_starts(self) -> NDArray[np.int64]:
         """The first passage row of each document, and at the end the number of passages. *Shape:* (documents + 1,)."""
-        import pyarrow.compute as pc  # the import takes a tenth of a second
-
-        names = self.passages.arrow("document")
-        changes = pc.not_equal(names.slice(1), names.slice(0, len(names) - 1)).to_numpy()
-        return np.concatenate([[0], np.flatnonzero(changes) + 1, [len(names)]]).astype(np.int64)
+        return self.passages.runs("document")
 
     @cached_property
     def passage_texts(self) -> PassageTexts:

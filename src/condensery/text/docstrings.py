@@ -23,16 +23,8 @@ _CODE_DIRECTIVE = re.compile(
     r"^\s*\.\.\s+(code|code-block|sourcecode|math|plot|image|figure|ipython|doctest|table|testcode)\s*::"
 )
 _KEPT_DIRECTIVE = re.compile(r"^(\s*)\.\.\s+(note|warning|tip|important|caution|attention|seealso)\s*::\s*")
-_ROLE = re.compile(r":[a-zA-Z:+-]+:`([^`]*)`")
 _TARGET = re.compile(r"\s*<[^<>`]*>$")
-_REFERENCE = re.compile(r"\[`[~!]?([^`\[\]]+)`\]")
-_ADDRESS = re.compile(r"\s*<https?://[^>\s]*>")
 _TAG = re.compile(r"^\s*</?[A-Za-z]+[^<>]*>\s*$")
-_TITLE = re.compile(r"^(\s*)#+\s+")
-_LINK = re.compile(r"\[([^\[\]]+)\]\((?:[^()\s]*)\)")
-_TICKS = re.compile(r"`+([^`]*)`+_{0,2}")
-_FIELD = re.compile(r"^(\s*):(?:param|arg|argument|keyword|raises?|type|var|ivar|cvar)\s+([^:]*):\s*")
-_RESULT_FIELD = re.compile(r"^(\s*):(?:returns?|rtype|yields?):\s*")
 _SIGNATURE = re.compile(r"^[\w.]+\s*\(.*\)\s*(->.*)?$")
 _PARAMETER = re.compile(r"^\s*[-*]?\s*[`*]*\w+[`*]*\s*(\(.*\)|:\s|\([`\[])")
 _HEADING = re.compile(
@@ -48,7 +40,6 @@ _ABBREVIATION = re.compile(
 _PROMPT = re.compile(r"^\s*(>>>|In \[\d+\]:)")
 _SPACES = re.compile(r"[ \t\f\v\xa0]+")
 _LETTER = re.compile(r"[^\W\d_]")
-_STAR = re.compile(r"(?<![\w*])\*{1,2}([^\s*](?:[^*]*[^\s*])?)\*{1,2}(?![\w*])")
 
 
 class Docstring(NamedTuple):
@@ -165,24 +156,27 @@ def _indent(line: str) -> int:
 
 def clean(line: str) -> str:
     """Remove reStructuredText and Markdown mark-up from a line. The indentation stays."""
-    if line.lstrip().startswith("#"):
-        line = _TITLE.sub(r"\1", line)
-    if "`" in line:
-        line = _REFERENCE.sub(r"\1", _ROLE.sub(_role_text, line))
-        line = _TICKS.sub(r"\1", line)
-    if "<http" in line:
-        line = _ADDRESS.sub("", line)
-    if "](" in line:
-        line = _LINK.sub(r"\1", line)
-    if "*" in line:
-        line = _STAR.sub(r"\1", line)
-    if ":" in line:
-        line = _RESULT_FIELD.sub(r"\1Returns: ", _FIELD.sub(r"\1\2: ", line))
+    for sign, mark_up, plain in _MARK_UP:
+        if sign in line:
+            line = mark_up.sub(plain, line)
     return line
 
 
 def _role_text(match: re.Match[str]) -> str:
     return _TARGET.sub("", match[1]).lstrip("~!")
+
+
+_MARK_UP = (  # a string that every match contains, the mark-up, what replaces it; the order matters
+    ("#", re.compile(r"^(\s*)#+\s+"), r"\1"),
+    ("`", re.compile(r":[a-zA-Z:+-]+:`([^`]*)`"), _role_text),
+    ("`", re.compile(r"\[`[~!]?([^`\[\]]+)`\]"), r"\1"),
+    ("`", re.compile(r"`+([^`]*)`+_{0,2}"), r"\1"),
+    ("<http", re.compile(r"\s*<https?://[^>\s]*>"), ""),
+    ("](", re.compile(r"\[([^\[\]]+)\]\((?:[^()\s]*)\)"), r"\1"),
+    ("*", re.compile(r"(?<![\w*])\*{1,2}([^\s*](?:[^*]*[^\s*])?)\*{1,2}(?![\w*])"), r"\1"),
+    (":", re.compile(r"^(\s*):(?:param|arg|argument|keyword|raises?|type|var|ivar|cvar)\s+([^:]*):\s*"), r"\1\2: "),
+    (":", re.compile(r"^(\s*):(?:returns?|rtype|yields?):\s*"), r"\1Returns: "),
+)
 
 
 def _paragraphs(lines: Iterator[str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ share a hash is 2e-6. Such a collision raises a "duplicate id" error. It is neve
 import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -96,8 +97,7 @@ class KeptIds:
 
     def beginning(self, at: int) -> str:
         """Return the stored part of the id at position ``at``: the whole id, or the beginning of a long id."""
-        first = sum(self._lengths[:at])
-        return self._text[first : first + self._lengths[at]].decode(errors="replace")
+        return next(islice(self, at, None))
 
     def __iter__(self) -> Iterator[str]:
         """Yield the stored part of each id."""

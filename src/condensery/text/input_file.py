@@ -1,10 +1,12 @@
 """The description of a file that a format reads, whether or not the file exists."""
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from condensery.errors import UserError
 from condensery.system.inputs import fault, fault_of_either, opened, resolve
+from condensery.text.lines import Item, at_least_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,11 @@ class InputFile:
         if path is None:
             raise UserError(f"{self.path}: {self.fault()}; it is the {self.role}{self.hint}")
         return path
+
+    def entries(self, read: Callable[[Path], Iterable[Item]], none: str) -> Iterator[Item]:
+        """Yield what ``read`` yields. Raises ``UserError`` where the file is missing, or has nothing to yield (``none``)."""
+        path = self.open_path()
+        return at_least_one(read(path), path, none)
 
     def look(self) -> Path:
         """Return the file on disk, after a check of its first bytes.

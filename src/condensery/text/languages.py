@@ -48,30 +48,24 @@ class Language:
         return bool(self.paired) and words.runs_of(self.paired).match(term) is not None and words.is_one_character(term)
 
 
-def _nothing(*codes: int) -> dict[int, str | None]:
-    return dict.fromkeys(codes)
+def _letters(points: Sequence[int], *alike: str) -> dict[int, str | None]:
+    """Map the ``points`` to None, and each letter of a group to the first letter of the group."""
+    return dict.fromkeys(points) | {ord(letter): group[0] for group in alike for letter in group}
 
 
-def _one_of_each(*alike: str) -> dict[int, str | None]:
-    """Map each letter of a group to the first letter of the group."""
-    return {ord(letter): group[0] for group in alike for letter in group}
-
-
-_POINTS = _nothing(*range(0x0610, 0x061B), *range(0x064B, 0x0660), 0x0670, *range(0x06D6, 0x06DD))
-_POINTS |= _nothing(
-    *range(0x06DF, 0x06E5), 0x06E7, 0x06E8, *range(0x06EA, 0x06EE), *range(0x08D3, 0x08E2), *range(0x08E3, 0x0900)
-)
-_HEBREW_POINTS = _nothing(*range(0x0591, 0x05BE), 0x05BF, 0x05C1, 0x05C2, 0x05C4, 0x05C5, 0x05C7)
+# code points of vowel points, which are removed from terms
+_POINTS = (*range(0x0610, 0x061B), *range(0x064B, 0x0660), 0x0670, *range(0x06D6, 0x06DD), *range(0x06DF, 0x06E5))
+_POINTS += (0x06E7, 0x06E8, *range(0x06EA, 0x06EE), *range(0x08D3, 0x08E2), *range(0x08E3, 0x0900))
+_HEBREW_POINTS = (*range(0x0591, 0x05BE), 0x05BF, 0x05C1, 0x05C2, 0x05C4, 0x05C5, 0x05C7)
 
 _TURKISH = Language(
     before=(("I\u0307", "i"), ("\u0130", "i"), ("I", "\u0131")),
     says="the small letter of I is \u0131, that of \u0130 is i",
 )
 _FORMS = "vowel points do not count, nor do the forms of alef, yeh, kaf and heh"
-_ARABIC = Language(letters=_POINTS | _one_of_each("اآأإٱ", "يىیے", "كک", "هةۀہۂۃ"), says=_FORMS)
-_PERSIAN = Language(
-    letters=_POINTS | _one_of_each("اآأإٱ", "یيىے", "کك", "هةۀہۂۃ"), says=_FORMS
-)  # the forms of the Persian stemmer
+_ARABIC = Language(letters=_letters(_POINTS, "اآأإٱ", "يىیے", "كک", "هةۀہۂۃ"), says=_FORMS)
+# the forms of the Persian stemmer
+_PERSIAN = Language(letters=_letters(_POINTS, "اآأإٱ", "یيىے", "کك", "هةۀہۂۃ"), says=_FORMS)
 _PAIRED = Language()
 
 LANGUAGES = {
@@ -82,7 +76,7 @@ LANGUAGES = {
     **dict.fromkeys(("turkish", "azerbaijani"), _TURKISH),
     "arabic": _ARABIC,
     **dict.fromkeys(("persian", "urdu"), _PERSIAN),
-    "hebrew": Language(letters=_HEBREW_POINTS, says="vowel points do not count"),
+    "hebrew": Language(letters=_letters(_HEBREW_POINTS), says="vowel points do not count"),
 }
 
 _SCRIPTS = {  # language -> its letters; on equal counts the first language wins

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from unicodedata import category
 
 import numpy as np
-from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.system.files import expanded
@@ -149,31 +148,25 @@ def _is_read(character: str) -> bool:
     return category(character)[0] in "LNPS" and character != "\ufffd"
 
 
-class QuerySorter:
-    """Takes queries in any order and returns them by passage.
+def by_passage(pairs: Iterable[Pair], passages: int, scratch: Path) -> Iterator[list[str]]:
+    """Read all pairs, in any order. Yield the distinct queries (see ``distinct``) of each of ``passages`` passages by row.
 
-    The queries are stored on disk. Memory holds only the row of each query's passage.
+    The queries are stored in the file ``scratch``, which is removed at the end. Memory holds only the row of each query's
+    passage.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.path, self._rows = path, array("q")
-
-    def take(self, pairs: Iterable[Pair]) -> None:
-        """Read all pairs and write their queries to disk. Call it only once."""
-        with TableWriter(self.path, ("text",)) as table:
-            for row, query in pairs:
-                table.add((query,), len(query))
-                self._rows.append(row)
-
-    def by_passage(self, passages: int) -> Iterator[list[str]]:
-        """Yield the distinct queries (see ``distinct``) of each of ``passages`` passages, in row order."""
-        rows: NDArray[np.int64] = np.frombuffer(self._rows, np.int64) if self._rows else np.empty(0, np.int64)
-        order = np.argsort(rows, kind="stable")
-        starts = np.searchsorted(rows[order], np.arange(passages + 1))
-        column = TextTable(self.path).column("text")
-        for first in range(0, passages, _READ):
-            last = min(first + _READ, passages)
-            texts = column.take(order[starts[first] : starts[last]])
-            edges = (starts[first : last + 1] - starts[first]).tolist()
-            for begin, end in pairwise(edges):
-                yield distinct(texts[begin:end])
+    row_numbers = array("q")
+    with TableWriter(scratch, ("text",)) as table:
+        for row, query in pairs:
+            table.add((query,), len(query))
+            row_numbers.append(row)
+    rows = np.frombuffer(row_numbers, np.int64)
+    order = np.argsort(rows, kind="stable")
+    starts = np.searchsorted(rows[order], np.arange(passages + 1))
+    column = TextTable(scratch).column("text")
+    for first in range(0, passages, _READ):
+        last = min(first + _READ, passages)
+        texts = column.take(order[starts[first] : starts[last]])
+        edges = (starts[first : last + 1] - starts[first]).tolist()
+        for begin, end in pairwise(edges):
+            yield distinct(texts[begin:end])
+    scratch.unlink()

@@ -34,8 +34,9 @@ class Salience:
 
     def of_words(self, words: Sequence[str]) -> float:
         """Return the mean idf of the distinct words; 0 for an empty list."""
-        distinct = set(words)
-        return math.fsum(self._idf(word) for word in distinct) / len(distinct) if distinct else 0.0
+        holding = [self.holding[word] for word in set(words)]
+        idf = (math.log(1 + (self.passages - n + 0.5) / (n + 0.5)) for n in holding)
+        return math.fsum(idf) / len(holding) if holding else 0.0
 
     def ranked(self, sentences: Sequence[str], minimum_words: int, maximum_words: int) -> list[int]:
         """Rank the sentences that have ``minimum_words`` to ``maximum_words`` words.
@@ -46,7 +47,3 @@ class Salience:
         numbers = map(number_of_plain_words, sentences)
         fit = [place for place, number in enumerate(numbers) if minimum_words <= number <= maximum_words]
         return sorted(fit, key=lambda place: -self.of_words(terms(sentences[place])))
-
-    def _idf(self, word: str) -> float:
-        holding = self.holding[word]
-        return math.log(1 + (self.passages - holding + 0.5) / (holding + 0.5))

@@ -63,6 +63,7 @@ def _source(folder: Path, splits: dict[str, str | None] | None) -> Any:
         raise UserError(f"{folder}: {why}; a folder of texts is expected")
     judged = {name: name if resolve(folder / "qrels" / f"{name}.tsv") else None for name in ("train", "dev", "test")}
     shared: dict[str, Any] = {
+        "name": folder.absolute().name,
         "root": str(folder),
         "splits": judged if splits is None else {"train": None, "dev": None, "test": None} | splits,
         "empty_passages": "drop",
@@ -74,8 +75,7 @@ def _source(folder: Path, splits: dict[str, str | None] | None) -> Any:
     if resolve(folder / "corpus.jsonl"):
         kind, own = BeirSource, {"name": None, "documents": "auto"}
     elif resolve(folder / "documents.jsonl"):
-        kind, own = DocumentsSource, {"name": folder.absolute().name, "documents": "documents.jsonl", "extra": []}
-        own["searched"] = "passages"
+        kind, own = DocumentsSource, {"documents": "documents.jsonl", "extra": [], "searched": "passages"}
     else:
-        kind, own = TextSource, {"name": folder.absolute().name, "minimum_words": 5}
+        kind, own = TextSource, {"minimum_words": 5}
     return kind.model_validate(shared | own)

@@ -29,13 +29,12 @@ UNSPACED = "".join(letters for letters, _ in LETTERS)
 HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff\uffa0-\uffdc"
 
 _WORD = re.compile(r"\w+")
-_INVISIBLE = re.compile(  # annotation characters, and Default_Ignorable_Code_Point except the zero width space
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
-    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
+# annotation characters, and the characters that Unicode calls default ignorable except the zero width space
+_INVISIBLE = regex.compile(r"(?!\u200b)[\p{Default_Ignorable_Code_Point}\ufff9-\ufffb]")
 # Any character except white space, control characters, the empty Braille pattern, and the characters that Unicode calls
 # default ignorable (zero-width spaces and joiners, soft hyphens, fillers, selectors).
 _SEEN = regex.compile(r"[^\s\p{Cc}\p{Default_Ignorable_Code_Point}\u2800]")
+_MARKS, _CHARACTER = regex.compile(r"\A\p{M}+"), regex.compile(r"\P{M}\p{M}*")  # a character is a letter with its marks
 _BREAK = "\u200b"  # the zero width space, which may separate words of scripts without spaces
 _TATWEEL = "\u0640"  # stretches an Arabic word
 _MEANT = ("<super", "<fraction")  # forms that carry meaning: 10² must not become 102, nor ½ two numbers
@@ -159,24 +158,12 @@ def _folded(text: str) -> str:
 
 def _words(folded: str) -> list[str]:
     """Return the words of a folded text, split at spaces. Marks at the beginning of a word are removed."""
-    return [word for piece in folded.split() if (word := piece if piece[0].isalnum() else _from_letter(piece))]
-
-
-def _from_letter(piece: str) -> str:
-    return piece[next((at for at, one in enumerate(piece) if category(one)[0] != "M"), len(piece)) :]
+    return [word for piece in folded.split() if (word := piece if piece[0].isalnum() else _MARKS.sub("", piece))]
 
 
 def _characters(run: str) -> list[str]:
     """Return the letters of a run, each with its marks."""
-    if run.isalnum():
-        return list(run)
-    characters: list[str] = []
-    for one in _from_letter(run):
-        if category(one)[0] == "M":
-            characters[-1] += one
-        else:
-            characters.append(one)
-    return characters
+    return list(run) if run.isalnum() else _CHARACTER.findall(run)
 
 
 def _without_breaks(text: str, paired: str) -> str:

@@ -14,7 +14,7 @@ from condensery.system.files import load_array, read_json
 from condensery.text.collection import Collection
 from condensery.text.table import Column, TextTable
 from condensery.tokens.pairs import PairReader
-from condensery.tokens.store import TokenStore, tokenise
+from condensery.tokens.store import Texts, TokenStore, tokenise
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -52,27 +52,19 @@ def tokenise_collection(
     """
     Vocabulary.of(load_tokenizer(tokenizer)).save(folder)
     texts, documents = pretraining_texts(collection)
-    separate = collection.documents is not None
-    plan: list[tuple[str, Any, bool, Any]] = [
-        ("passages", collection.passages.column("text"), not separate, None if separate else documents),
-        ("queries", collection.queries.column("text"), False, None),
-    ]
-    if separate:
-        plan.append(("documents", texts, True, documents))
-    if titles:
-        plan.append(("titles", collection.passages.column("title"), False, None))
-    return {
-        name: tokenise(
-            column,
-            tokenizer,
-            folder / name,
-            sentences=sentences,
-            documents=starts,
-            workers=workers,
-            label=f"{label}: {name}",
-        )
-        for name, column, sentences, starts in plan
+    columns: dict[str, Texts] = {
+        "passages": collection.passages.column("text"),
+        "queries": collection.queries.column("text"),
     }
+    grouped = "passages" if collection.documents is None else "documents"
+    columns[grouped] = texts
+    if titles:
+        columns["titles"] = collection.passages.column("title")
+    stores = {}
+    for name, column in columns.items():
+        how: dict[str, Any] = {"sentences": name == grouped, "documents": documents if name == grouped else None}
+        stores[name] = tokenise(column, tokenizer, folder / name, workers=workers, label=f"{label}: {name}", **how)
+    return stores
 
 
 @dataclass(frozen=True)
@@ -89,11 +81,7 @@ class _Stores:
     @cached_property
     def titles(self) -> TokenStore | None:
         """The titles of the passages; None where passages are read without titles."""
-        return self._store("titles") if (self.folder / "titles").is_dir() else None
-
-    def _store(self, name: str) -> TokenStore:
-
-        return TokenStore(self.folder / name)
+        return TokenStore(self.folder / "titles") if (self.folder / "titles").is_dir() else None
 
 
 @dataclass(frozen=True)
@@ -103,17 +91,17 @@ class Tokens(_Stores):
     @cached_property
     def passages(self) -> TokenStore:
         """The passages, in row order, without titles."""
-        return self._store("passages")
+        return TokenStore(self.folder / "passages")
 
     @cached_property
     def queries(self) -> TokenStore:
         """The queries of all splits, in row order."""
-        return self._store("queries")
+        return TokenStore(self.folder / "queries")
 
     @cached_property
     def documents(self) -> TokenStore:
         """The texts for pre-training, grouped by document: the separate documents, or else the passages."""
-        return self._store("documents") if (self.folder / "documents").is_dir() else self.passages
+        return TokenStore(self.folder / "documents") if (self.folder / "documents").is_dir() else self.passages
 
 
 def unknown_words(stores: Mapping[str, TokenStore], unknown: int) -> dict[str, list[str]]:
@@ -157,7 +145,7 @@ class Passages(_Stores):
     @cached_property
     def store(self) -> TokenStore:
         """The tokens of the texts, without titles, with the starts of sentences and documents."""
-        return self._store("texts")
+        return TokenStore(self.folder / "texts")
 
 
 @dataclass(frozen=True)
@@ -172,7 +160,7 @@ class Sentences(_Stores):
     @cached_property
     def store(self) -> TokenStore:
         """The tokens of all sentences."""
-        return self._store("texts")
+        return TokenStore(self.folder / "texts")
 
     def rows(self, split: str) -> np.ndarray:
         """Return the indices in ``store`` of each example's k sentences, int64 (n, k); k is 2 for pairs, 3 for triplets."""

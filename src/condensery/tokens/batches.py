@@ -72,21 +72,67 @@ class Chunk:
         return replace(self, **parts)
 
 
-@dataclass(frozen=True)
-class DecoderInput:
-    """The rows whose masked tokens a decoder predicts, one for each row of a batch.
+class TokenRows:
+    """Concatenated rows of token ids, such as the rows whose masked tokens a decoder predicts.
 
-    Attributes:
+    Args:
         flat_ids: (N,) the concatenated rows.
         starts: (n + 1,) the start of each row in ``flat_ids``; the last entry is N.
         masked: positions in ``flat_ids`` that are predicted; None = no position.
         targets: the original ids at ``masked``.
+
+    Raises:
+        ValueError: only one of ``masked`` and ``targets`` is given.
     """
 
-    flat_ids: ArrayLike
-    starts: ArrayLike
-    masked: ArrayLike | None = None
-    targets: ArrayLike | None = None
+    def __init__(
+        self,
+        flat_ids: ArrayLike,
+        starts: ArrayLike,
+        masked: ArrayLike | None = None,
+        targets: ArrayLike | None = None,
+    ) -> None:
+        if (masked is None) != (targets is None):
+            raise ValueError("masked and targets belong together")
+        self.flat, self.edges = np.asarray(flat_ids), np.asarray(starts, dtype=np.int64)
+        self.lengths = np.diff(self.edges)  # (n,)
+        self.masked = None if masked is None else np.asarray(masked, dtype=np.int64)
+        self.targets = np.asarray(targets)
+
+    def chunks(self, order: Ids, cuts: Ids, names: Ids, pad_id: int, tower: int, multiple: int) -> list[Chunk]:
+        """Return the chunks of these rows, each as wide as its longest row.
+
+        Args:
+            order: (n,) the rows, longest first.
+            cuts: (chunks + 1,) the first row of each chunk in ``order``; the last entry is n.
+            names: (n,) the identity of each row, in ``order``.
+            pad_id: id of the padding token.
+            tower: value of ``Chunk.tower`` in each chunk.
+            multiple: number to whose multiple a width is rounded up.
+        """
+        lengths = self.lengths[order]  # (n,)
+        ids = self.flat[ranges(self.edges[:-1][order], lengths)].astype(np.int64)  # (N,)
+        widths = np.maximum.reduceat(_rounded(lengths, multiple), cuts[:-1])  # (chunks,)
+        predicted: Sequence[tuple[torch.Tensor | None, torch.Tensor | None]] = [(None, None)] * len(widths)
+        if self.masked is not None:
+            predicted = _place(self.masked, self.targets, self.edges, order, cuts, widths)
+        ends = np.concatenate([[0], np.cumsum(lengths)])  # (n + 1,)
+        result = []
+        for number, (first, last) in enumerate(pairwise(cuts.tolist())):
+            padded = np.full((last - first, widths[number]), pad_id, dtype=np.int64)  # (b, t)
+            padded[np.arange(widths[number]) < lengths[first:last, None]] = ids[ends[first] : ends[last]]
+            masked, targets = predicted[number]
+            result.append(
+                Chunk(
+                    input_ids=torch.from_numpy(padded),
+                    lengths=torch.from_numpy(lengths[first:last].copy()),
+                    rows=torch.from_numpy(names[first:last].copy()),
+                    masked=masked,
+                    targets=targets,
+                    tower=tower,
+                )
+            )
+        return result
 
 
 def chunks(
@@ -98,7 +144,7 @@ def chunks(
     targets: ArrayLike | None = None,
     tower: int = 0,
     rows: ArrayLike | None = None,
-    context: DecoderInput | None = None,
+    context: TokenRows | None = None,
     together: int = 1,
     level: bool = False,
 ) -> list[Chunk]:
@@ -134,73 +180,21 @@ def chunks(
     """
     if budget < 1:
         raise ValueError(f"budget must be positive, not {budget}")
-    own = _Side(flat_ids, starts, masked, targets, tower, 1 if level else _MULTIPLE)
-    sides = [own]
+    own, multiple = TokenRows(flat_ids, starts, masked, targets), 1 if level else _MULTIPLE
+    lengths = own.lengths  # (n,)
     if context is not None:
-        sides.append(_Side(context.flat_ids, context.starts, context.masked, context.targets, tower))
-        if len(sides[1].lengths) != len(own.lengths):
-            raise ValueError(f"a context of {len(sides[1].lengths)} rows for {len(own.lengths)}")
-    lengths = np.max([side.lengths for side in sides], axis=0)  # (n,)
+        if len(context.lengths) != len(lengths):
+            raise ValueError(f"a context of {len(context.lengths)} rows for {len(lengths)}")
+        lengths = np.maximum(lengths, context.lengths)  # (n,)
     lengths = np.repeat(lengths.reshape(-1, together).max(axis=1, initial=0), together)  # (n,)
     order = np.argsort(-lengths, kind="stable")  # (n,)
-    cuts = together * _cuts(_rounded(lengths, own.multiple)[order][::together], budget // together, level)
+    cuts = together * _cuts(_rounded(lengths, multiple)[order][::together], budget // together, level)
     names = order if rows is None else np.asarray(rows, dtype=np.int64)[order]  # (n,)
-    side_chunks = [side.chunks(order, cuts, names, pad_id) for side in sides]
-    return side_chunks[0] if context is None else [replace(a, context=b) for a, b in zip(*side_chunks, strict=True)]
-
-
-class _Side:
-    """One side of a batch: the rows for the encoder, or the context rows for the decoder."""
-
-    def __init__(
-        self,
-        flat_ids: ArrayLike,
-        starts: ArrayLike,
-        masked: ArrayLike | None,
-        targets: ArrayLike | None,
-        tower: int,
-        multiple: int = _MULTIPLE,
-    ) -> None:
-        if (masked is None) != (targets is None):
-            raise ValueError("masked and targets belong together")
-        self.flat, self.edges = np.asarray(flat_ids), np.asarray(starts, dtype=np.int64)
-        self.lengths = np.diff(self.edges)  # (n,)
-        self.masked = None if masked is None else np.asarray(masked, dtype=np.int64)
-        self.targets = np.asarray(targets)
-        self.tower, self.multiple = tower, multiple
-
-    def chunks(self, order: Ids, cuts: Ids, names: Ids, pad_id: int) -> list[Chunk]:
-        """Return the chunks of this side, each as wide as its longest row.
-
-        Args:
-            order: (n,) the rows, longest first.
-            cuts: (chunks + 1,) the first row of each chunk in ``order``; the last entry is n.
-            names: (n,) the identity of each row, in ``order``.
-            pad_id: id of the padding token.
-        """
-        lengths = self.lengths[order]  # (n,)
-        ids = self.flat[ranges(self.edges[:-1][order], lengths)].astype(np.int64)  # (N,)
-        widths = np.maximum.reduceat(_rounded(lengths, self.multiple), cuts[:-1])  # (chunks,)
-        predicted = None
-        if self.masked is not None:
-            predicted = _place(self.masked, self.targets, self.edges, order, cuts, widths)
-        ends = np.concatenate([[0], np.cumsum(lengths)])  # (n + 1,)
-        result = []
-        for number, (first, last) in enumerate(pairwise(cuts.tolist())):
-            padded = np.full((last - first, widths[number]), pad_id, dtype=np.int64)  # (b, t)
-            padded[np.arange(widths[number]) < lengths[first:last, None]] = ids[ends[first] : ends[last]]
-            positions, originals = predicted[number] if predicted is not None else (None, None)
-            result.append(
-                Chunk(
-                    input_ids=torch.from_numpy(padded),
-                    lengths=torch.from_numpy(lengths[first:last].copy()),
-                    rows=torch.from_numpy(names[first:last].copy()),
-                    masked=None if positions is None else torch.from_numpy(positions),
-                    targets=None if originals is None else torch.from_numpy(originals),
-                    tower=self.tower,
-                )
-            )
-        return result
+    made = own.chunks(order, cuts, names, pad_id, tower, multiple)
+    if context is None:
+        return made
+    contexts = context.chunks(order, cuts, names, pad_id, tower, _MULTIPLE)
+    return [replace(chunk, context=its) for chunk, its in zip(made, contexts, strict=True)]
 
 
 def _rounded(lengths: Ids, multiple: int) -> Ids:
@@ -221,7 +215,9 @@ def _cuts(widths: Ids, budget: int, level: bool) -> Ids:
     return np.asarray(cuts, dtype=np.int64)
 
 
-def _place(masked: Ids, targets: NDArray, edges: Ids, order: Ids, cuts: Ids, widths: Ids) -> list[tuple[Ids, Ids]]:
+def _place(
+    masked: Ids, targets: NDArray, edges: Ids, order: Ids, cuts: Ids, widths: Ids
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return for each chunk the ascending masked positions in the flattened chunk (b * t), and their targets."""
     row = np.searchsorted(edges, masked, side="right") - 1  # row of each masked position
     rank = np.empty_like(order)  # (n,) place of each row in ``order``
@@ -232,7 +228,8 @@ def _place(masked: Ids, targets: NDArray, edges: Ids, order: Ids, cuts: Ids, wid
     sorting = np.lexsort((position, chunk_of))
     position, originals = position[sorting], targets[sorting].astype(np.int64)
     borders = np.searchsorted(chunk_of[sorting], np.arange(len(cuts)))  # (chunks + 1,)
-    return [(position[a:b], originals[a:b]) for a, b in pairwise(borders.tolist())]
+    pieces = pairwise(borders.tolist())
+    return [(torch.from_numpy(position[a:b]), torch.from_numpy(originals[a:b])) for a, b in pieces]
 
 
 def span_rows(store: TokenStore, spans: ArrayLike, vocabulary: Vocabulary) -> tuple[Ids, Ids]:

@@ -1,7 +1,7 @@
 """The token store: the ids of tokenised texts in one memory-mapped file, and the starts of texts, sentences, documents."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from io import BufferedWriter
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from condensery.errors import UserError, shown
 from condensery.system.files import read_json, write_json
 from condensery.system.progress import progress
-from condensery.tokens.workers import Piece, read_tokenizer, tokenised, vocabulary_size
+from condensery.tokens.workers import Piece, encode, in_order, read_tokenizer, vocabulary_size
 
 Ids = NDArray[np.int64]
 _FIELDS = {"dtype": str, "texts": int, "tokens": int, "sentences": int, "documents": int}
@@ -65,10 +65,8 @@ class TokenStore:
             self.documents = self._map("documents.npy", about["documents"] + 1, about["texts"])
 
     def __reduce__(self) -> tuple[type["TokenStore"], tuple[Path, bool]]:
-        return TokenStore, (
-            self.folder,
-            self.single_texts,
-        )  # so another process maps the files itself instead of receiving their content
+        # so another process maps the files itself instead of receiving their content
+        return TokenStore, (self.folder, self.single_texts)
 
     @staticmethod
     def exists(folder: Path) -> bool:
@@ -124,7 +122,7 @@ class TokenStore:
             raise UserError(f"{path}: has {held} tokens, not the {self.token_count} of store.json; run `tokens` again")
         return np.memmap(path, dtype=dtype, mode="r") if held else np.empty(0, dtype=dtype)
 
-    def _map(self, name: str, size: int | None, last: int | None = None) -> Ids:
+    def _map(self, name: str, size: int, last: int | None = None) -> Ids:
         """Memory-map an int64 array, and check its size.
 
         If ``last`` is given, also check that the first value is 0 and the last value is ``last``.
@@ -134,7 +132,7 @@ class TokenStore:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise UserError(f"{path}: not readable ({error}); run the stage `tokens` again") from None
-        wrong = array.dtype != np.int64 or array.ndim != 1 or (size is not None and len(array) != size)
+        wrong = array.dtype != np.int64 or array.ndim != 1 or len(array) != size
         if wrong or (last is not None and (len(array) == 0 or array[0] != 0 or array[-1] != last)):
             raise UserError(f"{path}: does not fit the tokens beside it; run the stage `tokens` again")
         return array
@@ -180,7 +178,7 @@ def tokenise(
     dtype = "uint16" if vocabulary_size(read_tokenizer(tokenizer)) <= 1 << 16 else "uint32"
     slices = (texts[start : start + batch] for start in range(0, len(texts), batch))
     with progress(label, len(texts), "texts") as task:
-        pieces = tokenised(slices, tokenizer, dtype, sentences, workers)
+        pieces = in_order(partial(encode, dtype=dtype, sentences=sentences), slices, tokenizer, workers)
         tokens, sentence_count = _write(folder, pieces, sentences, task.advance)
     counts = {"texts": len(texts), "tokens": tokens, "sentences": sentence_count, "documents": _ABSENT}
     if documents is not None:

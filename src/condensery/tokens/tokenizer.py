@@ -138,16 +138,14 @@ def _read(name: str, local: bool) -> Any:
     folder = Path(name)
     if local and (folder / ROUTER).is_file() and not (folder / "tokenizer_config.json").is_file():
         folder = folder / read_json(folder / ROUTER)["structure"]["document"][0]
-        name = str(folder)
     elif local and (folder / MODULES).is_file() and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         folder = folder / read_json(folder / MODULES)[0]["path"]
-        name = str(folder)
     described = any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json", "config.json"))
     if local and not described and (folder / "vocab.txt").is_file():
         words = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
         cased = any(word != word.lower() for word in words if not word.startswith("["))
         return BertTokenizer(vocab={word: number for number, word in enumerate(words)}, do_lower_case=not cased)
-    return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    return AutoTokenizer.from_pretrained(str(folder) if local else name, trust_remote_code=False)
 
 
 def train_wordpiece(

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -135,13 +134,6 @@ def _first_behind(encoding: Encoding, at: int) -> int:
     if covering is not None:
         return int(covering)
     return bisect_right(range(len(encoding)), at, key=lambda token: (encoding.token_to_chars(token) or (0, 0))[1])
-
-
-def tokenised(
-    batches: Iterable[Sequence[str]], folder: Path, dtype: str, sentences: bool, workers: int
-) -> Iterator[Piece]:
-    """Yield one ``Piece`` for each batch, in the order of the batches, from ``workers`` processes (1 = this process)."""
-    return in_order(partial(encode, dtype=dtype, sentences=sentences), batches, folder, workers)
 
 
 def in_order(

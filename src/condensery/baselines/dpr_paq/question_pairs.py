@@ -6,7 +6,7 @@ from condensery.baselines.dpr_paq.config import QuestionPairsConfig
 from condensery.errors import UserError
 from condensery.stages.base import Context
 from condensery.text.collection import Collection
-from condensery.text.formats.dpr import read_passages
+from condensery.text.formats.dpr import add_passages, read_passages
 from condensery.text.lines import at_least_one, field, read_objects
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
@@ -26,7 +26,8 @@ def question_pairs(config: QuestionPairsConfig, context: Context) -> dict[str, A
     ) as writer:
         if files:
             _read_questions(config, files["questions"], writer)
-            _read_passages(files["passages"], writer)
+            path = files["passages"]
+            add_passages(at_least_one(read_passages(path), path, "holds no passages"), writer)
         else:
             _take_queries(config, context, writer)
     return dict(Collection(context.folder).description)
@@ -54,15 +55,6 @@ def _read_questions(config: QuestionPairsConfig, path: Any, writer: CollectionWr
         writer.add_query(Query(identifier, field(record, "question", place, str).strip(), answers), place)
     if not number:
         raise UserError(f"{path}: no question is of the subset {config.subset!r}; PAQ has L1, L4 and NE")
-
-
-def _read_passages(path: Any, writer: CollectionWriter) -> None:
-    """Add DPR's passages. Consecutive passages with the same title are a document."""
-    document, before = "", ""
-    for place, (identifier, text, title) in at_least_one(read_passages(path), path, "holds no passages"):
-        if not document or not title or title != before:
-            document, before = identifier, title
-        writer.add_passage(Passage(identifier, title, text, document), place)
 
 
 def _take_queries(config: QuestionPairsConfig, context: Context, writer: CollectionWriter) -> None:

@@ -5,10 +5,11 @@ from typing import Any
 
 from condensery.baselines.expansion.config import ExpandedBm25Config
 from condensery.baselines.expansion.made_for import check_made_for
-from condensery.retrieval.indexes.bm25 import full_texts, index_texts
+from condensery.retrieval.indexes.bm25 import index_texts
 from condensery.retrieval.indexes.terms import chosen_language
 from condensery.stages.base import Context
 from condensery.text.collection import Collection
+from condensery.text.table import with_titles
 from condensery.tokens.artifacts import Queries
 
 
@@ -23,7 +24,7 @@ def expanded_bm25(config: ExpandedBm25Config, context: Context) -> dict[str, Any
     titles, texts = (collection.passages.column(name) for name in ("title", "text"))
     label, passages = context.stage_name, len(collection.passages)
     language = chosen_language(config.language, texts, (f"[{label}]", f"stages.{label}.language"))
-    joined = expanded(full_texts(titles, texts), queries)
+    joined = expanded(with_titles(titles, texts), queries)
     what, terms = f"collection '{collection.name}'", (config.stopwords, config.stemmer)
     about = index_texts(joined, passages, context.folder, config.k1, config.b, *terms, what, language)
     return {**about, "queries": int(queries.counts.sum())}

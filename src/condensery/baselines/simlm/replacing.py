@@ -17,7 +17,7 @@ from condensery.distributed import share_of
 from condensery.losses.contrast import Contrast
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.losses.mlm import MaskedPrediction
-from condensery.models.checkpoints.backbone import DECODERS, OTHER_HEADS, check_words, config_content, config_name
+from condensery.models.checkpoints.backbone import OTHER_HEADS, check_words, config_content
 from condensery.models.checkpoints.config_file import check_config
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.weights import Allowed, load_weights, readable
@@ -46,10 +46,9 @@ def load_replacing_model(source: Path | str, vocabulary: Vocabulary, revision: s
     """
     folder = checkpoint_folder(source, revision)
     with readable(folder):
-        check_config(config_content(folder), config_name(folder), encoder=False)
+        check_config(config_content(folder), f"{folder}/config.json", encoder=False)
         config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        unused = Allowed(unused=(*OTHER_HEADS, *DECODERS))
-        model = load_weights(AutoModelForMaskedLM, folder, config, unused, dtype=torch.float32)
+        model = load_weights(AutoModelForMaskedLM, folder, config, Allowed(unused=OTHER_HEADS), dtype=torch.float32)
     check_words(model, source, vocabulary)
     check_same_tokenizer(folder, vocabulary, str(source), f"give {key} a model with this tokenizer")
     return model

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
@@ -54,9 +53,7 @@ class Pairs:
 
     def __init__(self, passages: TextTable, queries: Path | None, seed: int) -> None:
         self.passages, self.queries, self.seed = passages, queries, seed
-        documents = passages.arrow("document")
-        changes = pc.not_equal(documents.slice(1), documents.slice(0, max(0, len(documents) - 1))).to_numpy()
-        self.starts = np.concatenate([[0], np.flatnonzero(changes) + 1, [len(documents)]]).astype(np.int64)
+        self.starts = passages.runs("document")
         self.kinds = [PASSAGES] if queries is None else [PASSAGES, QUERIES]
         self._of_each = np.zeros(len(passages), np.int32)  # number of queries of each passage
         self._check()

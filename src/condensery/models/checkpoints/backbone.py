@@ -8,24 +8,23 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig, Pre
 
 from condensery.errors import UserError
 from condensery.models.checkpoints.config import BackboneConfig
-from condensery.models.checkpoints.config_file import check_config, check_encoder, shown
+from condensery.models.checkpoints.config_file import check_config, check_encoder
 from condensery.models.checkpoints.hub import checkpoint_folder
-from condensery.models.checkpoints.metadata import check_no_adapter
-from condensery.models.checkpoints.weights import Allowed, load_weights, readable
+from condensery.models.checkpoints.metadata import check_family, check_no_adapter
+from condensery.models.checkpoints.weights import ENCODER, Allowed, load_weights, readable
 from condensery.models.families import FAMILIES
 from condensery.system.files import read_json
 from condensery.tokens.tokenizer import check_same_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
-_FAMILIES = ", ".join(FAMILIES)
-
 OWN_TOKENIZER = "set backbone.tokenizer to the checkpoint's own"
-# heads of other tasks with which a checkpoint may have been saved
 LM_HEAD = "the head for masked tokens"
+DECODERS = ("c_head",)  # the decoder of CoT-MAE, which is saved among the weights
+# heads of other tasks, and decoders, with which a checkpoint may have been saved
 OTHER_HEADS = (
     *("pooler", "cls.seq_relationship", "classifier", "pre_classifier", "qa_outputs", "discriminator_predictions"),
+    *DECODERS,
 )
-DECODERS = ("c_head",)  # the decoder of CoT-MAE, which is saved among the weights
 
 
 def masked_language_model(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> PreTrainedModel:
@@ -57,14 +56,8 @@ def load_masked_language_model(
     folder = checkpoint_folder(source, revision)
     with readable(folder):
         config = checkpoint_config(folder, dropout)
-        model = load_weights(
-            AutoModelForMaskedLM,
-            folder,
-            config,
-            Allowed(new=dict.fromkeys(FAMILIES[config.model_type].lm_head, LM_HEAD), unused=(*OTHER_HEADS, *DECODERS)),
-            dtype=torch.float32,
-            attn_implementation="eager",
-        )
+        allowed = Allowed(dict.fromkeys(FAMILIES[config.model_type].lm_head, LM_HEAD), OTHER_HEADS)
+        model = load_weights(AutoModelForMaskedLM, folder, config, allowed, **ENCODER)
     check_words(model, source, vocabulary)
     check_same_tokenizer(folder, vocabulary, str(source), OWN_TOKENIZER)
     return model
@@ -87,14 +80,12 @@ def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
             holds an adapter, without which sentence-transformers would compute other vectors.
     """
     check_no_adapter(source)
-    where = config_name(source)
-    about = config_content(source)
-    if isinstance(about, dict) and about.get("model_type", "bert") not in [*FAMILIES]:
-        raise UserError(f"{where}: model_type is {shown(about['model_type'])}; use one of the families {_FAMILIES}")
+    where, about = f"{source}/config.json", config_content(source)
+    check_family(about, where)
     check_config(about, where, encoder=True)
     config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
     if config.model_type not in FAMILIES:  # the file lacks the key, and transformers guessed
-        raise UserError(f"{where}: model_type is missing; use one of the families {_FAMILIES}")
+        raise UserError(f"{where}: model_type is missing; use one of the families {', '.join(FAMILIES)}")
     check_encoder(config, where)
     for name, value in dropouts(config.model_type, dropout).items():
         setattr(config, name, value)
@@ -107,11 +98,6 @@ def config_content(source: str | Path, revision: str | None = None) -> Any:
     if file.is_file():
         return read_json(file)
     return PretrainedConfig.get_config_dict(source, revision=revision)[0]
-
-
-def config_name(source: str | Path) -> str:
-    """Return the name of a checkpoint's config in messages."""
-    return f"{source}/config.json"
 
 
 def dropouts(family: str, p: float | None) -> dict[str, float]:

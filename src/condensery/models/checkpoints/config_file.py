@@ -46,53 +46,47 @@ def _is_dtype(value: Any) -> bool:
     return value == "auto" or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)
 
 
-_SIZE, _LAYERS, _SHARE = _whole(1), _whole(1, MOST_LAYERS), _number(0.0, 1.0)
-_EPSILON, _SPREAD = _number(0.0, 1.0, above=True), _number(0.0, 100.0)
-_ACTIVATION = _Rule(lambda value: isinstance(value, str) and value in ACT2FN, "the name of an activation, as gelu")
-_DTYPE = _Rule(_is_dtype, "a floating-point type of torch, as float32").or_null()
+def _all(rule: _Rule, keys: str) -> dict[str, _Rule]:
+    """Return the rule for each of the keys, which are separated by spaces."""
+    return dict.fromkeys(keys.split(), rule)
+
+
+_LAYERS, _SHARE = _whole(1, MOST_LAYERS), _number(0.0, 1.0)
 _BOOL = _Rule(lambda value: isinstance(value, bool), "true or false")
-_TOKEN = _whole(0).or_null()
-_ABSENT = _Rule(lambda value: not value, "false; this project reads encoders without it")
-_UNQUANTISED = _Rule(lambda value: value is None, "weights that are not quantised")
+_ACTIVATION = _Rule(lambda value: isinstance(value, str) and value in ACT2FN, "the name of an activation, as gelu")
 
 # the rule for each key, for all families; transformers checks the types of the other keys
 _RULES = {
-    **dict.fromkeys(
-        (
-            *("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings"),
-            *("type_vocab_size", "d_model", "d_kv", "d_ff", "num_heads", "encoder_attention_heads", "encoder_ffn_dim"),
-            *("decoder_attention_heads", "decoder_ffn_dim", "relative_attention_num_buckets"),
-            *("relative_attention_max_distance", "dim", "n_heads", "hidden_dim", "local_attention"),
-            *("global_attn_every_n_layers", "embedding_size"),
-        ),
-        _SIZE,
+    **_all(
+        _whole(1),
+        "vocab_size hidden_size num_attention_heads intermediate_size max_position_embeddings type_vocab_size d_model d_kv"
+        " d_ff num_heads encoder_attention_heads encoder_ffn_dim decoder_attention_heads decoder_ffn_dim"
+        " relative_attention_num_buckets relative_attention_max_distance dim n_heads hidden_dim local_attention"
+        " global_attn_every_n_layers embedding_size",
     ),
-    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layers", "encoder_layers", "decoder_layers"), _LAYERS),
+    **_all(_LAYERS, "num_hidden_layers num_layers n_layers encoder_layers decoder_layers"),
     "num_labels": _whole(0, MOST_LABELS),
     "num_decoder_layers": _LAYERS.or_null(),  # T5: as many as the encoder has
-    **dict.fromkeys(
-        (
-            *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate", "dropout", "attention_dropout"),
-            *("activation_dropout", "encoder_layerdrop", "decoder_layerdrop", "mlp_dropout", "embedding_dropout"),
-        ),
+    **_all(
         _SHARE,
+        "hidden_dropout_prob attention_probs_dropout_prob dropout_rate dropout attention_dropout activation_dropout"
+        " encoder_layerdrop decoder_layerdrop mlp_dropout embedding_dropout",
     ),
     "classifier_dropout": _SHARE.or_null(),
-    **dict.fromkeys(("layer_norm_eps", "layer_norm_epsilon", "norm_eps"), _EPSILON),
-    **dict.fromkeys(("initializer_range", "initializer_factor", "init_std"), _SPREAD),
-    **dict.fromkeys(
-        ("hidden_act", "activation_function", "hidden_activation", "classifier_activation", "activation"), _ACTIVATION
-    ),
-    **dict.fromkeys(("dtype", "torch_dtype"), _DTYPE),
-    **dict.fromkeys(("is_encoder_decoder", "tie_word_embeddings", "scale_embedding"), _BOOL),
-    **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), _TOKEN),
-    "quantization_config": _UNQUANTISED,
+    **_all(_number(0.0, 1.0, above=True), "layer_norm_eps layer_norm_epsilon norm_eps"),
+    **_all(_number(0.0, 100.0), "initializer_range initializer_factor init_std"),
+    **_all(_ACTIVATION, "hidden_act activation_function hidden_activation classifier_activation activation"),
+    **_all(_Rule(_is_dtype, "a floating-point type of torch, as float32").or_null(), "dtype torch_dtype"),
+    **_all(_BOOL, "is_encoder_decoder tie_word_embeddings scale_embedding"),
+    **_all(_whole(0).or_null(), "pad_token_id decoder_start_token_id"),
+    "quantization_config": _Rule(lambda value: value is None, "weights that are not quantised"),
     "model_type": _Rule(lambda value: isinstance(value, str) and bool(value), "the name of a family, as bert"),
 }
 
 # further rules for encoders, which this project runs with its own forward pass
+_ABSENT = _Rule(lambda value: not value, "false; this project reads encoders without it")
 _OF_ENCODERS = {
-    **dict.fromkeys(("is_decoder", "add_cross_attention", "is_encoder_decoder"), _ABSENT),
+    **_all(_ABSENT, "is_decoder add_cross_attention is_encoder_decoder"),
     "position_embedding_type": _Rule(lambda value: value in (None, "absolute"), "absolute; others are not supported"),
 }
 

@@ -22,9 +22,8 @@ from condensery.system.files import read_json
 
 ABOUT = "condensery.json"
 QUERY_ENCODER = "query_encoder"  # the folder of the query encoder, if the towers are separate
-FAMILY_NAMES = (  # transformers' model_type of the families in ``models/families.py``, which imports torch
-    *("bert", "roberta", "xlm-roberta", "camembert", "electra", "mpnet", "distilbert", "modernbert"),
-)
+# transformers' model_type of the families in ``models/families.py``, which imports torch
+FAMILY_NAMES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "mpnet", "distilbert", "modernbert")
 _LONGEST = 1 << 20  # tokens; far more than any model can read
 _KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # name -> test of a value, and its description in messages
     "pooling": (lambda value: value in tuple(POOLED), f"one of {', '.join(POOLED)}"),
@@ -162,7 +161,6 @@ def check_files(folder: Path) -> None:
         UserError: a file is missing, the family is unknown, or sentence-transformers would compute vectors in a way that
             this project does not support.
     """
-    families = ", ".join(FAMILY_NAMES)
     check_no_adapter(folder)
     if not described(folder):
         return
@@ -170,12 +168,17 @@ def check_files(folder: Path) -> None:
         config = tower.folder / "config.json"
         if not config.is_file():
             raise UserError(f"{config}: no such file; give a folder with a checkpoint as transformers saves it")
-        about = read_json(config)
-        family = about.get("model_type", "bert") if isinstance(about, dict) else "bert"
-        if family not in FAMILY_NAMES:
-            raise UserError(f"{config}: model_type is {json.dumps(family)[:40]}; use one of the families {families}")
+        check_family(read_json(config), config)
         if not [*tower.folder.glob("*.safetensors"), *tower.folder.glob("*.bin")]:
             raise UserError(f"{tower.folder}: neither model.safetensors nor pytorch_model.bin; the weights are missing")
+
+
+def check_family(about: Any, where: object) -> None:
+    """Raise ``UserError`` if the content of a ``config.json`` (``where``) names a family that is not supported."""
+    family = about.get("model_type", "bert") if isinstance(about, dict) else "bert"
+    if family not in FAMILY_NAMES:
+        known = ", ".join(FAMILY_NAMES)
+        raise UserError(f"{where}: model_type is {json.dumps(family)[:40]}; use one of the families {known}")
 
 
 def check_no_adapter(folder: Path) -> None:

@@ -32,9 +32,16 @@ RELEASED_DECODER = ("model.safetensors", "pytorch_model.bin")
 _C_HEAD = "c_head."
 
 
-def save_condenser(model: Condenser, folder: Path, tokenizer: Path | str, length: int) -> None:
-    """Save the backbone with its MLM head as a checkpoint, and the Condenser head in the same folder."""
-    _save_pretrained(model, model.head, folder / HEAD, tokenizer, length)
+def save_pretraining_model(
+    model: Condenser | MaskedAutoEncoder, folder: Path, tokenizer: Path | str, length: int
+) -> None:
+    """Save the backbone with its MLM head as a checkpoint, and the Condenser head or the decoder in the same folder."""
+    layers, file = (model.head, HEAD) if isinstance(model, Condenser) else (model.decoder, DECODER)
+    save_model(model.language_model, folder, tokenizer, length)
+    if layers:
+        save_file({name: value.contiguous() for name, value in layers.state_dict().items()}, folder / file)
+    about = {"shape": asdict(model.shape), "towers": "shared", "query_length": length, "passage_length": length}
+    write_json(folder / ABOUT, about)
 
 
 def load_condenser(
@@ -67,15 +74,9 @@ def load_condenser(
     language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
     model = Condenser(language_model, condenser_shape(language_model, head_layers, skip_from, late_mlm))
     if not new_head:
-        where, advice = (folder / HEAD, source), "set head_layers"
-        loaded = _load_layers(model.head, *where, "Condenser head", advice, RELEASED_HEAD, layers="head_layers")
-        model.layers_loaded = loaded
+        told = "Condenser head", "set head_layers", RELEASED_HEAD, "head_layers"
+        model.layers_loaded = _load_layers(model.head, folder / HEAD, source, *told)
     return model
-
-
-def save_masked_autoencoder(model: MaskedAutoEncoder, folder: Path, tokenizer: Path | str, length: int) -> None:
-    """Save the backbone with its MLM head as a checkpoint, and the decoder in the same folder."""
-    _save_pretrained(model, model.decoder, folder / DECODER, tokenizer, length)
 
 
 def load_masked_autoencoder(
@@ -99,21 +100,10 @@ def load_masked_autoencoder(
     folder = checkpoint_folder(source, revision)
     language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
     model = MaskedAutoEncoder(language_model, shape, init)
-    where, names = (folder / DECODER, source), ("decoder", "set its kind and its layers")
     released = RELEASED_DECODER if shape.kind == "masked" else ()
-    model.layers_loaded = _load_layers(model.decoder, *where, *names, released, layers="layers", kind=shape.kind)
+    told = "decoder", "set its kind and its layers", released, "layers"
+    model.layers_loaded = _load_layers(model.decoder, folder / DECODER, source, *told, kind=shape.kind)
     return model
-
-
-def _save_pretrained(
-    model: Condenser | MaskedAutoEncoder, layers: nn.ModuleList, file: Path, tokenizer: Path | str, length: int
-) -> None:
-    """Save a checkpoint in the folder of ``file``, and any layers that only pre-training uses as ``file``."""
-    save_model(model.language_model, file.parent, tokenizer, length)
-    if layers:
-        save_file({name: value.contiguous() for name, value in layers.state_dict().items()}, file)
-    about = {"shape": asdict(model.shape), "towers": "shared", "query_length": length, "passage_length": length}
-    write_json(file.parent / ABOUT, about)
 
 
 def _load_layers(
@@ -123,11 +113,10 @@ def _load_layers(
     what: str,
     advice: str,
     released: Sequence[str],
-    *,
     layers: str,
     **needed: str,
 ) -> bool:
-    """Load layers that ``_save_pretrained`` or the papers' released code saved, or print that the layers are new.
+    """Load layers that ``save_pretraining_model`` or the papers' released code saved, or print that the layers are new.
 
     Args:
         new: the layers to load into.

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
 
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.backbone import (
-    DECODERS,
     LM_HEAD,
     OTHER_HEADS,
     OWN_TOKENIZER,
@@ -39,7 +37,7 @@ from condensery.models.checkpoints.metadata import (
     vector_settings,
 )
 from condensery.models.checkpoints.sentence_transformers import write_modules, write_router
-from condensery.models.checkpoints.weights import Allowed, load_weights, quiet, readable
+from condensery.models.checkpoints.weights import ENCODER, Allowed, load_weights, quiet, readable
 from condensery.models.encoder import Encoder
 from condensery.models.families import FAMILIES
 from condensery.models.pooling import shapes_of
@@ -93,10 +91,9 @@ def load_lm_head(source: Path | str, encoder: Encoder) -> PreTrainedModel | None
         UserError: no checkpoint can be loaded, or its tensors do not match its config.
     """
     folder = saved_towers(checkpoint_folder(source))[0].folder
-    allowed = Allowed(dict.fromkeys(encoder.family.lm_head, LM_HEAD), (*OTHER_HEADS, *DECODERS), silent=True)
+    allowed = Allowed(dict.fromkeys(encoder.family.lm_head, LM_HEAD), OTHER_HEADS, silent=True)
     with readable(folder):
-        loaded: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "eager"}
-        model: Any = load_weights(AutoModelForMaskedLM, folder, checkpoint_config(folder), allowed, **loaded)
+        model: Any = load_weights(AutoModelForMaskedLM, folder, checkpoint_config(folder), allowed, **ENCODER)
     if model.new_parts:
         return None
     setattr(model, model.base_model_prefix, encoder.model)
@@ -105,7 +102,7 @@ def load_lm_head(source: Path | str, encoder: Encoder) -> PreTrainedModel | None
 
 
 def load_retriever(folder: Path) -> SavedRetriever:
-    """Load a folder that ``save_retriever`` or ``save_condenser`` wrote. Raises ``UserError`` for any other folder."""
+    """Load a folder that ``save_retriever`` or ``save_pretraining_model`` wrote. Raises ``UserError`` for any other."""
     about = read_about(folder, "query_length", "passage_length")
     return SavedRetriever(load_biencoder(folder), about["query_length"], about["passage_length"])
 
@@ -220,16 +217,8 @@ def load_encoder(source: Path | str, dropout: float | None = None, settings: Vec
     with readable(folder):
         config = checkpoint_config(folder, dropout)
         family = FAMILIES[config.model_type]
-        model = load_weights(
-            AutoModel,
-            folder,
-            config,
-            Allowed(unused=(*family.lm_head, *OTHER_HEADS, *DECODERS)),
-            trust_remote_code=False,
-            **family.options,
-            dtype=torch.float32,
-            attn_implementation="eager",
-        )
+        allowed = Allowed(unused=(*family.lm_head, *OTHER_HEADS))
+        model = load_weights(AutoModel, folder, config, allowed, **family.options, **ENCODER)
     return Encoder(model, settings)
 
 

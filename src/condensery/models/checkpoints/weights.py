@@ -24,6 +24,8 @@ from condensery.system.files import check_file
 
 NAMED = 3  # largest number of tensors of each kind that a message names
 _WEIGHTS = {".safetensors", ".bin"}
+# how encoders are loaded: in fp32; their modules are used without the library's attention
+ENCODER: dict[str, Any] = {"trust_remote_code": False, "dtype": torch.float32, "attn_implementation": "eager"}
 
 
 @dataclass(frozen=True)
@@ -43,18 +45,17 @@ class Allowed:
     silent: bool = False
 
 
-class quiet:  # noqa: N801  (a context manager, which reads like a verb phrase)
+@contextmanager
+def quiet() -> Iterator[None]:
     """Context manager. Inside it, transformers shows no progress bars and does not report unused weights."""
-
-    def __enter__(self) -> None:
-        self.level = transformers_logging.get_verbosity()
-        self.bar = transformers_logging.is_progress_bar_enabled()
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
-
-    def __exit__(self, *_: object) -> None:
-        transformers_logging.set_verbosity(self.level)
-        if self.bar:
+    level, bar = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bar:
             transformers_logging.enable_progress_bar()
 
 

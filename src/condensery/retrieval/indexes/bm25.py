@@ -31,6 +31,7 @@ from condensery.system.files import load_array, read_json, write_json
 from condensery.system.progress import ProgressTask, progress
 from condensery.text.collection import Collection
 from condensery.text.languages import AUTO, WORDS
+from condensery.text.table import with_titles
 
 if TYPE_CHECKING:
     import scipy.sparse as sparse
@@ -85,14 +86,9 @@ def build_bm25(
     """
     titles, texts = (collection.passages.column(name) for name in ("title", "text"))
     language = chosen_language(language, texts, (f"[{label}]", f"stages.{label}.language"))
-    joined = full_texts(titles, texts)
+    joined = with_titles(titles, texts)
     what = f"collection '{collection.name}'"
     return index_texts(joined, len(collection.passages), folder, k1, b, stopwords, stemmer, what, language)
-
-
-def full_texts(titles: Sequence[str], texts: Sequence[str]) -> Iterator[str]:
-    """Yield the texts that BM25 indexes: the title, if there is one, a space and the text."""
-    return (f"{title} {text}" if title else text for title, text in zip(titles, texts, strict=True))
 
 
 def index_texts(

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.ranges import Share, Weight, check_numbers
-from condensery.retrieval.indexes.bm25 import BM25Index, full_texts, index_texts
+from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
 from condensery.retrieval.indexes.terms import chosen_language
 from condensery.retrieval.ranking import Ranking, unpack
 from condensery.retrieval.searchers.base import Searcher
 from condensery.retrieval.searchers.sparse_vectors import SparseVector, passage_vector, query_vector
 from condensery.text.lines import check_whole
+from condensery.text.table import with_titles
 
 
 class BM25(Searcher):
@@ -85,7 +86,7 @@ class BM25(Searcher):
         return [passage_vector(terms, k1, b, self._average) for terms in given]
 
     def _terms(self, titles: Sequence[str], texts: Sequence[str]) -> Iterator[list[str]]:
-        for text in full_texts(titles, texts):
+        for text in with_titles(titles, texts):
             check_whole(text, "text", "encode")
             yield self._index.analyser.terms(text)
 
@@ -93,7 +94,7 @@ class BM25(Searcher):
 
         language = chosen_language(self._language, texts, ("BM25:", "BM25(language=...)"))
         folder = TemporaryDirectory(prefix="bm25-")
-        joined = full_texts(titles, texts)
+        joined = with_titles(titles, texts)
         index_texts(joined, len(texts), Path(folder.name), *self._settings, what="index", language=language)
         self._folder, self._index = folder, BM25Index(Path(folder.name))  # the folder lives as long as this object
         self._average = None

@@ -14,6 +14,7 @@ from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.neighbours import dense_neighbours, lexical_neighbours
 from condensery.text.collection import Collection
+from condensery.text.table import with_titles
 from condensery.training.adaptive.order import AdaptiveOrder, Similarity
 from condensery.training.adaptive.search import Ids
 from condensery.training.data.training_queries import TrainingQueries
@@ -44,7 +45,7 @@ class Bm25Similarity:
         collection = Collection(self.corpus)
         queries = collection.queries.column("text").take(self.queries)
         columns = (collection.passages.column(name).take(self.passages) for name in ("title", "text"))
-        passages = [f"{title} {text}" if title else text for title, text in zip(*columns, strict=True)]
+        passages = list(with_titles(*columns))
         return lexical_neighbours(queries, passages, self.neighbours, self.folder, self.threads)
 
 

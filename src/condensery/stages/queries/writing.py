@@ -10,7 +10,7 @@ from condensery.errors import UserError, number_of, shown
 from condensery.reporting.plain import one_line
 from condensery.reporting.table_formats import escape_markdown
 from condensery.stages.base import Context
-from condensery.text.queries import Pair, QuerySorter
+from condensery.text.queries import Pair, by_passage
 from condensery.text.table import TableWriter, TextTable
 from condensery.tokens.artifacts import Passages, Queries, unknown_words
 from condensery.tokens.store import tokenise
@@ -44,10 +44,7 @@ def write_queries(
         UserError: no passage has a query, or ``missing`` is given and a passage has no query.
     """
     passages, folder = Passages(context.input("passages")), context.folder
-    sorter = QuerySorter(folder / "unsorted.arrow")
-    sorter.take(pairs)
-    counts = _write_texts(context, passages, sorter.by_passage(len(passages.table)))
-    sorter.path.unlink()
+    counts = _write_texts(context, passages, by_passage(pairs, len(passages.table), folder / "unsorted.arrow"))
     total, without = int(counts.sum()), np.flatnonzero(counts == 0)
     if len(without):
         _report(context, passages, without, missing, none)

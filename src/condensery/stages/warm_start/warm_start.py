@@ -6,7 +6,7 @@ from typing import Any
 from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import masked_language_model
 from condensery.models.checkpoints.hub import checkpoint_folder
-from condensery.models.checkpoints.pretraining import DECODER, HEAD, save_condenser
+from condensery.models.checkpoints.pretraining import DECODER, HEAD, save_pretraining_model
 from condensery.models.condenser import Condenser, condenser_shape
 from condensery.models.warm_start import WarmStart, warm_up
 from condensery.stages.base import Context
@@ -45,7 +45,7 @@ def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
         check_length("length", config.length, whole.encoder.longest)
     except ValueError as error:
         raise UserError(f"stages.{context.stage_name}: {error}") from None
-    save_condenser(whole, context.folder, context.input("tokenizer"), config.length)
+    save_pretraining_model(whole, context.folder, context.input("tokenizer"), config.length)
     return about
 
 

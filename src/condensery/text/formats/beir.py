@@ -81,8 +81,7 @@ def read_questions(files: list[InputFile], writer: CollectionWriter, form: Form 
             read_qrels(file.open_path(), file.role.removeprefix("qrels of "), writer, form)
     for file in files:
         if file.role == "queries":
-            path = file.open_path()
-            for place, record in at_least_one(read_objects(path), path, f"holds no queries{file.hint}"):
+            for place, record in file.entries(read_objects, f"holds no queries{file.hint}"):
                 writer.add_query(Query(field(record, "_id", place, str), field(record, "text", place, str)), place)
 
 
@@ -120,8 +119,8 @@ def read(config: BeirSource, writer: CollectionWriter) -> None:
     """Read a BEIR folder into ``writer``."""
     files = config.input_files()
     read_questions(files, writer)
-    named, path = False, files[0].open_path()
-    for place, record in at_least_one(read_objects(path), path, "holds no passages"):
+    named = False
+    for place, record in files[0].entries(read_objects, "holds no passages"):
         document = field(record, "doc_id", place, str, "") or None
         named |= document is not None
         identifier, title = field(record, "_id", place, str), field(record, "title", place, str, "")
@@ -129,6 +128,5 @@ def read(config: BeirSource, writer: CollectionWriter) -> None:
         writer.add_passage(Passage(identifier, title, text, document), place)
     for file in files:
         if file.role == "documents" and not (named and config.documents == "auto"):
-            path = file.open_path()
-            for place, record in at_least_one(read_objects(path), path, f"holds no documents{NO_DOCUMENTS}"):
+            for place, record in file.entries(read_objects, f"holds no documents{NO_DOCUMENTS}"):
                 writer.add_document(document_of(record, place), place)

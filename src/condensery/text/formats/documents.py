@@ -12,7 +12,7 @@ from condensery.system.files import expanded
 from condensery.text.formats import CollectionWriter
 from condensery.text.formats.beir import document_of, question_files, read_questions
 from condensery.text.input_file import InputFile
-from condensery.text.lines import at_least_one, field, read_objects
+from condensery.text.lines import field, read_objects
 from condensery.text.records import Document, Passage
 from condensery.text.sizes import CollectionSizes, counted
 from condensery.text.source import FolderSource, Splits
@@ -65,8 +65,7 @@ def read(config: DocumentsSource, writer: CollectionWriter) -> None:
     for file in files:
         if file.role not in ("documents", "extra documents"):
             continue
-        path = file.open_path()
-        for place, record in at_least_one(read_objects(path), path, "holds no documents"):
+        for place, record in file.entries(read_objects, "holds no documents"):
             document = document_of(record, place)
             if config.searched == "documents":
                 texts = [text for text in document.passages if not is_blank(text)]

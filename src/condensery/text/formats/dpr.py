@@ -12,7 +12,8 @@ Every file is accepted plain or gzip. The id of a question is its split and its 
 
 import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -21,7 +22,7 @@ from condensery.text.answers import is_pattern
 from condensery.text.arrays import read_array
 from condensery.text.formats import CollectionWriter
 from condensery.text.input_file import InputFile
-from condensery.text.lines import at_least_one, field, read_columns
+from condensery.text.lines import field, read_columns
 from condensery.text.records import Passage, Query
 from condensery.text.sizes import CollectionSizes, counted
 from condensery.text.source import UNJUDGED, FolderSource, Splits
@@ -101,16 +102,20 @@ def read(config: DprSource, writer: CollectionWriter) -> None:
     writer.regex_answers = config.answers == "regex"
     *questions, passages = config.input_files()
     for file in questions:
-        split, path = file.role.removeprefix("questions of "), file.open_path()
+        split = file.role.removeprefix("questions of ")
         none = f"no questions; without that split set data.splits.{split}=null"
         if _kind(file.path.name) == ".csv":
-            rows = read_columns(path, ["question", "answers"], quoted=True)
-            _read_csv(at_least_one(rows, path, none), split, writer)
+            read_rows = partial(read_columns, names=["question", "answers"], quoted=True)
+            _read_csv(file.entries(read_rows, none), split, writer)
         else:
-            _read_json(at_least_one(read_array(path), path, none), config, split, writer)
-    document, before, path = "", "", passages.open_path()
-    rows = at_least_one(read_passages(path), path, f"holds no passages{passages.hint}")
-    for place, (identifier, text, title) in rows:
+            _read_json(file.entries(read_array, none), config, split, writer)
+    add_passages(passages.entries(read_passages, f"holds no passages{passages.hint}"), writer)
+
+
+def add_passages(passages: Iterable[tuple[str, Sequence[str]]], writer: CollectionWriter) -> None:
+    """Add passages (place, (id, text, title)). Consecutive passages with the same title are one document."""
+    document, before = "", ""
+    for place, (identifier, text, title) in passages:
         if not document or not title or title != before:
             document, before = identifier, title
         writer.add_passage(Passage(identifier, title, text, document), place)

@@ -29,16 +29,9 @@ from condensery.text.source import WantedFile
 
 CARD = "README.md"
 PAGE = "https://huggingface.co/datasets"
-READERS = {
-    "parquet": "parquet",
-    "json": "json",
-    "jsonl": "json",
-    "csv": "csv",
-    "tsv": "csv",
-    "txt": "text",
-    "arrow": "arrow",
-}
-DATA = re.compile(rf"\.({'|'.join(READERS)})(\.(gz|bz2|xz|zst))?$")
+# extension -> reader of the library ``datasets``; every other extension is the name of its reader
+READERS = {"jsonl": "json", "tsv": "csv", "txt": "text"}
+DATA = re.compile(r"\.(parquet|json|jsonl|csv|tsv|txt|arrow)(\.(gz|bz2|xz|zst))?$")
 SPLIT_WORDS = {"dev": ("dev", "validation", "valid", "val"), "validation": ("validation", "valid", "val", "dev")}
 ROWS = 1000  # number of rows read at a time
 
@@ -328,4 +321,4 @@ def _opened(path: Path) -> Any:
     ending = DATA.search(path.name)
     kind = ending[1] if ending else ""
     how = {"sep": "\t"} if kind == "tsv" else {}
-    return datasets.load_dataset(READERS[kind], data_files=[str(path)], split="train", streaming=True, **how)
+    return datasets.load_dataset(READERS.get(kind, kind), data_files=[str(path)], split="train", streaming=True, **how)

@@ -26,10 +26,9 @@ from condensery.text.formats.plain_text import add_paragraphs
 from condensery.text.hashes import id_hash
 from condensery.text.lines import decimal, fields_of
 from condensery.text.records import Passage, Query
-from condensery.text.source import DataConfig, Splits, WantedFile
+from condensery.text.source import AUTO, DataConfig, Splits, WantedFile
 from condensery.text.words import is_blank
 
-AUTO = "auto"
 IDS = ("_id", "id", "doc_id", "docid", "query_id", "qid")
 QUERY_IDS, PASSAGE_IDS = ("query-id", "query_id", "qid"), ("corpus-id", "corpus_id", "doc_id", "docid", "pid")
 GRADES = ("score", "relevance", "grade")

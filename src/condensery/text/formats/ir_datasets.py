@@ -30,12 +30,12 @@ from condensery.keys import Keys
 from condensery.system.downloads import as_bytes, check_room, file_digest
 from condensery.system.progress import progress, style
 from condensery.text.formats import CollectionWriter
+from condensery.text.formats.dpr import add_passages
 from condensery.text.hashes import content_hashes, id_hash
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import CHARACTERS, READ, UNPACKED, CollectionSizes
-from condensery.text.source import DataConfig, WantedFile
+from condensery.text.source import AUTO, DataConfig, WantedFile
 
-AUTO = "auto"
 CANDIDATES = {  # split -> possible names in ir_datasets, the preferred first; "": the queries of the collection itself
     "train": ("train",),
     "dev": ("dev",),
@@ -466,21 +466,21 @@ def read(config: IrDatasetsSource, writer: CollectionWriter) -> None:
         for place, row in _rows(part, "queries"):
             identifier, text = _name(config, split, row.query_id), _text(row)[1]
             if id_hash(identifier) not in seen:  # a query may be in two splits
-                writer.add_query(Query(identifier, text.strip() if config.from_dpr else text, _answers(row)), place)
+                answers = tuple(getattr(row, "answers", ()))
+                writer.add_query(Query(identifier, text.strip() if config.from_dpr else text, answers), place)
                 if len(queries) > 1:
                     seen.add(id_hash(identifier))
     if expected["passages"] > LARGE and style() == "lines":
         print(f"[{config.name}] is unpacked by ir_datasets, which takes minutes, once", flush=True)
-    document, before = "", ""
-    for place, row in _rows(config.parts["passages"], "docs", expected["passages"]):
-        title, text = _text(row)
-        if not config.from_dpr:
-            writer.add_passage(Passage(row.doc_id, title, text), place)
-            continue
-        title, text = unquoted(title), unquoted(text)
-        if not document or not title or title != before:
-            document, before = row.doc_id, title
-        writer.add_passage(Passage(row.doc_id, title, text, document), place)
+    rows = _rows(config.parts["passages"], "docs", expected["passages"])
+    passages = ((place, row.doc_id, *_text(row)) for place, row in rows)
+    if config.from_dpr:
+        add_passages(
+            ((place, (name, unquoted(text), unquoted(title))) for place, name, title, text in passages), writer
+        )
+    else:
+        for place, name, title, text in passages:
+            writer.add_passage(Passage(name, title, text), place)
     if "documents" in config.parts:
         for place, row in _rows(config.parts["documents"], "docs", expected["documents"]):
             title, text = _text(row)
@@ -525,10 +525,6 @@ def _text(row: Any) -> tuple[str, str]:
         if name in fields:
             return (row.title or "") if "title" in fields else "", getattr(row, name) or ""
     return "", row.default_text()
-
-
-def _answers(row: Any) -> tuple[str, ...]:
-    return tuple(row.answers) if "answers" in type(row)._fields else ()
 
 
 def unquoted(field: str) -> str:

@@ -5,6 +5,7 @@ Every file is accepted plain or gzip.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +15,7 @@ from condensery.system.inputs import anything
 from condensery.text.formats import CollectionWriter
 from condensery.text.formats.beir import NO_DOCUMENTS, read_qrels
 from condensery.text.input_file import InputFile
-from condensery.text.lines import at_least_one, read_columns
+from condensery.text.lines import read_columns
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import CollectionSizes, counted
 from condensery.text.source import FolderSource, missing_files
@@ -61,8 +62,7 @@ class MarcoSplits(Keys):
 
     def named(self) -> dict[str, Questions]:
         """Return the splits that are used."""
-        splits = {name: getattr(self, name) for name in type(self).model_fields}
-        return {split: questions for split, questions in splits.items() if questions}
+        return {split: questions for split, questions in self if questions}
 
     def here(self, folder: Path) -> dict[str, Questions]:
         """Return the splits that are used, except graded splits of TREC whose qrels are missing from ``folder``."""
@@ -249,9 +249,8 @@ def read_documents(file: InputFile, what: str) -> Iterator[tuple[str, str, str, 
 
     ``what``: what the file must contain, for the error message about an empty file.
     """
-    path = file.open_path()
-    rows = read_columns(path, ["document id", "url", "title", "body"])
-    for place, (identifier, _, title, body) in at_least_one(rows, path, f"holds no {what}"):
+    read_rows = partial(read_columns, names=["document id", "url", "title", "body"])
+    for place, (identifier, _, title, body) in file.entries(read_rows, f"holds no {what}"):
         yield place, identifier, title, body
 
 
@@ -260,9 +259,8 @@ def read(config: MarcoSource, writer: CollectionWriter) -> None:
     by_role = {file.role: file for file in config.input_files()}
     read_questions(config.splits, list(by_role.values()), writer)
     titles = Titles(by_role["titles"].open_path()) if "titles" in by_role else None
-    path = by_role["passages"].open_path()
-    lines = read_columns(path, ["passage id", "passage"])
-    for place, (identifier, text) in at_least_one(lines, path, "holds no passages"):
+    read_rows = partial(read_columns, names=["passage id", "passage"])
+    for place, (identifier, text) in by_role["passages"].entries(read_rows, "holds no passages"):
         writer.add_passage(Passage(identifier, titles.of(identifier) if titles else "", text), place)
     if titles and titles.missing and not titles.matched:
         raise UserError(f"{by_role['titles'].open_path()}: has no passage of {config.collection}; set data.titles")

@@ -15,7 +15,7 @@ from condensery.text.formats import CollectionWriter
 from condensery.text.formats.dpr import answers_in
 from condensery.text.hashes import id_hash
 from condensery.text.input_file import InputFile
-from condensery.text.lines import Places, at_least_one, field, read_objects
+from condensery.text.lines import Places, field, read_objects
 from condensery.text.records import Passage, Query
 from condensery.text.source import UNJUDGED, FolderSource, Splits
 
@@ -105,16 +105,14 @@ def read(config: TevatronSource, writer: CollectionWriter) -> None:
     writer.regex_answers = config.answers == "regex"
     judged, texts = config.judged_splits(), KnownTexts(with_titles=not config.corpus)
     for file in config.input_files():
-        path = file.open_path()
-        records = read_objects(path)
         if file.role == "corpus":
-            for place, record in at_least_one(records, path, "holds no passages"):
+            for place, record in file.entries(read_objects, "holds no passages"):
                 passage = _passage(record, place)
                 texts.check(passage, place)
                 writer.add_passage(passage, place)
             continue
         split = file.role.removeprefix("queries of ")
-        for place, record in at_least_one(records, path, f"holds no queries{file.hint}"):
+        for place, record in file.entries(read_objects, f"holds no queries{file.hint}"):
             positives, negatives = _read_query(record, place, split, split in judged, writer)
             for passage in positives if config.corpus else positives + negatives:
                 if texts.take(passage, place) and not config.corpus:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from condensery.tokens.batches import DecoderInput, chunks
+from condensery.tokens.batches import TokenRows, chunks
 from condensery.tokens.masking import mask_spans
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.data.sources import Rows, RowSource
@@ -108,11 +108,11 @@ class SpanBatches:
         how, keys = (self.vocabulary, rate, self.whole_word), (self.seed, what, epoch)
         return mask_spans(rows.flat, rows.starts, *how, *keys, span_ids=rows.names)
 
-    def _context(self, rows: Rows, epoch: int) -> tuple[DecoderInput, int]:
+    def _context(self, rows: Rows, epoch: int) -> tuple[TokenRows, int]:
         """Return the decoder's input for ``rows``, and the number of tokens that the decoder predicts."""
         assert self.context is not None
         ids, masked, targets = self._masked(rows, "context mask", epoch, self.context.rate)
         if masked is None or targets is None:
             masked = np.flatnonzero(~self.vocabulary.is_special[ids])  # (m,)
             targets = ids[masked]  # (m,)
-        return DecoderInput(ids, rows.starts, masked, targets), len(masked)
+        return TokenRows(ids, rows.starts, masked, targets), len(masked)

@@ -21,8 +21,7 @@ from condensery.models.checkpoints.metadata import made_for_search
 from condensery.models.checkpoints.pretraining import (
     load_condenser,
     load_masked_autoencoder,
-    save_condenser,
-    save_masked_autoencoder,
+    save_pretraining_model,
 )
 from condensery.models.condenser import Condenser
 from condensery.models.masked_autoencoder import Init, Kind, MaskedAutoEncoder, decoder_shape
@@ -55,6 +54,9 @@ class BackboneModule(EncoderModule):
     def towers(self) -> BiEncoder:
         """Return the backbone as a bi-encoder: one tower for queries and passages."""
         return BiEncoder(self.model.encoder)
+
+    def _save(self, folder: Path, tokenizer: PathOrName, lengths: tuple[int, int]) -> None:
+        save_pretraining_model(self.model, folder, tokenizer, max(lengths))
 
 
 class CondenserModule(BackboneModule):
@@ -140,9 +142,6 @@ class CondenserModule(BackboneModule):
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder with the MLM losses of head and backbone; there is no contrast."""
         return MaskedPrediction(self.model, share_of(batch.masked), self.mlm_weight), None
-
-    def _save(self, folder: Path, tokenizer: PathOrName, lengths: tuple[int, int]) -> None:
-        save_condenser(self.model, folder, tokenizer, max(lengths))
 
 
 class CoCondenserModule(CondenserModule):
@@ -265,9 +264,6 @@ class MaskedAutoEncoderModule(BackboneModule):
         """Return the encoder with the MLM losses of encoder and decoder, each a mean over its own predicted tokens."""
         counts = {"mlm_late": share_of(batch.masked), "mlm_context": share_of(batch.context_masked)}
         return MaskedPrediction(self.model, counts, {"mlm_late": self.mlm_weight, "mlm_context": 1.0}), None
-
-    def _save(self, folder: Path, tokenizer: PathOrName, lengths: tuple[int, int]) -> None:
-        save_masked_autoencoder(self.model, folder, tokenizer, max(lengths))
 
 
 class InverseClozeModule(TowersModule):
