@@ -5,11 +5,10 @@ Imports no torch.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, Self, TypedDict
-
-from pydantic import Field
+from typing import Any, Literal, Self, TypedDict, cast
 
 from condensery.keys import Keys
+from condensery.ranges import Count
 
 Pooling = Literal["cls", "mean", "max", "last", "weighted_mean", "mean_sqrt_len"]
 POOLED: dict[str, str] = {  # pooling -> its description in cards and messages
@@ -27,7 +26,7 @@ class VectorOptions(TypedDict, total=False):
 
     pooling: Pooling | None
     normalise: bool | None
-    truncate_dim: int | None
+    truncate_dim: Count | None
     query_prefix: str | None
     passage_prefix: str | None
 
@@ -103,19 +102,13 @@ class VectorConfig(Keys):
 
     pooling: Pooling | None = None
     normalise: bool | None = None
-    truncate_dim: int | None = Field(default=None, ge=1)
+    truncate_dim: Count | None = None
     query_prefix: str | None = None
     passage_prefix: str | None = None
 
     def vector_options(self) -> VectorOptions:
         """Return the keys as ``VectorOptions``."""
-        return VectorOptions(
-            pooling=self.pooling,
-            normalise=self.normalise,
-            truncate_dim=self.truncate_dim,
-            query_prefix=self.query_prefix,
-            passage_prefix=self.passage_prefix,
-        )
+        return cast(VectorOptions, {name: getattr(self, name) for name in VectorOptions.__annotations__})
 
     def not_given(self) -> set[str]:
         """Return the names of the keys that are null."""

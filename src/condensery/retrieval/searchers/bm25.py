@@ -12,9 +12,8 @@ from condensery.ranges import Share, Weight, check_numbers
 from condensery.retrieval.indexes.bm25 import BM25Index, full_texts, index_texts
 from condensery.retrieval.indexes.terms import chosen_language
 from condensery.retrieval.ranking import Ranking, unpack
-from condensery.retrieval.searchers.base import Searcher
+from condensery.retrieval.searchers.base import Searcher, titled
 from condensery.retrieval.searchers.sparse_vectors import SparseVector, passage_vector, query_vector
-from condensery.text.lines import check_whole
 
 
 class BM25(Searcher):
@@ -45,7 +44,7 @@ class BM25(Searcher):
     ) -> None:
         check_numbers(BM25, locals())
         super().__init__()
-        self._settings = (k1, b, stopwords, stemmer)
+        self._settings = (float(k1), float(b), stopwords, stemmer)
         self._language = language
         self._folder: Any = None
         self._average: float | None = None  # mean number of terms of the indexed passages, computed on first use
@@ -64,8 +63,7 @@ class BM25(Searcher):
         Raises:
             UserError: nothing is indexed.
         """
-        self._check(texts)
-        return [query_vector(self._index.terms(text)) for text in texts]
+        return [query_vector(self._index.terms(text)) for text in self._check(texts)]
 
     def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> list[SparseVector]:
         """Return passages as sparse vectors for a vector store: term number -> weight of the term, without the idf.
@@ -81,13 +79,10 @@ class BM25(Searcher):
         if self._average is None:
             self._average = sum(map(len, self._terms(self._titles, self._texts))) / len(self)
         k1, b, *_ = self._settings
-        given = self._terms(titles or [""] * len(texts), texts)
-        return [passage_vector(terms, k1, b, self._average) for terms in given]
+        return [passage_vector(terms, k1, b, self._average) for terms in self._terms(*titled(texts, titles))]
 
     def _terms(self, titles: Sequence[str], texts: Sequence[str]) -> Iterator[list[str]]:
-        for text in full_texts(titles, texts):
-            check_whole(text, "text", "encode")
-            yield self._index.analyser.terms(text)
+        yield from map(self._index.analyser.terms, full_texts(titles, texts))
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
 
