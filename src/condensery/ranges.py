@@ -8,7 +8,7 @@ import math
 import numbers
 import operator
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple
 from types import NoneType, UnionType
 from typing import Annotated, Any, Unpack
@@ -99,13 +99,10 @@ def _wanted(part: Any, value: Any) -> str | None:
     return f"a {'whole number' if bounds[0] is int else 'number'} {wanted}".rstrip()
 
 
-def _parts(annotation: Any) -> Iterator[Any]:
-    """Yield the parts of an annotation such as ``Share | None``."""
-    if typing.get_origin(annotation) in (typing.Union, UnionType):
-        for part in typing.get_args(annotation):
-            yield from _parts(part)
-    else:
-        yield annotation
+def _parts(annotation: Any) -> list[Any]:
+    """Return the parts of an annotation such as ``Share | None``."""
+    union = typing.get_origin(annotation) in (typing.Union, UnionType)
+    return [one for part in typing.get_args(annotation) for one in _parts(part)] if union else [annotation]
 
 
 def no_room(query_length: int, length: int, key: str = "length") -> str | None:

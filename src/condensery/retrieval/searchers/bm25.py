@@ -1,6 +1,6 @@
 """Define ``BM25``, for BM25 search from Python. Its rankings equal those of the stage ``bm25``. It does not import torch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -77,12 +77,11 @@ class BM25(Searcher):
         """
         self._check([])
         if self._average is None:
-            self._average = sum(map(len, self._terms(self._titles, self._texts))) / len(self)
+            own = full_texts(self._titles, self._texts)
+            self._average = sum(len(self._index.analyser.terms(text)) for text in own) / len(self)
         k1, b, *_ = self._settings
-        return [passage_vector(terms, k1, b, self._average) for terms in self._terms(*titled(texts, titles))]
-
-    def _terms(self, titles: Sequence[str], texts: Sequence[str]) -> Iterator[list[str]]:
-        yield from map(self._index.analyser.terms, full_texts(titles, texts))
+        given = map(self._index.analyser.terms, full_texts(*titled(texts, titles)))
+        return [passage_vector(terms, k1, b, self._average) for terms in given]
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
 
