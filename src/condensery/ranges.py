@@ -15,7 +15,7 @@ from typing import Annotated, Any, Unpack
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from condensery.errors import UserError, close_to, listed, shown
+from condensery.errors import UserError, close_to, shown
 
 Count = Annotated[int, Ge(1)]
 CountOrZero = Annotated[int, Ge(0)]
@@ -82,7 +82,7 @@ def _wanted(part: Any, value: Any) -> str | None:
     if part is NoneType:
         return None if value is None else ""
     if origin is typing.Literal:
-        return None if isinstance(value, str) and value in bounds else f"one of {listed(bounds)}"
+        return None if isinstance(value, str) and value in bounds else f"one of {', '.join(bounds)}"
     if part is bool:  # "no" would count as True
         return None if "bool" in type(value).__name__ or value in (0, 1) else "True or False"
     if typing.is_typeddict(part):

@@ -512,13 +512,13 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: spans(seed="a")(world), "seed must be a whole number >= 0, not 'a'"),
         (lambda world: ContextMasking("partners", both=True, rate=0.4), "context must be one of partner, same"),  # type: ignore[arg-type]
         (lambda world: ContextMasking("same", both=True, rate=2.0), "rate must be a number > 0 and <= 1, not 2.0"),
-        (lambda world: BiEncoderModule(world / "bert", towers="Separate"), "towers must be one of separate, shared"),
+        (lambda world: BiEncoderModule(world / "bert", towers="Separate"), "towers must be one of shared, separate"),
         (
             lambda world: BiEncoderModule(world / "bert", loss=lambda *parts: 0),
             "give its name, a mapping with name and",
         ),  # type: ignore[arg-type]
         (lambda world: BiEncoderModule(torch.nn.Linear(2, 2)), "not an object of the class Linear"),  # type: ignore[arg-type]
-        (lambda world: MaskedAutoEncoderModule(world / "bert", decoder="x"), "decoder must be one of causal, enhanced"),  # type: ignore[arg-type]
+        (lambda world: MaskedAutoEncoderModule(world / "bert", decoder="x"), "decoder must be one of masked, causal, enhanced"),  # type: ignore[arg-type]
         (lambda world: Retriever(world / "bert", vectors={"pooling": "Mean"}), "vectors: pooling must be one of cls,"),  # type: ignore[typeddict-item]
         (
             lambda world: Retriever(world / "bert", vectors={"truncate_dim": 0}),
@@ -544,7 +544,7 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: BM25().index(["rain"]).score(["rain"], np.array([0])), r"in 1 rows \(n, k\)"),
         (
             lambda world: evaluate(BM25(), world / "judged", split="foo"),
-            "evaluate: split must be one of dev, test, train",
+            "evaluate: split must be one of train, dev, test",
         ),  # type: ignore[arg-type]
         (lambda world: evaluate(BM25(), world / "judged", []), "and at least one metric"),
         (lambda world: evaluate(BM25, world / "judged"), "evaluate: give a searcher"),  # type: ignore[arg-type]
