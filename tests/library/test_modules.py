@@ -518,7 +518,10 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
             "give its name, a mapping with name and",
         ),  # type: ignore[arg-type]
         (lambda world: BiEncoderModule(torch.nn.Linear(2, 2)), "not an object of the class Linear"),  # type: ignore[arg-type]
-        (lambda world: MaskedAutoEncoderModule(world / "bert", decoder="x"), "decoder must be one of masked, causal, enhanced"),  # type: ignore[arg-type]
+        (
+            lambda world: MaskedAutoEncoderModule(world / "bert", decoder="x"),
+            "decoder must be one of masked, causal, enhanced",
+        ),  # type: ignore[arg-type]
         (lambda world: Retriever(world / "bert", vectors={"pooling": "Mean"}), "vectors: pooling must be one of cls,"),  # type: ignore[typeddict-item]
         (
             lambda world: Retriever(world / "bert", vectors={"truncate_dim": 0}),

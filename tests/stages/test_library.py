@@ -83,7 +83,7 @@ def test_windows_of_texts_change_no_vector(made: dict[str, Path], monkeypatch: p
     monkeypatch.setattr("condensery.retrieval.searchers.retriever.WINDOW", 5)
     assert len(texts) > 15
     np.testing.assert_allclose(retriever.encode_passages(*given), whole, atol=1e-6)
-    with pytest.raises(UserError, match="encode: .* titles, but .* texts"):
+    with pytest.raises(UserError, match=r"encode: .* titles, but .* texts"):
         retriever.encode_passages(given[0], given[1][:-1])
     with pytest.raises(UserError, match="text"):
         retriever.encode_passages([*given[0], "half of a pair: \ud800"])
