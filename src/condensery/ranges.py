@@ -1,6 +1,6 @@
 """Define annotated types for ranges of numbers, such as ``depth: Count``, in the configs of stages and in public classes.
 
-pydantic checks the ranges of the keys of a recipe. ``check_numbers`` checks the ranges of the arguments of a class. This
+pydantic checks the keys of a recipe. ``check_numbers`` checks numbers, flags and choices among the arguments of a class. This
 module does not import pydantic, because many classes do not need it.
 """
 
@@ -8,14 +8,14 @@ import math
 import numbers
 import operator
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple
-from types import UnionType
-from typing import Annotated, Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Unpack
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from condensery.errors import UserError, shown
+from condensery.errors import UserError, close_to, shown
 
 Count = Annotated[int, Ge(1)]
 CountOrZero = Annotated[int, Ge(0)]
@@ -30,15 +30,16 @@ BOUNDS = {Gt: (">", operator.gt), Ge: (">=", operator.ge), Lt: ("<", operator.lt
 
 
 def check_numbers(called: Callable[..., Any], given: Mapping[str, Any], name: str = "") -> None:
-    """Raise ``UserError`` for the first number outside the range of its annotation. None is always allowed.
+    """Raise ``UserError`` for the first argument that does not fit its annotation: a number, a word of a choice, a flag.
 
     Args:
         called: the class or function that received the arguments. For a class, the annotations of its bases count as well.
-        given: arguments by name. Numbers in a mapping, such as keyword arguments that are passed on, are checked as well.
+        given: arguments by name. Keyword arguments that are passed on are checked as well.
         name: name of the class or function in the message; empty = its own name.
     """
     annotations = annotations_of(called)
-    for arguments in (*(value for value in given.values() if isinstance(value, Mapping)), given):
+    kinds = [(annotations.get(one), value) for one, value in given.items() if isinstance(value, Mapping)]
+    for arguments in (*(value for kind, value in kinds if kind is Any or typing.get_origin(kind) is Unpack), given):
         if wrong := first_fault(annotations, arguments):
             raise UserError(f"{name or called.__name__}: {wrong}")
 
@@ -54,39 +55,54 @@ def annotations_of(called: Callable[..., Any]) -> dict[str, Any]:
 
 
 def first_fault(annotations: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
-    """Describe the range of the first number in ``given`` that is outside its range; None if all are in range."""
+    """Describe the first value in ``given`` that does not fit its annotation (``fault``); None if all fit."""
     for name, value in given.items():
-        wanted = fault(annotations.get(name), value)
-        if wanted:
-            return f"{name} must be a {wanted}, not {shown(repr(value))}"
+        annotation = annotations.get(name)
+        if wanted := fault(annotation, value):
+            return f"{name} must be {wanted}, not {shown(repr(value))}"
+        for known in (part.__annotations__ for part in _parts(annotation) if typing.is_typeddict(part) and value):
+            if unknown := [str(one) for one in value if one not in known]:
+                return f"{name} has no setting {shown(unknown[0])!r}{close_to(unknown[0], known)}"
+            if wrong := first_fault(known, value):
+                return f"{name}: {wrong}"
     return None
 
 
 def fault(annotation: Any, value: Any) -> str | None:
-    """Return the range that a value violates, such as ``number > 0 and <= 1``.
+    """Return what a value must be, such as ``a number > 0 and <= 1``, or ``one of cls, mean``.
 
-    The result is None if the value is in its range, or if the annotation has no range.
+    The result is None if the value fits, or if the annotation has a part that is not checked, such as ``str``.
     """
-    ranges = list(_ranges(annotation))
-    if value is None or not ranges:
+    wanted = [_wanted(part, value) for part in _parts(annotation)]
+    return None if None in wanted else " or ".join(filter(None, wanted)) or None
+
+
+def _wanted(part: Any, value: Any) -> str | None:
+    origin, bounds = typing.get_origin(part), typing.get_args(part)
+    if part is NoneType:
+        return None if value is None else ""
+    if origin is typing.Literal:
+        return None if isinstance(value, str) and value in bounds else f"one of {', '.join(bounds)}"
+    if part is bool:  # "no" would count as True
+        return None if "bool" in type(value).__name__ or value in (0, 1) else "True or False"
+    if typing.is_typeddict(part):
+        return None if isinstance(value, Mapping) else "a mapping"
+    if part in (int, float):
+        bounds = (part,)
+    elif origin is not Annotated or type(bounds[1]) not in BOUNDS:
         return None
-    kind, *bounds = ranges[0]
-    limits = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds]
-    right = isinstance(value, numbers.Integral if kind is int else numbers.Real) and not isinstance(value, bool)
+    limits = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds[1:]]
+    right = isinstance(value, numbers.Integral if bounds[0] is int else numbers.Real) and not isinstance(value, bool)
     if right and math.isfinite(value) and all(holds(value, limit) for _, holds, limit in limits):
         return None
     wanted = " and ".join(f"{sign} {limit:g}" for sign, _, limit in limits if math.isfinite(limit))
-    return f"{'whole number' if kind is int else 'number'} {wanted}".rstrip()
+    return f"a {'whole number' if bounds[0] is int else 'number'} {wanted}".rstrip()
 
 
-def _ranges(annotation: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield the ranges in an annotation such as ``Share | None``, as int or float followed by the bounds."""
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is Annotated and type(arguments[1]) in BOUNDS:
-        yield arguments
-    elif origin in (typing.Union, UnionType):
-        for part in arguments:
-            yield from _ranges(part)
+def _parts(annotation: Any) -> list[Any]:
+    """Return the parts of an annotation such as ``Share | None``."""
+    union = typing.get_origin(annotation) in (typing.Union, UnionType)
+    return [one for part in typing.get_args(annotation) for one in _parts(part)] if union else [annotation]
 
 
 def no_room(query_length: int, length: int, key: str = "length") -> str | None:

@@ -10,7 +10,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 from condensery.cli import FOLDER_FILE
-from condensery.errors import UserError
+from condensery.errors import UserError, close_to, shown
 from condensery.reporting.results import Row, read_results
 
 
@@ -27,10 +27,14 @@ class Results(Sequence[Row]):
     rows: list[Row]
 
     def __getitem__(self, at: Any) -> Any:
-        """Return a row by its index, or the metrics of a system (from 0 to 1) by the system's name."""
-        if isinstance(at, str):
-            return dict(next(row.metrics for row in self.rows if row.name == at))
-        return self.rows[at]
+        """Return a row by its index, or the metrics of a system (from 0 to 1) by the system's name.
+
+        Raises ``UserError`` if no row has the name.
+        """
+        named = {row.name: row.metrics for row in reversed(self.rows)}  # of several rows of a name, the first
+        if isinstance(at, str) and at not in named:
+            raise UserError(f"results: there is no row {shown(at)!r}{close_to(at, named)}")
+        return dict(named[at]) if isinstance(at, str) else self.rows[at]
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -42,6 +43,7 @@ from condensery import (
 )
 from condensery.losses.registry import register
 from condensery.models.biencoder import BiEncoder
+from condensery.text.to_collection import collection_of
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.training.validation import PairSample, mean_reciprocal_rank_of_pairs
 
@@ -435,11 +437,15 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: SpanPairDataModule(world / "notes"), "give `tokenizer`"),
         (lambda world: SpanPairDataModule(world / "notes", world / "bert").batches, "call prepare_data"),
         (lambda world: SpanPairDataModule(world / "nowhere", world / "bert").prepare_data(), "no such folder"),
-        (lambda world: SpanPairDataModule(["a", 3], world / "bert").prepare_data(), "a list of strings"),
+        (lambda world: SpanPairDataModule(["a", 3], world / "bert").prepare_data(), "text 1 must be a str, not int"),
         (lambda world: PassageQueryDataModule([{"text": "x"}], world / "bert"), r"data\[0\]"),
         (
             lambda world: PassageQueryDataModule([QUERIES[0], {"text": "x", "queries": ["y", " "]}], world / "bert"),
             r"data\[1\]: .* blank",
+        ),
+        (
+            lambda world: PassageQueryDataModule([{"text": "x", "queries": "rain"}], world / "bert"),
+            r"data\[0\]: .*a list of strings",
         ),
         (lambda world: triples(batch_size=0)(world), "TripleDataModule: batch_size must be a whole number >= 1, not 0"),
         (lambda world: triples(below_share=1.5)(world), "below_share must be a number > 0 and <= 1, not 1.5"),
@@ -497,6 +503,60 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: BM25().index(["rain"]).search(None), "search: query 0 must be a str"),  # type: ignore[call-overload]
         (lambda world: BM25(k1=-1), "BM25: k1 must be a number >= 0, not -1"),
         (lambda world: Retriever(world / "bert", query_length="64"), "query_length must be a whole number"),
+        (
+            lambda world: spans(pairs="documents")(world),
+            "pairs must be one of document, passage, sentence, not 'documents'",
+        ),
+        (lambda world: spans(spans="window")(world), "spans must be one of sentences, windows, not 'window'"),
+        (lambda world: spans(whole_word="no")(world), "whole_word must be True or False, not 'no'"),
+        (lambda world: spans(seed="a")(world), "seed must be a whole number >= 0, not 'a'"),
+        (lambda world: ContextMasking("partners", both=True, rate=0.4), "context must be one of partner, same"),  # type: ignore[arg-type]
+        (lambda world: ContextMasking("same", both=True, rate=2.0), "rate must be a number > 0 and <= 1, not 2.0"),
+        (lambda world: BiEncoderModule(world / "bert", towers="Separate"), "towers must be one of shared, separate"),
+        (
+            lambda world: BiEncoderModule(world / "bert", loss=lambda *parts: 0),
+            "give its name, a mapping with name and",
+        ),  # type: ignore[arg-type]
+        (lambda world: BiEncoderModule(torch.nn.Linear(2, 2)), "not an object of the class Linear"),  # type: ignore[arg-type]
+        (
+            lambda world: MaskedAutoEncoderModule(world / "bert", decoder="x"),
+            "decoder must be one of masked, causal, enhanced",
+        ),  # type: ignore[arg-type]
+        (lambda world: Retriever(world / "bert", vectors={"pooling": "Mean"}), "vectors: pooling must be one of cls,"),  # type: ignore[typeddict-item]
+        (
+            lambda world: Retriever(world / "bert", vectors={"truncate_dim": 0}),
+            "truncate_dim must be a whole number >= 1",
+        ),
+        (
+            lambda world: Retriever(world / "bert", vectors={"poolin": "cls"}),
+            r"no setting 'poolin' \(did you mean 'pooling'",
+        ),  # type: ignore[typeddict-unknown-key]
+        (lambda world: Retriever(world / "bert", device="xyz"), "device: 'xyz' cannot be used here"),
+        (lambda world: Retriever(None), "a path or a name is expected, not an object of the class NoneType"),  # type: ignore[arg-type]
+        (lambda world: Retriever(world / "bert").encode_queries("rain"), "a list of strings is expected, not one str"),
+        (lambda world: Retriever(world / "bert").encode_passages(["rain", None]), "text 1 must be a str, not NoneType"),  # type: ignore[list-item]
+        (lambda world: Retriever(world / "bert").encode_passages(["a", "b"], ["c"]), "encode: 1 title, but 2 texts"),
+        (lambda world: BM25().index({"rain", "sun"}), "index: give a sequence of texts"),  # type: ignore[arg-type]
+        (lambda world: BM25().index(["rain"]).rank("rain", 1), "a list of strings is expected, not one str"),
+        (lambda world: BM25().index(["rain"]).search({"rain"}), "a list of strings is expected, not one set"),  # type: ignore[call-overload]
+        (lambda world: BM25().index(["rain"]).search("rain", k=None), "k must be a whole number >= 1, not None"),  # type: ignore[call-overload]
+        (
+            lambda world: BM25().index(["rain"]).score(["rain"], np.array([[1]])),
+            "passage_rows must be whole numbers below 1",
+        ),
+        (lambda world: BM25().index(["rain"]).score(["rain"], np.array([0])), r"in 1 rows \(n, k\)"),
+        (
+            lambda world: evaluate(BM25(), world / "judged", split="foo"),
+            "evaluate: split must be one of train, dev, test",
+        ),  # type: ignore[arg-type]
+        (lambda world: evaluate(BM25(), world / "judged", []), "and at least one metric"),
+        (lambda world: evaluate(BM25, world / "judged"), "evaluate: give a searcher"),  # type: ignore[arg-type]
+        (lambda world: Fused(BM25()), "Fused: a list of searchers is expected"),  # type: ignore[arg-type]
+        (
+            lambda world: SpanPairDataModule(["a", None], world / "bert").prepare_data(),
+            "text 1 must be a str, not NoneType",
+        ),  # type: ignore[list-item]
+        (lambda world: SpanPairDataModule({"a": "b"}, world / "bert").prepare_data(), "is expected, not one dict"),  # type: ignore[arg-type]
         (lambda world: CoCondenserModule(world / "bert").objective(None), None),
     ],
 )
@@ -504,6 +564,28 @@ def test_what_is_wrong_is_one_line(wrong: Any, message: str | None, world: Path)
     if message is not None:
         with pytest.raises(UserError, match=message):
             wrong(world)
+
+
+def test_texts_may_come_from_a_generator_or_an_array(world: Path) -> None:
+    ids, retriever = ["1", "0"], Retriever(world / "bert").index(PASSAGES)
+    for searcher in (BM25().index(["rain falls", "rain, rain"]), Fused([BM25()]).index(["rain falls", "rain, rain"])):
+        (hits,) = searcher.search((query for query in ["rain"]), k=np.int64(2))  # type: ignore[call-overload]
+        assert [hit.id for hit in hits] == ids
+        assert [[hit.id for hit in found] for found in searcher.search(np.array(["rain"]))] == [ids]  # type: ignore[call-overload]
+    assert len(BM25().index(["rain"]).encode_queries(one for one in "ab")) == 2  # type: ignore[arg-type]
+    first = retriever.encode_passages(PASSAGES[:2], ["a", "b"])
+    again = retriever.encode_passages((one for one in PASSAGES[:2]), np.array(["a", "b"]))  # type: ignore[arg-type]
+    assert (first == again).all()
+    assert retriever.encode_queries([]).shape == (0, first.shape[1])
+    data = SpanPairDataModule((text for text in PASSAGES), world / "bert", **SPANS)  # type: ignore[arg-type]
+    data.prepare_data()
+    data.setup()
+    assert data.batches.steps_an_epoch() == -(-len(PASSAGES) // SPANS["batch_size"])
+
+
+def test_the_hash_of_texts_is_not_misled_by_nul() -> None:
+    assert BM25().index(["a\0b", "c"]).content_hash != BM25().index(["a", "b\0c"]).content_hash
+    assert collection_of(["a b\0c", "d"]).folder != collection_of(["a b", "c\0d"]).folder
 
 
 def test_a_search_for_more_than_there_is_takes_no_memory() -> None:

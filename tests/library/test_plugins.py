@@ -63,6 +63,8 @@ def test_the_table_of_a_recipe_in_ten_lines_of_python(poems: Path, monkeypatch: 
     results = run("haiku", [f"data.root={poems}", *small], recipes=PLUGIN / "conf")
     assert [row.name for row in results] == ["BM25", "margin"]
     assert results["BM25"] == results[0].metrics
+    with pytest.raises(UserError, match=r"results: there is no row 'BM52' \(did you mean 'BM25'"):
+        results["BM52"]
     assert results.records()[0]["MRR@10"] == results["BM25"]["MRR@10"]
     assert (results.folder / "results.json").exists()
     assert str(results).splitlines()[1].startswith("BM25  ")

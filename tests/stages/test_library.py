@@ -83,7 +83,7 @@ def test_windows_of_texts_change_no_vector(made: dict[str, Path], monkeypatch: p
     monkeypatch.setattr("condensery.retrieval.searchers.retriever.WINDOW", 5)
     assert len(texts) > 15
     np.testing.assert_allclose(retriever.encode_passages(*given), whole, atol=1e-6)
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(UserError, match=r"encode: .* titles, but .* texts"):
         retriever.encode_passages(given[0], given[1][:-1])
     with pytest.raises(UserError, match="text"):
         retriever.encode_passages([*given[0], "half of a pair: \ud800"])
@@ -204,7 +204,7 @@ def test_hits_say_what_was_found(made: dict[str, Path]) -> None:
         (lambda made: BM25().index("one text"), "a sequence of texts"),
         (lambda made: BM25().index({"a": {"title": "no text"}}), "passage 'a' has no text"),
         (lambda made: BM25(stemmer="none", stopwords="klingon").index(["x"]), "klingon"),
-        (lambda made: Retriever(made["plain"], dtype="int4"), "dtype is 'int4'; it must be float32, int8 or binary"),
+        (lambda made: Retriever(made["plain"], dtype="int4"), "dtype must be one of float32, int8, binary, not 'int4'"),
         (lambda made: Retriever(made["corpus"]), "no checkpoint can be loaded"),
         (lambda made: Retriever(Retriever(made["plain"]).model), "give `tokenizer`"),
         (

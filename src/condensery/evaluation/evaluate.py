@@ -2,21 +2,25 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
+from condensery.errors import UserError
 from condensery.evaluation.metrics import evaluate as evaluate_run
 from condensery.evaluation.names import split_metric
+from condensery.ranges import check_numbers
 from condensery.retrieval.indexes.own_passages import WithoutOwn, own_passages_left_out
 from condensery.retrieval.runs import Run
 from condensery.retrieval.searchers.base import Searcher, SearcherIndex
 from condensery.text.collection import Collection
 from condensery.text.to_collection import collection_of
 
+Split = Literal["train", "dev", "test"]
 DEPTH = 1000  # number of passages per query that a metric without a cutoff covers
 METRICS = ("NDCG@10", "Recall@100")
 
 
 def evaluate(
-    retriever: Searcher, data: str | Path | Collection, metrics: Sequence[str] = METRICS, split: str = "test"
+    retriever: Searcher, data: str | Path | Collection, metrics: str | Sequence[str] = METRICS, split: Split = "test"
 ) -> dict[str, float]:
     """Return the mean of each metric over the judged queries of a data set, from 0 to 1, by trec_eval's definitions.
 
@@ -27,7 +31,7 @@ def evaluate(
     Args:
         retriever: a ``Retriever``, ``BM25``, or a combination of several retrievers (``Fused``).
         data: a folder in the BEIR layout, or a ``Collection``.
-        metrics: names of metrics, such as NDCG@10, MRR@10, Recall@100, MAP or Success@5.
+        metrics: name or names of metrics, such as NDCG@10, MRR@10, Recall@100, MAP or Success@5.
         split: train, dev or test; for a folder, the judgements in ``qrels/SPLIT.tsv``.
 
     Returns:
@@ -36,11 +40,15 @@ def evaluate(
     Raises:
         UserError: a metric does not exist, the data cannot be read, or the split does not exist.
     """
-    depth = max(split_metric(name)[1] or DEPTH for name in metrics)
-    splits = {"train": None, "dev": None, "test": None, split: split}
+    check_numbers(evaluate, {"split": split})
+    metrics = [metrics] if isinstance(metrics, str) else list(metrics)
+    depth = max((split_metric(name)[1] or DEPTH for name in metrics), default=0)
+    if not isinstance(retriever, Searcher) or not depth:
+        raise UserError("evaluate: give a searcher, such as BM25() or Retriever(...), and at least one metric")
+    splits: dict[str, str | None] = {"train": None, "dev": None, "test": None, split: split}
     collection = data if isinstance(data, Collection) else collection_of(data, splits)
     index, queries = WithoutOwn(SearcherIndex.of(retriever, collection), collection), collection.questions(split)
     index.warn(queries)
     scores, rows = index.search(queries, min(len(index), depth))
     own_passages_left_out(collection, queries, "evaluate")
-    return evaluate_run(Run(queries, rows, scores), collection, split, list(metrics)).metrics
+    return evaluate_run(Run(queries, rows, scores), collection, split, metrics).metrics

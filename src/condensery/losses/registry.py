@@ -1,12 +1,9 @@
 """The losses of the bi-encoder by name. Imports no torch, so that a recipe can be checked quickly before any work."""
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
-
-from annotated_types import Ge
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from condensery.errors import UserError, close_to, shown
 from condensery.ranges import annotations_of, first_fault
@@ -60,6 +57,8 @@ def check_name(loss: Named) -> str:
         ValueError: there is no such loss, or the mapping has no name.
     """
     names = {*_OURS, *_LOSSES}
+    if not isinstance(loss, str | Mapping):
+        raise ValueError(f"give its name, a mapping with name and options, or a RetrievalLoss, not {shown(repr(loss))}")
     if not isinstance(loss, str) and "name" not in loss:
         raise ValueError(f"a loss with options has a name beside them, one of {', '.join(sorted(names))}")
     name = loss if isinstance(loss, str) else str(loss["name"])
@@ -90,9 +89,7 @@ def check_loss(loss: Named) -> str:
             raise ValueError(f"{name} needs a value of {missing[0]!r}: {{name: {name}, {missing[0]}: ...}}")
         if isinstance(inner := options.get("loss"), str | Mapping):  # the loss inside of another loss
             check_loss(inner)
-        kinds = annotations_of(made).items()
-        ranges = {option: Annotated[kind, Ge(-math.inf)] if kind in (int, float) else kind for option, kind in kinds}
-        if wrong := first_fault(ranges, options):
+        if wrong := first_fault(annotations_of(made), options):
             raise ValueError(f"{name}: {wrong}")
     return name
 

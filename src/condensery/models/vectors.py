@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Self, TypedDict, cast
 
-from pydantic import Field
-
 from condensery.keys import Keys
+from condensery.ranges import Count
 
 Pooling = Literal["cls", "mean", "max", "last", "weighted_mean", "mean_sqrt_len"]
 POOLED: dict[str, str] = {  # pooling -> its description in cards and messages
@@ -27,7 +26,7 @@ class VectorOptions(TypedDict, total=False):
 
     pooling: Pooling | None
     normalise: bool | None
-    truncate_dim: int | None
+    truncate_dim: Count | None
     query_prefix: str | None
     passage_prefix: str | None
 
@@ -103,7 +102,7 @@ class VectorConfig(Keys):
 
     pooling: Pooling | None = None
     normalise: bool | None = None
-    truncate_dim: int | None = Field(default=None, ge=1)
+    truncate_dim: Count | None = None
     query_prefix: str | None = None
     passage_prefix: str | None = None
 

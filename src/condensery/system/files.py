@@ -138,7 +138,12 @@ def new_array(path: Path, dtype: "DTypeLike", shape: tuple[int, ...]) -> "np.mem
 
 
 def expanded(path: str | Path) -> Path:
-    """Return the path with ``~`` replaced by the home folder; unchanged where there is no such user."""
+    """Return the path with ``~`` replaced by the home folder; unchanged where there is no such user.
+
+    Raises ``UserError`` for anything that is no path.
+    """
+    if not isinstance(path, str | Path):
+        raise UserError(f"a path or a name is expected, not an object of the class {type(path).__name__}")
     return Path(os.path.expanduser(path))
 
 

@@ -4,6 +4,7 @@ import hashlib
 import os
 import sqlite3
 import time
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -16,6 +17,14 @@ SETTLED = 2.0  # seconds; a file changed more recently may change again without 
 def id_hash(identifier: str) -> int:
     """Return the 64-bit hash of an id (BLAKE2b, read as a little-endian number)."""
     return int.from_bytes(hashlib.blake2b(identifier.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
+
+
+def texts_hash(texts: Iterable[str]) -> str:
+    """Return the hash of an ordered list of texts. The byte 255, which is in no UTF-8, stands for NUL within a text."""
+    digest = hashlib.blake2b(digest_size=16)
+    for text in texts:
+        digest.update(text.encode().replace(b"\0", b"\xff") + b"\0")
+    return digest.hexdigest()
 
 
 def content_hashes(paths: list[Path]) -> list[str]:

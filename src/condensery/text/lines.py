@@ -6,7 +6,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -203,6 +203,22 @@ def check_whole(text: str, what: str, place: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise UserError(f"{place}: the {what} holds half a character (a lone surrogate \\ud800..\\udfff)") from None
+
+
+def whole_texts(texts: Iterable[str], what: str) -> list[str]:
+    """Return texts as a list. ``what``: the beginning of an error message, such as "search: query".
+
+    Raises:
+        UserError: the texts are a single string, have no order, or one of them is not a string or holds half a character.
+    """
+    if isinstance(texts, str | Mapping | Set) or not isinstance(texts, Iterable):
+        raise UserError(f"{what}: a list of strings is expected, not one {type(texts).__name__}")
+    found = list(texts)
+    for number, text in enumerate(found):
+        if not isinstance(text, str):
+            raise UserError(f"{what} {number} must be a str, not {type(text).__name__}")
+        check_whole(text, "text", f"{what} {number}")
+    return found
 
 
 def integer(value: str, name: str, place: str) -> int:

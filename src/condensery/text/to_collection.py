@@ -1,6 +1,5 @@
 """Turn the texts that a user's program passes into a collection: a folder, a list of texts, or a collection."""
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from condensery.text.collection import Collection
 from condensery.text.formats.beir import BeirSource
 from condensery.text.formats.documents import DocumentsSource
 from condensery.text.formats.plain_text import TextSource
-from condensery.text.lines import check_whole
+from condensery.text.hashes import texts_hash
+from condensery.text.lines import whole_texts
 from condensery.text.records import Passage
 from condensery.text.source import FolderSource
 from condensery.text.writer import CollectionWriter
@@ -42,13 +42,10 @@ def collection_of(data: Given, splits: dict[str, str | None] | None = None) -> C
     if isinstance(data, str | Path):
         source = _source(expanded(data), splits)
         return Collection(cached("collection", source.fingerprint(), lambda folder: read_collection(source, folder)))
-    texts = list(data)
-    if wrong := next((text for text in texts if not isinstance(text, str)), None):
-        raise UserError(f"texts: a list of strings is expected, not of {type(wrong).__name__}")
-    for number, text in enumerate(texts):
-        check_whole(text, "text", f"texts[{number}]")
-    digest = hashlib.blake2b(b"\0".join(text.encode() for text in texts), digest_size=16).hexdigest()
-    return Collection(cached("collection", f"texts {len(texts)} {digest}", lambda folder: _write(texts, folder)))
+    texts = whole_texts(data, "texts: text")
+    return Collection(
+        cached("collection", f"texts {len(texts)} {texts_hash(texts)}", lambda folder: _write(texts, folder))
+    )
 
 
 def _write(texts: Sequence[str], folder: Path) -> None:

@@ -14,6 +14,7 @@ from condensery.losses.cached_backward import cached_backward
 from condensery.losses.captured import copies, evaluated
 from condensery.losses.gradient_cache import leaves
 from condensery.losses.gradient_report import LOSS, GradientReport, Outcome, causes_of, compare
+from condensery.ranges import Count, check_numbers
 from condensery.training.data.steps import ALL, Share
 from condensery.training.gradient_processes import ProcessError, in_processes, one_line
 from condensery.training.gradient_trials import EVERY_PART, Cut, Replayed, TrialOfModule, TrialOfParts
@@ -35,7 +36,7 @@ def check_gradients(
     loss: Callable[..., Tensor] | TrainingModule,
     *parts: Any,
     cached: Callable[..., Any] = cached_backward,
-    processes: int = 1,
+    processes: Count = 1,
     frozen: bool = True,
 ) -> GradientReport:
     """Compare the gradient from the gradient cache with the gradient of the whole batch, computed without a cache.
@@ -69,8 +70,7 @@ def check_gradients(
     Raises:
         UserError: the gradient cannot be computed without a cache, every gradient is 0, or the processes cannot be started.
     """
-    if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
-        raise UserError(f"check_gradients: processes must be a whole number >= 1, not {processes!r}")
+    check_numbers(check_gradients, {"processes": processes, "frozen": frozen})
     trial: TrialOfModule | TrialOfParts
     if isinstance(loss, TrainingModule):
         if len(parts) != 1 or cached is not cached_backward:

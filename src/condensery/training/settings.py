@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from condensery.errors import UserError
-from condensery.ranges import Positive, PositiveShare, Share, Weight
+from condensery.ranges import CountOrZero, Positive, PositiveShare, Share, Weight
 
 Precision = Literal["fp32", "bf16", "fp16"]
 TRAINER_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true")  # those that can train
@@ -17,7 +17,7 @@ class Optimiser(TypedDict, total=False):
     warmup_ratio: Share
     weight_decay: Weight
     max_grad_norm: Weight
-    seed: int
+    seed: CountOrZero
     layer_decay: PositiveShare
 
 

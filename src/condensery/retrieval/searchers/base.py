@@ -3,9 +3,8 @@
 Shapes: n queries, m passages, k results.
 """
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass
 from typing import Self, overload
@@ -13,15 +12,16 @@ from typing import Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.errors import UserError, shown
+from condensery.errors import UserError, number_of, shown
 from condensery.ranges import Count, check_numbers
 from condensery.retrieval.finite import check_scores
 from condensery.retrieval.indexes.interface import unmatched_queries, without_terms
 from condensery.retrieval.ranking import Ranking
 from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection
+from condensery.text.hashes import texts_hash
 from condensery.text.ids import check_distinct
-from condensery.text.lines import check_whole
+from condensery.text.lines import check_whole, whole_texts
 
 Passages = Sequence[str] | Mapping[str, str | Mapping[str, str]]
 
@@ -68,8 +68,9 @@ class Searcher(ABC):
         Raises:
             UserError: there are no passages, or a passage is not a string.
         """
-        named = passages if isinstance(passages, Mapping) else {str(i): text for i, text in enumerate(passages)}
-        if isinstance(passages, str) or not named:
+        listed = isinstance(passages, Iterable) and not isinstance(passages, str | Set)  # a set has no order
+        named = passages if isinstance(passages, Mapping) else dict(enumerate(passages)) if listed else {}
+        if not named:
             raise UserError("index: give a sequence of texts, or a mapping of ids to texts; it must not be empty")
         check_distinct(named, "index")
         titles, texts = [], []
@@ -103,7 +104,7 @@ class Searcher(ABC):
         check_numbers(Searcher.search, {"k": k})
         one = isinstance(query, str)
         queries = [query] if isinstance(query, str) or not isinstance(query, Iterable) else query
-        scores, rows = self.rank(queries, max(1, min(k, len(self._ids))))  # no memory for more results than passages
+        scores, rows = self.rank(queries, max(1, min(k, len(self))))  # no memory for more results than passages
         hits = [
             [
                 Hit(rank, float(score), self._ids[row], self._titles[row], self._texts[row])
@@ -114,16 +115,17 @@ class Searcher(ABC):
         ]
         return hits[0] if one else hits
 
-    def rank(self, queries: Sequence[str], k: int) -> Ranking:
+    def rank(self, queries: Sequence[str], k: Count) -> Ranking:
         """Return the ``k`` best passages as two arrays: scores, float32 (n, k), and row numbers of passages, int64 (n, k).
 
         If fewer than ``k`` passages are found, the remaining scores are -inf and the remaining row numbers -1.
 
         Raises:
-            UserError: nothing is indexed.
+            UserError: nothing is indexed, a query is not a string, or ``k`` is not a whole number >= 1.
         """
-        self._check(queries)
-        scores, rows = self._rank(list(queries), k)
+        check_numbers(Searcher.rank, {"k": k})
+        queries = self._check(queries)
+        scores, rows = self._rank(queries, int(k))
         check_scores(scores, rows, "search: a score of query", queries)
         return scores, rows
 
@@ -138,18 +140,20 @@ class Searcher(ABC):
             scores, float32 (n, k), as ``CollectionRetriever.score`` defines them; NaN for row -1.
 
         Raises:
-            UserError: nothing is indexed, or a score is not finite.
+            UserError: nothing is indexed, ``passage_rows`` are no row numbers of passages, or a score is not finite.
         """
-        self._check(queries)
-        return self._score(list(queries), passage_rows)
+        queries, rows = self._check(queries), np.asarray(passage_rows)
+        if rows.ndim != 2 or len(rows) != len(queries) or rows.dtype.kind not in "iu" or (rows >= len(self)).any():
+            raise UserError(
+                f"score: passage_rows must be whole numbers below {len(self)}, in {len(queries)} rows (n, k)"
+            )
+        return self._score(queries, rows.astype(np.int64, copy=False))
 
-    def _check(self, queries: Sequence[str]) -> None:
+    def _check(self, queries: Sequence[str]) -> list[str]:
+        """Return the queries as a list. Raise ``UserError`` if nothing is indexed, or a query is not a string."""
         if not self._ids:
             raise UserError("search: nothing is indexed yet; call index(passages) first")
-        for number, query in enumerate(queries):
-            if not isinstance(query, str):
-                raise UserError(f"search: query {number} must be a str, not {type(query).__name__}")
-            check_whole(query, "text", f"search: query {number}")
+        return whole_texts(queries, "search: query")
 
     def identity(self) -> str:
         """Return a string that identifies everything on which the results depend, except the passages.
@@ -205,6 +209,15 @@ class SearcherIndex:
         return [self.queries[row] for row in query_rows.tolist()]
 
 
+def titled(texts: Iterable[str], titles: Iterable[str] | None) -> tuple[list[str], list[str]]:
+    """Return titles and texts as lists of one length. Without titles, each title is empty. Errors as in ``whole_texts``."""
+    found = whole_texts(texts, "encode: text")
+    named = [""] * len(found) if titles is None else whole_texts(titles, "encode: title")
+    if len(named) != len(found):
+        raise UserError(f"encode: {number_of(len(named), 'titles')}, but {number_of(len(found), 'texts')}")
+    return named, found
+
+
 def numbered(titles: Sequence[str], texts: Sequence[str]) -> Passages:
     """Return passages as a mapping for a searcher inside another searcher. Their ids are their row numbers."""
     both = enumerate(zip(titles, texts, strict=True))
@@ -213,7 +226,4 @@ def numbered(titles: Sequence[str], texts: Sequence[str]) -> Passages:
 
 def hash_of_passages(ids: Iterable[str], titles: Iterable[str], texts: Iterable[str]) -> str:
     """Return the hash of an ordered list of passages: the ``content_hash`` of a searcher that has indexed them."""
-    digest = hashlib.blake2b(digest_size=16)
-    for text in (*ids, *titles, *texts):
-        digest.update(text.encode() + b"\0")
-    return digest.hexdigest()
+    return texts_hash((*ids, *titles, *texts))

@@ -1,6 +1,6 @@
 """Define ``BM25``, for BM25 search from Python. Its rankings equal those of the stage ``bm25``. It does not import torch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,9 +12,8 @@ from condensery.ranges import Share, Weight, check_numbers
 from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
 from condensery.retrieval.indexes.terms import chosen_language
 from condensery.retrieval.ranking import Ranking, unpack
-from condensery.retrieval.searchers.base import Searcher
+from condensery.retrieval.searchers.base import Searcher, titled
 from condensery.retrieval.searchers.sparse_vectors import SparseVector, passage_vector, query_vector
-from condensery.text.lines import check_whole
 from condensery.text.table import with_titles
 
 
@@ -46,7 +45,7 @@ class BM25(Searcher):
     ) -> None:
         check_numbers(BM25, locals())
         super().__init__()
-        self._settings = (k1, b, stopwords, stemmer)
+        self._settings = (float(k1), float(b), stopwords, stemmer)
         self._language = language
         self._folder: Any = None
         self._average: float | None = None  # mean number of terms of the indexed passages, computed on first use
@@ -65,8 +64,7 @@ class BM25(Searcher):
         Raises:
             UserError: nothing is indexed.
         """
-        self._check(texts)
-        return [query_vector(self._index.terms(text)) for text in texts]
+        return [query_vector(self._index.terms(text)) for text in self._check(texts)]
 
     def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> list[SparseVector]:
         """Return passages as sparse vectors for a vector store: term number -> weight of the term, without the idf.
@@ -80,15 +78,11 @@ class BM25(Searcher):
         """
         self._check([])
         if self._average is None:
-            self._average = sum(map(len, self._terms(self._titles, self._texts))) / len(self)
+            own = with_titles(self._titles, self._texts)
+            self._average = sum(len(self._index.analyser.terms(text)) for text in own) / len(self)
         k1, b, *_ = self._settings
-        given = self._terms(titles or [""] * len(texts), texts)
+        given = map(self._index.analyser.terms, with_titles(*titled(texts, titles)))
         return [passage_vector(terms, k1, b, self._average) for terms in given]
-
-    def _terms(self, titles: Sequence[str], texts: Sequence[str]) -> Iterator[list[str]]:
-        for text in with_titles(titles, texts):
-            check_whole(text, "text", "encode")
-            yield self._index.analyser.terms(text)
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
 

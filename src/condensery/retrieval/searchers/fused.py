@@ -1,6 +1,6 @@
 """Define ``Fused``, which combines the scores of several searchers into one ranking, from Python."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 
 import numpy as np
@@ -36,12 +36,13 @@ class Fused(Searcher):
     ) -> None:
         check_numbers(Fused, locals())
         super().__init__()
-        self.searchers = [copy(one) for one in searchers if isinstance(one, Searcher)]
-        if not searchers or len(self.searchers) < len(searchers):
+        listed = list(searchers) if isinstance(searchers, Iterable) else []
+        self.searchers = [copy(one) for one in listed if isinstance(one, Searcher)]
+        if not listed or len(self.searchers) < len(listed):
             raise UserError("Fused: a list of searchers is expected, such as [BM25(), Retriever(...)]")
-        given = [1.0] * len(searchers) if weights is None else list(weights)
-        if len(given) != len(searchers) or any(fault(Weight, one) for one in given) or not any(given):
-            raise UserError(f"Fused: weights must be a number >= 0 for each of {len(searchers)} searchers, not all 0")
+        given = [1.0] * len(listed) if weights is None else list(weights)
+        if len(given) != len(listed) or any(fault(Weight, one) for one in given) or not any(given):
+            raise UserError(f"Fused: weights must be a number >= 0 for each of {len(listed)} searchers, not all 0")
         self.weights, self.depth = list(map(float, given)), depth
         first = self.searchers[0]
         if len({one.content_hash for one in self.searchers}) == 1:
@@ -55,10 +56,10 @@ class Fused(Searcher):
         """Return the largest number, over the searchers, of queries that share no term with any passage."""
         return max(without_terms(one, queries) for one in self.searchers)
 
-    def _check(self, queries: Sequence[str]) -> None:
+    def _check(self, queries: Sequence[str]) -> list[str]:
         if not self._ids:
             raise UserError("search: Fused's searchers have not indexed the same passages; call index(passages) first")
-        super()._check(queries)
+        return super()._check(queries)
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
         passages = numbered(titles, texts)

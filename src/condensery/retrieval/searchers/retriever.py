@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -27,11 +27,11 @@ from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.dense import device_of_search, multiply, search_array
 from condensery.retrieval.indexes.encoding import encode_chunks
 from condensery.retrieval.indexes.quantisation_loss import quantised
-from condensery.retrieval.indexes.quantiser import QUANTISED, Decoded
+from condensery.retrieval.indexes.quantiser import Decoded
 from condensery.retrieval.indexes.windows import best_of_windows, cut, scores_of_best_window
 from condensery.retrieval.ranking import Ranking, pack, unpack
-from condensery.retrieval.searchers.base import Searcher
-from condensery.text.lines import check_whole
+from condensery.retrieval.searchers.base import Searcher, titled
+from condensery.text.lines import whole_texts
 from condensery.tokens.batches import chunks, flatten
 from condensery.tokens.prefixes import check_prefix
 from condensery.tokens.tokenizer import load_tokenizer
@@ -106,28 +106,32 @@ class Retriever(Searcher):
         super().__init__()
         lengths: tuple[int | None, int | None] = (None, None)
         self._name = f"Retriever({shown(str(source))!r})" if isinstance(source, str | Path) else "Retriever"
-        if isinstance(source, str | Path):
-            source = checkpoint_folder(source)
-            self.model, lengths = load_any_retriever(source, vectors)
-            tokenizer = tokenizer if tokenizer is not None else source
-        elif isinstance(source, BiEncoder):
-            self.model = source
+        given: Any = source
+        if isinstance(given, BiEncoder):
+            self.model = given
+        elif hasattr(given, "towers"):
+            self.model, lengths = given.towers(), given.lengths
+            tokenizer = tokenizer if tokenizer is not None else given.saved_with
         else:
-            self.model, lengths = source.towers(), source.lengths
-            tokenizer = tokenizer if tokenizer is not None else source.saved_with
+            given = checkpoint_folder(given)
+            self.model, lengths = load_any_retriever(given, vectors)
+            tokenizer = tokenizer if tokenizer is not None else given
         if tokenizer is None:
             raise UserError("Retriever: a model does not say its tokenizer; give `tokenizer`")
         longest = min(512, self.model.query.longest, self.model.passage.longest)
         self.query_length = query_length or lengths[0] or longest
         self.passage_length = passage_length or lengths[1] or longest
-        if dtype not in ("float32", *QUANTISED):
-            raise UserError(f"Retriever: dtype is {shown(str(dtype))!r}; it must be float32, int8 or binary")
-        self.device, self.windows, self.dtype = device_of_search(device), windows, dtype
+        self.device, self.windows, self.dtype = str(device_of_search(device)), windows, dtype
+        try:
+            torch.tensor(0.0, device=self.device)
+        except (RuntimeError, AssertionError) as error:
+            why = str(error).partition("\n")[0]
+            raise UserError(f"Retriever: device: {self.device!r} cannot be used here ({why})") from None
         self.precision = precision_on(self.device, precision, "Retriever: precision")
         self.tokenizer, self._tokenizer = tokenizer, load_tokenizer(tokenizer)
         self._vocabulary = Vocabulary.of(self._tokenizer)
         for side in ("query", "passage"):
-            prefix = getattr(self.model.settings, f"{side}_prefix")
+            (prefix,) = whole_texts([getattr(self.model.settings, f"{side}_prefix")], f"{side}_prefix:")
             length = getattr(self, f"{side}_length")
             check_prefix(f"{side}_prefix", prefix, len(self._words([prefix])[0]), f"{side}_length", length)
 
@@ -145,10 +149,9 @@ class Retriever(Searcher):
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of queries, float32 (n, d). Raises ``UserError`` if a vector is not finite."""
-        rows_of = partial(
-            self._rows, [("", text) for text in texts], self.query_length, self.model.settings.query_prefix
-        )
-        return self._encode(rows_of, QUERY, texts)
+        pairs = list(zip(*titled(texts, None), strict=True))
+        rows_of = partial(self._rows, pairs, self.query_length, self.model.settings.query_prefix)
+        return self._encode(rows_of, QUERY, [text for _, text in pairs])
 
     def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> NDArray[np.float32]:
         """Return the vectors of passages, float32 (n, d). A passage with a title is encoded as its title, [SEP] and its text.
@@ -156,9 +159,9 @@ class Retriever(Searcher):
         Raises:
             UserError: a vector is not finite.
         """
-        titled = list(zip(titles or [""] * len(texts), texts, strict=True))
-        rows_of = partial(self._rows, titled, self.passage_length, self.model.settings.passage_prefix)
-        return self._encode(rows_of, PASSAGE, texts)
+        pairs = list(zip(*titled(texts, titles), strict=True))
+        rows_of = partial(self._rows, pairs, self.passage_length, self.model.settings.passage_prefix)
+        return self._encode(rows_of, PASSAGE, [text for _, text in pairs])
 
     def identity(self) -> str:
         """Return a string with a hash of weights and tokenizer, the lengths, the settings, and the precision if not fp32.
@@ -235,8 +238,6 @@ class Retriever(Searcher):
 
     def _words(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, without special tokens."""
-        for text in texts:
-            check_whole(text, "text", "encode")
         if not any(texts):  # the tokenizer does not take an empty list
             return [[] for _ in texts]
         found = self._tokenizer(list(texts), add_special_tokens=False, verbose=False, return_attention_mask=False)
@@ -259,7 +260,7 @@ class Retriever(Searcher):
                 parts = chunks(*flatten(rows), budget, pad, tower=tower, level=cpu)
                 vectors.append(encode_chunks(lambda chunk: encoder.vectors(chunk.to(device)), parts, len(rows)))
         encoder.train(training)
-        encoded = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
+        encoded = np.concatenate(vectors) if len(texts) else np.empty((0, self.model.hidden_size), np.float32)
         check_finite(encoded, f"{self._name}: the vector of", texts)
         return encoded
 

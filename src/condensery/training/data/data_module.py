@@ -193,7 +193,10 @@ class TokenDataModule(StepDataModule):
         super().__init__(workers=workers)
         if tokenizer is None and not isinstance(data, Tokens):
             raise UserError(f"{type(self).__name__}: give `tokenizer`, a folder or a hub name")
-        self.data, self.tokenizer, self.titles = data, tokenizer, titles
+        self.data = (
+            list(data) if isinstance(data, Iterator) else data
+        )  # it is read in ``prepare_data`` and in ``setup``
+        self.tokenizer, self.titles = tokenizer, titles
         self.tokenizer_folder = Path(tokenizer) if tokenizer is not None and isinstance(data, Tokens) else None
         self._tokens = data if isinstance(data, Tokens) else None
         self._collection: Collection | None = None

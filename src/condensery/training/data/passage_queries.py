@@ -65,7 +65,7 @@ class PassageQueryDataModule(MaskedDataModule):
         whole_word: bool = True,
         decoder: ContextMasking | None = None,
         chunk_tokens: Count = 2048,
-        seed: int = 42,
+        seed: CountOrZero = 42,
         workers: CountOrZero = 0,
         query_prefix: str = "",
         passage_prefix: str = "",
@@ -111,7 +111,8 @@ def _with_queries(data: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[li
     texts, queries = [], []
     for number, one in enumerate(data):
         text, own = (one.get("text"), one.get("queries")) if isinstance(one, Mapping) else (None, None)
-        if not isinstance(text, str) or not isinstance(own, Sequence) or not all(isinstance(q, str) for q in own):
+        listed = isinstance(own, Sequence) and not isinstance(own, str) and all(isinstance(q, str) for q in own)
+        if not isinstance(text, str) or own is None or not listed:
             raise UserError(
                 f"data[{number}]: a mapping with `text` (a string) and `queries` (a list of strings) is expected"
             )

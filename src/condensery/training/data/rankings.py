@@ -59,11 +59,12 @@ class RankingDataModule(TokenDataModule):
         batch_size: Count = 64,
         query_length: Length = 64,
         chunk_tokens: Count = 4096,
-        seed: int = 42,
+        seed: CountOrZero = 42,
         workers: CountOrZero = 0,
     ) -> None:
         check_numbers(RankingDataModule, locals())
-        if isinstance(queries, str) or not queries:
+        queries = [] if isinstance(queries, str) else list(queries)
+        if not queries:
             raise UserError("RankingDataModule: queries must be a list of texts that is not empty")
         for number, query in enumerate(queries):
             if not isinstance(query, str) or is_blank(query):
@@ -83,7 +84,7 @@ class RankingDataModule(TokenDataModule):
                 f"RankingDataModule: the teacher has indexed other passages ({len(teacher):,}) than the student"
                 f" ({len(student):,}); index both with the same"
             )
-        self.queries = list(queries)
+        self.queries = queries
         super().__init__(self.queries, student.tokenizer, titles=False, workers=workers)
         self.student, self.teacher, self.depth, self.batch_size = student, teacher, depth, batch_size
         self.query_length, self.chunk_tokens, self.seed = min(query_length, student.query_length), chunk_tokens, seed

@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 
+from condensery.ranges import PositiveShare, check_numbers
 from condensery.tokens.batches import TokenRows, chunks
 from condensery.tokens.masking import mask_spans
 from condensery.tokens.vocabulary import Vocabulary
@@ -40,7 +41,10 @@ class ContextMasking:
 
     context: Literal["partner", "same"]
     both: bool
-    rate: float | None
+    rate: PositiveShare | None
+
+    def __post_init__(self) -> None:
+        check_numbers(ContextMasking, vars(self))
 
 
 class SpanBatches:

@@ -114,7 +114,7 @@ class SpanPairDataModule(MaskedDataModule):
         query_length: Length = 64,
         keep_sentence: Share = 0.0,
         chunk_tokens: Count = 2048,
-        seed: int = 42,
+        seed: CountOrZero = 42,
         workers: CountOrZero = 0,
         query_prefix: str = "",
         passage_prefix: str = "",

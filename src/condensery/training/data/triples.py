@@ -133,7 +133,7 @@ class TripleDataModule(TokenDataModule):
         titles: bool = True,
         pairs: bool = False,
         chunk_tokens: Count = 2048,
-        seed: int = 42,
+        seed: CountOrZero = 42,
         workers: CountOrZero = 0,
         teacher: Taught | None = None,
         in_batch_teacher: Searcher | type[BM25] | None = None,

@@ -146,7 +146,7 @@ class TowersModule(EncoderModule):
     ) -> None:
         check_numbers(type(self), locals())
         built = model
-        if isinstance(built, str | Path):
+        if not isinstance(built, BiEncoder):
             built = load_biencoder(built, towers == "separate", dropout, vectors).train()
         super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
         self._remember(model=model, tokenizer=tokenizer, towers=towers, dropout=dropout, vectors=vectors, **optimiser)

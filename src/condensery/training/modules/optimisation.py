@@ -23,7 +23,7 @@ from condensery.losses.contrast import Contrast
 from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
 from condensery.models.dropout import seed_torch
 from condensery.randomness import hash64
-from condensery.ranges import Positive, PositiveShare, Share, Weight, check_numbers
+from condensery.ranges import CountOrZero, Positive, PositiveShare, Share, Weight, check_numbers
 from condensery.system import signals
 from condensery.tokens.batches import Chunk
 from condensery.training.data.steps import Batch
@@ -81,7 +81,7 @@ class TrainingModule(pl.LightningModule):
         warmup_ratio: Share = 0.1,
         weight_decay: Weight = 0.01,
         max_grad_norm: Weight = 1.0,
-        seed: int = 42,
+        seed: CountOrZero = 42,
         layer_decay: PositiveShare = 1.0,
     ) -> None:
         check_numbers(type(self), locals())
