@@ -295,7 +295,8 @@ def _documents(config: HuggingfaceDocumentsSource) -> Iterator[tuple[str, str, s
     number = 0
     for place, row in config.rows("documents", config.repository.count(config.config)):
         first = first if texts else place
-        texts.append(_words(_field(row, (config.text,), place), place))
+        null = row.get(config.text, "") is None  # counts as empty
+        texts.append("" if null else _words(_field(row, (config.text,), place), place))
         if len(texts) == config.rows_per_document:
             title = "" if config.title is None else _words(row.get(config.title) or "", place)
             yield first, str(number), title, "\n".join(texts)
@@ -313,6 +314,8 @@ def _field(row: dict[str, Any], names: tuple[str, ...], place: str) -> Any:
     for name in names:
         if row.get(name) is not None:
             return row[name]
+    if empty := next((name for name in names if name in row), None):
+        raise UserError(f"{place}: the column {empty} is empty here; fill it, or remove the row")
     raise UserError(f"{place}: no column {' or '.join(names)} ({fields_of(row)})")
 
 
