@@ -28,7 +28,7 @@ LETTERS = [(THAI + LAO, 3.0), (BURMESE + KHMER + TAI_AND_JAVANESE, 2.4), (KANA, 
 UNSPACED = "".join(letters for letters, _ in LETTERS)
 HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff\uffa0-\uffdc"
 
-_WORD = re.compile(r"\w+")
+_WORD, _SPAN = re.compile(r"\w+"), re.compile("\\w[\\w\u00ad]*")
 _INVISIBLE = re.compile(  # annotation characters, and Default_Ignorable_Code_Point except the zero width space
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
@@ -77,6 +77,13 @@ _CHARACTERS = _Characters()
 def words(text: str) -> list[str]:
     """Return the lower-case words of a text, in order. In scripts without spaces a word is a run between punctuation."""
     return _WORD.findall(text.lower()) if text.isascii() else _words(_folded(text))
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Return the range of characters (begin, end) of each word of a text, in order. A run of a script is one word."""
+    kinds = {"": "\u00ad", " ": " "}  # what an invisible character, and a character outside words, stand for
+    shape = text if text.isascii() else "".join(kinds.get(_CHARACTERS[ord(one)], "x") for one in text)
+    return [match.span() for match in _SPAN.finditer(shape)]
 
 
 def terms(text: str, paired: str = UNSPACED) -> list[str]:
