@@ -47,7 +47,8 @@ def collection_of(data: Given, splits: dict[str, str | None] | None = None) -> C
         raise UserError(f"texts: a list of strings is expected, not of {type(wrong).__name__}")
     for number, text in enumerate(texts):
         check_whole(text, "text", f"texts[{number}]")
-    digest = hashlib.blake2b(b"\0".join(text.encode() for text in texts), digest_size=16).hexdigest()
+    encoded = (text.encode().replace(b"\0", b"\xff") for text in texts)  # UTF-8 has no byte FF
+    digest = hashlib.blake2b(b"\0".join(encoded), digest_size=16).hexdigest()
     return Collection(cached("collection", f"texts {len(texts)} {digest}", lambda folder: _write(texts, folder)))
 
 

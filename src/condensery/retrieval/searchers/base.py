@@ -215,5 +215,5 @@ def hash_of_passages(ids: Iterable[str], titles: Iterable[str], texts: Iterable[
     """Return the hash of an ordered list of passages: the ``content_hash`` of a searcher that has indexed them."""
     digest = hashlib.blake2b(digest_size=16)
     for text in (*ids, *titles, *texts):
-        digest.update(text.encode() + b"\0")
+        digest.update(text.encode().replace(b"\0", b"\xff") + b"\0")  # UTF-8 has no byte FF
     return digest.hexdigest()
