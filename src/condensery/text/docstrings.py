@@ -168,7 +168,7 @@ def clean(line: str) -> str:
     if line.lstrip().startswith("#"):
         line = _TITLE.sub(r"\1", line)
     if "`" in line:
-        line = _REFERENCE.sub(r"\1", _ROLE.sub(_role_text, line))
+        line = _REFERENCE.sub(r"\1", _ROLE.sub(lambda role: _TARGET.sub("", role[1]).lstrip("~!"), line))
         line = _TICKS.sub(r"\1", line)
     if "<http" in line:
         line = _ADDRESS.sub("", line)
@@ -179,10 +179,6 @@ def clean(line: str) -> str:
     if ":" in line:
         line = _RESULT_FIELD.sub(r"\1Returns: ", _FIELD.sub(r"\1\2: ", line))
     return line
-
-
-def _role_text(match: re.Match[str]) -> str:
-    return _TARGET.sub("", match[1]).lstrip("~!")
 
 
 def _paragraphs(lines: Iterator[str]) -> Iterator[str]:

@@ -4,7 +4,6 @@ import hashlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -36,11 +35,10 @@ def content_hashes(paths: list[Path]) -> list[str]:
     return [hashes[key] for key in keys]
 
 
-def input_hashes(paths: Iterable[Path]) -> list[str]:
+def input_hashes(paths: list[Path]) -> list[str]:
     """Return the content hash of each input file. Raises ``UserError`` where one is missing or is not text."""
-    files = list(paths)
-    look(files)
-    return content_hashes(files)
+    look(paths)
+    return content_hashes(paths)
 
 
 def _key(path: Path) -> str:

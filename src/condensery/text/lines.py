@@ -179,20 +179,27 @@ def read_csv(path: Path, expected: str, separator: str = ",", show: bool = True)
     return ((place, row) for place, row in rows if row)
 
 
-def read_records(path: Path, separator: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_records(
+    path: Path, expected: str, columns: Iterable[str] = (), separator: str = ",", show: bool = True
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, {column: field}) for every row of a CSV file whose first row names the columns.
 
-    Raises ``UserError`` where the file is not valid CSV, and where a row has not one field for each column.
+    Args:
+        path, expected, separator: as in ``read_csv``.
+        columns: columns that the first row must name.
+        show: whether to show the progress of a large file.
+
+    Raises:
+        UserError: the file is not valid CSV, one of ``columns`` is missing, or a row has not one field for each column.
     """
-    apart = "tab" if separator == TAB else "comma"
-    what = f"{apart}-separated, with the columns' names in the first line; quote a text that holds a {apart}"
-    names: list[str] = []
-    for place, row in read_csv(path, what, separator, show=False):
-        names = names or row
+    rows, sign = read_csv(path, expected, separator, show), "tabs" if separator == TAB else "commas"
+    place, names = next(rows, (f"{path}:1", list[str]()))
+    if not set(columns) <= set(names):
+        raise UserError(f"{place}: the file must be {expected}")
+    for place, row in rows:
         if len(row) != len(names):
-            raise UserError(f"{place}: {len(row)} fields for {len(names)} columns; the file must be {what}")
-        if names is not row:
-            yield place, dict(zip(names, row, strict=True))
+            raise UserError(f"{place}: {len(row)} columns, but the header has {len(names)}; quote texts with {sign}")
+        yield place, dict(zip(names, row, strict=True))
 
 
 def fields_of(record: dict[str, Any]) -> str:

@@ -159,7 +159,7 @@ class ReadQueriesConfig(QueryStageConfig):
         Raises:
             UserError: a file is missing or unreadable; this is checked before anything is computed.
         """
-        return input_hashes(self.files())
+        return input_hashes([*self.files()])
 
 
 class GeneratorConfig(OptimisedStageConfig):

@@ -66,7 +66,7 @@ class SentenceFilesConfig(SentenceStageConfig):
         Raises:
             UserError: a file is missing or unreadable; this is checked before anything is computed.
         """
-        return input_hashes(self.files().values())
+        return input_hashes([*self.files().values()])
 
     def work(self, read: Read) -> Work:
         """Estimate the work: each line of the files is an example."""

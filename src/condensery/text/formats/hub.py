@@ -188,9 +188,8 @@ class Repository:
             files.append(WantedFile(place, size, place.exists(), known.digest if known else "", address))
         return files
 
-    def fetch(self, paths: Iterable[str]) -> None:
+    def fetch(self, paths: Sequence[str]) -> None:
         """Fetch the missing files and check all files. Raises ``UserError`` on failure."""
-        paths = list(paths)
         if not self.local:
             missing = sum(one.size for one in self.wanted(paths) if not one.here)
             check_room(self.folder, missing, self.key)
@@ -218,7 +217,7 @@ class Repository:
                 array = stream.peek(HEAD).lstrip(BOM + BLANK.encode()).startswith(b"[")
             yield from (read_array if array else read_objects)(file, show=False)
         elif text:
-            yield from read_records(file, TAB if text[1] == "tsv" else ",")
+            yield from read_records(file, "CSV or TSV with a header", (), TAB if text[1] == "tsv" else ",", False)
         else:
             with self._talking(file=f"/{path}"):
                 for batch in _opened(file).iter(batch_size=ROWS):
@@ -227,8 +226,7 @@ class Repository:
     def count(self, config: str | None) -> int:
         """Return the number of rows of a configuration as stated in the README; 0 where the README lacks it."""
         infos = self.card.get("dataset_info") or []
-        infos = [infos] if isinstance(infos, dict) else infos
-        for one in infos:
+        for one in [infos] if isinstance(infos, dict) else infos:
             if config is None or one.get("config_name", "default") == config:
                 return sum(int(split.get("num_examples") or 0) for split in one.get("splits") or [])
         return 0
@@ -311,9 +309,8 @@ def _of_split(paths: list[str], split: str | None) -> list[str]:
     words = SPLIT_WORDS.get(split, (split,))
     matching = [path for path in paths if any(_names(word, path) for word in words)]
     known = ("train", "test", *SPLIT_WORDS["dev"])
-    if not matching and split == "train" and not any(_names(word, path) for path in paths for word in known):
-        return paths
-    return matching
+    unnamed = split == "train" and not any(_names(word, path) for path in paths for word in known)
+    return matching or (paths if unnamed else [])
 
 
 def _patterns(entry: dict[str, Any]) -> dict[str, list[str]]:
@@ -336,7 +333,6 @@ def _opened(path: Path) -> Any:
 
     datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)  # it prints an error before it raises it
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # otherwise the library reports the use of JSON to a server
-    ending = DATA.search(path.name)
-    kind = ending[1] if ending else ""
+    kind = DATA.findall(path.name)[0][0]
     how = {"sep": "\t"} if kind == "tsv" else {}
     return datasets.load_dataset(READERS.get(kind, kind), data_files=[str(path)], split="train", streaming=True, **how)

@@ -466,7 +466,8 @@ def read(config: IrDatasetsSource, writer: CollectionWriter) -> None:
         for place, row in _rows(part, "queries"):
             identifier, text = _name(config, split, row.query_id), _text(row)[1]
             if id_hash(identifier) not in seen:  # a query may be in two splits
-                writer.add_query(Query(identifier, text.strip() if config.from_dpr else text, _answers(row)), place)
+                answers = tuple(row.answers) if "answers" in type(row)._fields else ()
+                writer.add_query(Query(identifier, text.strip() if config.from_dpr else text, answers), place)
                 if len(queries) > 1:
                     seen.add(id_hash(identifier))
     if expected["passages"] > LARGE and style() == "lines":
@@ -525,10 +526,6 @@ def _text(row: Any) -> tuple[str, str]:
         if name in fields:
             return (row.title or "") if "title" in fields else "", getattr(row, name) or ""
     return "", row.default_text()
-
-
-def _answers(row: Any) -> tuple[str, ...]:
-    return tuple(row.answers) if "answers" in type(row)._fields else ()
 
 
 def unquoted(field: str) -> str:
