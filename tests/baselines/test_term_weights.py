@@ -22,7 +22,7 @@ from condensery.errors import DiskError
 from condensery.losses.gradient_cache import backpropagate
 from condensery.retrieval.indexes.terms import Analyser
 from condensery.text.collection import Collection
-from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
 
 TEXT = some_text(documents=12, seed=4)
 STAGES = [
@@ -164,12 +164,31 @@ def test_words_are_those_of_bm25_where_their_first_token_is_read(done: Done) -> 
     tokenizer = load_tokenizer(done.folder / "stages" / "tokenizer")
     text = "Call foo_bar(x2) of naïve U.S. strings, 3.5 times"
     (whole,) = read_texts([text], tokenizer, 200)
-    assert whole.words == Analyser("none").terms(text)
+    assert [word.lower() for word in whole.words] == Analyser("none").terms(text)
     assert whole.ids == tokenizer(text)["input_ids"]
     (cut,) = read_texts([text], tokenizer, 10)
     assert cut.words == whole.words[: len(cut.words)]
     assert 0 < len(cut.words) < len(whole.words)
     assert cut.places.max() < 9
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("हिन्दी में खोज करना", "any"),  # the vowel signs are marks
+        ("re\u0301sume\u0301 des e\u0301coles", "any"),
+        ("می\u200cخواهم کتاب بخوانم", "persian"),
+        ("soft\u00adhyphens, \u200fmarks", "any"),
+        ("ISI Irmak İstanbul ılık", "turkish"),
+        ("ภาษาไทยไม่มีช่องว่าง", "thai"),
+    ],
+)
+def test_in_any_language_the_indexed_terms_are_those_of_bm25(text: str, language: str, tmp_path: Path) -> None:
+    tokenizer = train_wordpiece([text] * 3, 200, tmp_path, warn=False)
+    (read,) = read_texts([text], tokenizer, 60)
+    analyser = Analyser("none", language=language)
+    assert analyser.terms(weighted_text(read.words, np.ones(len(read.words), int))) == analyser.terms(text)
+    assert query_term_recall(read.words, [set(analyser.terms(text))], analyser).tolist() == [1.0] * len(read.words)
 
 
 def run_of(done: Done, stage: str) -> list[list[str]]:
@@ -189,7 +208,7 @@ def test_the_index_is_bm25_over_the_repeated_words(done: Done, tmp_path: Path) -
             weights = (states @ linear.weight[0] + linear.bias).numpy()[read.places]
         largest: dict[str, int] = {}
         for word, weight in zip(read.words, weights.tolist(), strict=True):
-            largest[word] = max(largest.get(word, 0), round(100 * weight))
+            largest[word.lower()] = max(largest.get(word.lower(), 0), round(100 * weight))
         passages.append(
             (name, "", " ".join(word for word, number in largest.items() for _ in range(number)) or "-", of)
         )

@@ -41,6 +41,12 @@ def test_the_words_that_are_wanted_are_read(name: str, header: list[str], tmp_pa
     assert all(vector.dtype == np.float32 for vector in found.values())
 
 
+def test_words_are_compared_in_the_form_of_the_sentences_words(tmp_path: Path) -> None:
+    lines = [f"{word} {number} 0 1" for number, word in enumerate(["Straße", "straße", "λόγος", "école", "the"])]
+    found = read_vectors(written(tmp_path / "v.txt", lines), {*words("Straße λόγος e\u0301cole the")})
+    assert [int(vector[0]) for vector in found.values()] == [1, 2, 3, 4]
+
+
 def test_a_sentence_is_the_mean_of_its_known_words() -> None:
     vectors = {"the": np.array([1, 2], np.float32), "b": np.array([4, 0], np.float32)}
     found = averaged([["the", "b", "the", "c"], ["c"], []], vectors)

@@ -112,6 +112,16 @@ def test_of_pickled_weights_tensors_alone_are_read(checkpoint: Path, tmp_path: P
     assert not (tmp_path / "trace").exists()
 
 
+def test_a_folder_in_the_home_folder_counts_by_its_content(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(checkpoint.parent))
+    named = f"~/{checkpoint.name}"
+    config, whole = _config(name=named, tokenizer=named), _config(name=str(checkpoint), tokenizer=str(checkpoint))
+    before = config.fingerprint()
+    assert before == whole.fingerprint()
+    (checkpoint / "pytorch_model.bin").write_bytes(b"other weights")
+    assert config.fingerprint() == whole.fingerprint() != before
+
+
 def test_pickled_weights_count_by_their_content(checkpoint: Path) -> None:
     config = _config(name=str(checkpoint))
     before = config.fingerprint()

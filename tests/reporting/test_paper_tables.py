@@ -87,9 +87,9 @@ def arguments(command: str, small: Small) -> list[str]:
     (recipe,) = (word.partition("=")[2] for word in given if word.startswith("experiment="))
     root = next(folder for name, folder in small.roots.items() if recipe.startswith(name))
     places = {"stage.read_sts.root": str(root), "data.root": str(root)}
-    if recipe == "cocondenser_beir":
-        places["data.root"] = ",".join(str(path.parent) for path in sorted(root.rglob("corpus.jsonl")))
     words = []
+    if recipe == "cocondenser_beir":  # sweeps over the folders of its collections
+        words.append("data.root=" + ",".join(str(path.parent) for path in sorted(root.rglob("corpus.jsonl"))))
     for word in given:
         key, sign, value = word.partition("=")
         value = str(small.checkpoints.encoder) if value == "FOLDER" else places.get(key, value)

@@ -188,7 +188,10 @@ def test_it_is_known_by_its_content_wherever_it_lies(checkpoint: Path, tmp_path:
         return RetrieverConfig(folder=folder, query_length=None, passage_length=None).identity()
 
     before = identity(checkpoint)
-    checkpoint.rename(tmp_path / "moved")
+    (tmp_path / "logs").mkdir()  # a folder of logs within a checkpoint does not count; one above it must not matter
+    checkpoint.rename(tmp_path / "logs" / "moved")
+    assert identity(tmp_path / "logs" / "moved") == before
+    (tmp_path / "logs" / "moved").rename(tmp_path / "moved")
     assert identity(tmp_path / "moved") == before
     weights = tmp_path / "moved" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")

@@ -128,6 +128,7 @@ BROKEN = [
     ("nq-test.qa.csv", "who\t['a']\nwhat\t'a'\n", r"nq-test\.qa\.csv:2: the answers must be a list of strings"),
     ("nq-test.qa.csv", "who\t['a']\nwhat\t[' ']\n", r"nq-test\.qa\.csv:2: the question has no answer"),
     ("nq-test.qa.csv", "who\t['a']\n\t['b']\n", r"nq-test\.qa\.csv:2: the text of the query is empty"),
+    ("nq-test.qa.csv", "who\t{['a']}\n", r"nq-test\.qa\.csv:1: the answers must be a list such as"),
     ("nq-test.qa.csv", "", r"nq-test\.qa\.csv: no questions"),
     ("biencoder-nq-train.json", "[]", r"biencoder-nq-train\.json: no questions"),
     ("biencoder-nq-train.json", '{"question": "a"}', r"train\.json:1: a JSON array of objects is expected"),

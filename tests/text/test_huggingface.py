@@ -217,6 +217,59 @@ def test_ids_of_two_kinds_that_are_written_alike_are_refused(
     assert "\n" not in str(error.value)
 
 
+def test_ids_and_texts_of_json_and_csv_stay_as_they_are_written(tmp_path: Path, config: Make, write: Write) -> None:
+    ids = ["007", "2020-01-01", "NA", "1e5"]
+    files: dict[str, str | bytes] = {
+        "corpus.jsonl": jsonl([{"_id": one, "title": "2021-01-01", "text": f"text {one}"} for one in ids]),
+        "queries.csv": "_id,text\n" + "".join(f"0{number},{one}\n" for number, one in enumerate(ids)),
+        "qrels/test.tsv": HEAD + "".join(f"0{number}\t{one}\t1\n" for number, one in enumerate(ids)),
+    }
+    source = config("huggingface", name=str(write(files)), splits={"train": None, "dev": None, "test": "test"})
+    collection = read_collection(source, tmp_path / "out")
+    assert collection.passages.ids == ids == collection.queries.column("text")[:]
+    assert collection.queries.ids == ["00", "01", "02", "03"]
+    assert len(collection.qrels("test")) == 4
+    assert not collection.description["dropped"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (
+            "d.csv",
+            "id,text\n1,a text, with a comma\n",
+            r"d\.csv:2: 3 columns, but the header has 2; quote texts with commas",
+        ),
+        ("d.tsv", 'text\n"a\nb\n', r"d\.tsv:2: not valid CSV .* the file is CSV or TSV with a header"),
+        ("d.csv", b"text\n\xe9cole\n", r"d\.csv:2: not valid UTF-8"),
+        ("d.csv", "id;text\n1;a\n", r"d\.csv:2: no column text \(fields here: id;text\)"),
+        ("d.json", '[\n{"text": "a"},\n{"text": 5}]', r"d\.json:3: a text is expected"),
+        ("d.jsonl", '{"text": "\\ud800"}\n', r"d\.jsonl:1: the passage holds half a character"),
+        ("d.parquet", b"PAR1", r"data\.name: \S*input/d\.parquet: \w+: "),
+    ],
+)
+def test_a_fault_in_a_local_file_is_one_line_with_its_place(
+    tmp_path: Path,
+    config: Make,
+    write: Write,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+    content: str | bytes,
+    said: str,
+) -> None:
+    source = config("huggingface_documents", name=str(write({name: content})), title=None)
+    with pytest.raises(UserError, match=said) as error:
+        read_collection(source, tmp_path / "out")
+    assert "\n" not in str(error.value)
+    assert not capfd.readouterr().err
+
+
+def test_a_row_whose_text_is_null_is_an_empty_document(tmp_path: Path, config: Make, write: Write) -> None:
+    files: dict[str, str | bytes] = {"d.parquet": parquet([{"text": "five words make a passage"}, {"text": None}])}
+    source = config("huggingface_documents", name=str(write(files)), title=None)
+    assert read_collection(source, tmp_path / "out").description["dropped"] == {"empty_documents": 1}
+
+
 @pytest.mark.parametrize("offline", [True, False])
 def test_without_a_network_one_line_says_so(
     tmp_path: Path, config: Make, hub: Place, monkeypatch: pytest.MonkeyPatch, offline: bool

@@ -90,9 +90,13 @@ def test_a_corpus_that_names_its_documents_needs_no_documents_file(
     beir_files["corpus.jsonl"] = lines(
         *({"_id": name, "text": f"text {name}", "doc_id": "x" if name != "c" else "y"} for name in "abc")
     )
-    collection = read_collection(config("beir", root=write(beir_files)), tmp_path / "out")
+    source = config("beir", root=write(beir_files))
+    collection = read_collection(source, tmp_path / "out")
     assert collection.documents is None
     assert collection.document_starts.tolist() == [0, 2, 3]
+    named = config("beir", root=source.root, documents="documents.jsonl")  # the same files make another collection
+    assert read_collection(named, tmp_path / "named").documents is not None
+    assert named.fingerprint() != source.fingerprint()
 
 
 def test_a_corpus_alone_is_enough_for_pre_training(

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from condensery.retrieval.searchers.base import hash_of_passages
 from condensery.text import hashes
+from condensery.text.to_collection import collection_of
 
 from .conftest import Make, Write
 
@@ -113,6 +115,13 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypa
     monkeypatch.setenv("CONDENSERY_CACHE", str(tmp_path / "cache"))
     (tmp_path / "file").write_text("one")
     assert hashes.content_hashes([tmp_path / "file"]) == hashes.content_hashes([tmp_path / "file"])
+
+
+def test_texts_with_nul_are_not_taken_for_other_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSERY_CACHE", str(tmp_path / "cache"))
+    for texts in (["a\0b", "c"], ["a", "b\0c"]):
+        assert collection_of(texts).passages.column("text")[:] == texts
+    assert hash_of_passages(["1"], ["a\0b"], ["c"]) != hash_of_passages(["1"], ["a"], ["b\0c"])
 
 
 def test_descriptions_import_neither_torch_nor_arrow() -> None:

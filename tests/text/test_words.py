@@ -5,8 +5,18 @@ import sys
 import unicodedata
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from condensery.text.words import between_letters, first_words, number_of_plain_words, number_of_words, terms, words
+from condensery.text.words import (
+    between_letters,
+    first_words,
+    number_of_plain_words,
+    number_of_words,
+    terms,
+    word_spans,
+    words,
+)
 
 # What Lucene's StandardTokenizer and LowerCaseFilter make of texts (the rules of UAX 29).
 STANDARD = {
@@ -103,6 +113,12 @@ def test_every_letter_is_found_in_either_form_and_in_either_case() -> None:
 def test_what_is_invisible_does_not_count(mark: str) -> None:
     assert words(f"{mark}eco{mark}logy{mark} x") == ["ecology", "x"]
     assert terms(f"中{mark}国{mark}人") == ["中国", "国人"]
+
+
+@given(st.text())
+@settings(deadline=None)  # the first text fills a table
+def test_the_spans_of_words_hold_all_the_words(text: str) -> None:
+    assert [word for begin, end in word_spans(text) for word in words(text[begin:end])] == words(text)
 
 
 def test_english_has_the_words_that_it_always_had() -> None:

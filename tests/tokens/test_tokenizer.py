@@ -217,6 +217,16 @@ def test_a_folder_with_berts_vocabulary_file_alone_is_a_tokenizer(tmp_path: Path
     assert load_tokenizer(tmp_path).tokenize("Rivers") == ["river", "##s"]
     (tmp_path / "vocab.txt").write_text("\n".join([*lines, "River"]) + "\n", encoding="utf-8")
     assert load_tokenizer(tmp_path).tokenize("Rivers") == ["River", "##s"]
+    odd = [
+        *SPECIAL.values(),
+        "\u2028",
+        "\x85",
+        "\x1c",
+        "\u3000",
+        "水",
+    ]  # the line of a token is its id, whatever the token
+    (tmp_path / "vocab.txt").write_bytes("\r\n".join([*odd, ""]).encode())
+    assert load_tokenizer(tmp_path)("水", add_special_tokens=False)["input_ids"] == [odd.index("水")]
 
 
 def test_wordpiece_words_go_on_with_hashes(vocabulary: Vocabulary, wordpiece: Path) -> None:

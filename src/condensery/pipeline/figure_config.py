@@ -159,12 +159,8 @@ FigureConfig = Annotated[
 ]
 
 
-def _none_for_null(value: Any) -> Any:
-    return {} if value is None else value
-
-
 # Figures by name; null in place of all draws none, and null in place of one figure leaves it out.
-Figures = Annotated[dict[Name, FigureConfig], LeaveOut, BeforeValidator(_none_for_null)]
+Figures = Annotated[dict[Name, FigureConfig], LeaveOut, BeforeValidator(lambda value: {} if value is None else value)]
 
 
 def check(

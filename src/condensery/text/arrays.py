@@ -15,18 +15,18 @@ NEAR = 16  # characters; an upper bound on the literal or escape that the end of
 BLANK = " \t\r\n"
 
 
-def read_array(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_array(path: Path, show: bool = True) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, object) for every entry of a JSON array.
 
     The place is ``path:line`` of the entry's first character. Where several entries share a line, as in an array that is
-    one line, the place is ``path:line:column``.
+    one line, the place is ``path:line:column``. ``show``: whether to show the progress of a large file.
 
     Raises:
         UserError: the file is not an array of objects; the message names the line. Also in the cases of ``read_lines``.
     """
     with opened(path) as (raw, file):
         entries = _Entries(path, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="\n"))
-        yield from in_megabytes(iter(entries), path, file, each=1)
+        yield from in_megabytes(iter(entries), path, file, each=1) if show else entries
 
 
 class _Entries:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from condensery.system.cache import cache_folder
 from condensery.system.files import content_hash
+from condensery.system.inputs import look
 
 SETTLED = 2.0  # seconds; a file changed more recently may change again without a change of its time stamp
 
@@ -41,6 +42,12 @@ def content_hashes(paths: list[Path]) -> list[str]:
     _remember([(key, digest) for key, digest in fresh.items() if int(key.rpartition("|")[2]) < settled])
     hashes = known | fresh
     return [hashes[key] for key in keys]
+
+
+def input_hashes(paths: list[Path]) -> list[str]:
+    """Return the content hash of each input file. Raises ``UserError`` where one is missing or is not text."""
+    look(paths)
+    return content_hashes(paths)
 
 
 def _key(path: Path) -> str:

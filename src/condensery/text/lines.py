@@ -16,7 +16,7 @@ from condensery.errors import UserError, shown
 from condensery.system.inputs import MEGABYTE, opened
 from condensery.system.progress import progress
 
-BOM = b"\xef\xbb\xbf"
+BOM, TAB = b"\xef\xbb\xbf", "\t"
 LONGEST = 256 * MEGABYTE  # limit in bytes for a line, in characters for a field or an entry; a longer one is an error
 
 SHOW_FROM = 32 * MEGABYTE  # progress is shown from this file size on; smaller files are read too quickly for it
@@ -91,9 +91,12 @@ def _check_line_ends(first: bytes, stream: io.BufferedReader, path: Path) -> Non
         raise UserError(f"{path}: its lines end in a carriage return (CR) alone; save the file with line feeds (LF)")
 
 
-def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, object) for every line of a JSON-lines file. Raises ``UserError`` for a line without a JSON object."""
-    for place, line in read_lines(path):
+def read_objects(path: Path, show: bool = True) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, object) for every line of a JSON-lines file. Raises ``UserError`` for a line without a JSON object.
+
+    ``show``: whether to show the progress of a large file.
+    """
+    for place, line in read_lines(path, show):
         if not line.strip():
             continue
         value = read_value(line, place)
@@ -166,14 +169,37 @@ def csv_rows(lines: Iterable[str], path: Path, hint: str = "", separator: str = 
         raise UserError(f"{path}:{begin}: not valid CSV ({error}){hint}") from None
 
 
-def read_csv(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
+def read_csv(path: Path, expected: str, separator: str = ",", show: bool = True) -> Iterator[tuple[str, list[str]]]:
     """Yield (place, fields) for every row of a CSV file. A quoted field may contain line ends.
 
     Raises ``UserError`` where the file is not valid CSV. ``expected`` describes the correct format in the message.
     """
-    lines = (line + "\n" for _, line in read_lines(path))
-    rows = csv_rows(lines, path, f"; the file is {expected}")
+    lines = (line + "\n" for _, line in read_lines(path, show))
+    rows = csv_rows(lines, path, f"; the file is {expected}", separator)
     return ((place, row) for place, row in rows if row)
+
+
+def read_records(
+    path: Path, expected: str, columns: Iterable[str] = (), separator: str = ",", show: bool = True
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, {column: field}) for every row of a CSV file whose first row names the columns.
+
+    Args:
+        path, expected, separator: as in ``read_csv``.
+        columns: columns that the first row must name.
+        show: whether to show the progress of a large file.
+
+    Raises:
+        UserError: the file is not valid CSV, one of ``columns`` is missing, or a row has not one field for each column.
+    """
+    rows, sign = read_csv(path, expected, separator, show), "tabs" if separator == TAB else "commas"
+    place, names = next(rows, (f"{path}:1", list[str]()))
+    if not set(columns) <= set(names):
+        raise UserError(f"{place}: the file must be {expected}")
+    for place, row in rows:
+        if len(row) != len(names):
+            raise UserError(f"{place}: {len(row)} columns, but the header has {len(names)}; quote texts with {sign}")
+        yield place, dict(zip(names, row, strict=True))
 
 
 def fields_of(record: dict[str, Any]) -> str:

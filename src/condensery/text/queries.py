@@ -135,17 +135,12 @@ def _by_line(files: list[Path], passages: int) -> Iterator[Pair]:
 
 
 def distinct(queries: Iterable[str]) -> list[str]:
-    """Return the distinct queries that have a visible character, in order. Each run of white space becomes one space."""
-    evened = (" ".join(query.split()) for query in queries)
-    return list(dict.fromkeys(query for query in evened if any(map(_is_read, query))))
+    """Return the distinct queries that have a visible character, in order. Each run of white space becomes one space.
 
-
-def _is_read(character: str) -> bool:
-    """Return whether every tokenizer sees the character: a letter, number, punctuation or symbol, except U+FFFD.
-
-    U+FFFD is the replacement character for an invalid byte.
+    Every tokenizer sees letters, numbers, punctuation and symbols, except U+FFFD, which replaces an invalid byte.
     """
-    return category(character)[0] in "LNPS" and character != "\ufffd"
+    evened = (" ".join(query.split()) for query in queries)
+    return list(dict.fromkeys(one for one in evened if any(category(c)[0] in "LNPS" and c != "\ufffd" for c in one)))
 
 
 def by_passage(pairs: Iterable[Pair], passages: int, scratch: Path) -> Iterator[list[str]]:

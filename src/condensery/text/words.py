@@ -28,7 +28,7 @@ LETTERS = [(THAI + LAO, 3.0), (BURMESE + KHMER + TAI_AND_JAVANESE, 2.4), (KANA, 
 UNSPACED = "".join(letters for letters, _ in LETTERS)
 HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff\uffa0-\uffdc"
 
-_WORD = re.compile(r"\w+")
+_WORD, _SPAN = re.compile(r"\w+"), re.compile("\\w[\\w\u00ad]*")
 # annotation characters, and the characters that Unicode calls default ignorable except the zero width space
 _INVISIBLE = regex.compile(r"(?!\u200b)[\p{Default_Ignorable_Code_Point}\ufff9-\ufffb]")
 # Any character except white space, control characters, the empty Braille pattern, and the characters that Unicode calls
@@ -76,6 +76,13 @@ _CHARACTERS = _Characters()
 def words(text: str) -> list[str]:
     """Return the lower-case words of a text, in order. In scripts without spaces a word is a run between punctuation."""
     return _WORD.findall(text.lower()) if text.isascii() else _words(_folded(text))
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Return the range of characters (begin, end) of each word of a text, in order. A run of a script is one word."""
+    kinds = {"": "\u00ad", " ": " "}  # what an invisible character, and a character outside words, stand for
+    shape = text if text.isascii() else "".join(kinds.get(_CHARACTERS[ord(one)], "x") for one in text)
+    return [match.span() for match in _SPAN.finditer(shape)]
 
 
 def terms(text: str, paired: str = UNSPACED) -> list[str]:

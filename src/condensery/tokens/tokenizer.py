@@ -14,7 +14,7 @@ import numpy as np
 from condensery.errors import UserError
 from condensery.system.files import expanded, is_hub_name, read_json
 from condensery.system.progress import ProgressTask, progress
-from condensery.text.lines import check_whole
+from condensery.text.lines import check_whole, read_lines
 from condensery.tokens.coverage import coverage
 from condensery.tokens.store import Texts
 from condensery.tokens.vocabulary import Vocabulary
@@ -142,7 +142,7 @@ def _read(name: str, local: bool) -> Any:
         folder = folder / read_json(folder / MODULES)[0]["path"]
     described = any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json", "config.json"))
     if local and not described and (folder / "vocab.txt").is_file():
-        words = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+        words = [line for _, line in read_lines(folder / "vocab.txt")]  # a token may be a line separator such as U+2028
         cased = any(word != word.lower() for word in words if not word.startswith("["))
         return BertTokenizer(vocab={word: number for number, word in enumerate(words)}, do_lower_case=not cased)
     return AutoTokenizer.from_pretrained(str(folder) if local else name, trust_remote_code=False)

@@ -1,6 +1,5 @@
 """The words of a text, the tokens that stand for them, and the targets of their weights (Dai and Callan 2019, §3.2)."""
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.retrieval.indexes.terms import Analyser
-
-_WORD = re.compile(r"\w+")
+from condensery.text.words import word_spans
 
 
 @dataclass(frozen=True)
@@ -19,7 +17,7 @@ class ReadText:
 
     Attributes:
         ids: (t,) token ids with [CLS] and [SEP].
-        words: the w words whose first token is among the ids, in lower case and in order.
+        words: the w words (``text.words``) whose first token is among the ids, as the text has them and in order.
         places: (w,) the position in ``ids`` of each word's first token.
     """
 
@@ -39,7 +37,7 @@ def _with_words(text: str, ids: list[int], offsets: list[tuple[int, int]]) -> Re
     for place, (start, stop) in enumerate(offsets):
         if stop > start:  # no special token
             first.setdefault(start, place)
-    found = [(match.group().lower(), first[match.start()]) for match in _WORD.finditer(text) if match.start() in first]
+    found = [(text[begin:end], first[begin]) for begin, end in word_spans(text) if begin in first]
     return ReadText(ids, [word for word, _ in found], np.array([place for _, place in found], np.int64))
 
 
@@ -69,9 +67,11 @@ def term_frequencies(weights: NDArray[np.floating], scale: int) -> NDArray[np.in
 def weighted_text(words: Sequence[str], frequencies: NDArray[np.integer]) -> str:
     """Return a text in which each of the words (w,) stands as often as its frequency (w,) says.
 
-    The largest frequency counts where a word has several.
+    The largest frequency counts where a word has several. Its first form stands for all, since lower case depends on the
+    language (Turkish has a small letter of its own for I).
     """
     largest: dict[str, int] = {}
-    for word, frequency in zip(words, frequencies.tolist(), strict=True):
+    for word, frequency in zip(map(str.lower, words), frequencies.tolist(), strict=True):
         largest[word] = max(largest.get(word, 0), frequency)
-    return " ".join(word for word, frequency in largest.items() for _ in range(frequency))
+    forms = {word.lower(): word for word in reversed(words)}
+    return " ".join(forms[word] for word, frequency in largest.items() for _ in range(frequency))

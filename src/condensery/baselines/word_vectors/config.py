@@ -10,8 +10,7 @@ from condensery.stages.checks import Split
 from condensery.stages.registry import stage
 from condensery.stages.workload import Read, Work, known
 from condensery.system.files import expanded
-from condensery.system.inputs import look
-from condensery.text.hashes import content_hashes
+from condensery.text.hashes import input_hashes
 from condensery.text.input_file import InputFile
 
 LINE = 1e-6  # seconds on one core for a line of the file
@@ -42,9 +41,7 @@ class EvaluateWordVectorsConfig(StageConfig):
         Raises:
             UserError: the file is missing or unreadable; this is checked before anything is computed.
         """
-        file = self.file()
-        look([file])
-        return content_hashes([file])
+        return input_hashes([self.file()])
 
     def work(self, read: Read) -> Work:
         """Estimate the work of reading the file, whose lines have some 2,500 bytes."""

@@ -54,6 +54,8 @@ def read_vectors(path: Path, wanted: Collection[str]) -> dict[str, NDArray[np.fl
     fields = 0  # number of fields of a line, including the word
     for number, (place, line) in enumerate(read_lines(path)):
         parts = line.rstrip().split(" ")
+        if not parts[0].isascii() and parts[0] == parts[0].lower():  # ``words`` gives strasse for straße
+            parts[0] = "".join(words(parts[0])) or parts[0]
         if not fields:
             if len(parts) == HEADER and number == 0:
                 continue

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from condensery.models.checkpoints.metadata import QUERY_ENCODER, SavedTower, saved_towers, vector_settings
 from condensery.models.checkpoints.sentence_transformers import dense_weights
 from condensery.models.vectors import VectorConfig
-from condensery.system.files import content_hash
+from condensery.system.files import content_hash, expanded
 
 WEIGHTS_AND_WORDS = {".json", ".safetensors", ".bin", ".txt", ".model"}  # suffixes of files that define a checkpoint
 
@@ -39,7 +39,7 @@ class BackboneConfig(VectorConfig):
         """Return the string that identifies this config in artifact ids. A local checkpoint counts by content, not path."""
         fields = self.model_dump(exclude=self.not_given())
         for key in ("name", "tokenizer"):
-            folder = Path(fields[key]) if fields[key] else None
+            folder = expanded(fields[key]) if fields[key] else None
             if folder is not None and folder.is_dir():
                 fields[key] = _files(folder)
                 if key == "name":  # a checkpoint may have files in subfolders

@@ -16,8 +16,7 @@ from condensery.stages.registry import stage
 from condensery.stages.training_config import OptimisedStageConfig
 from condensery.stages.warm_start.config import other_dimensions
 from condensery.stages.workload import QUESTION, Read, Sizes, Work, known, product
-from condensery.system.inputs import look
-from condensery.text.hashes import content_hashes
+from condensery.text.hashes import input_hashes
 
 WRITTEN = 12.0  # mean tokens of a generated query
 
@@ -160,9 +159,7 @@ class ReadQueriesConfig(QueryStageConfig):
         Raises:
             UserError: a file is missing or unreadable; this is checked before anything is computed.
         """
-        files = list(self.files())
-        look(files)
-        return content_hashes(files)
+        return input_hashes([*self.files()])
 
 
 class GeneratorConfig(OptimisedStageConfig):

@@ -142,6 +142,6 @@ def content_of_checkpoint(named: str | Path, key: str, what: str) -> list[str]:
         return [f"hub {named}"]
     endings = {".json", ".txt", ".model", ".safetensors", ".bin"}
     files = sorted(path for path in folder.rglob("*") if path.suffix in endings and path.name != "manifest.json")
-    files = [path for path in files if "logs" not in path.parts]
+    files = [path for path in files if "logs" not in path.relative_to(folder).parts]
     check_whole(files)
     return content_hashes(files)

@@ -50,6 +50,10 @@ class BeirSource(FolderSource):
 
     outside_identity: ClassVar[set[str]] = {"root", "documents", "splits"}
 
+    def _digest(self, content: Any) -> str:
+        # a file of documents that is named is read even if the corpus names documents, unlike the same file with ``auto``
+        return super()._digest(content if self.documents in (None, "auto") else [content, "documents"])
+
     def input_files(self) -> list[InputFile]:
         """Return the corpus, the documents, the queries and the qrels."""
         files = [InputFile("corpus", self.folder / "corpus.jsonl"), *question_files(self.folder, self.splits)]

@@ -191,6 +191,6 @@ def _list(written: str, place: str) -> Any:
     for parse in (json.loads, ast.literal_eval):
         try:
             return parse(written)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             continue
     raise UserError(f'{place}: the answers must be a list such as ["one", "another"], not {written[:60]!r}')

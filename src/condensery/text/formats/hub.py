@@ -2,8 +2,8 @@
 
 ``huggingface_hub`` fetches files into its cache (``$HF_HOME``, by default ``~/.cache/huggingface``) and resumes interrupted
 downloads. The cache also stores the list of a commit's files, with their sizes and digests. The library ``datasets``
-streams parquet, JSON, CSV and text from the cache, without a copy in Arrow's format. A commit in the cache is used even if
-the hub has a newer commit.
+streams parquet and text from the cache, without a copy in Arrow's format. JSON and CSV are read as in the other formats. A
+commit in the cache is used even if the hub has a newer commit.
 
 This module follows the documented behaviour of huggingface_hub 2.4 and datasets 5.2. Tests serve a small hub on the local
 machine. The layouts of the data sets named in ``conf/data/`` could not be checked, for lack of a network.
@@ -12,7 +12,7 @@ machine. The layouts of the data sets named in ``conf/data/`` could not be check
 import fnmatch
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,15 +23,20 @@ from typing import Any
 from condensery.errors import UserError, check_known, close_to, of_the_disk
 from condensery.system.downloads import check_room, file_digest
 from condensery.system.files import expanded, read_json
+from condensery.system.inputs import HEAD, opened
 from condensery.system.progress import progress, style
+from condensery.text.arrays import BLANK, read_array
 from condensery.text.hashes import content_hashes
+from condensery.text.lines import BOM, TAB, read_objects, read_records
 from condensery.text.source import WantedFile
 
 CARD = "README.md"
 PAGE = "https://huggingface.co/datasets"
-# extension -> reader of the library ``datasets``; every other extension is the name of its reader
+DATA = re.compile(r"\.(parquet|jsonl?|csv|tsv|txt|arrow)(\.(gz|bz2|xz|zst))?$")
+# extension -> reader of ``datasets``, where their names differ
 READERS = {"jsonl": "json", "tsv": "csv", "txt": "text"}
-DATA = re.compile(r"\.(parquet|json|jsonl|csv|tsv|txt|arrow)(\.(gz|bz2|xz|zst))?$")
+# Files that are not read by ``datasets``, which takes the id 007 for a number, a date for a time, and NA for nothing.
+AS_TEXT = re.compile(r"\.(jsonl?|csv|tsv)(\.gz)?$")
 SPLIT_WORDS = {"dev": ("dev", "validation", "valid", "val"), "validation": ("validation", "valid", "val", "dev")}
 ROWS = 1000  # number of rows read at a time
 
@@ -165,11 +170,12 @@ class Repository:
         check_known(config, self.configs, f"{self.key}: {self.name} has no configuration {config!r}")
         return self.configs[config]
 
-    def digests(self, paths: Iterable[str]) -> list[str]:
+    def digests(self, paths: Sequence[str]) -> list[str]:
         """Return the digest of each file: the hub's digest, or for a file of a local folder a hash of its bytes."""
         known = [(path, self.files[path]) for path in paths]
         own = iter(content_hashes([self.folder / path for path, one in known if one is None]))
-        return [one.digest if one else next(own) for _, one in known]
+        # ``datasets`` read JSON and CSV at first, which changed some ids and texts, so their digests must change
+        return [one.digest if one else next(own) for _, one in known] + ["as text"] * any(map(AS_TEXT.search, paths))
 
     def wanted(self, paths: Iterable[str]) -> list[WantedFile]:
         """Return the path, size, digest and URL of each file, as far as known."""
@@ -181,9 +187,8 @@ class Repository:
             files.append(WantedFile(place, size, place.exists(), known.digest if known else "", address))
         return files
 
-    def fetch(self, paths: Iterable[str]) -> None:
+    def fetch(self, paths: Sequence[str]) -> None:
         """Fetch the missing files and check all files. Raises ``UserError`` on failure."""
-        paths = list(paths)
         if not self.local:
             missing = sum(one.size for one in self.wanted(paths) if not one.here)
             check_room(self.folder, missing, self.key)
@@ -198,22 +203,29 @@ class Repository:
         """Yield (place, row) of every row of these files, which must exist. Some thousand rows are in memory at a time."""
         with progress(f"reading {self.name}", total, "rows") as task:
             for path in paths:
-                for number, row in enumerate(self._rows(path), start=1):
-                    yield f"{self.name}/{path}:{number}", row
+                for number, (place, row) in enumerate(self._rows(path), start=1):
+                    yield place or f"{self.name}/{path}:{number}", row
                     if number % ROWS == 0:
                         task.advance(ROWS)
 
-    def _rows(self, path: str) -> Iterator[dict[str, Any]]:
-        with self._talking():
-            for batch in _opened(self.folder / path).iter(batch_size=ROWS):
-                for values in zip(*batch.values(), strict=True):
-                    yield dict(zip(batch, values, strict=True))
+    def _rows(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (place, row) of every row of a file; the place is empty if the file has no lines."""
+        file, text = self.folder / path, AS_TEXT.search(path)
+        if text and text[1].startswith("json"):
+            with opened(file) as (stream, _):
+                array = stream.peek(HEAD).lstrip(BOM + BLANK.encode()).startswith(b"[")
+            yield from (read_array if array else read_objects)(file, show=False)
+        elif text:
+            yield from read_records(file, "CSV or TSV with a header", (), TAB if text[1] == "tsv" else ",", False)
+        else:
+            with self._talking(file=f"/{path}"):
+                for batch in _opened(file).iter(batch_size=ROWS):
+                    yield from (("", dict(zip(batch, row, strict=True))) for row in zip(*batch.values(), strict=True))
 
     def count(self, config: str | None) -> int:
         """Return the number of rows of a configuration as stated in the README; 0 where the README lacks it."""
         infos = self.card.get("dataset_info") or []
-        infos = [infos] if isinstance(infos, dict) else infos
-        for one in infos:
+        for one in [infos] if isinstance(infos, dict) else infos:
             if config is None or one.get("config_name", "default") == config:
                 return sum(int(split.get("num_examples") or 0) for split in one.get("splits") or [])
         return 0
@@ -228,18 +240,21 @@ class Repository:
         return Path(library().snapshot_download(self.name, local_files_only=offline, **what))
 
     @contextmanager
-    def _talking(self, expected: type[Exception] = UserError) -> Iterator[None]:
-        """Turn exceptions of the libraries into a ``UserError`` of one line. The ``expected`` type passes unchanged."""
+    def _talking(self, expected: type[Exception] = UserError, file: str = "") -> Iterator[None]:
+        """Turn exceptions of the libraries into a ``UserError`` of one line. The ``expected`` type passes unchanged.
+
+        ``file``: a file that is read, for the error message.
+        """
         try:
             yield
         except (UserError, expected):
             raise
         except Exception as error:
-            raise of_the_disk(error) or self._user_error(error) from error
+            raise of_the_disk(error) or self._user_error(error, file) from error
 
-    def _user_error(self, error: Exception) -> UserError:
+    def _user_error(self, error: Exception, file: str) -> UserError:
         """Return a ``UserError`` that explains the error in one line."""
-        errors, name = library().errors, f"{self.key}: {self.name}"
+        errors, name = library().errors, f"{self.key}: {self.name}{file}"
         if isinstance(error, errors.GatedRepoError):
             return UserError(
                 f"{name} can only be had by who agrees to its terms, at {PAGE}/{self.name}; then give the token of your"
@@ -293,9 +308,8 @@ def _of_split(paths: list[str], split: str | None) -> list[str]:
     words = SPLIT_WORDS.get(split, (split,))
     matching = [path for path in paths if any(_names(word, path) for word in words)]
     known = ("train", "test", *SPLIT_WORDS["dev"])
-    if not matching and split == "train" and not any(_names(word, path) for path in paths for word in known):
-        return paths
-    return matching
+    unnamed = split == "train" and not any(_names(word, path) for path in paths for word in known)
+    return matching or (paths if unnamed else [])
 
 
 def _patterns(entry: dict[str, Any]) -> dict[str, list[str]]:
@@ -316,9 +330,8 @@ def _opened(path: Path) -> Any:
     """Return the rows of a file as a stream of the library ``datasets``."""
     import datasets
 
-    datasets.utils.logging.set_verbosity_error()
+    datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)  # it prints an error before it raises it
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # otherwise the library reports the use of JSON to a server
-    ending = DATA.search(path.name)
-    kind = ending[1] if ending else ""
+    kind = DATA.findall(path.name)[0][0]
     how = {"sep": "\t"} if kind == "tsv" else {}
     return datasets.load_dataset(READERS.get(kind, kind), data_files=[str(path)], split="train", streaming=True, **how)

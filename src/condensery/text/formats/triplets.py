@@ -5,7 +5,7 @@ from pathlib import Path
 
 from condensery.errors import UserError
 from condensery.text.input_file import InputFile
-from condensery.text.lines import at_least_one, read_csv
+from condensery.text.lines import at_least_one, read_records
 from condensery.text.words import is_blank
 
 SENTENCES = ("Sentence1", "Sentence2", "Sentence3")
@@ -29,15 +29,9 @@ def read_triplets(path: Path) -> Iterator[Triplet]:
             empty, a quotation does not end, or the file has no triplets. Except for the last, the message names file and
             line.
     """
-    rows = read_csv(path, EXPECTED)
-    place, header = next(rows, (f"{path}:1", []))
-    if not set(SENTENCES) <= set(header):
-        raise UserError(f"{place}: the file must be {EXPECTED}")
-    columns = [header.index(name) for name in SENTENCES]
+    rows = read_records(path, EXPECTED, SENTENCES)
     for place, row in at_least_one(rows, path, f"no triplet of sentences; the file is {EXPECTED}"):
-        if len(row) != len(header):
-            raise UserError(f"{place}: {len(row)} columns, but the header has {len(header)}; quote texts with commas")
-        first, second, third = (" ".join(row[at].split()) for at in columns)
+        first, second, third = (" ".join(row[name].split()) for name in SENTENCES)
         if is_blank(first) or is_blank(second) or is_blank(third):
             raise UserError(f"{place}: a sentence is empty")
         yield first, second, third
