@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import number_of
 from condensery.retrieval.no_negatives import packed
+from condensery.retrieval.passage_lists import in_rows
 from condensery.system.files import load_array
 
 Ids = NDArray[np.int64]
@@ -129,9 +130,7 @@ def lowest(scorer: Scorer, query_rows: Ids, positives: list[NDArray[np.integer]]
         query_rows: int64 (n,), row numbers of the queries.
         positives: for each of the n queries, the row numbers of its relevant passages.
     """
-    rows = np.full((len(positives), max(map(len, positives), default=1)), -1, np.int64)
-    for at, own in enumerate(positives):
-        rows[at, : len(own)] = own
+    rows = in_rows([*map(len, positives)], np.concatenate(positives).astype(np.int64), -1)
     scores = scorer.score(query_rows, rows)
     unknown = np.isnan(scores)
     place = np.arange(len(rows)), np.where(unknown, np.float32(np.inf), scores).argmin(axis=1)
