@@ -12,7 +12,7 @@ from condensery.errors import UserError
 from condensery.models.biencoder import QUERY
 from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.models.precision import inference
-from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.retrieval.indexes.encoding import EncoderInput, Encoding, write_dense_index
 from condensery.retrieval.indexes.quantisation_loss import described
 from condensery.retrieval.indexes.quantiser import FILE as LEVELS
 from condensery.retrieval.indexes.quantiser import QUANTISED, Quantiser
@@ -61,20 +61,16 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     questions = EncoderInput(
         tokens.queries, tokens.vocabulary, lengths[0], prefix=before.query, rows=_asked(config, context)
     )
-    settings: dict[str, Any] = {
-        "shard_size": config.shard_size,
-        "budget": config.chunk_tokens,
-        "dtype": config.dtype,
-        "group": group,
-        "label": context.stage_name,
-        "encoder": "{0.kind}/{0.id}".format(context.artifact("model")),
-    }
+    encoder = "{0.kind}/{0.id}".format(context.artifact("model"))
+    encoding = Encoding(
+        context.folder, config.shard_size, config.chunk_tokens, config.dtype, group, context.stage_name, encoder
+    )
     quantising = None
     with inference(device, config.precision):
         # the queries come first, because they also measure the loss by quantisation
-        encode_queries(queries, questions, context.folder, **settings)
+        encoding.queries(queries, questions)
         if config.passages is None:
-            quantising = encode_store(vectors, passages, context.folder, **settings)
+            quantising = encoding.passages(vectors, passages)
     if config.passages is not None:
         group.from_rank_zero(lambda: _take_passages(config, context, len(passages)))
     group.leave_unless_rank_zero()
