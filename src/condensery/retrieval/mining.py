@@ -15,7 +15,7 @@ from condensery.retrieval.indexes.divided import divide
 from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.negatives import Negatives, open_negatives, save_negatives
 from condensery.retrieval.no_negatives import NoNegatives, left_out_by_text, packed
-from condensery.retrieval.positive_aware import ARRAYS, Below, Judge, Scorer, counted
+from condensery.retrieval.positive_aware import ARRAYS, Below, Judge, Scorer, counted, lowest
 from condensery.retrieval.relabelled import NOTHING, Relabelled
 from condensery.retrieval.searchers.base import Searcher, SearcherIndex
 from condensery.retrieval.shards import SHARD, padded, rank_in_shards
@@ -187,7 +187,7 @@ class _Miner:
         k = self.depth(rows, wanted)
         if self.judge is None:
             return self._found(rows, None, wanted, k, len(self.retriever), task), ()
-        scores, passages = self.judge.lowest(rows)
+        scores, passages = lowest(self.judge.scorer, rows, [self.judge.positives[row] for row in rows.tolist()])
         deepest = min(max(k, FURTHER * wanted, LEAST), len(self.retriever))
         return self._found(rows, self.judge.below.limits(scores), wanted, k, deepest, task), (passages, scores)
 

@@ -97,13 +97,6 @@ class Judge:
     positives: Mapping[int, NDArray[np.integer]]
     exempt: Ids
 
-    def lowest(self, query_rows: Ids) -> tuple[Scores, NDArray[np.int32]]:
-        """Return the lowest score (n,) among each query's positives, and the positive (n,) with this score.
-
-        They are NaN and -1 if no positive of the query has a score.
-        """
-        return lowest(self.scorer, query_rows, [self.positives[row] for row in query_rows.tolist()])
-
     def keeps(self, query_rows: Ids, candidates: Ids, limits: Scores) -> tuple[NDArray[np.bool_], Scores]:
         """Select the candidates whose scores are below the limits of their queries.
 

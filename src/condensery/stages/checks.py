@@ -14,6 +14,7 @@ from condensery.models.checkpoints.metadata import made_for_search
 from condensery.models.checkpoints.whole import check_whole
 from condensery.stages.base import StageConfig
 from condensery.system.files import expanded
+from condensery.system.inputs import look
 from condensery.text.hashes import content_hashes
 
 Split = Literal["train", "dev", "test", "dl19", "dl20"]
@@ -75,9 +76,20 @@ class OneSplitConfig(StageConfig):
     split: Split
 
 
-def only_split(config: StageConfig) -> str | None:
-    """Return the only split whose queries an index has rankings for; None for an index that searches for any query."""
-    return config.split if isinstance(config, OneSplitConfig) else None
+def of_another_split(
+    names: Sequence[str], indexes: Sequence[StageConfig], split: str, advice: str
+) -> tuple[str, str] | None:
+    """Report an index, named in ``retrievers``, that has rankings for the queries of another split alone."""
+    for name, config in zip(names, indexes, strict=True):
+        if isinstance(config, OneSplitConfig) and config.split != split:
+            return "retrievers", f"{name} knows the queries of {config.split} alone{advice}"
+    return None
+
+
+def content_of_files(files: Sequence[Path]) -> list[str]:
+    """Return the content hashes of files. Raises ``UserError`` where a file is missing or unreadable."""
+    look(files)
+    return content_hashes(list(files))
 
 
 def check_folder(name: str | None, key: str) -> None:

@@ -10,12 +10,11 @@ from pydantic import Field
 from condensery.models.flops import Step
 from condensery.ranges import Count, Positive, Weight
 from condensery.stages.base import Input, Operational, StageConfig, TextLength
+from condensery.stages.checks import content_of_files
 from condensery.stages.registry import stage
 from condensery.stages.training_config import EncoderStageConfig
 from condensery.stages.workload import Read, Sizes, Work, known, with_encoder
 from condensery.system.files import expanded
-from condensery.system.inputs import look
-from condensery.text.hashes import content_hashes
 from condensery.text.input_file import InputFile
 from condensery.text.sizes import CHARACTERS, SentenceSizes, counted_examples
 
@@ -52,9 +51,7 @@ class ReadNliConfig(StageConfig):
         Raises:
             UserError: a file is missing or unreadable; this is checked before anything is computed.
         """
-        files = self.files()
-        look(files)
-        return content_hashes(files)
+        return content_of_files(self.files())
 
     def work(self, read: Read) -> Work:
         """Estimate the work: each line of the files is a pair."""

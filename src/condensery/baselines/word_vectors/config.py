@@ -6,12 +6,10 @@ from typing import Annotated
 from pydantic import Field
 
 from condensery.stages.base import FromRecipe, Input, Operational, StageConfig
-from condensery.stages.checks import Split
+from condensery.stages.checks import Split, content_of_files
 from condensery.stages.registry import stage
 from condensery.stages.workload import Read, Work, known
 from condensery.system.files import expanded
-from condensery.system.inputs import look
-from condensery.text.hashes import content_hashes
 from condensery.text.input_file import InputFile
 
 LINE = 1e-6  # seconds on one core for a line of the file
@@ -42,9 +40,7 @@ class EvaluateWordVectorsConfig(StageConfig):
         Raises:
             UserError: the file is missing or unreadable; this is checked before anything is computed.
         """
-        file = self.file()
-        look([file])
-        return content_hashes([file])
+        return content_of_files([self.file()])
 
     def work(self, read: Read) -> Work:
         """Estimate the work of reading the file, whose lines have some 2,500 bytes."""

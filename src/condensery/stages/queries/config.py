@@ -11,13 +11,11 @@ from pydantic import model_validator
 from condensery.models.flops import T5_BASE, EncoderSize, Step
 from condensery.ranges import Count, CountOrZero, Positive, PositiveShare
 from condensery.stages.base import Input, Operational, Precision, Seed, StageConfig
-from condensery.stages.checks import Split, content_of_model, missing_split, model_folder
+from condensery.stages.checks import Split, content_of_files, content_of_model, missing_split, model_folder
 from condensery.stages.registry import stage
 from condensery.stages.training_config import OptimisedStageConfig
 from condensery.stages.warm_start.config import other_dimensions
 from condensery.stages.workload import QUESTION, Read, Sizes, Work, known, product
-from condensery.system.inputs import look
-from condensery.text.hashes import content_hashes
 
 WRITTEN = 12.0  # mean tokens of a generated query
 
@@ -160,9 +158,7 @@ class ReadQueriesConfig(QueryStageConfig):
         Raises:
             UserError: a file is missing or unreadable; this is checked before anything is computed.
         """
-        files = list(self.files())
-        look(files)
-        return content_hashes(files)
+        return content_of_files(self.files())
 
 
 class GeneratorConfig(OptimisedStageConfig):

@@ -11,14 +11,13 @@ from pydantic import Field, model_validator
 from condensery.models.flops import Step
 from condensery.ranges import Count, CountOrZero, Positive, Weight
 from condensery.stages.base import Input, Operational, StageConfig, TextLength
+from condensery.stages.checks import content_of_files
 from condensery.stages.registry import stage
 from condensery.stages.training_config import EncoderStageConfig
 from condensery.stages.workload import Read, Sizes, Work, known, with_encoder
 from condensery.system.files import expanded
-from condensery.system.inputs import look
 from condensery.text.formats.sts import sts_files
 from condensery.text.formats.triplets import triplet_files
-from condensery.text.hashes import content_hashes
 from condensery.text.input_file import InputFile
 from condensery.text.sizes import CHARACTERS, SentenceSizes, counted_examples, sentence_tokens
 
@@ -67,9 +66,7 @@ class SentenceFilesConfig(SentenceStageConfig):
         Raises:
             UserError: a file is missing or unreadable; this is checked before anything is computed.
         """
-        files = list(self.files().values())
-        look(files)
-        return content_hashes(files)
+        return content_of_files([*self.files().values()])
 
     def work(self, read: Read) -> Work:
         """Estimate the work: each line of the files is an example."""
@@ -150,9 +147,7 @@ class SectionTripletsConfig(SentenceStageConfig):
         Raises:
             UserError: the file is missing or unreadable; this is checked before anything is computed.
         """
-        file = self.file()
-        look([file])
-        return content_hashes([file])
+        return content_of_files([self.file()])
 
 
 @stage("finetune_sentences", "finetune_sentences:finetune_sentences", version=1, makes="encoder", together=True)
