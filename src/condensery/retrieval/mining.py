@@ -21,7 +21,7 @@ from condensery.retrieval.searchers.base import Searcher, SearcherIndex
 from condensery.retrieval.shards import SHARD, padded, rank_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.cache import cached
-from condensery.system.progress import ProgressTask
+from condensery.system.progress import SILENT, ProgressTask
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
 
@@ -192,7 +192,7 @@ class _Miner:
         return self._found(rows, self.judge.below.limits(scores), wanted, k, deepest, task), (passages, scores)
 
     def _found(
-        self, rows: Ids, limits: Scores | None, wanted: int, k: int, deepest: int, task: ProgressTask | None
+        self, rows: Ids, limits: Scores | None, wanted: int, k: int, deepest: int, task: ProgressTask
     ) -> list[_Found]:
         """Search the ``k`` best passages of each query, and return the negatives among them.
 
@@ -213,7 +213,7 @@ class _Miner:
         short = np.flatnonzero((kept.sum(axis=1) < wanted) & (passages[:, -1] >= 0))
         if k < deepest and len(short):
             rest = None if limits is None else limits[short]
-            deeper = self._found(rows[short], rest, wanted, min(2 * k, deepest), deepest, None)
+            deeper = self._found(rows[short], rest, wanted, min(2 * k, deepest), deepest, SILENT)
             for place, one in zip(short.tolist(), deeper, strict=True):
                 found[place] = one
         return found

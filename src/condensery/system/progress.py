@@ -30,6 +30,9 @@ class _Silent:
     def note(self, text: str) -> None: ...
 
 
+SILENT: ProgressTask = _Silent()  # shows nothing
+
+
 class _Lines:
     """Prints a line every ``LINE_EVERY`` seconds: units done, units per second, time left."""
 
@@ -81,7 +84,7 @@ def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[Progr
     """
     shown = style()
     if shown == "off":
-        yield _Silent()
+        yield SILENT
     elif shown == "lines":
         yield _Lines(label, total, unit, done)
     else:

@@ -28,7 +28,7 @@ from condensery.retrieval.indexes.windows import Windows, cut
 from condensery.retrieval.shards import compute_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import load_array, read_json, save_array, write_json
-from condensery.system.progress import ProgressTask, progress
+from condensery.system.progress import SILENT, ProgressTask, progress
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.prefixes import NONE
 from condensery.tokens.spans import SPECIAL_TOKENS
@@ -181,7 +181,7 @@ class Encoding:
         source: EncoderInput,
         rows: NDArray[np.int64],
         label: str,
-        task: ProgressTask | None = None,
+        task: ProgressTask = SILENT,
     ) -> NDArray[Any]:
         """Return the vectors (n, d) of the rows ``rows`` (n,) of ``source``, before quantisation."""
         dtype: Dtype = "float32" if self.dtype in QUANTISED else self.dtype
@@ -194,7 +194,7 @@ class Encoding:
 
 
 def encode_chunks(
-    encode: Encode, parts: Sequence[Chunk], rows: int, dtype: Dtype = "float32", task: ProgressTask | None = None
+    encode: Encode, parts: Sequence[Chunk], rows: int, dtype: Dtype = "float32", task: ProgressTask = SILENT
 ) -> NDArray[Any]:
     """Encode chunks that have ``rows`` rows in total into vectors (rows, d), and advance ``task`` by rows.
 
@@ -206,8 +206,7 @@ def encode_chunks(
         if not len(vectors):
             vectors = np.empty((rows, encoded.shape[1]), dtype)
         vectors[chunk.rows.numpy()] = encoded
-        if task:
-            task.advance(len(encoded))
+        task.advance(len(encoded))
     return vectors
 
 
