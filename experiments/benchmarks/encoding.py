@@ -48,7 +48,7 @@ from condensery import Retriever
 from condensery.models.encoder import Encoder
 from condensery.models.precision import precision_on
 from condensery.retrieval.indexes.dense import shard_path
-from condensery.retrieval.indexes.encoding import EncoderInput, encode_store
+from condensery.retrieval.indexes.encoding import EncoderInput, Encoding
 from condensery.system.files import write_json
 from condensery.text.to_collection import collection_of
 from condensery.tokens.batches import Chunk
@@ -224,7 +224,7 @@ def stage(shape: str, precision: str, passages: str, rounds: str, threads: str, 
         def encode_all() -> None:
             for path in (folder / "index").glob("passages/*"):
                 path.unlink()
-            encode_store(cls, source, folder / "index", shard_size=shard, budget=budget)
+            Encoding(folder / "index", shard, budget).passages(cls, source)
 
         made = [
             chunk

@@ -36,7 +36,7 @@ from condensery.models.precision import inference
 from condensery.retrieval.indexes.ann import ApproximateIndex, build_approximate, write_approximate
 from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
 from condensery.retrieval.indexes.dense import DenseIndex
-from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.retrieval.indexes.encoding import EncoderInput, Encoding, write_dense_index
 from condensery.retrieval.mining import mine
 from condensery.system import memory_growth
 from condensery.text.collection import Collection
@@ -95,10 +95,10 @@ def collection(size: int, rounds: int, folder: str) -> dict[str, dict[str, float
         model = BiEncoder(Encoder(language_model(TINY, 0.0, "eager", WORDS).base_model)).eval()
 
         def encode(target: Path) -> None:
-            settings: dict[str, Any] = {"shard_size": 20_000, "budget": 4_096}
+            encoding = Encoding(target, shard_size=20_000, budget=4_096)
             with inference(torch.device("cpu"), "fp32"):
-                for encoded, store in ((encode_queries, tokens.queries), (encode_store, tokens.passages)):
-                    encoded(model.vectors, EncoderInput(store, tokens.vocabulary, LENGTH), target, **settings)
+                for encoded, store in ((encoding.queries, tokens.queries), (encoding.passages, tokens.passages)):
+                    encoded(model.vectors, EncoderInput(store, tokens.vocabulary, LENGTH))
             write_dense_index(target)
 
         vectors = step("encode", encode)

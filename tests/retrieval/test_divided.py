@@ -17,6 +17,7 @@ from condensery.retrieval.indexes.own_passages import WithoutOwn
 from condensery.retrieval.mining import mine
 from condensery.retrieval.shards import rank_in_shards
 from condensery.sharing import SINGLE_PROCESS, NotRankZero, ProcessGroup, ShardsLeft, ShardTask, TaskGroup
+from condensery.system.progress import SILENT
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
@@ -79,7 +80,7 @@ def test_processes_that_share_passages_find_the_bits_of_one_search(
     wanted = plain(folder, collection, tmp_path / "plain")
     search, searched = DenseIndex.search_vectors, list[slice]()
 
-    def noted(index: DenseIndex, vectors: Any, k: int, progress: Any = None, rows: slice | None = None) -> Any:
+    def noted(index: DenseIndex, vectors: Any, k: int, progress: Any = SILENT, rows: slice | None = None) -> Any:
         assert k == 21, "one deeper, as a query is a passage"
         assert rows is not None
         searched.append(rows)
@@ -127,7 +128,7 @@ def test_a_restart_keeps_the_parts(
     wanted = plain(folder, collection, tmp_path / "plain")
     search, begun = DenseIndex.search_vectors, []
 
-    def dies(index: DenseIndex, vectors: Any, k: int, progress: Any = None, rows: slice | None = None) -> Any:
+    def dies(index: DenseIndex, vectors: Any, k: int, progress: Any = SILENT, rows: slice | None = None) -> Any:
         begun.append(rows)
         if len(begun) == 3:
             raise KeyboardInterrupt

@@ -9,7 +9,7 @@ from simulated_processes import in_parts
 
 from condensery.errors import UserError
 from condensery.retrieval.indexes.dense import DenseIndex
-from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.retrieval.indexes.encoding import EncoderInput, Encoding, write_dense_index
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.tokens.batches import Chunk
 from condensery.tokens.store import TokenStore
@@ -69,14 +69,14 @@ def test_vectors_stand_in_row_order_whatever_the_shards(
     tmp_path: Path, texts: list[list[int]], shard_size: int
 ) -> None:
     source = EncoderInput(Store(texts), VOCABULARY, 16)
-    encode_store(Encoder(40), source, tmp_path / "o", shard_size=shard_size, budget=40)
+    Encoding(tmp_path / "o", shard_size=shard_size, budget=40).passages(Encoder(40), source)
     np.testing.assert_array_equal(stored(tmp_path / "o"), expected(texts, 16))
 
 
 def test_titles_go_before_the_text_behind_a_separator(tmp_path: Path, texts: list[list[int]]) -> None:
     titles = [[7, 8], []] * 11 + [[9]]
     source = EncoderInput(Store(texts), VOCABULARY, 16, Store(titles))
-    encode_store(Encoder(64), source, tmp_path / "o", shard_size=10, budget=64)
+    Encoding(tmp_path / "o", shard_size=10, budget=64).passages(Encoder(64), source)
     np.testing.assert_array_equal(stored(tmp_path / "o"), expected(texts, 16, titles))
 
 
@@ -85,21 +85,22 @@ def test_an_interrupted_encoding_keeps_its_whole_shards(tmp_path: Path, texts: l
     broken = Encoder(64)
     broken.fail_after = 15
     with pytest.raises(KeyboardInterrupt):
-        encode_store(broken, source, tmp_path / "o", shard_size=5, budget=64)
+        Encoding(tmp_path / "o", shard_size=5, budget=64).passages(broken, source)
     kept = len(list((tmp_path / "o" / "passages").iterdir()))
     assert kept >= 2
     with pytest.raises(UserError, match="not encoded"):
         write_dense_index(tmp_path / "o")
     again = Encoder(64)
-    encode_store(again, source, tmp_path / "o", shard_size=5, budget=64)
+    Encoding(tmp_path / "o", shard_size=5, budget=64).passages(again, source)
     assert again.rows == 23 - 5 * kept
     np.testing.assert_array_equal(stored(tmp_path / "o"), expected(texts, 32))
 
 
 def test_shards_of_another_layout_are_not_mixed_in(tmp_path: Path, texts: list[list[int]]) -> None:
     source = EncoderInput(Store(texts), VOCABULARY, 32)
-    encode_store(Encoder(64), source, tmp_path / "o", shard_size=15, budget=64)  # 15 + 8
-    encode_store(Encoder(64), source, tmp_path / "o", shard_size=8, budget=64)  # 8 + 8 + 7: shard 1 has 8 rows again
+    Encoding(tmp_path / "o", shard_size=15, budget=64).passages(Encoder(64), source)  # 15 + 8
+    # 8 + 8 + 7: shard 1 has 8 rows again
+    Encoding(tmp_path / "o", shard_size=8, budget=64).passages(Encoder(64), source)
     np.testing.assert_array_equal(stored(tmp_path / "o"), expected(texts, 32))
 
 
@@ -114,8 +115,8 @@ def test_several_processes_that_go_on_where_one_stopped_write_the_same_index(
     settings = {"shard_size": 5, "budget": 64}
 
     def encode(folder: Path, encoder: Encoder, part: ProcessGroup) -> None:
-        encode_store(encoder, passages, folder, group=part, **settings)
-        encode_queries(encoder, queries, folder, group=part, **settings)
+        Encoding(folder, group=part, **settings).passages(encoder, passages)
+        Encoding(folder, group=part, **settings).queries(encoder, queries)
         part.leave_unless_rank_zero()
         write_dense_index(folder)
 
@@ -135,8 +136,8 @@ def test_what_was_encoded_can_be_searched(tmp_path: Path, texts: list[list[int]]
     source = EncoderInput(Store(texts), VOCABULARY, 32)
     queries = EncoderInput(Store(texts[:4]), VOCABULARY, 32)
     folder = tmp_path / "o"
-    encode_store(Encoder(64), source, folder, shard_size=9, budget=64, dtype="float16")
-    encode_queries(Encoder(64), queries, folder, shard_size=3, budget=64, dtype="float16")
+    Encoding(folder, shard_size=9, budget=64, dtype="float16").passages(Encoder(64), source)
+    Encoding(folder, shard_size=3, budget=64, dtype="float16").queries(Encoder(64), queries)
     about = write_dense_index(folder)
     assert (about["passages"], about["queries"], about["dim"], about["dtype"]) == (23, 4, 3, "float16")
     vectors, asked = expected(texts, 32).astype(np.float16), expected(texts[:4], 32).astype(np.float16)
@@ -151,11 +152,10 @@ def test_what_was_encoded_can_be_searched(tmp_path: Path, texts: list[list[int]]
 def test_vectors_that_are_not_finite_are_a_user_error(tmp_path: Path, texts: list[list[int]]) -> None:
     source = EncoderInput(Store(texts), VOCABULARY, 32)
     with pytest.raises(UserError, match="not finite"):
-        encode_store(
-            lambda chunk: torch.full((len(chunk), 2), torch.nan), source, tmp_path / "o", shard_size=9, budget=64
+        Encoding(tmp_path / "o", shard_size=9, budget=64).passages(
+            lambda chunk: torch.full((len(chunk), 2), torch.nan), source
         )
     with pytest.raises(UserError, match="float16"):
-        encode_store(
-            lambda chunk: torch.full((len(chunk), 2), 1e6), source, tmp_path / "h", shard_size=9, budget=64,
-            dtype="float16",
-        )  # fmt: skip
+        Encoding(tmp_path / "h", shard_size=9, budget=64, dtype="float16").passages(
+            lambda chunk: torch.full((len(chunk), 2), 1e6), source
+        )

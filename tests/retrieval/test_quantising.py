@@ -12,7 +12,7 @@ from test_encoding import VOCABULARY, Store, contents
 
 from condensery.errors import UserError
 from condensery.retrieval.indexes.dense import DenseIndex, search_array
-from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.retrieval.indexes.encoding import EncoderInput, Encoding, write_dense_index
 from condensery.retrieval.indexes.quantisation_loss import share_found
 from condensery.retrieval.indexes.quantiser import Quantiser
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
@@ -59,8 +59,8 @@ def encoded(
     settings: dict[str, Any] = {"shard_size": 40, "budget": 256, "dtype": dtype, "group": group}
     encoder = encoder or Words()
     if queries:
-        encode_queries(encoder, EncoderInput(Store(texts[:queries]), VOCABULARY, 16), folder, **settings)
-    quantising = encode_store(encoder, passages, folder, **settings)
+        Encoding(folder, **settings).queries(encoder, EncoderInput(Store(texts[:queries]), VOCABULARY, 16))
+    quantising = Encoding(folder, **settings).passages(encoder, passages)
     group.leave_unless_rank_zero()
     return write_dense_index(folder, passages.cut if passages.windows > 1 else None, quantising)
 

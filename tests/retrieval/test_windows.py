@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_encoding import VOCABULARY, Encoder, Store, expected, stored
 
 from condensery.retrieval.indexes.dense import DenseIndex, numpy_search
-from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.retrieval.indexes.encoding import EncoderInput, Encoding, write_dense_index
 from condensery.retrieval.indexes.windows import best_of_windows, cut
 from condensery.retrieval.ranking import unpack
 
@@ -59,8 +59,8 @@ def test_an_index_of_windows_is_that_of_the_pieces_of_each_text(tmp_path: Path, 
         pieces += [text[at : at + room] for at in places]
         before += [title] * len(places)
         first.append(len(pieces))
-    encode_store(Encoder(48), source, tmp_path, shard_size=5, budget=48)
-    encode_queries(Encoder(48), EncoderInput(Store(texts[:2]), VOCABULARY, 16), tmp_path, shard_size=5, budget=48)
+    Encoding(tmp_path, shard_size=5, budget=48).passages(Encoder(48), source)
+    Encoding(tmp_path, shard_size=5, budget=48).queries(Encoder(48), EncoderInput(Store(texts[:2]), VOCABULARY, 16))
     about = write_dense_index(tmp_path, source.cut)
     assert (about["passages"], about["windows"], about["queries"]) == (5, len(pieces), 2)
     vectors = expected(pieces, 16, before)

@@ -55,6 +55,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {path.name: path for path in folder.iterdir()}
 
 
+@pytest.mark.parametrize("dtype", ["int8", "binary"])
+def test_the_precision_of_the_encoder_leaves_the_search_that_measures_quantisation_alone(
+    dtype: str, made: dict[str, Path], tmp_path: Path
+) -> None:
+    read = {"model": made["retriever"], "tokens": made["tokens"], "corpus": made["corpus"]}
+    values = run_stage("encode", tmp_path / dtype, read, dtype=dtype, precision="bf16")
+    assert values["compared"] == len(TEXT.questions)
+    assert 0 < values["recall_10"] <= 1
+
+
 def passages(corpus: Path) -> dict[str, dict[str, str]]:
     table = Collection(corpus).passages
     columns = (table.column(name) for name in ("id", "title", "text"))

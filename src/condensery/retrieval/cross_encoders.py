@@ -109,9 +109,7 @@ def score_in_shards(
     return load_array(path, mapped=True)
 
 
-def logits(
-    scorers: Sequence[PairScorer], budget: int, label: str
-) -> Callable[[Rows, Rows, ProgressTask | None], Scores]:
+def logits(scorers: Sequence[PairScorer], budget: int, label: str) -> Score:
     """Return a ``Score`` function that computes the mean logit of several cross-encoders for each pair.
 
     The returned function gives scores (n, k), with -inf for padding. It raises ``UserError`` if a score is not finite.
@@ -122,15 +120,14 @@ def logits(
         label: beginning of error messages.
     """
 
-    def score(query_rows: Rows, candidates: Rows, task: ProgressTask | None) -> Scores:
+    def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
         filled = candidates >= 0
         queries, passages = np.repeat(query_rows, filled.sum(axis=1)), candidates[filled]
         total = np.zeros(len(passages), np.float32)
         for scorer in scorers:
             for chunk in scorer.reader.chunks(queries, passages, budget) if len(passages) else ():
                 total[chunk.rows.numpy()] += scorer.score(chunk).detach().float().cpu().numpy()
-                if task:
-                    task.advance(len(chunk))
+                task.advance(len(chunk))
         remedy = "the cross-encoder diverged in training, or needs precision fp32"
         pairs = np.stack([queries, passages], axis=1)
         check_finite(total, f"{label}: the score of the rows of query and passage", pairs, remedy)

@@ -1,7 +1,8 @@
 """Map the ids in a file to row numbers of a collection. An unknown id raises an error that names its line."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,16 @@ from condensery.text.lines import check_whole, field
 from condensery.text.table import TextTable
 
 OTHER = "; take a file of this collection, or remove the line"
+LINES = 4096  # lines whose ids are looked up together
+
+Item = TypeVar("Item")
+
+
+def in_blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield the items in lists of ``size``; the last list may be shorter."""
+    rest = iter(items)
+    while block := list(islice(rest, size)):
+        yield block
 
 
 def rows_of(table: TextTable, ids: Sequence[str] | pa.Array) -> NDArray[np.int64]:

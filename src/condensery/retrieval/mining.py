@@ -15,13 +15,13 @@ from condensery.retrieval.indexes.divided import divide
 from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.negatives import Negatives, open_negatives, save_negatives
 from condensery.retrieval.no_negatives import NoNegatives, left_out_by_text, packed
-from condensery.retrieval.positive_aware import ARRAYS, Below, Judge, Scorer, counted
+from condensery.retrieval.positive_aware import ARRAYS, Below, Judge, Scorer, counted, lowest
 from condensery.retrieval.relabelled import NOTHING, Relabelled
 from condensery.retrieval.searchers.base import Searcher, SearcherIndex
 from condensery.retrieval.shards import SHARD, padded, rank_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.cache import cached
-from condensery.system.progress import ProgressTask
+from condensery.system.progress import SILENT, ProgressTask
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
 
@@ -187,12 +187,12 @@ class _Miner:
         k = self.depth(rows, wanted)
         if self.judge is None:
             return self._found(rows, None, wanted, k, len(self.retriever), task), ()
-        scores, passages = self.judge.lowest(rows)
+        scores, passages = lowest(self.judge.scorer, rows, [self.judge.positives[row] for row in rows.tolist()])
         deepest = min(max(k, FURTHER * wanted, LEAST), len(self.retriever))
         return self._found(rows, self.judge.below.limits(scores), wanted, k, deepest, task), (passages, scores)
 
     def _found(
-        self, rows: Ids, limits: Scores | None, wanted: int, k: int, deepest: int, task: ProgressTask | None
+        self, rows: Ids, limits: Scores | None, wanted: int, k: int, deepest: int, task: ProgressTask
     ) -> list[_Found]:
         """Search the ``k`` best passages of each query, and return the negatives among them.
 
@@ -213,7 +213,7 @@ class _Miner:
         short = np.flatnonzero((kept.sum(axis=1) < wanted) & (passages[:, -1] >= 0))
         if k < deepest and len(short):
             rest = None if limits is None else limits[short]
-            deeper = self._found(rows[short], rest, wanted, min(2 * k, deepest), deepest, None)
+            deeper = self._found(rows[short], rest, wanted, min(2 * k, deepest), deepest, SILENT)
             for place, one in zip(short.tolist(), deeper, strict=True):
                 found[place] = one
         return found

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
-from condensery.retrieval.lookup import first_repeated, known_rows, query_and_ids
+from condensery.retrieval.lookup import LINES, first_repeated, in_blocks, known_rows, query_and_ids
 from condensery.retrieval.no_negatives import packed
 from condensery.retrieval.passage_lists import WRITTEN, PassageLists, write_lists
 from condensery.retrieval.relabelled import FILE, NOTHING, Relabelled
@@ -21,7 +21,6 @@ from condensery.system.files import write_json
 from condensery.text.collection import Collection
 from condensery.text.lines import read_lines, read_value
 
-LINES = 4096  # lines whose ids are looked up together
 DIGITS = 6  # significant digits of the scores in JSONL
 
 
@@ -81,7 +80,7 @@ def read_negatives(path: Path, collection: Collection, field: str = "negative_id
         UserError: a line is malformed JSON, a field is missing or has the wrong type, an id is unknown, or a query is
             repeated. The message names the line.
     """
-    blocks = [_block(path, first, lines, collection, field) for first, lines in _line_blocks(path)]
+    blocks = [_block(lines, collection) for lines in in_blocks(_parsed(path, field), LINES)]
     if not blocks:
         raise UserError(f"{path}: no negatives, the file is empty")
     query_rows = np.concatenate([rows for rows, _, _ in blocks])
@@ -92,19 +91,18 @@ def read_negatives(path: Path, collection: Collection, field: str = "negative_id
 
 
 def _block(
-    path: Path, first: int, lines: list[str], collection: Collection, field: str
+    lines: list[tuple[str, str, list[str]]], collection: Collection
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-    """Parse the n lines that start at line ``first``.
+    """Look up the ids of n lines.
 
     Returns:
         The queries (n,), their numbers of passages (n,), and the concatenated passages of all lines.
     """
-    parsed = [_parse(line, f"{path}:{first + i}", field) for i, line in enumerate(lines)]
-    counts = np.array([len(ids) for _, ids in parsed], np.int64)
+    counts = np.array([len(ids) for _, _, ids in lines], np.int64)
     line_of = np.repeat(np.arange(len(lines)), counts)
-    queries = known_rows(collection, "query", [query for query, _ in parsed], lambda at: f"{path}:{first + at}")
-    flat = [identifier for _, ids in parsed for identifier in ids]
-    passages = known_rows(collection, "passage", flat, lambda at: f"{path}:{first + line_of[at]}")
+    queries = known_rows(collection, "query", [query for _, query, _ in lines], lambda at: lines[at][0])
+    flat = [identifier for _, _, ids in lines for identifier in ids]
+    passages = known_rows(collection, "passage", flat, lambda at: lines[int(line_of[at])][0])
     return queries, counts, passages.astype(np.int32)
 
 
@@ -118,22 +116,14 @@ def _padded(blocks: list[tuple[NDArray[np.int64], NDArray[np.int32]]]) -> NDArra
     return table
 
 
-def _line_blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield blocks of lines as (number of the first line, lines). Empty lines at the end of the file are dropped."""
-    number, lines = 1, list[str]()
-    for _, line in read_lines(path):
-        lines.append(line)
-        if len(lines) == LINES:
-            yield number, lines
-            number, lines = number + LINES, []
-    while lines and not lines[-1].strip():
-        lines.pop()
-    if lines:
-        yield number, lines
-
-
-def _parse(line: str, where: str, field: str) -> tuple[str, list[str]]:
-    value = read_value(line, where)
-    if not isinstance(value, dict):
-        raise UserError(f"{where}: expected an object with query_id and {field}")
-    return query_and_ids(value, field, where)
+def _parsed(path: Path, field: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield the place, the query and the passages of each line. Empty lines are allowed only at the end of the file."""
+    blank = ""  # place of the first empty line
+    for place, line in read_lines(path):
+        if not line.strip():
+            blank = blank or place
+            continue
+        value = read_value("" if blank else line, blank or place)
+        if not isinstance(value, dict):
+            raise UserError(f"{place}: expected an object with query_id and {field}")
+        yield place, *query_and_ids(value, field, place)

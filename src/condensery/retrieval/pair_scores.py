@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError, shown
 from condensery.retrieval.lookup import first_repeated, known_rows, query_and_ids
 from condensery.retrieval.negative_pool import places_of
-from condensery.retrieval.passage_lists import WRITTEN, PassageLists, write_lists
+from condensery.retrieval.passage_lists import WRITTEN, PassageLists, in_rows, write_lists
 from condensery.retrieval.runs import HIGHEST, read_run
 from condensery.text.collection import Collection
 from condensery.text.lines import field, read_objects
@@ -146,7 +146,7 @@ def _of_lists(lines: Sequence[Line], collection: Collection, where: str) -> Pair
     flat = [one for _, _, ids, _ in lines for one in ids]
     if not flat:
         raise UserError(f"{where}: no scores, there is no pair")
-    counts = np.array([len(ids) for _, _, ids, _ in lines], np.int64)
+    counts = [len(ids) for _, _, ids, _ in lines]
     of_line = np.repeat(np.arange(len(lines)), counts)
     queries = known_rows(collection, "query", [query for _, query, _, _ in lines], lambda at: lines[at][0])
     passages = known_rows(collection, "passage", flat, lambda at: lines[int(of_line[at])][0])
@@ -154,12 +154,9 @@ def _of_lists(lines: Sequence[Line], collection: Collection, where: str) -> Pair
         raise UserError(f"{lines[at][0]}: query {shown(lines[at][1])!r} has a line already")
     if (at := first_repeated((of_line << 32) + passages)) is not None:
         raise UserError(f"{lines[int(of_line[at])][0]}: passage {shown(flat[at])!r} is there twice for its query")
-    values = [_score(score, place) for place, _, _, scores in lines for score in scores]
+    values = np.array([_score(score, place) for place, _, _, scores in lines for score in scores], np.float32)
     order = np.argsort(queries, kind="stable")
-    filled = np.arange(counts.max()) < counts[:, None]
-    rows, table = np.full(filled.shape, -1, np.int64), np.full(filled.shape, np.nan, np.float32)
-    rows[filled], table[filled] = passages, values
-    return PairScores(queries[order], rows[order], table[order])
+    return PairScores(queries[order], in_rows(counts, passages, -1)[order], in_rows(counts, values, np.nan)[order])
 
 
 def _score(value: Any, place: str) -> float:

@@ -5,15 +5,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from condensery.system.files import atomic, load_array, save_array
 from condensery.text.collection import Collection
 
 WRITTEN = 256  # queries per block when JSON lines are written
+
+Value = TypeVar("Value", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,21 @@ class PassageLists:
             yield replace(
                 self, query_rows=self.query_rows[part], passage_rows=np.asarray(self.passage_rows[part]), scores=scores
             )
+
+
+def in_rows(numbers: ArrayLike, flat: NDArray[Value], padding: float) -> NDArray[Value]:
+    """Return a table (n, k) with one list in each row, padded at the end. k is the length of the longest list.
+
+    Args:
+        numbers: (n,), lengths of the lists.
+        flat: the concatenated lists.
+        padding: value of the padding.
+    """
+    lengths = np.asarray(numbers, np.int64)
+    filled = np.arange(lengths.max(initial=0)) < lengths[:, None]
+    table = np.full(filled.shape, padding, flat.dtype)
+    table[filled] = flat
+    return table
 
 
 def write_lists(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import number_of
 from condensery.retrieval.no_negatives import packed
+from condensery.retrieval.passage_lists import in_rows
 from condensery.system.files import load_array
 
 Ids = NDArray[np.int64]
@@ -96,13 +97,6 @@ class Judge:
     positives: Mapping[int, NDArray[np.integer]]
     exempt: Ids
 
-    def lowest(self, query_rows: Ids) -> tuple[Scores, NDArray[np.int32]]:
-        """Return the lowest score (n,) among each query's positives, and the positive (n,) with this score.
-
-        They are NaN and -1 if no positive of the query has a score.
-        """
-        return lowest(self.scorer, query_rows, [self.positives[row] for row in query_rows.tolist()])
-
     def keeps(self, query_rows: Ids, candidates: Ids, limits: Scores) -> tuple[NDArray[np.bool_], Scores]:
         """Select the candidates whose scores are below the limits of their queries.
 
@@ -129,9 +123,7 @@ def lowest(scorer: Scorer, query_rows: Ids, positives: list[NDArray[np.integer]]
         query_rows: int64 (n,), row numbers of the queries.
         positives: for each of the n queries, the row numbers of its relevant passages.
     """
-    rows = np.full((len(positives), max(map(len, positives), default=1)), -1, np.int64)
-    for at, own in enumerate(positives):
-        rows[at, : len(own)] = own
+    rows = in_rows([*map(len, positives)], np.concatenate(positives).astype(np.int64), -1)
     scores = scorer.score(query_rows, rows)
     unknown = np.isnan(scores)
     place = np.arange(len(rows)), np.where(unknown, np.float32(np.inf), scores).argmin(axis=1)

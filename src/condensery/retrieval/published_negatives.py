@@ -18,8 +18,8 @@ import pyarrow.csv as csv
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, close_to, shown
-from condensery.retrieval.lookup import known_rows, rows_of
-from condensery.retrieval.negatives import LINES, Negatives
+from condensery.retrieval.lookup import LINES, in_blocks, known_rows, rows_of
+from condensery.retrieval.negatives import Negatives
 from condensery.retrieval.no_negatives import NoNegatives, packed
 from condensery.retrieval.relabelled import NOTHING, Relabelled
 from condensery.system.inputs import look
@@ -102,7 +102,7 @@ def from_systems(
     counts, seen = {"lines": 0, "unknown_queries": 0}, dict[str, None]()
 
     def pairs() -> Iterator[Pairs]:
-        for block in _blocks(_parsed(path, systems, per_system, seen)):
+        for block in in_blocks(_parsed(path, systems, per_system, seen), LINES):
             queries = collection.queries.rows_of([query for _, query, _, _ in block])
             if not counts["unknown_queries"] and (queries < 0).any():
                 place, query, *_ = block[int(np.argmin(queries))]
@@ -156,17 +156,6 @@ def _ids(value: Any, place: str) -> list[str]:
     ids = [str(one) for one in value]
     check_whole("".join(ids), "id", place)
     return ids
-
-
-def _blocks(lines: Iterator[Line]) -> Iterator[list[Line]]:
-    block = list[Line]()
-    for line in lines:
-        block.append(line)
-        if len(block) == LINES:
-            yield block
-            block = []
-    if block:
-        yield block
 
 
 def from_collection(

@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 from condensery.errors import UserError, shown
 from condensery.retrieval.finite import check_scores
 from condensery.retrieval.lookup import known_rows
-from condensery.retrieval.passage_lists import PassageLists
+from condensery.retrieval.passage_lists import WRITTEN, PassageLists, in_rows
 from condensery.retrieval.ranking import strictly_falling
 from condensery.system.files import atomic
 from condensery.system.inputs import readable
 from condensery.text.collection import Collection
 from condensery.text.lines import decimal, integer, read_lines
 
-QUERIES = 256  # queries per written block
 HIGHEST = float(np.finfo(np.float32).max)
 BLOCK = 1 << 20  # bytes that ``rankings_of`` decompresses and searches at a time
 
@@ -49,15 +48,12 @@ def write_run(path: Path, run: Run, collection: Collection, tag: str = "condense
         UserError: a score is not finite.
     """
     with atomic(path) as temporary, _writer(temporary, path.suffix == ".gz") as stream:
-        for first in range(0, len(run.query_rows), QUERIES):
-            queries = collection.queries.ids_at(run.query_rows[first : first + QUERIES])
-            block = np.asarray(run.passage_rows[first : first + QUERIES])
-            scores = np.asarray(run.scores[first : first + QUERIES])
-            check_scores(scores, block, f"{path.name}: a score of query", queries)
-            falling = strictly_falling(scores)
-            passages = iter(collection.passages.ids_at(block[block >= 0]))
-            for at, (query, rows) in enumerate(zip(queries, block, strict=True)):
-                number = int((rows >= 0).sum())
+        for block in run.blocks(WRITTEN):
+            queries = collection.queries.ids_at(block.query_rows)
+            check_scores(block.scores, block.passage_rows, f"{path.name}: a score of query", queries)
+            falling = strictly_falling(block.scores)
+            passages = iter(collection.passages.ids_at(block.passage_rows[block.filled]))
+            for at, (query, number) in enumerate(zip(queries, block.filled.sum(axis=1).tolist(), strict=True)):
                 # astype(str) of a float32 gives the shortest string that parses to the same number
                 texts = falling[at, :number].astype("U32").tolist()
                 ranked = zip(islice(passages, number), range(1, number + 1), texts, strict=True)
@@ -105,12 +101,8 @@ def read_run(path: Path, collection: Collection) -> Run:
         )
     order = np.lexsort((ranks, -scores, query_rows))
     unique, counts = np.unique(query_rows, return_counts=True)
-    filled = np.arange(counts.max(initial=0)) < counts[:, None]
-    rows = np.full(filled.shape, -1, np.int64)
-    rows[filled] = passage_rows[order]
-    values = np.full(filled.shape, -np.inf, np.float32)
-    values[filled] = scores[order]
-    return Run(unique, rows, values)
+    values = in_rows(counts, scores[order].astype(np.float32), -np.inf)
+    return Run(unique, in_rows(counts, passage_rows[order], -1), values)
 
 
 def rankings_of(path: Path, query_ids: Sequence[str]) -> dict[str, list[str]]:

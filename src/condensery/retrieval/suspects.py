@@ -72,8 +72,8 @@ def are_negatives(
     """
     places = np.flatnonzero(np.isin(negatives.query_rows, np.fromiter(relevant, np.int64)))
     queries = np.asarray(negatives.query_rows)[places]
-    pairs, scores = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
-    positives, own = [np.empty(0, np.int32)], [np.empty(0, np.float32)]
+    # pairs and their scores; of each query the lowest positive and its score
+    parts = [(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.int32), np.empty(0, np.float32))]
     for first in range(0, len(places), BLOCK):
         rows = queries[first : first + BLOCK]
         passages = np.asarray(negatives.passage_rows[places[first : first + BLOCK], :depth], np.int64)
@@ -81,12 +81,9 @@ def are_negatives(
         found = scorer.score(rows, passages)
         least, which = lowest(scorer, rows, [relevant[row] for row in rows.tolist()])
         there = passages >= 0
-        pairs.append(packed(np.repeat(rows, there.sum(axis=1)), passages[there]))
-        scores.append(found[there])
-        positives.append(which)
-        own.append(least)
-    parts = (np.concatenate(pairs), np.concatenate(scores), np.concatenate(positives), np.concatenate(own))
-    return _best(queries, *parts, depth)
+        parts.append((packed(np.repeat(rows, there.sum(axis=1)), passages[there]), found[there], which, least))
+    pairs, scores, positives, own = map(np.concatenate, zip(*parts, strict=True))
+    return _best(queries, pairs, scores, positives, own, depth)
 
 
 def _best(

@@ -20,6 +20,7 @@ from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.negative_pool import NegativePool
 from condensery.retrieval.negatives import Negatives
 from condensery.retrieval.pair_scores import PairScores, read_pair_scores, save_pair_scores
+from condensery.retrieval.passage_lists import in_rows
 from condensery.retrieval.ranking import without_repeats
 from condensery.retrieval.searchers.base import Searcher, SearcherIndex
 from condensery.retrieval.searchers.reranked import by_texts, predicting
@@ -42,9 +43,8 @@ def pool_to_score(
     occurs once per query. Padding at the end is -1.
     """
     queries = np.array(sorted(positives), np.int64)
-    own = np.full((len(queries), max(map(len, positives.values()), default=0)), -1, np.int32)
-    for place, query in enumerate(queries.tolist()):
-        own[place, : len(positives[query])] = positives[query]
+    lists = [positives[query] for query in queries.tolist()]
+    own = in_rows([*map(len, lists)], np.concatenate([np.empty(0, np.int32), *lists]).astype(np.int32), -1)
     pool = NegativePool(negatives, queries, [depth] * len(negatives))
     both = without_repeats(np.concatenate([own, pool[np.arange(len(queries))]], axis=1))
     order = np.argsort(both < 0, axis=1, kind="stable")

@@ -75,9 +75,14 @@ class OneSplitConfig(StageConfig):
     split: Split
 
 
-def only_split(config: StageConfig) -> str | None:
-    """Return the only split whose queries an index has rankings for; None for an index that searches for any query."""
-    return config.split if isinstance(config, OneSplitConfig) else None
+def of_another_split(
+    names: Sequence[str], indexes: Sequence[StageConfig], split: str, advice: str
+) -> tuple[str, str] | None:
+    """Report an index, named in ``retrievers``, that has rankings for the queries of another split alone."""
+    for name, config in zip(names, indexes, strict=True):
+        if isinstance(config, OneSplitConfig) and config.split != split:
+            return "retrievers", f"{name} knows the queries of {config.split} alone{advice}"
+    return None
 
 
 def check_folder(name: str | None, key: str) -> None:

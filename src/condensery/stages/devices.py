@@ -1,12 +1,15 @@
-"""The device that a stage computes on."""
+"""The device that a stage computes on, and models on it."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
 from torch import distributed
 
 from condensery.errors import UserError
-from condensery.stages.base import Runtime
+from condensery.models.precision import inference
+from condensery.stages.base import Context, Runtime
+from condensery.tokens.batches import Chunk
 
 
 def torch_device(accelerator: str) -> torch.device:
@@ -18,6 +21,27 @@ def torch_device(accelerator: str) -> torch.device:
     if accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("trainer.accelerator: gpu was asked for, but torch sees none; use cpu or auto")
     return torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def on_device(
+    model: torch.nn.Module, compute: Callable[[Chunk], torch.Tensor], context: Context, precision: str
+) -> Callable[[Chunk], torch.Tensor]:
+    """Move a trained model to the device of a stage, and return ``compute`` for chunks that are on the CPU.
+
+    Args:
+        model: the model, whose dropout is switched off.
+        compute: method of the model that takes a chunk on its device. It is called without gradients.
+        context: context of the stage.
+        precision: fp32, bf16 or fp16.
+    """
+    device = torch_device(context.runtime.accelerator)
+    model.to(device).eval()
+
+    def computed(chunk: Chunk) -> torch.Tensor:
+        with inference(device, precision):
+            return compute(chunk.to(device))
+
+    return computed
 
 
 def init_process_group(runtime: Runtime) -> None:

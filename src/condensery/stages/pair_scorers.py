@@ -1,20 +1,14 @@
 """Cross-encoders for the stages that score pairs of a query and a passage."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
-
-import torch
 
 from condensery.errors import UserError
-from condensery.models.cross_encoder import CrossEncoder, load_reranker
-from condensery.models.precision import inference
+from condensery.models.cross_encoder import load_reranker
 from condensery.retrieval.cross_encoders import PairScorer
 from condensery.stages.base import Artifact, Context
-from condensery.stages.devices import torch_device
+from condensery.stages.devices import on_device
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens, pair_reader
-from condensery.tokens.batches import Chunk
 from condensery.tokens.store import TokenStore
 
 
@@ -41,16 +35,4 @@ def cross_encoder(
     reader = pair_reader(tokens, reranker.query_length, reranker.length, reranker.separators)
     if queries is not None:
         reader = replace(reader, queries=queries)
-    return PairScorer(reader, _score(reranker.model, precision, context.runtime.accelerator))
-
-
-def _score(model: CrossEncoder, precision: str, accelerator: str) -> Callable[[Chunk], torch.Tensor]:
-
-    device: Any = torch_device(accelerator)
-    model.to(device).eval()
-
-    def score(chunk: Chunk) -> torch.Tensor:
-        with inference(device, precision):
-            return model.scores(chunk.to(device))
-
-    return score
+    return PairScorer(reader, on_device(reranker.model, reranker.model.scores, context, precision))

@@ -23,6 +23,9 @@ class ProgressTask:
         """Show the string ``text``, such as a loss or a speed, beside the count."""
 
 
+SILENT = ProgressTask()
+
+
 class _Lines(ProgressTask):
     """Prints a line every ``LINE_EVERY`` seconds: units done, units per second, time left."""
 
@@ -74,7 +77,7 @@ def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[Progr
     """
     chosen = style()
     if chosen in ("off", "lines"):
-        yield _Lines(label, total, unit, done) if chosen == "lines" else ProgressTask()
+        yield _Lines(label, total, unit, done) if chosen == "lines" else SILENT
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

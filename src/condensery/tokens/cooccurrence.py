@@ -12,7 +12,7 @@ from scipy.sparse.linalg import svds  # loads its own BLAS; thread limits affect
 from threadpoolctl import threadpool_limits
 
 from condensery.randomness import generator
-from condensery.system.progress import ProgressTask
+from condensery.system.progress import SILENT, ProgressTask
 from condensery.tokens.store import TokenStore
 
 BLOCK = 1 << 22  # number of tokens, or of token pairs, that are counted at a time
@@ -26,7 +26,7 @@ def unigrams(store: TokenStore, size: int) -> NDArray[np.int64]:
     return counts
 
 
-def cooccurrences(store: TokenStore, size: int, window: int, progress: ProgressTask | None = None) -> sparse.csr_array:
+def cooccurrences(store: TokenStore, size: int, window: int, progress: ProgressTask = SILENT) -> sparse.csr_array:
     """Count how often two tokens occur within ``window`` tokens of each other in one document.
 
     A pair at distance s counts 1 / s. The texts of a document count as one text. The unit of the result is
@@ -60,8 +60,7 @@ def cooccurrences(store: TokenStore, size: int, window: int, progress: ProgressT
             weights.append(np.full(len(places), unit // distance, np.float64))
         pairs = np.concatenate(left), np.concatenate(right)
         total += sparse.coo_array((np.concatenate(weights), pairs), shape=(size, size)).tocsr()
-        if progress is not None:
-            progress.advance(stop - first)
+        progress.advance(stop - first)
     return (total + total.T).tocsr()
 
 

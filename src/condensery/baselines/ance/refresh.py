@@ -17,7 +17,7 @@ from condensery.distributed import copy_first_weights
 from condensery.errors import UserError
 from condensery.models.biencoder import QUERY
 from condensery.retrieval.indexes.dense import DenseIndex
-from condensery.retrieval.indexes.encoding import EncoderInput, encode_chunks, encode_store, write_dense_index
+from condensery.retrieval.indexes.encoding import EncoderInput, Encoding, encode_chunks, write_dense_index
 from condensery.retrieval.no_negatives import packed
 from condensery.retrieval.shards import padded, rank_in_shards
 from condensery.sharing import ProcessGroup
@@ -100,8 +100,8 @@ class Refresh(pl.Callback):
         read = triples.vocabulary, triples.passage_length
         passages = EncoderInput(triples.passages, *read, triples.titles, triples.prefixes.passage)
         asked = EncoderInput(triples.queries, triples.vocabulary, triples.query_length, prefix=triples.prefixes.query)
-        how: Any = {"shard_size": SHARD, "budget": budget, "label": label, "encoder": "in training"}
-        encode_store(vectors, passages, folder / INDEX, group=group, **how)
+        encoding = Encoding(folder / INDEX, SHARD, budget, group=group, label=label, encoder="in training")
+        encoding.passages(vectors, passages)
         group.from_rank_zero(lambda: write_dense_index(folder / INDEX))
         index = DenseIndex(folder / INDEX, self.threads, device=self.device)
         k = min(self.depth + int(training.no_negative_numbers()[chosen].max()), len(index))

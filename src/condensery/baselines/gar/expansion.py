@@ -23,7 +23,7 @@ from condensery.stages.base import Artifact, Context
 from condensery.stages.devices import torch_device
 from condensery.stages.sharing import process_group
 from condensery.system.files import inside, load_array, read_json, write_json
-from condensery.system.progress import ProgressTask
+from condensery.system.progress import SILENT, ProgressTask
 from condensery.text.collection import Collection
 
 TEXTS = "expansions.json"  # query -> a text for each target
@@ -129,14 +129,13 @@ class ExpandedQueries:
     def __len__(self) -> int:
         return len(self.retriever)
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         parts = [(np.empty((0, k), np.float32), np.empty((0, k), np.int64))]
         for first in range(0, len(query_rows), GROUP):
             texts = self.collection.queries.column("text").take(query_rows[first : first + GROUP])
             parts.append(self.search_texts(texts, k))
-            if progress:
-                progress.advance(len(texts))
+            progress.advance(len(texts))
         scores, found = (np.concatenate(part) for part in zip(*parts, strict=True))
         return scores, found
 

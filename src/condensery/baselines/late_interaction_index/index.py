@@ -30,7 +30,7 @@ from condensery.retrieval.shards import compute_in_shards
 from condensery.stages.base import Context
 from condensery.stages.devices import torch_device
 from condensery.system.files import load_array, read_json, write_json
-from condensery.system.progress import ProgressTask
+from condensery.system.progress import SILENT, ProgressTask
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.batches import chunks, flatten
@@ -111,7 +111,7 @@ class LateInteractionIndex:
     def __len__(self) -> int:
         return len(self.counts)
 
-    def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
+    def search(self, query_rows: Rows, k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         queries = self._encoded(self._texts(query_rows))
         if self.candidates is None:
@@ -136,7 +136,7 @@ class LateInteractionIndex:
     def _texts(self, query_rows: Rows) -> list[str]:
         return list(self.collection.queries.column("text").take(np.asarray(query_rows)))
 
-    def _exact(self, queries: Sequence[Tensor], k: int, progress: ProgressTask | None = None) -> Ranking:
+    def _exact(self, queries: Sequence[Tensor], k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Compare each query with all passages, block by block."""
         best = np.full((len(queries), k), EMPTY, np.int64)
         cuts = np.searchsorted(self.starts, np.arange(0, len(self.vectors), BLOCK))
@@ -147,8 +147,7 @@ class LateInteractionIndex:
                 block, rows = self._kept(start, stop), np.arange(start, stop)
                 scores = np.stack([block.scores(query) for query in queries[part]])  # (at most GROUP, m)
                 best[part] = top(np.concatenate([best[part], top(pack(scores, rows), k)], axis=1), k)
-            if progress:
-                progress.advance(len(queries[part]))
+            progress.advance(len(queries[part]))
         return unpack(best)
 
     def _scores(self, queries: Sequence[Tensor], passage_rows: Rows) -> NDArray[np.float32]:

@@ -26,7 +26,7 @@ from condensery.retrieval.shards import compute_in_shards
 from condensery.stages.base import Context
 from condensery.stages.devices import torch_device
 from condensery.system.files import load_array, read_json, write_json
-from condensery.system.progress import ProgressTask
+from condensery.system.progress import SILENT, ProgressTask
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.batches import Chunk, chunks, flatten
@@ -60,7 +60,7 @@ class SpladeIndex:
     def __len__(self) -> int:
         return int(self.passages.shape[0])
 
-    def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
+    def search(self, query_rows: Rows, k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         return self._ranked(self.encoded(self._texts(query_rows)), k, progress)
 
@@ -80,13 +80,12 @@ class SpladeIndex:
     def _texts(self, query_rows: Rows) -> list[str]:
         return list(self.collection.queries.column("text").take(np.asarray(query_rows)))
 
-    def _ranked(self, queries: csr_array, k: int, progress: ProgressTask | None = None) -> Ranking:
+    def _ranked(self, queries: csr_array, k: int, progress: ProgressTask = SILENT) -> Ranking:
         parts, rows = [], np.arange(len(self))[None, :]  # (1, P)
         for first in range(0, queries.shape[0], self.group):
             scores = (queries[first : first + self.group] @ self.lists).toarray()  # (group, P)
             parts.append(ordered(scores, np.where(scores > 0, rows, -1), k))
-            if progress:
-                progress.advance(len(scores))
+            progress.advance(len(scores))
         if not parts:
             return np.empty((0, k), np.float32), np.empty((0, k), np.int64)
         scores, found = (np.concatenate(part) for part in zip(*parts, strict=True))

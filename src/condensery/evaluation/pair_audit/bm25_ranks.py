@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from condensery.evaluation.pair_audit.pairs import Pair
 from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
-from condensery.system.progress import ProgressTask
+from condensery.system.progress import SILENT, ProgressTask
 from condensery.text.languages import guess
 from condensery.text.table import TextTable
 from condensery.text.words import first_words
@@ -28,9 +28,7 @@ def index_passages(passages: TextTable, folder: Path, k1: float, b: float, stopw
     index_texts(texts, len(passages), folder, k1, b, stopwords, stemmer, what, guess(texts))
 
 
-def ranks(
-    pairs: Sequence[Pair], index: BM25Index, words: int, progress: ProgressTask | None = None
-) -> NDArray[np.int64]:
+def ranks(pairs: Sequence[Pair], index: BM25Index, words: int, progress: ProgressTask = SILENT) -> NDArray[np.int64]:
     """Return the rank, counted from 1, of each pair's passage in a BM25 search with the pair's context as query: (pairs,).
 
     The rank is ``NOT_FOUND`` if passage and context share no term. Only the first ``words`` words of a context form the

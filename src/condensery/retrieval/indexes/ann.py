@@ -26,7 +26,7 @@ from condensery.retrieval.indexes.on_disk import FILE, LISTS, build_on_disk, rea
 from condensery.retrieval.ranking import Ranking, ordered
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, read_json, write_json
-from condensery.system.progress import ProgressTask, progress
+from condensery.system.progress import SILENT, ProgressTask, progress
 
 BLOCK = 65_536  # maximum number of vectors added per call
 SOME = 1_000  # vectors whose norms are checked
@@ -229,11 +229,11 @@ class ApproximateIndex:
         """Recall within the ``TOP`` best results, on which the first metrics of a table depend."""
         return self.recalled[0] / self.wanted[0] if self.wanted[0] else None
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         return self.search_vectors(self.exact.query_vectors(query_rows), k, progress)
 
-    def search_vectors(self, vectors: Vectors, k: int, progress: ProgressTask | None = None) -> Ranking:
+    def search_vectors(self, vectors: Vectors, k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages of query vectors (n, d), as ``DenseIndex.search_vectors``.
 
         The first queries are also searched exactly, for ``recall``.
@@ -248,8 +248,7 @@ class ApproximateIndex:
         if len(compared):
             self.left -= len(compared)
             self._compare(compared, ranking[1][: len(compared)])
-        if progress:
-            progress.advance(len(vectors))
+        progress.advance(len(vectors))
         return ranking
 
     def _compare(self, vectors: Vectors, rows: NDArray[np.int64]) -> None:

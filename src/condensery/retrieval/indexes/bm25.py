@@ -28,7 +28,7 @@ from condensery.errors import UserError
 from condensery.retrieval.indexes.terms import Analyser, chosen_language
 from condensery.retrieval.ranking import EMPTY, Keys, Ranking, pack, top, unpack
 from condensery.system.files import load_array, read_json, write_json
-from condensery.system.progress import ProgressTask, progress
+from condensery.system.progress import SILENT, ProgressTask, progress
 from condensery.text.collection import Collection
 from condensery.text.languages import AUTO, WORDS
 from condensery.text.table import with_titles
@@ -196,11 +196,11 @@ class BM25Index:
         # bm25s stores (passages, terms) in CSC format. The same arrays in CSR format are the transpose, (terms, passages).
         return sparse.csr_matrix(self.arrays, shape=(len(self.vocabulary), self.passages), copy=False)
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         return self.search_texts(self._texts(query_rows), k, progress)
 
-    def search_texts(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> Ranking:
+    def search_texts(self, texts: Sequence[str], k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages for n query strings: scores and rows (n, k), as ``CollectionRetriever.search``."""
         best: Keys = np.full((len(texts), k), EMPTY, np.int64)
 
@@ -215,7 +215,7 @@ class BM25Index:
         texts: Sequence[str],
         rows: NDArray[np.integer],
         without: NDArray[np.integer],
-        progress: ProgressTask | None = None,
+        progress: ProgressTask = SILENT,
     ) -> NDArray[np.int64]:
         """For each query string, return the rank (from 1) of one given passage in the complete ranking of ``search_texts``.
 
@@ -253,11 +253,11 @@ class BM25Index:
                 place = order[np.minimum(np.searchsorted(rows, passage_rows[i], sorter=order), len(rows) - 1)]
                 values[i] = np.where(rows[place] == passage_rows[i], scores[place], 0.0)
 
-        self._score(texts, keep, None)
+        self._score(texts, keep, SILENT)
         values[passage_rows < 0] = np.nan
         return values
 
-    def neighbours(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> tuple[Ranking, Ranking]:
+    def neighbours(self, texts: Sequence[str], k: int, progress: ProgressTask = SILENT) -> tuple[Ranking, Ranking]:
         """Return the k best passages of each text, and the k best texts of each passage.
 
         Both rankings have the format of ``CollectionRetriever.search``. The first, (n, k), holds row numbers of passages.
@@ -287,12 +287,11 @@ class BM25Index:
             raise ValueError("a BM25Index without a collection searches texts, and knows no query rows")
         return self.collection.queries.column("text").take(query_rows)
 
-    def _score(self, texts: Sequence[str], take: Take, progress: ProgressTask | None) -> None:
+    def _score(self, texts: Sequence[str], take: Take, progress: ProgressTask) -> None:
         """Call ``take`` for each text with its index, its nonzero scores and their passages, from several threads."""
         if len(texts) == 1:
             take(0, *self._scores_of_one(texts[0]))
-            if progress:
-                progress.advance(1)
+            progress.advance(1)
             return
         queries = self._matrix(texts)
 
@@ -301,8 +300,7 @@ class BM25Index:
             for i in range(scores.shape[0]):
                 part = slice(scores.indptr[i], scores.indptr[i + 1])
                 take(block[0] + i, scores.data[part], scores.indices[part])
-            if progress:
-                progress.advance(block[1] - block[0])
+            progress.advance(block[1] - block[0])
 
         with ThreadPoolExecutor(self.threads) as pool:  # the product releases the interpreter lock
             for _ in pool.map(work, self._blocks(queries)):

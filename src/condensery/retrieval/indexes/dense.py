@@ -25,7 +25,7 @@ from condensery.retrieval.indexes.windows import FILE as WINDOWS
 from condensery.retrieval.indexes.windows import best_of_windows, scores_of_best_window
 from condensery.retrieval.ranking import EMPTY, LAST_ROW, SIGN_FLIP, Keys, Ranking, pack, top, unpack
 from condensery.system.files import RECOMPUTE, load_array, read_json, save_array, write_json
-from condensery.system.progress import ProgressTask
+from condensery.system.progress import SILENT, ProgressTask
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,17 +102,16 @@ class DenseIndex:
         check_finite(vectors, f"{self.folder}: the vector of row", rows, RECOMPUTE)
         return vectors
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         ranking = self.ranked(query_rows, k)
         if ranking is None:
             return self.search_vectors(self.query_vectors(query_rows), k, progress)
-        if progress:
-            progress.advance(len(query_rows))
+        progress.advance(len(query_rows))
         return ranking
 
     def search_vectors(
-        self, vectors: Vectors, k: int, progress: ProgressTask | None = None, rows: slice | None = None
+        self, vectors: Vectors, k: int, progress: ProgressTask = SILENT, rows: slice | None = None
     ) -> Ranking:
         """Return the k best passages for query vectors (n, d): scores and rows (n, k), as ``CollectionRetriever.search``.
 
@@ -132,8 +131,7 @@ class DenseIndex:
                 parts.append(self._search_group(queries, k, rows))
             else:
                 parts.append(best_of_windows(partial(self._search_group, queries), self.starts, k))
-            if progress:
-                progress.advance(len(queries))
+            progress.advance(len(queries))
         return unpack(np.concatenate(parts) if parts else np.empty((0, k), np.int64))
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:

@@ -28,7 +28,7 @@ from condensery.retrieval.indexes.windows import Windows, cut
 from condensery.retrieval.shards import compute_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import load_array, read_json, save_array, write_json
-from condensery.system.progress import ProgressTask, progress
+from condensery.system.progress import SILENT, ProgressTask, progress
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.prefixes import NONE
 from condensery.tokens.spans import SPECIAL_TOKENS
@@ -104,66 +104,97 @@ def shard_ranges(texts: int, shard_size: int) -> list[tuple[int, int]]:
     return [(first, min(first + shard_size, texts)) for first in range(0, texts, shard_size)]
 
 
-def encode_store(
-    encode: Encode,
-    source: EncoderInput,
-    folder: Path,
-    *,
-    shard_size: int,
-    budget: int,
-    dtype: Dtype = "float32",
-    group: ProcessGroup = SINGLE_PROCESS,
-    label: str = "encode",
-    encoder: str = "",
-) -> Quantising | None:
-    """Encode all rows of ``source`` into ``folder``/passages/00000.npy, ...; ``write_dense_index`` finishes the index.
+@dataclass(frozen=True)
+class Encoding:
+    """Encodes passages and queries into the files of a dense index; ``write_dense_index`` finishes the index.
 
-    Complete shards are reused. Shards of another layout (shard size, number of texts, dtype) are removed first.
+    Complete shards are reused. Vectors that are not finite raise ``UserError``.
 
-    Args:
-        encode: computes the vectors of a chunk. The tensors of the chunk are on the CPU.
-        source: the texts.
-        folder: folder of the shards. For int8 and binary it must already hold the encoded queries, because they are used to
-            measure the quantisation loss.
+    Attributes:
+        folder: folder of the index.
         shard_size: rows per shard.
         budget: tokens per chunk, padding included.
-        dtype: data type of the stored vectors.
+        dtype: data type of the stored vectors. Queries are stored as float32 if passages are int8 or binary.
         group: the processes that share the shards.
         label: label of the progress bar and beginning of error messages.
         encoder: name of the encoder in error messages.
-
-    Returns:
-        For int8 and binary, the object that quantises the vectors and measures the loss; None for other types.
-
-    Raises:
-        UserError: a vector is not finite.
     """
-    plan = shard_ranges(len(source), shard_size)
-    layout: dict[str, Any] = {"texts": len(source), "shard_size": shard_size, "dtype": dtype}
 
-    def encoded(chosen: NDArray[np.int64], task: ProgressTask | None) -> NDArray[np.floating]:
-        kept: Dtype = "float32" if dtype in QUANTISED else dtype
-        return _encode_rows(encode, source, chosen, budget, kept, task, label, encoder)
+    folder: Path
+    shard_size: int
+    budget: int
+    dtype: Dtype = "float32"
+    group: ProcessGroup = SINGLE_PROCESS
+    label: str = "encode"
+    encoder: str = ""
 
-    def prepared() -> Quantising:
-        missing(folder, layout, len(plan))
-        drawn = sample_of(len(source), SAMPLE)
-        return Quantising.of(folder, dtype, encoded(drawn, None).astype(np.float32), drawn)
+    def passages(self, encode: Encode, source: EncoderInput) -> Quantising | None:
+        """Encode all rows of ``source`` into ``folder``/passages/00000.npy, ...
 
-    quantising = group.from_rank_zero(prepared) if dtype in QUANTISED and plan else None
-    with group.shards(lambda: missing(folder, layout, len(plan))) as mine:
-        rows = {number: plan[number] for number in mine}
-        with progress(label, sum(stop - first for first, stop in rows.values()), "texts") as task:
-            for number in mine:
-                vectors: NDArray[Any] = encoded(np.arange(*rows[number]), task)
-                if quantising is not None:
-                    vectors = quantising.stored(folder, number, rows[number][0], vectors)
-                save_array(shard_path(folder, number), vectors)
-    return quantising
+        Shards of another layout (shard size, number of texts, dtype) are removed first.
+
+        Args:
+            encode: computes the vectors of a chunk. The tensors of the chunk are on the CPU.
+            source: the texts. For int8 and binary the queries must be encoded before, because they are used to measure the
+                quantisation loss.
+
+        Returns:
+            For int8 and binary, the object that quantises the vectors and measures the loss; None for other types.
+        """
+        plan = shard_ranges(len(source), self.shard_size)
+        layout: dict[str, Any] = {"texts": len(source), "shard_size": self.shard_size, "dtype": self.dtype}
+
+        def prepared() -> Quantising:
+            missing(self.folder, layout, len(plan))
+            drawn = sample_of(len(source), SAMPLE)
+            sample = self._vectors(encode, source, drawn, self.label)
+            return Quantising.of(self.folder, self.dtype, sample.astype(np.float32), drawn)
+
+        quantising = self.group.from_rank_zero(prepared) if self.dtype in QUANTISED and plan else None
+        with self.group.shards(lambda: missing(self.folder, layout, len(plan))) as mine:
+            rows = {number: plan[number] for number in mine}
+            with progress(self.label, sum(stop - first for first, stop in rows.values()), "texts") as task:
+                for number in mine:
+                    vectors = self._vectors(encode, source, np.arange(*rows[number]), self.label, task)
+                    if quantising is not None:
+                        vectors = quantising.stored(self.folder, number, rows[number][0], vectors)
+                    save_array(shard_path(self.folder, number), vectors)
+        return quantising
+
+    def queries(self, encode: Encode, source: EncoderInput) -> None:
+        """Encode the queries of ``source`` into ``folder``/queries.npy (n, d), in their order.
+
+        If ``source.rows`` is set, only these queries of the collection are encoded, and query_rows.npy (n,) holds their rows.
+        """
+        label = f"{self.label} queries"
+
+        def encoded(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
+            vectors = self._vectors(encode, source, np.arange(part.start, part.stop), label, task)
+            return {"queries": vectors, **({} if source.rows is None else {"query_rows": source.rows[part]})}
+
+        path = self.folder / "queries.npy"
+        compute_in_shards(encoded, len(source), path, label, size=self.shard_size, group=self.group, unit="texts")
+
+    def _vectors(
+        self,
+        encode: Encode,
+        source: EncoderInput,
+        rows: NDArray[np.int64],
+        label: str,
+        task: ProgressTask = SILENT,
+    ) -> NDArray[Any]:
+        """Return the vectors (n, d) of the rows ``rows`` (n,) of ``source``, before quantisation."""
+        dtype: Dtype = "float32" if self.dtype in QUANTISED else self.dtype
+        vectors = encode_chunks(encode, source.chunks_of(rows, self.budget), len(rows), dtype, task)
+        remedy = (
+            f"its encoder {self.encoder}".rstrip() + " diverged in training, or needs precision fp32 or dtype float32"
+        )
+        check_finite(vectors, f"{label}: in {dtype}, the vector of text", rows, remedy)
+        return vectors
 
 
 def encode_chunks(
-    encode: Encode, parts: Sequence[Chunk], rows: int, dtype: Dtype = "float32", task: ProgressTask | None = None
+    encode: Encode, parts: Sequence[Chunk], rows: int, dtype: Dtype = "float32", task: ProgressTask = SILENT
 ) -> NDArray[Any]:
     """Encode chunks that have ``rows`` rows in total into vectors (rows, d), and advance ``task`` by rows.
 
@@ -175,8 +206,7 @@ def encode_chunks(
         if not len(vectors):
             vectors = np.empty((rows, encoded.shape[1]), dtype)
         vectors[chunk.rows.numpy()] = encoded
-        if task:
-            task.advance(len(encoded))
+        task.advance(len(encoded))
     return vectors
 
 
@@ -193,51 +223,6 @@ def missing(folder: Path, layout: dict[str, Any], shards: int) -> list[int]:
     return [number for number in range(shards) if not shard_path(folder, number).exists()]
 
 
-def _encode_rows(
-    encode: Encode,
-    source: EncoderInput,
-    rows: NDArray[np.int64],
-    budget: int,
-    dtype: Dtype,
-    task: ProgressTask | None,
-    label: str,
-    encoder: str,
-) -> NDArray[np.floating]:
-    """Return the vectors (n, d) of the rows ``rows`` (n,) of ``source``."""
-    vectors = encode_chunks(encode, source.chunks_of(rows, budget), len(rows), dtype, task)
-    remedy = f"its encoder {encoder}".rstrip() + " diverged in training, or needs precision fp32 or dtype float32"
-    check_finite(vectors, f"{label}: in {dtype}, the vector of text", rows, remedy)
-    return vectors
-
-
-def encode_queries(
-    encode: Encode,
-    source: EncoderInput,
-    folder: Path,
-    *,
-    shard_size: int,
-    budget: int,
-    dtype: Dtype = "float32",
-    group: ProcessGroup = SINGLE_PROCESS,
-    label: str = "encode",
-    encoder: str = "",
-) -> None:
-    """Encode the queries of ``source`` into ``folder``/queries.npy (n, d), in their order.
-
-    The arguments are those of ``encode_store``. Queries are stored as float32 if passages are int8 or binary. If
-    ``source.rows`` is set, only these queries of the collection are encoded, and query_rows.npy (n,) holds their rows.
-    """
-    kept: Dtype = "float32" if dtype in QUANTISED else dtype
-    label = f"{label} queries"
-
-    def encoded(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
-        rows = np.arange(part.start, part.stop)
-        named = {} if source.rows is None else {"query_rows": source.rows[part]}
-        return {**named, "queries": _encode_rows(encode, source, rows, budget, kept, task, label, encoder)}
-
-    compute_in_shards(encoded, len(source), folder / "queries.npy", label, size=shard_size, group=group, unit="texts")
-
-
 def write_dense_index(
     folder: Path, windows: Windows | None = None, quantising: Quantising | None = None
 ) -> dict[str, Any]:
@@ -246,7 +231,7 @@ def write_dense_index(
     Args:
         folder: folder of the index.
         windows: the windows of the texts, if a text may have several vectors.
-        quantising: the return value of ``encode_store``.
+        quantising: the return value of ``Encoding.passages``.
 
     Returns:
         The content of ``index.json``, and with ``quantising`` also the recall after quantisation.

@@ -29,7 +29,7 @@ from condensery.retrieval.finite import check_scores
 from condensery.retrieval.indexes.interface import CollectionRetriever, without_terms
 from condensery.retrieval.ranking import Ranking, ordered, scores_in
 from condensery.system.files import RECOMPUTE, inside, read_json, write_json
-from condensery.system.progress import ProgressTask
+from condensery.system.progress import SILENT, ProgressTask
 
 WEIGHTED, RECIPROCAL_RANK = "weighted", "reciprocal_rank"
 QUERIES = 4_096  # queries per search; the results of one retriever take 50 MB at a depth of 1,000
@@ -159,7 +159,7 @@ class FusedIndex:
         """Return the number of queries that share no term with any passage: the maximum over the members."""
         return max(without_terms(member, query_rows) for member in self.members)
 
-    def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
+    def search(self, query_rows: Rows, k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``.
 
         Every member is searched at depth ``depth``, whatever k is, so that the order does not depend on k.
@@ -167,8 +167,7 @@ class FusedIndex:
         scores, rows = _nothing(len(query_rows), k)
         for part in _blocks(len(query_rows), QUERIES):
             scores[part], rows[part] = self.combine(self.rankings(query_rows[part]), k)
-            if progress:
-                progress.advance(len(query_rows[part]))
+            progress.advance(len(query_rows[part]))
         return scores, rows
 
     def score(self, query_rows: Rows, passage_rows: Rows) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import number_of
 from condensery.retrieval.ranking import Ranking
-from condensery.system.progress import ProgressTask
+from condensery.system.progress import SILENT, ProgressTask
 
 TOP = 10  # depth at which the recall of an approximate search is reported, in addition to the depth of the search
 MEMORY = 2 * 2**30  # maximum memory of a dense search in bytes, besides its result
@@ -20,7 +20,7 @@ class CollectionRetriever(Protocol):
     def __len__(self) -> int:
         """Return the number of passages."""
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages of queries of the collection.
 
         Args:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.ranking import Ranking, ordered
-from condensery.system.progress import ProgressTask
+from condensery.system.progress import SILENT, ProgressTask
 from condensery.text.collection import Collection
 from condensery.text.same_texts import plain
 
@@ -78,7 +78,7 @@ class WithoutOwn:
         """Return how deep the wrapped retriever is searched for the k best passages, given the own passages (n,)."""
         return k if (own < 0).all() else min(k + 1, len(self))
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages of each query, without its own passage, as ``CollectionRetriever.search``."""
         own = self.own(query_rows)
         if (own < 0).all():

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError, shown
 from condensery.retrieval.ranking import Ranking, ordered, scores_in
 from condensery.system.files import load_array, read_json, save_array, write_json
-from condensery.system.progress import ProgressTask
+from condensery.system.progress import SILENT, ProgressTask
 from condensery.text.collection import Collection
 
 Rows = NDArray[np.integer]
@@ -32,14 +32,13 @@ class RerankedIndex:
     def __len__(self) -> int:
         return int(self.about["passages"])
 
-    def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
+    def search(self, query_rows: Rows, k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best candidates of queries, as ``CollectionRetriever.search``. Only candidates are returned.
 
         Raises ``UserError`` for a query that was not reranked.
         """
         place = self._places(query_rows)
-        if progress:
-            progress.advance(len(place))
+        progress.advance(len(place))
         return ordered(self.scores[place], self.candidates[place], k)
 
     def score(self, query_rows: Rows, passage_rows: Rows) -> Scores:

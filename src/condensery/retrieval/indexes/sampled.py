@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from condensery.randomness import uniforms
 from condensery.retrieval.indexes.interface import CollectionRetriever, without_terms
 from condensery.retrieval.ranking import Ranking, ordered
-from condensery.system.progress import ProgressTask
+from condensery.system.progress import SILENT, ProgressTask
 
 
 class SampledCandidates:
@@ -48,11 +48,10 @@ class SampledCandidates:
         """Return the number of queries (n,) that share no term with any passage; 0 for a ranker without BM25."""
         return without_terms(self.ranker, query_rows)
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best candidates of each query, in the format of ``CollectionRetriever.search``."""
         rows = self.candidates(query_rows)
-        if progress:
-            progress.advance(len(query_rows))
+        progress.advance(len(query_rows))
         return ordered(self.ranker.score(query_rows, rows), rows, k)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:

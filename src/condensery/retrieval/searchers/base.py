@@ -17,7 +17,7 @@ from condensery.ranges import Count, check_numbers
 from condensery.retrieval.finite import check_scores
 from condensery.retrieval.indexes.interface import unmatched_queries, without_terms
 from condensery.retrieval.ranking import Ranking
-from condensery.system.progress import ProgressTask
+from condensery.system.progress import SILENT, ProgressTask
 from condensery.text.collection import Collection
 from condensery.text.hashes import texts_hash
 from condensery.text.ids import check_distinct
@@ -188,7 +188,7 @@ class SearcherIndex:
     def __len__(self) -> int:
         return len(self.searcher)
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages of queries (n,), as ``CollectionRetriever.search``."""
         return self.searcher.rank(self._texts(query_rows), k)
 

@@ -138,8 +138,6 @@ def _encoder_of(context: Context) -> Callable[[Path], Encode]:
         encoder = Artifact(vectors).ancestor("encoder")
         if encoder is None:
             raise UserError(f"{vectors} does not say which encoder made it; run its stage again")
-        device = context.runtime.accelerator
-        on = "cpu" if device == "cpu" else None
-        return Retriever(encoder.path, device=on, precision="fp32").encode_queries
+        return Retriever(encoder.path, device=context.runtime.search_device, precision="fp32").encode_queries
 
     return encoder_of

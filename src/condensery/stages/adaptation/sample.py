@@ -11,11 +11,10 @@ from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.blending import same_weights
 from condensery.models.checkpoints.retrievers import SavedRetriever
-from condensery.models.precision import inference
 from condensery.reporting.choice import HELD_OUT
 from condensery.stages.adaptation.config import SampleConfig
 from condensery.stages.base import Context
-from condensery.stages.devices import torch_device
+from condensery.stages.devices import on_device
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Passages, Queries, Tokens
 from condensery.tokens.batches import Chunk
@@ -114,20 +113,8 @@ def judge_of(
         texts = Passages(artifact.input("passages").path)
         found[HELD_OUT] = held_out_sample(Queries(artifact.path), texts, lengths, *sizes, **how)
     samples = {name: sample for name, sample in found.items() if sample is not None}
-    return Judge(start.model, folder, samples, _encode_with(config, context), config.bm25_weight) if samples else None
 
+    def encode(model: BiEncoder) -> Callable[[Chunk], torch.Tensor]:
+        return on_device(model, model.vectors, context, config.precision)
 
-def _encode_with(config: SampleConfig, context: Context) -> Encode:
-
-    device = torch_device(context.runtime.accelerator)
-
-    def of(model: BiEncoder) -> Callable[[Chunk], torch.Tensor]:
-        model.to(device).eval()
-
-        def encode(chunk: Chunk) -> torch.Tensor:
-            with inference(device, config.precision):
-                return model.vectors(chunk.to(device))
-
-        return encode
-
-    return of
+    return Judge(start.model, folder, samples, encode, config.bm25_weight) if samples else None

@@ -8,11 +8,10 @@ import numpy as np
 from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.sentence_tasks import nearer, spearman
 from condensery.models.checkpoints.retrievers import load_retriever
-from condensery.models.precision import inference
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.encoding import encode_chunks
 from condensery.stages.base import Context
-from condensery.stages.devices import torch_device
+from condensery.stages.devices import on_device
 from condensery.stages.evaluation.config import EvaluateSentencesConfig
 from condensery.system.files import write_json
 from condensery.system.progress import progress
@@ -45,14 +44,13 @@ def _vectors(
     config: EvaluateSentencesConfig, context: Context, sentences: Sentences, rows: np.ndarray
 ) -> list[np.ndarray]:
     """Return the vectors of the sentences ``rows`` (n, k) of n examples: k arrays (n, d); each sentence is encoded once."""
-    device = torch_device(context.runtime.accelerator)
     encoder = load_retriever(Path(context.input("encoder")))
-    model = encoder.model.to(device).eval()
+    encode = on_device(encoder.model, encoder.model.vectors, context, config.precision)
     distinct, place = np.unique(rows, return_inverse=True)
     texts = text_rows(sentences.store, distinct, sentences.vocabulary, encoder.query_length)
     parts = chunks(*texts, config.chunk_tokens, sentences.vocabulary.pad)
-    with progress(context.stage_name, len(distinct), "sentences") as task, inference(device, config.precision):
-        vectors = encode_chunks(lambda chunk: model.vectors(chunk.to(device)), parts, len(distinct), task=task)
+    with progress(context.stage_name, len(distinct), "sentences") as task:
+        vectors = encode_chunks(encode, parts, len(distinct), task=task)
     name = "{0.kind}/{0.id}".format(context.artifact("encoder"))
     check_finite(vectors, f"{context.stage_name}: by {name}, the vector of sentence", distinct)
     return list(vectors[place.reshape(rows.shape).T])

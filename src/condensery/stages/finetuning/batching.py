@@ -1,6 +1,5 @@
 """What batches of fine-tuning queries read: the similarities of adaptive batches, and the scores of an in-batch teacher."""
 
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -14,39 +13,27 @@ from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.neighbours import dense_neighbours, lexical_neighbours
 from condensery.text.collection import Collection
-from condensery.text.table import with_titles
 from condensery.training.adaptive.order import AdaptiveOrder, Similarity
 from condensery.training.adaptive.search import Ids
 from condensery.training.data.training_queries import TrainingQueries
 from condensery.training.data.triple_batches import Scores
 
 
-@dataclass(frozen=True)
-class Bm25Similarity:
-    """BM25 scores between queries and passages of a collection.
+def bm25_similarity(
+    corpus: Path, queries: Ids, passages: Ids, neighbours: int, folder: Path, threads: int
+) -> sparse.csr_matrix:
+    """Return the BM25 scores (queries, passages) between queries and passages of a collection.
 
-    Attributes:
+    Args:
         corpus: folder of the collection.
-        queries, passages: rows in the collection.
+        queries, passages: rows in the collection. A passage is its title and its text.
         neighbours: number of passages per query, and of queries per passage, that are kept.
         folder: folder of the temporary index.
         threads: threads of the search.
     """
-
-    corpus: Path
-    queries: Ids
-    passages: Ids
-    neighbours: int
-    folder: Path
-    threads: int
-
-    def __call__(self) -> sparse.csr_matrix:
-        """Return the scores (queries, passages); a passage is its title and its text."""
-        collection = Collection(self.corpus)
-        queries = collection.queries.column("text").take(self.queries)
-        columns = (collection.passages.column(name).take(self.passages) for name in ("title", "text"))
-        passages = list(with_titles(*columns))
-        return lexical_neighbours(queries, passages, self.neighbours, self.folder, self.threads)
+    collection = Collection(corpus)
+    asked, texts = collection.queries.column("text").take(queries), collection.passages.full_texts(passages)
+    return lexical_neighbours(asked, texts, neighbours, folder, threads)
 
 
 def adaptive_order(
@@ -77,7 +64,7 @@ def adaptive_order(
         device: device of vector search; None = a GPU where there is one.
     """
     passages = np.unique(training.positives)
-    lexical = Bm25Similarity(corpus, training.rows, passages, neighbours, folder / "bm25", threads)
+    lexical = partial(bm25_similarity, corpus, training.rows, passages, neighbours, folder / "bm25", threads)
     dense = partial(dense_neighbours, k=neighbours, threads=threads, device=device)
     pairs = training.positives, training.starts
     known = training.no_negatives(np.arange(len(training.rows))) if training.known is not None else None

@@ -5,19 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.models.biencoder import QUERY
 from condensery.models.checkpoints.retrievers import load_retriever
-from condensery.models.precision import inference
-from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.retrieval.indexes.encoding import EncoderInput, Encoding, write_dense_index
 from condensery.retrieval.indexes.quantisation_loss import described
 from condensery.retrieval.indexes.quantiser import FILE as LEVELS
 from condensery.retrieval.indexes.quantiser import QUANTISED, Quantiser
 from condensery.stages.base import Context
-from condensery.stages.devices import torch_device
+from condensery.stages.devices import on_device
 from condensery.stages.frozen_passages import check_encoded_by
 from condensery.stages.indexes.config import EncodeConfig
 from condensery.stages.sharing import process_group
@@ -25,7 +23,6 @@ from condensery.system import memory_growth
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
-from condensery.tokens.batches import Chunk
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.tokenizer import check_same_tokenizer
 
@@ -40,18 +37,10 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     """Write the shards of passage vectors, the query vectors and index.json; a restart keeps complete shards."""
     memory_growth.keep_flat()
     group, tokens = process_group(context.runtime), Tokens(context.input("tokens"))
-    device = torch_device(context.runtime.accelerator)
     retriever = load_retriever(context.input("model"))
-    model = retriever.model.to(device).eval()
     what, advice = f"stages.{context.stage_name}: {config.model}", "set backbone.tokenizer to the encoder's own"
     check_same_tokenizer(context.input("model"), tokens.vocabulary, what, advice)
-
-    def vectors(chunk: Chunk) -> torch.Tensor:
-        return model.vectors(chunk.to(device))
-
-    def queries(chunk: Chunk) -> torch.Tensor:
-        return vectors(replace(chunk, tower=QUERY))
-
+    vectors = on_device(retriever.model, retriever.model.vectors, context, config.precision)
     lengths = retriever.query_length, retriever.passage_length
     own = retriever.model.settings
     before = Prefixes.of(context.input("model"), own.query_prefix, own.passage_prefix, lengths)
@@ -61,20 +50,13 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     questions = EncoderInput(
         tokens.queries, tokens.vocabulary, lengths[0], prefix=before.query, rows=_asked(config, context)
     )
-    settings: dict[str, Any] = {
-        "shard_size": config.shard_size,
-        "budget": config.chunk_tokens,
-        "dtype": config.dtype,
-        "group": group,
-        "label": context.stage_name,
-        "encoder": "{0.kind}/{0.id}".format(context.artifact("model")),
-    }
-    quantising = None
-    with inference(device, config.precision):
-        # the queries come first, because they also measure the loss by quantisation
-        encode_queries(queries, questions, context.folder, **settings)
-        if config.passages is None:
-            quantising = encode_store(vectors, passages, context.folder, **settings)
+    encoder = "{0.kind}/{0.id}".format(context.artifact("model"))
+    encoding = Encoding(
+        context.folder, config.shard_size, config.chunk_tokens, config.dtype, group, context.stage_name, encoder
+    )
+    # the queries come first, because they also measure the loss by quantisation
+    encoding.queries(lambda chunk: vectors(replace(chunk, tower=QUERY)), questions)
+    quantising = encoding.passages(vectors, passages) if config.passages is None else None
     if config.passages is not None:
         group.from_rank_zero(lambda: _take_passages(config, context, len(passages)))
     group.leave_unless_rank_zero()

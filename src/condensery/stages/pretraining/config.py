@@ -352,7 +352,4 @@ CondenserConfig = PretrainMlmConfig | PretrainCondenserConfig | PretrainCoConden
 AutoEncoderConfig = PretrainCotmaeConfig | PretrainRetromaeConfig | SpanDecoderConfig
 
 
-TowersConfig = PretrainIctConfig | PretrainContrastiveConfig
-
-
-AnyConfig = CondenserConfig | AutoEncoderConfig | TowersConfig
+AnyConfig = CondenserConfig | AutoEncoderConfig | PretrainIctConfig | PretrainContrastiveConfig

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from condensery.evaluation.names import known_metric, split_metric
 from condensery.ranges import Count, PositiveShare, Weight
 from condensery.stages.base import FromRecipe, Input, Operational, StageConfig
-from condensery.stages.checks import OneSplitConfig, Split, missing_split, not_encoded, only_split, unmeasurable
+from condensery.stages.checks import OneSplitConfig, Split, missing_split, not_encoded, of_another_split, unmeasurable
 from condensery.stages.registry import stage
 from condensery.stages.scoring.config import SEARCHED, ScoringStageConfig
 from condensery.stages.workload import Read, Work, known, product, search, together
@@ -169,11 +169,8 @@ class FuseConfig(StageConfig):
         """Report queries that cannot choose the weights: a retriever lacks them, or the metric cannot be measured on them."""
         if not self.chooses:
             return None
-        for name, config in zip(self.retrievers, inputs["retrievers"], strict=True):
-            if only_split(config) not in (None, self.split):
-                return "retrievers", (
-                    f"{name} knows the queries of {only_split(config)} alone, so weights cannot be chosen on {self.split};"
-                    " set weights, one for each retriever"
-                )
+        advice = f", so weights cannot be chosen on {self.split}; set weights, one for each retriever"
+        if wrong := of_another_split(self.retrievers, inputs["retrievers"], self.split, advice):
+            return wrong
         fault = unmeasurable([self.metric], self.split, inputs["corpus"])
         return ("metric", fault[1]) if fault and fault[0] == "metrics" else None  # without the split: equal weights

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from condensery.models.flops import Step
 from condensery.ranges import Count, Positive, Share
 from condensery.stages.base import Input, Operational, Precision, Seed, StageConfig
-from condensery.stages.checks import Split, missing_split, not_encoded, only_split
+from condensery.stages.checks import Split, missing_split, not_encoded, of_another_split
 from condensery.stages.registry import stage
 from condensery.stages.workload import QUESTION, Read, Search, Work, known, product, search, together, total
 from condensery.text.hashes import content_hashes
@@ -134,13 +134,8 @@ class ScorePairsConfig(ScoringStageConfig):
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Report a split that the collection or an index does not have, or a reranked index of another split."""
-        for name, config in zip(self.retrievers, inputs["retrievers"], strict=True):
-            if only_split(config) not in (None, self.split):
-                return (
-                    "retrievers",
-                    f"{name} knows the queries of {only_split(config)} alone; set its split to {self.split}",
-                )
-        missing = missing_split(self.split, inputs["corpus"])
+        wrong = of_another_split(self.retrievers, inputs["retrievers"], self.split, f"; set its split to {self.split}")
+        missing = wrong or missing_split(self.split, inputs["corpus"])
         return missing or not_encoded(self.split, "retrievers", inputs["retrievers"])
 
 

@@ -15,6 +15,7 @@ from condensery.stages.pair_scorers import cross_encoder
 from condensery.stages.scoring.config import ScoringStageConfig
 from condensery.stages.sharing import searched_together
 from condensery.system.files import load_array
+from condensery.system.progress import SILENT
 from condensery.text.collection import Collection
 
 
@@ -91,5 +92,5 @@ class CrossEncoderScorer:
 
     def score(self, query_rows: np.ndarray, passage_rows: np.ndarray) -> np.ndarray:
         """Return probabilities (n, k), from 0 to 1, for passages (n, k) of queries (n,); NaN where a passage row is -1."""
-        chances = probabilities(self.logits(query_rows, passage_rows, None))
+        chances = probabilities(self.logits(query_rows, passage_rows, SILENT))
         return np.where(passage_rows < 0, np.float32(np.nan), chances)
