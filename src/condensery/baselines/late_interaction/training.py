@@ -16,11 +16,10 @@ from condensery.ranges import Positive
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
 from condensery.stages.card import card_of
-from condensery.stages.finetuning.training_queries import training_queries
+from condensery.stages.finetuning.training_queries import training_queries, triple_data
 from condensery.stages.training import initial_towers, loop_settings, run_training, validation_sample
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
-from condensery.training.data.triples import TripleDataModule
 from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.validation import ValidationSample, encoded, reciprocal_ranks
 
@@ -95,11 +94,7 @@ def finetune(config: FinetuneLateInteractionConfig, context: Context) -> dict[st
     interaction = Interaction(config.method, config.dimensions, *lengths, config.first, config.whole)
     backbone = initial_towers(config, context, tokens.vocabulary, separate=False).passage
     model = new_token_encoder(backbone, interaction, context.input("tokenizer"), config.seed)
-    sizes: dict[str, Any] = dict(zip(("query_length", "passage_length"), model.interaction.lengths, strict=True))
-    sizes |= {"batch_size": config.batch_size, "chunk_tokens": config.budget, "workers": context.runtime.workers}
-    sizes["negatives_per_query"] = config.negatives_per_query if config.negatives or config.labels else 0
-    data = TripleDataModule(tokens, context.input("tokenizer"), training=training, seed=config.seed, **sizes)
-    data.setup()
+    data = triple_data(config, context, training, model.interaction.lengths)
     module = LateInteractionModule(model, temperature=config.temperature, **config.optimiser())
     sample = validation_sample(config, module, context, data.lengths)
     values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)

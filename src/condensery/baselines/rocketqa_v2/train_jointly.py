@@ -5,17 +5,15 @@ from typing import Any
 
 from condensery.baselines.rocketqa_v2.config import JointRerankerConfig, TrainJointlyConfig
 from condensery.baselines.rocketqa_v2.joint import JointBatches, JointModule
-from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import check_words
 from condensery.models.cross_encoder import Reranker, load_reranker, save_cross_encoder
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
 from condensery.stages.card import card_of
-from condensery.stages.finetuning.training_queries import training_queries
+from condensery.stages.finetuning.training_queries import check_enough_passages, training_queries, triple_data
 from condensery.stages.training import initial_towers, loop_settings, run_training, validation_sample
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens, pair_reader
-from condensery.tokens.prefixes import Prefixes
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.triple_batches import TripleBatches
 
@@ -33,31 +31,13 @@ def train_jointly(config: TrainJointlyConfig, context: Context) -> dict[str, Any
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)
     by_text = left_out_by_text(training.by_text, context.stage_name)
-    needed = config.negatives_per_query + int(training.no_negative_numbers().max())
-    if len(collection.passages) < needed:
-        raise UserError(
-            f"{key}: negatives_per_query={config.negatives_per_query}, but the collection has {len(collection.passages)}"
-            f" passages; a query needs {needed}"
-        )
+    check_enough_passages(config, context, training, collection)
     towers = initial_towers(config, context, tokens.vocabulary, config.towers == "separate")
     first = load_reranker(context.input("init_reranker"))
     check_words(first.model.classifier, f"{key}.init_reranker: {config.init_reranker}", tokens.vocabulary)
-    lengths, settings = (config.query_length, config.passage_length), towers.settings
-    prefixes = Prefixes.of(context.input("tokenizer"), settings.query_prefix, settings.passage_prefix, lengths)
-    triples = TripleBatches(
-        tokens.queries,
-        tokens.passages,
-        tokens.titles,
-        tokens.vocabulary,
-        training,
-        batch_size=config.batch_size,
-        negatives=config.negatives_per_query,
-        query_length=config.query_length,
-        passage_length=config.passage_length,
-        budget=config.budget,
-        seed=config.seed,
-        prefixes=prefixes,
-    )
+    lengths, own = (config.query_length, config.passage_length), {"negatives_per_query": config.negatives_per_query}
+    triples = triple_data(config, context, training, lengths, towers.settings, **own).batches
+    assert isinstance(triples, TripleBatches)
     batches = JointBatches(triples, pair_reader(tokens, config.query_length, config.length, first.separators))
     module = JointModule(
         towers, first.model, divergence=config.divergence, temperature=config.temperature, **config.optimiser()

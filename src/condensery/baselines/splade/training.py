@@ -15,13 +15,12 @@ from condensery.models.checkpoints.card import Described
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
 from condensery.stages.card import card_of
-from condensery.stages.finetuning.training_queries import training_queries
+from condensery.stages.finetuning.training_queries import training_queries, triple_data
 from condensery.stages.training import loop_settings, run_training, validation_sample
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.training.data.steps import Batch
 from condensery.training.data.triple_batches import TripleBatch
-from condensery.training.data.triples import TripleDataModule
 from condensery.training.modules.biencoder import BiEncoderModule
 
 
@@ -77,19 +76,7 @@ def finetune(config: FinetuneSpladeConfig, context: Context) -> dict[str, Any]:
         language_model = load_masked_language_model(start, tokens.vocabulary, dropout=dropout)
     if config.lexical_start:
         start_lexically(language_model)
-    data = TripleDataModule(
-        tokens,
-        context.input("tokenizer"),
-        training=training,
-        negatives_per_query=config.negatives_per_query if config.negatives or config.labels else 0,
-        batch_size=config.batch_size,
-        query_length=config.query_length,
-        passage_length=config.passage_length,
-        chunk_tokens=config.budget,
-        seed=config.seed,
-        workers=context.runtime.workers,
-    )
-    data.setup()
+    data = triple_data(config, context, training, (config.query_length, config.passage_length))
     loss = SpladeLoss(config.query_flops, config.passage_flops, config.ramp_steps, config.temperature)
     module = SpladeModule(SparseEncoder(language_model), loss=loss, **config.optimiser())
     _check_alive(module, data.batches.batch(0), context.stage_name)

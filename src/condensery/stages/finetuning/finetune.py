@@ -16,7 +16,7 @@ from condensery.stages.base import Context
 from condensery.stages.card import card_of
 from condensery.stages.finetuning.batching import adaptive_order, scores_of
 from condensery.stages.finetuning.config import FinetuneConfig
-from condensery.stages.finetuning.training_queries import training_queries, with_teacher
+from condensery.stages.finetuning.training_queries import training_queries, triple_data, with_teacher
 from condensery.stages.frozen_passages import check_encoded_by, vectors_of
 from condensery.stages.training import initial_towers, lengths_of_start, loop_settings, run_training, validation_sample
 from condensery.text.collection import Collection
@@ -26,7 +26,6 @@ from condensery.training.adaptive.order import AdaptiveOrder
 from condensery.training.data.steps import Order, items_in_sequence
 from condensery.training.data.training_queries import TextQueries, TrainingQueries
 from condensery.training.data.triple_batches import TripleBatches
-from condensery.training.data.triples import TripleDataModule
 from condensery.training.held_out import chosen_queries
 from condensery.training.modules.biencoder import BiEncoderModule
 
@@ -50,22 +49,7 @@ def finetune(
     separate = config.towers == "separate" or config.passages is not None
     towers = initial_towers(config, context, tokens.vocabulary, separate)
     index, frozen = _frozen(config, context, towers)
-    query_length, passage_length = _lengths(config, context, frozen)
-    data = TripleDataModule(
-        tokens,
-        context.input("tokenizer"),
-        training=training,
-        negatives_per_query=config.negatives_per_query if config.negatives or config.labels else 0,
-        batch_size=config.batch_size,
-        query_length=query_length,
-        passage_length=passage_length,
-        chunk_tokens=config.budget,
-        seed=config.seed,
-        workers=context.runtime.workers,
-        query_prefix=towers.settings.query_prefix,
-        passage_prefix=towers.settings.passage_prefix,
-    )
-    data.setup()
+    data = triple_data(config, context, training, _lengths(config, context, frozen), towers.settings)
     assert isinstance(data.batches, TripleBatches)
     data.batches.vectors = index.passage_vectors if index else None
     data.batches.shared_negatives = config.shared_negatives
