@@ -17,10 +17,9 @@ from condensery.models.biencoder import BiEncoder
 from condensery.ranges import Positive
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.card import card_of
 from condensery.stages.finetuning.training_queries import training_queries, triple_data
 from condensery.stages.sharing import process_group
-from condensery.stages.training import initial_towers, loop_settings, run_training, validation_sample
+from condensery.stages.training import initial_towers, train_and_save
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.training.data.data_module import StepDataModule
@@ -92,10 +91,7 @@ def finetune_ance(config: FinetuneAnceConfig, context: Context) -> dict[str, Any
     how: Any = (partial(process_group, runtime), runtime.threads, runtime.search_device)
     refresh = Refresh(batches, config.depth, context.folder, context.stage_name, *how)
     module = AnceModule(towers, in_batch=config.in_batch, temperature=config.temperature, **config.optimiser())
-    sample = validation_sample(config, module, context, lengths)
     data = StepDataModule(batches, runtime.workers)
-    values = run_training(module, data, loop_settings(config, batches), config, context, sample, [refresh])
+    values = train_and_save(module, data, config, context, lengths, callbacks=[refresh])
     shutil.rmtree(folder, ignore_errors=True)
-    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
-    module.save_pretrained(context.folder, context.input("tokenizer"), lengths, card)
     return {"queries": len(training.rows), **by_text, **values}

@@ -15,9 +15,8 @@ from condensery.models.checkpoints.card import Described
 from condensery.ranges import Positive
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.card import card_of
 from condensery.stages.finetuning.training_queries import training_queries, triple_data
-from condensery.stages.training import initial_towers, loop_settings, run_training, validation_sample
+from condensery.stages.training import initial_towers, train_and_save
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.training.modules.biencoder import BiEncoderModule
@@ -96,8 +95,5 @@ def finetune(config: FinetuneLateInteractionConfig, context: Context) -> dict[st
     model = new_token_encoder(backbone, interaction, context.input("tokenizer"), config.seed)
     data = triple_data(config, context, training, model.interaction.lengths)
     module = LateInteractionModule(model, temperature=config.temperature, **config.optimiser())
-    sample = validation_sample(config, module, context, data.lengths)
-    values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)
-    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
-    module.save_pretrained(context.folder, context.input("tokenizer"), card=card)
+    values = train_and_save(module, data, config, context, data.lengths)
     return {"queries": len(training.rows), **by_text, **values}

@@ -9,9 +9,8 @@ from condensery.models.checkpoints.backbone import check_words
 from condensery.models.cross_encoder import Reranker, load_reranker, save_cross_encoder
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.card import card_of
 from condensery.stages.finetuning.training_queries import check_enough_passages, training_queries, triple_data
-from condensery.stages.training import initial_towers, loop_settings, run_training, validation_sample
+from condensery.stages.training import initial_towers, train_and_save
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens, pair_reader
 from condensery.training.data.data_module import StepDataModule
@@ -42,11 +41,7 @@ def train_jointly(config: TrainJointlyConfig, context: Context) -> dict[str, Any
     module = JointModule(
         towers, first.model, divergence=config.divergence, temperature=config.temperature, **config.optimiser()
     )
-    sample = validation_sample(config, module, context, lengths)
-    data = StepDataModule(batches, context.runtime.workers)
-    values = run_training(module, data, loop_settings(config, batches), config, context, sample)
-    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
-    module.save_pretrained(context.folder, context.input("tokenizer"), lengths, card)
+    values = train_and_save(module, StepDataModule(batches, context.runtime.workers), config, context, lengths)
     reranker = Reranker(module.reranker, config.query_length, config.length, first.separators)
     save_cross_encoder(reranker, context.folder / RERANKER, context.input("tokenizer"))
     return {"queries": len(training.rows), **by_text, **values}

@@ -14,9 +14,8 @@ from condensery.models.checkpoints.backbone import load_masked_language_model, m
 from condensery.models.checkpoints.card import Described
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.card import card_of
 from condensery.stages.finetuning.training_queries import training_queries, triple_data
-from condensery.stages.training import loop_settings, run_training, validation_sample
+from condensery.stages.training import train_and_save
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.training.data.steps import Batch
@@ -80,8 +79,5 @@ def finetune(config: FinetuneSpladeConfig, context: Context) -> dict[str, Any]:
     loss = SpladeLoss(config.query_flops, config.passage_flops, config.ramp_steps, config.temperature)
     module = SpladeModule(SparseEncoder(language_model), loss=loss, **config.optimiser())
     _check_alive(module, data.batches.batch(0), context.stage_name)
-    sample = validation_sample(config, module, context, data.lengths)
-    values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)
-    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
-    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths, card)
+    values = train_and_save(module, data, config, context, data.lengths)
     return {"queries": len(training.rows), **by_text, **values}

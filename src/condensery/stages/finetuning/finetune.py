@@ -13,12 +13,11 @@ from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.card import card_of
 from condensery.stages.finetuning.batching import adaptive_order, scores_of
 from condensery.stages.finetuning.config import FinetuneConfig
 from condensery.stages.finetuning.training_queries import training_queries, triple_data, with_teacher
 from condensery.stages.frozen_passages import check_encoded_by, vectors_of
-from condensery.stages.training import initial_towers, lengths_of_start, loop_settings, run_training, validation_sample
+from condensery.stages.training import initial_towers, lengths_of_start, loop_settings, train_and_save
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries, Tokens
 from condensery.training.adaptive.callback import AdaptiveBatches
@@ -72,11 +71,9 @@ def finetune(
     if sampling is not None:
         sampling(data.batches)
     callbacks = [AdaptiveBatches(order, data.batches)] if isinstance(order, AdaptiveOrder) else []
-    sample = validation_sample(config, module, context, data.lengths)
-    values = run_training(module, data, settings, config, context, sample, callbacks)
+    how: dict[str, Any] = {"saved": frozen, "settings": settings, "callbacks": callbacks}
+    values = train_and_save(module, data, config, context, data.lengths, **how)
     shutil.rmtree(context.folder / SCHEDULE, ignore_errors=True)
-    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
-    module.save_pretrained(context.folder, context.input("tokenizer"), frozen or data.lengths, card)
     return {"queries": len(training.rows), **by_text, **values}
 
 
