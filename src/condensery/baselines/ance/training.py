@@ -57,7 +57,7 @@ class AnceModule(BiEncoderModule):
     def __init__(self, model: BiEncoder, *, in_batch: bool = False, temperature: Positive = 1.0, **others: Any) -> None:
         super().__init__(model, temperature=temperature, **others)
         self.in_batch, self.temperature = in_batch, temperature
-        self._remember(in_batch=in_batch)
+        self._remember(locals())
 
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder, and the mean loss over the pairs of all processes."""

@@ -79,8 +79,7 @@ class ContrastiveModule(TowersModule):
             print(f"{lm_head or 'the model'}: no head for masked tokens, so mlm_weight has no effect", flush=True)
         self.mlm = None if head is None else PooledLanguageModel(head, self.model.passage).train()
         self.mlm_weight = mlm_weight
-        own = {"temperature": temperature, "learn_temperature": learn_temperature}
-        self._remember(**own, mlm_weight=mlm_weight, lm_head=lm_head)
+        self._remember(locals())
 
     @property
     def reached(self) -> float:

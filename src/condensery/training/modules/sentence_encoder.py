@@ -87,7 +87,7 @@ class SentenceModule(TowersModule):
     def __init__(self, model: str | Path | BiEncoder, *, margin: float = 1.0, **others: Any) -> None:
         super().__init__(model, **others)
         self.margin = margin
-        self._remember(margin=margin)
+        self._remember(locals())
 
     def objective(self, batch: SentenceBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder, and the loss: a mean over the examples of all processes."""
