@@ -59,18 +59,17 @@ def draw_spans(
     return found.reshape(-1, 2)
 
 
+@dataclass(eq=False, kw_only=True)
 class SpannedBatches(SpanBatches):
     """Makes batches of masked texts with spans, which are a function of the seed, the epoch and the text.
 
-    Args:
+    Attributes:
         granularities: least and most words of a span, for each granularity.
         spans_each: spans of a text for each granularity.
-        others: arguments of ``SpanBatches``.
     """
 
-    def __init__(self, *others: Any, granularities: Sequence[tuple[int, int]], spans_each: int, **further: Any) -> None:
-        super().__init__(*others, **further)
-        self.granularities, self.spans_each = tuple(granularities), spans_each
+    granularities: Sequence[tuple[int, int]]
+    spans_each: int
 
     def batch(self, step: int, share: Share = ALL) -> SpanBatch:
         """Return the batch of step ``step`` (from 0), or the part of the batch that ``share`` names."""

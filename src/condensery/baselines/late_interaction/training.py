@@ -20,7 +20,7 @@ from condensery.stages.training import initial_towers, train_and_save
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.training.modules.biencoder import BiEncoderModule
-from condensery.training.validation import ValidationSample, encoded, reciprocal_ranks
+from condensery.training.validation import ValidationSample, reciprocal_ranks
 
 
 class InteractionLoss(RetrievalLoss):
@@ -70,8 +70,7 @@ class LateInteractionModule(BiEncoderModule):
 
     def validated(self, sample: ValidationSample) -> dict[str, float]:
         """Return MRR@10 over a sample."""
-        queries, passages = (encoded(self.vectors, part) for part in (sample.queries, sample.passages))
-        scores = self.loss.scores(queries, passages)  # (q, p)
+        scores = self.loss.scores(*sample.vectors(self.vectors))  # (q, p)
         return {"val/mrr@10": float(reciprocal_ranks(scores, torch.eye(scores.shape[1]).to(scores), sample).mean())}
 
     def described(self) -> Described:

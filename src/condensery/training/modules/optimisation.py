@@ -278,7 +278,7 @@ class TrainingModule(pl.LightningModule):
             others: further values to keep.
         """
         taken = inspect.signature(given["__class__"].__init__).parameters.values()
-        passed_on = next((given[one.name] for one in taken if one.kind is one.VAR_KEYWORD), {})
+        passed_on: Mapping[str, Any] = next((given[one.name] for one in taken if one.kind is one.VAR_KEYWORD), {})
         named = {one.name: given[one.name] for one in taken if one.kind is not one.VAR_KEYWORD and one.name != "self"}
         kept = {**named, **passed_on, **others}
         kept = {name: value for name, value in kept.items() if not isinstance(value, nn.Module)}
