@@ -5,8 +5,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.retrievers import load_retriever
@@ -52,7 +50,7 @@ def finetune(
     assert isinstance(data.batches, TripleBatches)
     data.batches.vectors = index.passage_vectors if index else None
     data.batches.shared_negatives = config.shared_negatives
-    data.batches.text_queries = _text_queries(config, context, len(tokens.passages))
+    data.batches.text_queries = _text_queries(config, context)
     for folder in context.inputs("in_batch_teacher"):
         scores = scores_of(folder, context.input("corpus"), context.runtime.threads, context.stage_name)
         data.batches.in_batch_teacher = scores
@@ -121,7 +119,7 @@ def _frozen(
     return index, (first.query_length, first.passage_length)
 
 
-def _text_queries(config: FinetuneConfig, context: Context, passages: int) -> TextQueries | None:
+def _text_queries(config: FinetuneConfig, context: Context) -> TextQueries | None:
     """Return the queries of passages that are not held out (``training.held_out``).
 
     Queries of held-out passages are reserved for choosing checkpoints.
@@ -135,8 +133,7 @@ def _text_queries(config: FinetuneConfig, context: Context, passages: int) -> Te
     rows = chosen_queries(queries, len(queries.store), config.seed)
     if not len(rows):
         raise UserError(f"{key}: all passages with a query are held out; give more text, or set it to null")
-    owners = np.repeat(np.arange(passages), queries.counts)[rows]
-    return TextQueries(queries.store, rows, owners, config.text_batch_size)
+    return TextQueries(queries.store, rows, queries.owners[rows], config.text_batch_size)
 
 
 def _order(config: FinetuneConfig, context: Context, training: TrainingQueries) -> Order | None:
