@@ -123,14 +123,5 @@ class SpannedDataModule(SpanPairDataModule):
 
     def make_batches(self) -> SpannedBatches:
         """Return the object that makes the batches of masked texts with spans."""
-        return SpannedBatches(
-            self.source(),
-            self.vocabulary,
-            granularities=self.granularities,
-            spans_each=self.spans_each,
-            batch_size=self.batch_size,
-            mask_rate=self.masking.rate,
-            whole_word=self.masking.whole_word,
-            budget=self.chunk_tokens,
-            seed=self.seed,
-        )
+        own = {"granularities": self.granularities, "spans_each": self.spans_each}
+        return self.masked_batches(SpannedBatches, **own)

@@ -84,11 +84,9 @@ class ContrastiveModule(TowersModule):
     @property
     def reached(self) -> float:
         """The current value of the temperature."""
-        return (
-            math.exp(max(float(self.log_temperature.detach()), math.log(COLDEST)))
-            if self.learn_temperature
-            else self.temperature
-        )
+        if not self.learn_temperature:
+            return self.temperature
+        return math.exp(max(float(self.log_temperature.detach()), math.log(COLDEST)))
 
     def on_fit_start(self) -> None:
         """Check the data as ``TowersModule`` does. Also check that tokens are masked if and only if MLM is on.
