@@ -16,7 +16,7 @@ from condensery.errors import UserError
 from condensery.losses.registry import Named, make_loss, register, takes_teacher
 from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.models.biencoder import PASSAGE
-from condensery.ranges import Count, Positive, Weight, fault
+from condensery.ranges import Positive, Weight, fault
 
 
 @register("matryoshka")
@@ -111,7 +111,7 @@ class Matryoshka(RetrievalLoss):
 
 def _sizes(dims: Any) -> list[int]:
     right = isinstance(dims, Sequence) and not isinstance(dims, str) and len(dims) > 0
-    if not right or None in dims or any(fault(Count, dim) for dim in dims) or len(set(dims)) < len(dims):
+    if not right or any(type(dim) is not int or dim < 1 for dim in dims) or len(set(dims)) < len(dims):
         raise UserError(f"loss: matryoshka: dims is {str(dims)[:60]}; it must be whole numbers >= 1, none twice")
     return list(dims)
 
