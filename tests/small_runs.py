@@ -85,6 +85,15 @@ def run_command(*arguments: str | Path, curves: bool = False) -> Done:
     return done
 
 
+def check_refused(folder: Path, said: str, *arguments: str) -> None:
+    """Check that a recipe ends in one error line with ``said`` before any work; nothing is written below ``folder``."""
+    done = run_command(*arguments, "dry_run=plan", f"output_root={folder}")
+    assert done.code == 1
+    assert done.err.count("\n") == 1, done.err
+    assert said in done.err
+    assert not list(folder.iterdir())
+
+
 def _agree_with_outside_evaluators(done: Done) -> None:
     """Whatever a test runs: what it evaluated has the numbers that others read off its run files."""
     for label in done.computed if done.code == 0 else []:

@@ -32,7 +32,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "stages"))
 import trainings
 from single_stage import inputs, run_stage
-from test_resume import InterruptionError, Stop
 
 ROWS = np.array([[0, 1], [2, 1], [3, 4], [5, 6], [7, 0], [8, 9], [4, 2]])
 TEXT = some_text(documents=24, paragraphs=6)
@@ -123,8 +122,8 @@ def test_it_learns_the_labels_and_a_stopped_run_ends_bit_identical(tmp_path: Pat
         return made, values["train/contrast"]
 
     whole, _ = run("whole")
-    with pytest.raises(InterruptionError):
-        run("parts", loggers=[Stop(tmp_path, 8)])
+    with pytest.raises(trainings.InterruptionError):
+        run("parts", loggers=[trainings.Stop(tmp_path, 8)])
     again, _ = run("parts")
     for one, other in zip(whole.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import textbook
 import torch
+from formulas import check_formula, texts
 from sentence_transformers.sentence_transformer.losses import DistillKLDivLoss, MarginMSELoss
-from torch import Tensor, nn
+from torch import Tensor
 
-from condensery import RetrievalLoss, UserError, cached_backward, check_gradients
+from condensery import RetrievalLoss, UserError, check_gradients
 from condensery.losses.info_nce import info_nce
 from condensery.losses.registry import check_loss, make_loss, register, takes_teacher, teaching
 from condensery.models.biencoder import BiEncoder
@@ -72,30 +73,10 @@ def a_batch() -> dict[str, Tensor]:
     return {"positive": positive, "known": known, "teacher": teacher}
 
 
-def weights(seed: int) -> nn.Linear:
-    torch.manual_seed(seed)
-    return nn.Linear(4, 6).double()
-
-
-def texts(rows: int, seed: int) -> Tensor:
-    return torch.randn(rows, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 @pytest.mark.parametrize("name", LOSSES)
 def test_value_and_gradient_are_the_formulas_alone_and_through_the_cache(name: str) -> None:
-    given, loss = a_batch(), make_loss(LOSSES[name])
-    plain, alone, cached = weights(1), weights(1), weights(1)
-    queries, passages = texts(5, 2), texts(9, 3)
-    expected = by_definition(LOSSES[name], plain(queries), plain(passages), **given)
-    expected.backward()
-    found = loss(alone(queries), alone(passages), **given)
-    found.backward()
-    through = cached_backward(
-        lambda q, p: loss(q, p, **given), (cached, queries.split([2, 1, 2])), (cached, passages.split(4))
-    )
-    for value, encoder in ((found, alone), (through, cached)):
-        torch.testing.assert_close(value.detach(), expected.detach(), rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(encoder.weight.grad, plain.weight.grad, rtol=1e-9, atol=1e-12)
+    given = a_batch()
+    check_formula(make_loss(LOSSES[name]), lambda q, p: by_definition(LOSSES[name], q, p, **given), given)
 
 
 def test_a_query_that_is_not_scored_changes_no_mean() -> None:

@@ -187,17 +187,23 @@ def test_a_decoder_of_another_shape_is_one_line(
     load_masked_autoencoder(tmp_path, words, DecoderShape("masked", 2, mask_rate=0.9), "random", None)
 
 
+def _check_saved(encoder: Encoder, folder: Path, texts: list[str], wordpiece: Path, words: Vocabulary) -> Tensor:
+    """Check that a folder of pre-training is a retriever with the vectors of ``encoder``; return these vectors."""
+    ours = _vectors(BiEncoder(encoder), texts, wordpiece, words, PASSAGE, LENGTH)
+    loaded = load_retriever(folder)
+    assert (loaded.query_length, loaded.passage_length) == (LENGTH, LENGTH)
+    again = _vectors(loaded.model.eval(), texts, wordpiece, words, QUERY, LENGTH)
+    torch.testing.assert_close(again, ours, rtol=0, atol=1e-6)
+    torch.testing.assert_close(_by_transformers(folder, texts, LENGTH), ours, rtol=0, atol=1e-5)
+    return ours
+
+
 def test_an_autoencoders_artifact_is_a_retriever(
     words: Vocabulary, wordpiece: Path, tmp_path: Path, texts: list[str]
 ) -> None:
     model = MaskedAutoEncoder(_language_model(words), decoder_shape("masked")).eval()
     save_pretraining_model(model, tmp_path, wordpiece, LENGTH)
-    ours = _vectors(BiEncoder(model.encoder), texts, wordpiece, words, PASSAGE, LENGTH)
-    loaded = load_retriever(tmp_path)
-    assert (loaded.query_length, loaded.passage_length) == (LENGTH, LENGTH)
-    again = _vectors(loaded.model.eval(), texts, wordpiece, words, QUERY, LENGTH)
-    torch.testing.assert_close(again, ours, rtol=0, atol=1e-6)
-    torch.testing.assert_close(_by_transformers(tmp_path, texts, LENGTH), ours, rtol=0, atol=1e-5)
+    _check_saved(model.encoder, tmp_path, texts, wordpiece, words)
 
 
 def test_other_libraries_give_a_pretrained_artifacts_vectors(
@@ -205,12 +211,7 @@ def test_other_libraries_give_a_pretrained_artifacts_vectors(
 ) -> None:
     model = Condenser(_language_model(words), CondenserShape(2, 1, True)).eval()
     save_pretraining_model(model, tmp_path, wordpiece, LENGTH)
-    ours = _vectors(BiEncoder(model.encoder), texts, wordpiece, words, PASSAGE, LENGTH)
-    loaded = load_retriever(tmp_path)
-    assert (loaded.query_length, loaded.passage_length) == (LENGTH, LENGTH)
-    again = _vectors(loaded.model.eval(), texts, wordpiece, words, QUERY, LENGTH)
-    torch.testing.assert_close(again, ours, rtol=0, atol=1e-6)
-    torch.testing.assert_close(_by_transformers(tmp_path, texts, LENGTH), ours, rtol=0, atol=1e-5)
+    ours = _check_saved(model.encoder, tmp_path, texts, wordpiece, words)
     torch.testing.assert_close(_by_sentence_transformers(tmp_path, texts), ours, rtol=0, atol=1e-5)
 
 

@@ -1,6 +1,5 @@
 """Adaptive batches while training runs: made of BM25 and of the encoder as it is, and the same after a kill."""
 
-import os
 import signal
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,6 @@ import textbook
 import torch
 import trainings
 from forked import run_process
-from pytorch_lightning.loggers import CSVLogger
 from random_similarities import RandomSimilarities
 
 from condensery.errors import UserError
@@ -52,18 +50,6 @@ def run(
     data = StepDataModule(batches, workers)
     fit(module, data, SETTINGS, root / name, name, loggers=loggers, callbacks=[AdaptiveBatches(made, batches)])
     return made, module
-
-
-class Stop(CSVLogger):
-    """Ends the process without a word once step ``at`` is logged."""
-
-    def __init__(self, folder: Path, at: int) -> None:
-        super().__init__(folder / "stop")
-        self.at = at
-
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        if step == self.at:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def same(one: BiEncoderModule, other: BiEncoderModule) -> bool:
@@ -152,7 +138,7 @@ class _StopAt(AdaptiveBatches):
 
 
 def _run_until(root: Path, at: int) -> None:
-    run(root, "parts", loggers=[Stop(root, at)])
+    run(root, "parts", loggers=[trainings.Stop(root, at, kill=True)])
 
 
 @pytest.mark.parametrize("at", [9, *(pytest.param(at, marks=pytest.mark.slow) for at in (2, 6))])

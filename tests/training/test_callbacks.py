@@ -38,11 +38,11 @@ class Snapshots(pl.Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         self.weights[trainer.global_step] = {name: w.detach().clone() for name, w in pl_module.named_parameters()}
         if trainer.global_step == self.at:
-            raise test_resume.InterruptionError
+            raise trainings.InterruptionError
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.end:
-            raise test_resume.InterruptionError
+            raise trainings.InterruptionError
 
 
 def train(
@@ -84,7 +84,7 @@ def test_a_run_that_was_interrupted_ends_at_the_same_step_with_the_same_bits(
     callbacks: list[pl.Callback], from_step: int, tmp_path: Path
 ) -> None:
     whole, _ = train(tmp_path, "whole", [stopping()], checkpoint_every=4)
-    with pytest.raises(test_resume.InterruptionError):
+    with pytest.raises(trainings.InterruptionError):
         train(tmp_path, "parts", [stopping(), *callbacks], checkpoint_every=4)
     assert first_step(tmp_path / "parts") == from_step
     resumed, _ = train(tmp_path, "parts", [stopping()], checkpoint_every=4)
@@ -145,7 +145,7 @@ def test_the_moving_average_of_the_weights_is_validated_and_is_the_result(
                 torch.testing.assert_close(validated[step // 4 - 1][name], mean)
     for name, mean in average.items():
         torch.testing.assert_close(module.state_dict()[name], mean)
-    with pytest.raises(test_resume.InterruptionError):
+    with pytest.raises(trainings.InterruptionError):
         train(tmp_path, "parts", [ema(), Snapshots(at=13)])
     resumed, _ = train(tmp_path, "parts", [ema()])
     assert equal(module.state_dict(), resumed.state_dict())

@@ -7,7 +7,6 @@ import pytest
 import textbook
 import torch
 import trainings
-from pytorch_lightning.loggers import CSVLogger
 
 from condensery.models.cross_encoder import new_cross_encoder
 from condensery.tokens.pairs import PairReader
@@ -64,20 +63,12 @@ def test_it_learns_to_tell_the_positives(loss: str, tmp_path: Path) -> None:
     assert after < {"pointwise": 0.5, "listwise": 1.1}[loss] < before  # the share of positives alone gives 0.56
 
 
-class Stop(CSVLogger):
-    """Stops the run once step 8 is logged."""
-
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        if step == 8:
-            raise InterruptedError
-
-
 def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(tmp_path: Path) -> None:
     whole, data, settings = run(tmp_path)
     fit(whole, data, settings, tmp_path / "whole", "x")
     module, data, settings = run(tmp_path)
-    with pytest.raises(InterruptedError):
-        fit(module, data, settings, tmp_path / "parts", "x", loggers=[Stop(tmp_path / "stop")])
+    with pytest.raises(trainings.InterruptionError):
+        fit(module, data, settings, tmp_path / "parts", "x", loggers=[trainings.Stop(tmp_path, 8)])
     assert last_checkpoint(tmp_path / "parts") == tmp_path / "parts/checkpoints/step=5.ckpt"
     resumed, data, settings = run(tmp_path)
     fit(resumed, data, settings, tmp_path / "parts", "x")

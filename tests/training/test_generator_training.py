@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import trainings
-from pytorch_lightning.loggers import CSVLogger
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from condensery.losses.gradient_cache import backpropagate
@@ -91,34 +90,18 @@ def test_batches_hold_prefix_title_passage_and_query_with_the_token_that_ends_th
     assert batch.tokens == int(chunk.lengths.sum()) + batch.targets
 
 
-class InterruptionError(Exception):
-    """What a test stops a run with."""
-
-
-class Stop(CSVLogger):
-    """Stops the run once step ``at`` is logged."""
-
-    def __init__(self, folder: Path, at: int) -> None:
-        super().__init__(folder / "stop")
-        self.at = at
-
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        if step == self.at:
-            raise InterruptionError
-
-
 def _train(words: Path, root: Path, name: str, steps: int, stop: int | None = None, rate: float = 1e-3) -> Generator:
     generator = _generator(words)
     module = GeneratorModule(generator.model.train(), **trainings.optimiser(learning_rate=rate))
     data = StepDataModule(_batches(root, generator))
-    loggers: list[Any] = [] if stop is None else [Stop(root, stop)]
+    loggers: list[Any] = [] if stop is None else [trainings.Stop(root, stop)]
     fit(module, data, trainings.loop(steps=steps, validate_every=0), root / name, name, loggers=loggers)  # type: ignore[arg-type]
     return generator
 
 
 def test_a_run_that_was_interrupted_ends_bit_identical(words: Path, tmp_path: Path) -> None:
     whole = _train(words, tmp_path, "whole", 12)
-    with pytest.raises(InterruptionError):
+    with pytest.raises(trainings.InterruptionError):
         _train(words, tmp_path, "parts", 12, stop=8)
     assert [path.name for path in (tmp_path / "parts" / "checkpoints").iterdir()] == ["step=5.ckpt"]
     resumed = _train(words, tmp_path, "parts", 12)

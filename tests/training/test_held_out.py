@@ -21,7 +21,11 @@ def made(folder: Path, places: Any) -> tuple[Any, Any]:
     written(folder / "texts")[:] = 100 + np.arange(3600)
     written(folder / "asked")[:] = 4000 + np.arange(2400)
     asked = SimpleNamespace(
-        store=queries, first=np.arange(0, 801, 2), counts=np.full(400, 2), places=places and places(texts)
+        store=queries,
+        first=np.arange(0, 801, 2),
+        counts=np.full(400, 2),
+        owners=np.arange(400).repeat(2),
+        places=places and places(texts),
     )
     asked.texts_at = lambda rows: [spelt(queries, row) for row in rows]
     column = SimpleNamespace(take=lambda rows: [spelt(texts, row) for row in rows])

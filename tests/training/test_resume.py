@@ -15,30 +15,13 @@ import pytest
 import torch
 import trainings
 from pytorch_lightning.loggers import CSVLogger
+from trainings import InterruptionError, Stop
 
 from condensery.errors import UserError
 from condensery.system import signals
 from condensery.training import loop
 from condensery.training.logs import csv_logger, merge_parts
 from condensery.training.loop import first_step, fit, last_checkpoint
-
-
-class InterruptionError(Exception):
-    """What a test stops a run with."""
-
-
-class Stop(CSVLogger):
-    """Stops the run once step ``at`` is logged."""
-
-    def __init__(self, folder: Path, at: int, kill: bool = False) -> None:
-        super().__init__(folder / "stop")
-        self.at, self.kill = at, kill
-
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        if step == self.at:
-            if self.kill:
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise InterruptionError
 
 
 def _fit(kind: str, root: Path, name: str, **changes: Any) -> dict[str, torch.Tensor]:
@@ -164,7 +147,7 @@ def test_a_run_stopped_behind_its_last_step_gives_the_same_weights_values_and_cu
 def test_a_killed_process_ends_bit_identical(tmp_path: Path) -> None:
     """SIGKILL, with no chance to write anything; another process goes on."""
     script = (
-        "import sys; from pathlib import Path; from test_resume import Stop, fit, trainings; root = Path(sys.argv[1]);"
+        "import sys; from pathlib import Path; from trainings import Stop, fit; import trainings; root = Path(sys.argv[1]);"
         "module, data, settings = trainings.run('cocondenser', root);"
         "fit(module, data, settings, root / 'parts', 'x', sample=trainings.sample(root), loggers=[Stop(root, 8, kill=True)])"
     )

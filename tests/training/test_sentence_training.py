@@ -15,7 +15,6 @@ from condensery.models.biencoder import BiEncoder
 from condensery.models.encoder import Encoder
 from condensery.tokens.batches import chunks, text_rows
 from condensery.training.data.data_module import StepDataModule
-from condensery.training.loop import fit
 from condensery.training.modules.sentence_encoder import SentenceBatches, SentenceModule
 
 ROWS = {
@@ -100,19 +99,9 @@ def _chosen(batches: SentenceBatches) -> np.ndarray:
 
 
 def test_a_stopped_run_ends_bit_identical(folder: Path, tmp_path: Path) -> None:
-    from test_resume import InterruptionError, Stop
-
-    weights = []
-    for name, stop in (("whole", False), ("parts", True)):
-        for again in (False, True) if stop else (True,):
-            module, data = module_of(dropout=0.1), StepDataModule(batches_of("triplets", folder))
-            if again:
-                fit(module, data, trainings.loop(), tmp_path / name, name)
-                weights.append(module.state_dict())
-            else:
-                with pytest.raises(InterruptionError):
-                    fit(module, data, trainings.loop(), tmp_path / name, name, loggers=[Stop(tmp_path, 8)])
-    assert all(torch.equal(value, weights[1][key]) for key, value in weights[0].items())
+    trainings.check_stopped_run(
+        lambda: (module_of(dropout=0.1), StepDataModule(batches_of("triplets", folder))), tmp_path
+    )
 
 
 @pytest.fixture(scope="module")

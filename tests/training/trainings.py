@@ -1,5 +1,7 @@
 """Token stores, batches and modules so small that a training takes a second."""
 
+import os
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -270,12 +272,22 @@ def sample(folder: Path) -> ValidationSample:
     return ValidationSample(asked, read, relevant)
 
 
-class StopAtStep8(CSVLogger):
-    """Stops the run once step 8 is logged."""
+class InterruptionError(Exception):
+    """What a test stops a run with."""
+
+
+class Stop(CSVLogger):
+    """Stops the run once step ``at`` is logged; ``kill``: by SIGKILL, with no chance to write anything."""
+
+    def __init__(self, folder: Path, at: int, kill: bool = False) -> None:
+        super().__init__(folder / "stop")
+        self.at, self.kill = at, kill
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        if step == 8:
-            raise InterruptedError
+        if step == self.at:
+            if self.kill:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise InterruptionError
 
 
 def check_stopped_run(made: Callable[[], tuple[TrainingModule, StepDataModule]], folder: Path) -> TrainingModule:
@@ -283,12 +295,12 @@ def check_stopped_run(made: Callable[[], tuple[TrainingModule, StepDataModule]],
 
     def train(name: str, stops: bool = False) -> TrainingModule:
         module, data = made()
-        loggers = [StopAtStep8(folder / "log")] if stops else []
+        loggers = [Stop(folder, 8)] if stops else []
         fit(module, data, loop(validate_every=0), folder / name, "x", loggers=loggers)
         return module
 
     whole = train("whole")
-    with pytest.raises(InterruptedError):
+    with pytest.raises(InterruptionError):
         train("stopped", stops=True)
     assert last_checkpoint(folder / "stopped") is not None
     for one, other in zip(whole.parameters(), train("stopped").parameters(), strict=True):

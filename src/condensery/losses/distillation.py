@@ -51,7 +51,7 @@ class MarginMSE(RetrievalLoss):
 
         A passage that is ``known`` to be relevant is excluded as a negative. Raises ``UserError`` without a teacher.
         """
-        teacher = _given(teacher, "margin_mse")
+        teacher = given_teacher(teacher, "margin_mse")
         taught = teacher.to(queries.dtype) / self.teacher_temperature  # (q, p)
         errors = margins(queries @ passages.T / self.temperature, positive) - margins(taught, positive)  # (q, p)
         counted = ~taught.isnan() & ~taught.gather(1, positive[:, None]).isnan()  # (q, p)
@@ -62,7 +62,8 @@ class MarginMSE(RetrievalLoss):
         return squares.sum() / counted.sum().clamp(min=1)
 
 
-def _given(teacher: Tensor | None, loss: str) -> Tensor:
+def given_teacher(teacher: Tensor | None, loss: str) -> Tensor:
+    """Return the teacher's scores. Raise ``UserError`` if the ``loss`` has got none."""
     if teacher is None:
         raise UserError(f"{loss} learns from a teacher's scores, and there are none")
     return teacher
@@ -119,7 +120,7 @@ class KLDivergence(RetrievalLoss):
         A passage that is ``known`` to be relevant is excluded as a negative in InfoNCE only. The divergence keeps the
         passage, because the teacher's score says how relevant it is. Raises ``UserError`` without a teacher.
         """
-        teacher = _given(teacher, "kl")
+        teacher = given_teacher(teacher, "kl")
         scored = ~teacher.isnan()  # (q, p)
         scored = scored & (scored.sum(dim=1, keepdim=True) > 1)  # (q, p), without queries that have one scored passage
         theirs = _log_softmax(teacher.to(queries.dtype) / self.teacher_temperature, scored)  # (q, p)

@@ -1,7 +1,7 @@
 """The report of a gradient check: which gradients are wrong, and the probable faults in the code that computed them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -90,7 +90,7 @@ class GradientReport:
 
     outcomes: tuple[Outcome, ...]
     causes: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.outcomes) and all(self.outcomes)

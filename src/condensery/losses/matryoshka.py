@@ -6,7 +6,6 @@ Symbols in shapes: q queries and p passages of a batch, d dimensions of a vector
 """
 
 import copy
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from condensery.errors import UserError
 from condensery.losses.registry import Named, make_loss, register, takes_teacher
 from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.models.biencoder import PASSAGE
-from condensery.ranges import Positive
+from condensery.ranges import Positive, Weight, fault
 
 
 @register("matryoshka")
@@ -121,13 +120,9 @@ def _weights(weights: Any, dims: Sequence[int]) -> list[float]:
     if weights is None:
         return [1.0] * len(dims)
     right = isinstance(weights, Sequence) and not isinstance(weights, str) and len(weights) == len(dims)
-    if not right or not all(_is_weight(one) for one in weights) or not any(weights):
+    if not right or None in weights or any(fault(Weight, one) for one in weights) or not any(weights):
         raise UserError(
             f"loss: matryoshka: weights is {str(weights)[:60]}; it must be a number of 0 or more for each of the {len(dims)}"
             " dims, not all 0"
         )
     return [float(one) for one in weights]
-
-
-def _is_weight(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0

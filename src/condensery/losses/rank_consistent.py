@@ -5,7 +5,7 @@ Symbols in shapes: q queries and p passages of a batch, d dimensions of a vector
 
 from torch import Tensor
 
-from condensery.errors import UserError
+from condensery.losses.distillation import given_teacher
 from condensery.losses.info_nce import info_nce
 from condensery.losses.registry import register
 from condensery.losses.retrieval_loss import RetrievalLoss
@@ -55,13 +55,11 @@ class RankConsistent(RetrievalLoss):
         A passage that is ``known`` to be relevant is excluded as a negative in InfoNCE only. Raises ``UserError`` without a
         teacher.
         """
-        if teacher is None:
-            raise UserError("rank_consistent learns from a teacher's scores, and there are none")
+        teacher = given_teacher(teacher, "rank_consistent")
         scored = ~teacher.isnan()  # (q, p)
         most = int(scored.sum(dim=1).max())
-        first = scored.int().argsort(dim=1, descending=True, stable=True)[
-            :, :most
-        ]  # (q, m) the scored passages come first
+        order = scored.int().argsort(dim=1, descending=True, stable=True)  # (q, p) the scored passages come first
+        first = order[:, :most]  # (q, m)
         theirs = teacher.gather(1, first)  # (q, m), NaN where a query has fewer
         ours = (queries @ passages.T).gather(1, first) / self.temperature  # (q, m)
         before = theirs[:, :, None] > theirs[:, None, :]  # (q, m, m), False where a score is NaN

@@ -125,10 +125,7 @@ def takes_teacher(loss: Any, argument: str = "teacher") -> bool:
         argument: ``teacher``, or ``in_batch`` for the scores of an in-batch teacher in addition to those of a teacher.
     """
     forward = getattr(loss, "forward", None)
-    if forward is None:
-        return True
-    known = inspect.signature(forward).parameters
-    return argument in known or any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+    return forward is None or _takes(forward, argument)
 
 
 def temperature_of(loss: Named, default: float) -> tuple[str, float]:
@@ -151,9 +148,9 @@ def _options(loss: Named) -> dict[str, Any]:
     return {} if isinstance(loss, str) else {key: value for key, value in loss.items() if key != "name"}
 
 
-def _takes(made: "Callable[..., RetrievalLoss]", option: str) -> bool:
-    known = inspect.signature(made).parameters
-    return option in known or any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+def _takes(called: Callable[..., Any], argument: str) -> bool:
+    known = inspect.signature(called).parameters
+    return argument in known or any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
 
 
 def _made_by(name: str) -> "Callable[..., RetrievalLoss]":

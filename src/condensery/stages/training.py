@@ -27,6 +27,7 @@ from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.indexes.sampled import SampledCandidates
 from condensery.sharing import NotRankZero
 from condensery.stages.base import Artifact, Context
+from condensery.stages.card import card_of
 from condensery.stages.checks import check_length
 from condensery.stages.devices import init_process_group, torch_device
 from condensery.stages.training_config import SMALLEST, EncoderStageConfig, OptimisedStageConfig, ValidatedConfig
@@ -123,6 +124,44 @@ def run_training(
         print(f"[{context.stage_name}] {message}", flush=True)
     used = "; ".join([used, *module.process_changes])
     return {"steps": module.global_step, "trained_on": used, **({"warnings": warnings} if warnings else {}), **values}
+
+
+def train_and_save(
+    module: EncoderModule,
+    data: StepDataModule,
+    config: OptimisedStageConfig,
+    context: Context,
+    lengths: tuple[int, int],
+    *,
+    saved: tuple[int, int] | None = None,
+    tokenizer: Path | None = None,
+    settings: LoopSettings | None = None,
+    callbacks: Sequence[Callback] = (),
+    named: str | None = None,
+) -> Mapping[str, Any]:
+    """Train a retriever as ``run_training`` does, validate it on its way, and save it as a checkpoint with a model card.
+
+    Args:
+        module: retriever with its loss and optimiser.
+        data: data module with the batches.
+        config: config of the stage; where it has keys of validation, a sample is drawn by them.
+        context: context of the stage.
+        lengths: maximum query and passage length in tokens, of validation.
+        saved: the lengths that the checkpoint records; None = ``lengths``.
+        tokenizer: folder of the tokenizer that is saved; None = that of the stage's input ``tokenizer``.
+        settings: see ``run_training``; None = those of the config.
+        callbacks: see ``run_training``.
+        named: name of the data on the model card; None = that of the collection.
+
+    Returns:
+        the metrics for the manifest, as ``run_training`` returns them.
+    """
+    sample = validation_sample(config, module, context, lengths)
+    loop = settings or loop_settings(config, data.batches)
+    values = run_training(module, data, loop, config, context, sample, callbacks)
+    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values, named)
+    module.save_pretrained(context.folder, tokenizer or context.input("tokenizer"), saved or lengths, card)
+    return values
 
 
 def loop_settings(config: OptimisedStageConfig, batches: Batches) -> LoopSettings:
@@ -274,7 +313,7 @@ def _check_positions(module: TrainingModule, config: OptimisedStageConfig, stage
 
 
 def validation_sample(
-    config: ValidatedConfig, module: EncoderModule, context: Context, lengths: tuple[int, int]
+    config: OptimisedStageConfig, module: EncoderModule, context: Context, lengths: tuple[int, int]
 ) -> ValidationSample | CandidateSample | None:
     """Sample the queries and passages that a retriever is validated on, from ``validation_candidates`` where a stage has it.
 
@@ -287,11 +326,10 @@ def validation_sample(
     Returns:
         the sample; None where there is no dev split, or validation is switched off.
     """
-    if config.validations() is None:
+    if not isinstance(config, ValidatedConfig) or config.validations() is None:
         return None
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     sizes = config.validation_queries, config.validation_passages
-    assert isinstance(config, OptimisedStageConfig)
     settings = module.towers().settings
     prefixes = Prefixes.of(context.input("tokenizer"), settings.query_prefix, settings.passage_prefix, lengths)
     how: dict[str, Any] = {"budget": config.budget, "prefixes": prefixes}

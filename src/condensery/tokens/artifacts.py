@@ -198,6 +198,11 @@ class Queries:
         return np.diff(self.first)
 
     @cached_property
+    def owners(self) -> np.ndarray:
+        """The passage of each query, (Q,)."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    @cached_property
     def places(self) -> np.ndarray | None:
         """The position of each query in the token store of the passages, int64 (Q, 2).
 

@@ -125,7 +125,7 @@ class _Check:
             self.drawn = self._draws(training=True)
             tried = [self._outcome(setting, tolerance) for setting in self._settings()]
             outcomes = [outcome for outcome in tried if outcome is not None]
-            own, repeatable = self._of_the_loss(), self._repeatable()
+            own, repeatable = self._of_the_loss(), self._alike(SEED, SEED)
         return GradientReport(tuple(outcomes), causes_of(outcomes, own, repeatable), tuple(self.notes))
 
     def _find_weights(self) -> dict[str, Tensor]:
@@ -155,9 +155,8 @@ class _Check:
         return copies([*self.trial.captured.values(), *self.weights.values()], double)
 
     def _settings(self) -> Iterator[_Setting]:
-        names: list[Cut] = ["whole", "one row", "uneven", "as given"]
         seen: list[list[int]] = []
-        for cut in names:
+        for cut in CUTS:
             sizes = [len(chunk) for chunk in self.trial.chunks(cut, ALL)]
             if sizes in seen:
                 continue
@@ -184,7 +183,7 @@ class _Check:
             the outcome; None = no weight requires a gradient, or the gradient cannot be computed without a cache, such as
             batch norm over one row.
         """
-        random, chunks = Replayed(SEED), self._chunks(setting, ALL)
+        chunks = self._chunks(setting)
         outcome = Outcome(
             setting.name(self.drawn), len(chunks), setting.processes, setting.random, setting.frozen is not None
         )
@@ -198,11 +197,7 @@ class _Check:
                 self.notes.append(f"not tried {outcome.setting}: {one_line(error)}")
                 return None
             try:
-                if setting.processes > 1:
-                    found, replayed = self._in_processes(setting)
-                else:
-                    found = self._gradients(lambda: self.trial.cached(chunks, random))
-                    replayed = random.replayed
+                found, replayed = self._in_processes(setting) if setting.processes > 1 else self.share(setting, ALL)
             except ProcessError as error:
                 return replace(outcome, failure=str(error))
             except (UserError, KeyboardInterrupt):
@@ -217,15 +212,14 @@ class _Check:
             del expected[LOSS]
         return replace(outcome, differences=compare(expected, found, tolerance), replayed=replayed)
 
-    def _chunks(self, setting: _Setting, share: Share) -> list[Any]:
-        """Return the chunks of ``share``.
+    def _chunks(self, setting: _Setting) -> list[Any]:
+        """Return the chunks of the whole batch.
 
-        If random numbers depend on rows, ``ALL`` gives the chunks of all processes, so that the numbers are the same.
+        If random numbers depend on rows, they are the chunks of all processes, so that the numbers are the same.
         """
-        if setting.processes > 1 and share == ALL and self.trial.by_rows:
-            parts = [self.trial.chunks(setting.cut, Share(n, setting.processes)) for n in range(setting.processes)]
-            return [chunk for part in parts for chunk in part]
-        return self.trial.chunks(setting.cut, share)
+        processes = setting.processes if self.trial.by_rows else 1
+        parts = [self.trial.chunks(setting.cut, Share(n, processes)) for n in range(processes)]
+        return [chunk for part in parts for chunk in part]
 
     def _gradients(self, run: Callable[[], Any]) -> Gradients:
         """Return the gradients that ``run`` adds to the weights, and the loss that it returns."""
@@ -249,12 +243,11 @@ class _Check:
     def _draws(self, training: bool) -> bool:
         """Return whether the loss depends on random numbers."""
         with self._mode(training):
-            losses = [self._plain("as given", Replayed(SEED + n)).detach() for n in range(2)]
-        return not torch.equal(*losses)
+            return not self._alike(SEED, SEED + 1)
 
-    def _repeatable(self) -> bool:
-        """Return whether the same torch random numbers give the same loss."""
-        losses = [self._plain("as given", Replayed(SEED)).detach() for _ in range(2)]
+    def _alike(self, *seeds: int) -> bool:
+        """Return whether two seeds of torch's random numbers give the same loss."""
+        losses = [self._plain("as given", Replayed(seed)).detach() for seed in seeds]
         return torch.equal(*losses)
 
     def _of_the_loss(self) -> list[str]:

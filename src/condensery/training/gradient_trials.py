@@ -176,16 +176,13 @@ class TrialOfModule:
     def chunks(self, cut: Cut, share: Share) -> list[Any]:
         self.share = share
         batch = self._batch(share, whole=cut != "as given")
-        together = getattr(batch, "size", 1)  # number of rows per list in batches of the cross-encoder
-        return [
-            rows_of_chunk(chunk, first, last)
-            for chunk in batch.chunks
-            for first, last in (
-                [(0, len(chunk))]
-                if cut == "as given"
-                else pairwise(together * border for border in borders(cut, len(chunk) // together))
-            )
-        ]
+        if cut == "as given":
+            return list(batch.chunks)
+        together, found = getattr(batch, "size", 1), []  # number of rows per list in batches of the cross-encoder
+        for chunk in batch.chunks:
+            edges = pairwise(together * border for border in borders(cut, len(chunk) // together))
+            found += [rows_of_chunk(chunk, first, last) for first, last in edges]
+        return found
 
     def plain(self, chunks: Sequence[Chunk], random: Replayed) -> Tensor:
         encoder, contrast = self._objective(random)

@@ -34,8 +34,7 @@ def chosen_queries(queries: Queries, number: int, seed: int) -> Ids:
     Returns:
         the rows of the queries, ascending.
     """
-    owners = np.repeat(np.arange(len(queries.counts)), queries.counts)
-    free = np.flatnonzero(~held_out(len(queries.counts))[owners])
+    free = np.flatnonzero(~held_out(len(queries.counts))[queries.owners])
     return free[np.sort(nested_subset(seed, len(free), min(number, len(free))))]
 
 
@@ -45,11 +44,10 @@ def held_out_queries(queries: Queries, texts: Passages, random: np.random.Genera
     A query is left out if its passage has no other sentence. A title is left out as well, because it would retrieve its own
     passage.
     """
-    owners = np.repeat(np.arange(len(queries.counts)), queries.counts)
-    asked = random.permutation(np.flatnonzero(held_out(len(queries.counts))[owners]))
+    asked = random.permutation(np.flatnonzero(held_out(len(queries.counts))[queries.owners]))
     if queries.places is not None:
         first, length = np.asarray(queries.places)[asked].T
-        asked = asked[(first >= 0) & (length < texts.store.lengths[owners[asked]])]
+        asked = asked[(first >= 0) & (length < texts.store.lengths[queries.owners[asked]])]
     return asked
 
 
@@ -84,12 +82,11 @@ def held_out_sample(
         the sample; None if no held-out passage has a query.
     """
     random = generator("held out sample")
-    owners = np.repeat(np.arange(len(queries.counts)), queries.counts)
     asked = held_out_queries(queries, texts, random)[:number]
-    hidden = np.full((len(owners), 2), -1, np.int64) if queries.places is None else np.asarray(queries.places)
+    hidden = np.full((len(queries.owners), 2), -1, np.int64) if queries.places is None else np.asarray(queries.places)
     if not len(asked):
         return None
-    own = owners[asked]  # (q,)
+    own = queries.owners[asked]  # (q,)
     rest = random.permutation(np.setdiff1d(np.arange(len(queries.counts)), own))[:others]
     passages = np.concatenate([own, rest])  # (p,)
     hidden = np.concatenate([hidden[asked], np.full((len(rest), 2), -1, np.int64)])  # (p, 2)

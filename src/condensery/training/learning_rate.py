@@ -39,11 +39,6 @@ def layer_shares(module: nn.Module, decay: float) -> dict[nn.Parameter, float]:
     """
     shares: dict[nn.Parameter, float] = {}
     for encoder in (part for part in module.modules() if isinstance(part, Encoder)):
-        layers = encoder.layers
-        parts = [
-            (encoder.model.embeddings, len(layers)),
-            *((layer, len(layers) - 1 - at) for at, layer in enumerate(layers)),
-        ]
-        for part, below in parts:
+        for below, part in enumerate(reversed([encoder.model.embeddings, *encoder.layers])):
             shares |= dict.fromkeys(part.parameters(), decay**below)
     return shares

@@ -108,11 +108,18 @@ def fit(
     check_precision(settings.precision, torch.device("cuda" if gpu else "cpu"))
     _quieten()
     checkpoint = from_rank_zero(last_checkpoint(folder))
-    called = [*callbacks, *(_of_the_first(folder, label, settings, sample, data) if first else [])]
+    called, checkpoints = [*callbacks], None
+    if first:
+        called += [Throughput(label, settings.steps, max(1, settings.log_every)), Waiting(label, data)]
+        if settings.checkpointed:
+            checkpoints = Checkpoints(folder / CHECKPOINTS, settings.checkpoint_every, settings.checkpoint_minutes)
+            called.append(checkpoints)
+        if sample is not None and settings.validate_every:
+            called.append(Validation(sample, settings.validate_every, settings.steps))
     if sample is not None and settings.validate_every and processes() > 1:
         called.append(EndTogether(settings.validate_every, settings.steps))
     if settings.checkpointed:
-        called.append(LeaveWhenAsked(next((one for one in called if isinstance(one, Checkpoints)), None)))
+        called.append(LeaveWhenAsked(checkpoints))
     given = dict(flags or {})
     profiler = given.pop("profiler", None)
     trainer = pl.Trainer(
@@ -146,22 +153,6 @@ def fit(
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     values |= {name: float(value) for name, value in trainer.callback_metrics.items()}
     return {name: values[name] for name in sorted(values) if "/" in name}
-
-
-def _of_the_first(
-    folder: Path,
-    label: str,
-    settings: LoopSettings,
-    sample: ValidationSample | CandidateSample | PairSample | None,
-    data: StepDataModule,
-) -> list[Callback]:
-    """Return the callbacks that only the first process has: progress, warnings, checkpoints and validation."""
-    callbacks: list[Callback] = [Throughput(label, settings.steps, max(1, settings.log_every)), Waiting(label, data)]
-    if settings.checkpointed:
-        callbacks.append(Checkpoints(folder / CHECKPOINTS, settings.checkpoint_every, settings.checkpoint_minutes))
-    if sample is not None and settings.validate_every:
-        callbacks.append(Validation(sample, settings.validate_every, settings.steps))
-    return callbacks
 
 
 def last_checkpoint(folder: Path) -> Path | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -28,28 +29,41 @@ DIVERGING = "the training diverges, or began with broken weights; lower learning
 
 
 @dataclass(frozen=True)
-class ValidationSample:
+class _Sample:
+    """Queries and passages for validation.
+
+    Attributes:
+        queries, passages: chunks of the q queries and of the p passages; the chunks' ``rows`` are indices in the sample.
+    """
+
+    queries: list[Chunk]
+    passages: list[Chunk]
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same sample on ``device``."""
+        queries, passages = ([chunk.to(device) for chunk in part] for part in (self.queries, self.passages))
+        return replace(self, queries=queries, passages=passages)
+
+    def vectors(self, encode: Callable[[Chunk], Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the vectors (q, d) and (p, d) of queries and passages, see ``encoded``."""
+        return encoded(encode, self.queries), encoded(encode, self.passages)
+
+
+@dataclass(frozen=True)
+class ValidationSample(_Sample):
     """A few queries and a small corpus that holds their positives.
 
     The corpus is small, so MRR@10 on the sample is far higher than on the whole corpus. Use it only to follow the progress
     of training.
 
     Attributes:
-        queries, passages: chunks of the q queries and of the p passages; the chunks' ``rows`` are indices in the sample.
         relevant: (q, p) bool, True where a passage is relevant to the query.
         own: (q, p) bool, True where a passage is the query itself (``own_passages``) and is therefore not ranked; None = no
             passage is a query.
     """
 
-    queries: list[Chunk]
-    passages: list[Chunk]
     relevant: np.ndarray
     own: np.ndarray | None = None
-
-    def to(self, device: torch.device) -> "ValidationSample":
-        """Return the same sample on ``device``."""
-        queries, passages = ([chunk.to(device) for chunk in part] for part in (self.queries, self.passages))
-        return replace(self, queries=queries, passages=passages)
 
 
 def sample_of(
@@ -81,37 +95,33 @@ def sample_of(
     if "dev" not in collection.splits:
         return None
     chosen, passage_rows, relevant = _drawn(collection, queries, passages, left_out)
-    pad, vocabulary = tokens.vocabulary.pad, tokens.vocabulary
-    query_tokens = text_rows(tokens.queries, chosen, vocabulary, lengths[0], prefix=prefixes.query)
-    passage_tokens = text_rows(
-        tokens.passages, passage_rows, vocabulary, lengths[1], tokens.titles, prefix=prefixes.passage
-    )
-    query_chunks, passage_chunks = (
-        chunks(*rows, budget, pad, tower=tower) for rows, tower in ((query_tokens, QUERY), (passage_tokens, PASSAGE))
-    )
     own = _own(collection, chosen, passage_rows)
-    return ValidationSample(query_chunks, passage_chunks, relevant, own if own.any() else None)
+    parts = _read(tokens, chosen, passage_rows, lengths, budget, prefixes)
+    return ValidationSample(*parts, relevant, own if own.any() else None)
+
+
+def _read(
+    tokens: Tokens, queries: Ids, passages: Ids, lengths: tuple[int, int], budget: int, prefixes: Prefixes
+) -> tuple[list[Chunk], list[Chunk]]:
+    """Return the chunks of the queries (q,) and the passages (p,), given by their rows in the collection."""
+    vocabulary = tokens.vocabulary
+    asked = text_rows(tokens.queries, queries, vocabulary, lengths[0], prefix=prefixes.query)
+    read = text_rows(tokens.passages, passages, vocabulary, lengths[1], tokens.titles, prefix=prefixes.passage)
+    of_queries = chunks(*asked, budget, vocabulary.pad, tower=QUERY)
+    return of_queries, chunks(*read, budget, vocabulary.pad, tower=PASSAGE)
 
 
 @dataclass(frozen=True)
-class CandidateSample:
+class CandidateSample(_Sample):
     """A few queries, each with candidates of its own: one positive, and passages sampled from a retriever's top ranks.
 
     It is the development set of Zhao et al. (§4.1), whose queries have 100 candidates.
 
     Attributes:
-        queries, passages: chunks of the q queries and of all candidates; the chunks' ``rows`` are indices in the sample.
         candidates: (q, c) int64, rows of ``passages``, the positive first; -1 = none.
     """
 
-    queries: list[Chunk]
-    passages: list[Chunk]
     candidates: Ids
-
-    def to(self, device: torch.device) -> "CandidateSample":
-        """Return the same sample on ``device``."""
-        queries, passages = ([chunk.to(device) for chunk in part] for part in (self.queries, self.passages))
-        return replace(self, queries=queries, passages=passages)
 
 
 def candidate_sample(
@@ -136,15 +146,8 @@ def candidate_sample(
     rows = candidates_of(chosen)  # (q, c)
     known, places = np.unique(rows, return_inverse=True)
     empty = int((known < 0).sum())  # 1 if ``known`` contains -1, otherwise 0
-    query_tokens = text_rows(tokens.queries, chosen, tokens.vocabulary, lengths[0], prefix=prefixes.query)
-    passage_tokens = text_rows(
-        tokens.passages, known[empty:], tokens.vocabulary, lengths[1], tokens.titles, prefix=prefixes.passage
-    )
-    asked, read = (
-        chunks(*one, budget, tokens.vocabulary.pad, tower=tower)
-        for one, tower in ((query_tokens, QUERY), (passage_tokens, PASSAGE))
-    )
-    return CandidateSample(asked, read, places.reshape(rows.shape) - empty)
+    parts = _read(tokens, chosen, known[empty:], lengths, budget, prefixes)
+    return CandidateSample(*parts, places.reshape(rows.shape) - empty)
 
 
 @dataclass(frozen=True)
@@ -255,8 +258,7 @@ def mean_reciprocal_rank(encode: Callable[[Chunk], Tensor], sample: ValidationSa
     Raises:
         UserError: a vector is not finite.
     """
-    queries, passages = (encoded(encode, part) for part in (sample.queries, sample.passages))
-    return float(reciprocal_ranks(queries, passages, sample).mean())
+    return float(reciprocal_ranks(*sample.vectors(encode), sample).mean())
 
 
 def mean_reciprocal_ranks(
@@ -267,7 +269,7 @@ def mean_reciprocal_ranks(
     A candidate with the same score as the positive is ranked before the positive. Raises ``UserError`` if a vector is not
     finite.
     """
-    queries, passages = (encoded(encode, part) for part in (sample.queries, sample.passages))
+    queries, passages = sample.vectors(encode)
     rows = torch.from_numpy(sample.candidates).to(queries.device)  # (q, c)
     parts = zip(queries.split(_QUERIES), rows.split(_QUERIES), strict=True)
     scores = torch.cat([torch.einsum("qd,qcd->qc", some, passages[own]) for some, own in parts])  # (q, c)

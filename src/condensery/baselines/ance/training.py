@@ -17,13 +17,11 @@ from condensery.models.biencoder import BiEncoder
 from condensery.ranges import Positive
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.card import card_of
-from condensery.stages.finetuning.training_queries import training_queries
+from condensery.stages.finetuning.training_queries import training_queries, triple_data
 from condensery.stages.sharing import process_group
-from condensery.stages.training import initial_towers, loop_settings, run_training, validation_sample
+from condensery.stages.training import initial_towers, train_and_save
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
-from condensery.tokens.prefixes import Prefixes
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.triple_batches import TripleBatch, TripleBatches
 from condensery.training.modules.biencoder import BiEncoderModule
@@ -59,7 +57,7 @@ class AnceModule(BiEncoderModule):
     def __init__(self, model: BiEncoder, *, in_batch: bool = False, temperature: Positive = 1.0, **others: Any) -> None:
         super().__init__(model, temperature=temperature, **others)
         self.in_batch, self.temperature = in_batch, temperature
-        self._remember(in_batch=in_batch)
+        self._remember(locals())
 
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder, and the mean loss over the pairs of all processes."""
@@ -85,20 +83,15 @@ def finetune_ance(config: FinetuneAnceConfig, context: Context) -> dict[str, Any
     training = training_queries(config, context, collection)
     by_text = left_out_by_text(training.by_text, context.stage_name)
     towers = initial_towers(config, context, tokens.vocabulary, config.towers == "separate")
-    lengths, settings = (config.query_length, config.passage_length), towers.settings
-    prefixes = Prefixes.of(context.input("tokenizer"), settings.query_prefix, settings.passage_prefix, lengths)
-    sizes = {key: getattr(config, key) for key in ("batch_size", "query_length", "passage_length", "budget", "seed")}
-    texts, negatives = (tokens.queries, tokens.passages, tokens.titles, tokens.vocabulary), config.negatives_per_query
-    triples = TripleBatches(*texts, training, negatives=negatives, prefixes=prefixes, **sizes)
+    lengths, own = (config.query_length, config.passage_length), {"negatives_per_query": config.negatives_per_query}
+    triples = triple_data(config, context, training, lengths, towers.settings, **own).batches
+    assert isinstance(triples, TripleBatches)
     folder, runtime = context.folder / REFRESHED, context.runtime
     batches = RefreshedBatches(triples, config.refresh_every, folder)
     how: Any = (partial(process_group, runtime), runtime.threads, runtime.search_device)
     refresh = Refresh(batches, config.depth, context.folder, context.stage_name, *how)
     module = AnceModule(towers, in_batch=config.in_batch, temperature=config.temperature, **config.optimiser())
-    sample = validation_sample(config, module, context, lengths)
     data = StepDataModule(batches, runtime.workers)
-    values = run_training(module, data, loop_settings(config, batches), config, context, sample, [refresh])
+    values = train_and_save(module, data, config, context, lengths, callbacks=[refresh])
     shutil.rmtree(folder, ignore_errors=True)
-    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
-    module.save_pretrained(context.folder, context.input("tokenizer"), lengths, card)
     return {"queries": len(training.rows), **by_text, **values}

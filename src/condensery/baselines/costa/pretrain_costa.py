@@ -121,7 +121,7 @@ class CostaModule(CondenserModule):
         torch.manual_seed(self.seed)
         layers = (nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)) if projector else ()
         self.projector = nn.Sequential(*layers)
-        self._remember(projector=projector, temperature=temperature, contrast_weight=contrast_weight)
+        self._remember(locals())
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder with the MLM loss, and the contrast over the texts and spans of all processes."""

@@ -59,18 +59,17 @@ def draw_spans(
     return found.reshape(-1, 2)
 
 
+@dataclass(eq=False, kw_only=True)
 class SpannedBatches(SpanBatches):
     """Makes batches of masked texts with spans, which are a function of the seed, the epoch and the text.
 
-    Args:
+    Attributes:
         granularities: least and most words of a span, for each granularity.
         spans_each: spans of a text for each granularity.
-        others: arguments of ``SpanBatches``.
     """
 
-    def __init__(self, *others: Any, granularities: Sequence[tuple[int, int]], spans_each: int, **further: Any) -> None:
-        super().__init__(*others, **further)
-        self.granularities, self.spans_each = tuple(granularities), spans_each
+    granularities: Sequence[tuple[int, int]]
+    spans_each: int
 
     def batch(self, step: int, share: Share = ALL) -> SpanBatch:
         """Return the batch of step ``step`` (from 0), or the part of the batch that ``share`` names."""
@@ -124,14 +123,5 @@ class SpannedDataModule(SpanPairDataModule):
 
     def make_batches(self) -> SpannedBatches:
         """Return the object that makes the batches of masked texts with spans."""
-        return SpannedBatches(
-            self.source(),
-            self.vocabulary,
-            granularities=self.granularities,
-            spans_each=self.spans_each,
-            batch_size=self.batch_size,
-            mask_rate=self.masking.rate,
-            whole_word=self.masking.whole_word,
-            budget=self.chunk_tokens,
-            seed=self.seed,
-        )
+        own = {"granularities": self.granularities, "spans_each": self.spans_each}
+        return self.masked_batches(SpannedBatches, **own)

@@ -38,14 +38,13 @@ def filter_queries(config: FilterQueriesConfig, context: Context) -> dict[str, A
     check_made_for(context)
     group, queries = process_group(context.runtime), Queries(context.input("queries"))
     collection = Collection(context.input("corpus"))
-    passages = np.repeat(np.arange(len(queries.counts)), queries.counts)  # (Q,) the passage of each query
     scorers = [
         _scorer(artifact, config, context, collection, queries) for artifact in context.artifacts("cross_encoders")
     ]
     scores = score_in_shards(
         logits(scorers, config.chunk_tokens, context.stage_name),
-        np.arange(len(passages)),
-        passages[:, None],
+        np.arange(len(queries.owners)),
+        queries.owners[:, None],
         context.folder / "scores.npy",
         shard_size=config.shard_size,
         label=context.stage_name,
@@ -53,7 +52,7 @@ def filter_queries(config: FilterQueriesConfig, context: Context) -> dict[str, A
         each=len(scorers),
     )[:, 0]
     kept = best_share(scores, config.share)
-    counts = write_queries(_pairs(queries, passages, np.flatnonzero(kept)), context)
+    counts = write_queries(_pairs(queries, np.flatnonzero(kept)), context)
     print(f"[{context.stage_name}] {number_of(counts['queries'], f'of {len(kept):,} queries are')} kept", flush=True)
     return {"scored": len(kept), "lowest_score": float(scores[kept].min()), **counts}
 
@@ -67,11 +66,11 @@ def best_share(scores: NDArray[np.floating], share: float) -> NDArray[np.bool_]:
     return kept
 
 
-def _pairs(queries: Queries, passages: NDArray[np.int64], rows: NDArray[np.int64]) -> Iterator[tuple[int, str]]:
+def _pairs(queries: Queries, rows: NDArray[np.int64]) -> Iterator[tuple[int, str]]:
     """Yield (passage row, query) of the queries at ``rows``."""
     for first in range(0, len(rows), BLOCK):
         block = rows[first : first + BLOCK]
-        yield from zip(passages[block].tolist(), queries.texts_at(block), strict=True)
+        yield from zip(queries.owners[block].tolist(), queries.texts_at(block), strict=True)
 
 
 def _scorer(

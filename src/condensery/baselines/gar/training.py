@@ -105,10 +105,8 @@ def train_expander(config: TrainExpanderConfig, context: Context) -> dict[str, A
         budget=config.budget,
         seed=config.seed,
     )
-    module, data = (
-        GeneratorModule(generator.model, **config.optimiser()),
-        StepDataModule(batches, context.runtime.workers),
-    )
+    module = GeneratorModule(generator.model, **config.optimiser())
+    data = StepDataModule(batches, context.runtime.workers)
     values = run_training(module, data, loop_settings(config, batches), config, context, None)
     save_generator(generator, context.folder)
     targets = list(contexts.manifest["metrics"]["targets"])

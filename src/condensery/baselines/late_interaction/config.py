@@ -13,6 +13,8 @@ from condensery.stages.registry import stage
 from condensery.stages.training_config import EncoderStageConfig, ValidatedConfig
 from condensery.stages.workload import Read, Work, known, with_encoder
 
+Method = Literal["colbert", "coil", "me_bert"]
+
 
 @stage("finetune_late_interaction", "training:finetune", version=2, makes="token_encoder", together=True)
 class FinetuneLateInteractionConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
@@ -22,7 +24,7 @@ class FinetuneLateInteractionConfig(QueriesConfig, ValidatedConfig, EncoderStage
     the scores of the ``method``. The defaults are those of ColBERT (Khattab and Zaharia 2020).
     """
 
-    method: Literal["colbert", "coil", "me_bert"] = "colbert"
+    method: Method = "colbert"
     """colbert: each query token finds its best passage token; coil: only among equal tokens; me_bert: [CLS] finds the best
     of the first passage tokens"""
     dimensions: Count = 128

@@ -17,11 +17,11 @@ Symbols in shapes: b rows of a chunk, t width of the chunk, v vectors of a text,
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from condensery.baselines.late_interaction.config import Method
 from condensery.losses.gradient_cache import wide
 from condensery.models.biencoder import QUERY, BiEncoder
 from condensery.models.encoder import Encoder
@@ -29,7 +29,6 @@ from condensery.models.packing import PackedLayout
 from condensery.ranges import Count, CountOrZero, Length
 from condensery.tokens.batches import Chunk
 
-Method = Literal["colbert", "coil", "me_bert"]
 UNUSED = -1  # key of a place without a vector
 
 

@@ -15,14 +15,12 @@ from condensery.models.checkpoints.card import Described
 from condensery.ranges import Positive
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.card import card_of
-from condensery.stages.finetuning.training_queries import training_queries
-from condensery.stages.training import initial_towers, loop_settings, run_training, validation_sample
+from condensery.stages.finetuning.training_queries import training_queries, triple_data
+from condensery.stages.training import initial_towers, train_and_save
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
-from condensery.training.data.triples import TripleDataModule
 from condensery.training.modules.biencoder import BiEncoderModule
-from condensery.training.validation import ValidationSample, encoded, reciprocal_ranks
+from condensery.training.validation import ValidationSample, reciprocal_ranks
 
 
 class InteractionLoss(RetrievalLoss):
@@ -72,8 +70,7 @@ class LateInteractionModule(BiEncoderModule):
 
     def validated(self, sample: ValidationSample) -> dict[str, float]:
         """Return MRR@10 over a sample."""
-        queries, passages = (encoded(self.vectors, part) for part in (sample.queries, sample.passages))
-        scores = self.loss.scores(queries, passages)  # (q, p)
+        scores = self.loss.scores(*sample.vectors(self.vectors))  # (q, p)
         return {"val/mrr@10": float(reciprocal_ranks(scores, torch.eye(scores.shape[1]).to(scores), sample).mean())}
 
     def described(self) -> Described:
@@ -95,14 +92,7 @@ def finetune(config: FinetuneLateInteractionConfig, context: Context) -> dict[st
     interaction = Interaction(config.method, config.dimensions, *lengths, config.first, config.whole)
     backbone = initial_towers(config, context, tokens.vocabulary, separate=False).passage
     model = new_token_encoder(backbone, interaction, context.input("tokenizer"), config.seed)
-    sizes: dict[str, Any] = dict(zip(("query_length", "passage_length"), model.interaction.lengths, strict=True))
-    sizes |= {"batch_size": config.batch_size, "chunk_tokens": config.budget, "workers": context.runtime.workers}
-    sizes["negatives_per_query"] = config.negatives_per_query if config.negatives or config.labels else 0
-    data = TripleDataModule(tokens, context.input("tokenizer"), training=training, seed=config.seed, **sizes)
-    data.setup()
+    data = triple_data(config, context, training, model.interaction.lengths)
     module = LateInteractionModule(model, temperature=config.temperature, **config.optimiser())
-    sample = validation_sample(config, module, context, data.lengths)
-    values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)
-    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
-    module.save_pretrained(context.folder, context.input("tokenizer"), card=card)
+    values = train_and_save(module, data, config, context, data.lengths)
     return {"queries": len(training.rows), **by_text, **values}

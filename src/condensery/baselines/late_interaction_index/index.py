@@ -100,7 +100,8 @@ class LateInteractionIndex:
     def __init__(
         self, folder: Path, collection: Collection, candidates: CollectionRetriever | None, memory: int, device: str
     ) -> None:
-        self.folder, self.collection, self.candidates, self.device = folder, collection, candidates, device
+        self.folder, self.candidates, self.device = folder, candidates, device
+        self.texts = collection.queries.column("text")
         self.about: dict[str, Any] = read_json(folder / "index.json")
         self.vectors, self.keys = (load_array(folder / f"{name}.npy", mapped=True) for name in ("vectors", "keys"))
         self.counts = load_array(folder / "counts.npy")
@@ -113,7 +114,7 @@ class LateInteractionIndex:
 
     def search(self, query_rows: Rows, k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
-        queries = self._encoded(self._texts(query_rows))
+        queries = self._encoded(self.texts.take(query_rows))
         if self.candidates is None:
             return self._exact(queries, k, progress)
         found = self.candidates.search(query_rows, min(self.about["depth"], len(self)), progress)[1]
@@ -131,10 +132,7 @@ class LateInteractionIndex:
 
     def score(self, query_rows: Rows, passage_rows: Rows) -> NDArray[np.float32]:
         """Return the exact scores (n, k) of passages (n, k) for queries (n,) of the collection; NaN for row -1."""
-        return self._scores(self._encoded(self._texts(query_rows)), passage_rows)
-
-    def _texts(self, query_rows: Rows) -> list[str]:
-        return list(self.collection.queries.column("text").take(np.asarray(query_rows)))
+        return self._scores(self._encoded(self.texts.take(query_rows)), passage_rows)
 
     def _exact(self, queries: Sequence[Tensor], k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Compare each query with all passages, block by block."""

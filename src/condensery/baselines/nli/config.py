@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -14,7 +13,7 @@ from condensery.stages.registry import stage
 from condensery.stages.training_config import EncoderStageConfig
 from condensery.stages.workload import Read, Sizes, Work, known, with_encoder
 from condensery.system.files import expanded
-from condensery.text.hashes import input_hashes
+from condensery.text.hashes import content_hashes
 from condensery.text.input_file import InputFile
 from condensery.text.sizes import CHARACTERS, SentenceSizes, counted_examples
 
@@ -39,11 +38,8 @@ class ReadNliConfig(StageConfig):
 
     def inputs(self) -> list[InputFile]:
         """Return the files that are read."""
-        return [InputFile("file of NLI pairs", expanded(path), f": {EXPECTED}") for path in self.paths]
-
-    def files(self) -> list[Path]:
-        """Return the paths of the files. Raises ``UserError`` where a file is missing."""
-        return [file.open_path() for file in self.inputs()]
+        role, hint = "file of NLI pairs", f": {EXPECTED}"
+        return [InputFile(role, expanded(path), hint, may_be_empty=True) for path in self.paths]
 
     def identity(self) -> list[str]:
         """Return the content hashes of the files.
@@ -51,7 +47,7 @@ class ReadNliConfig(StageConfig):
         Raises:
             UserError: a file is missing or unreadable; this is checked before anything is computed.
         """
-        return input_hashes(self.files())
+        return content_hashes([file.look() for file in self.inputs()])
 
     def work(self, read: Read) -> Work:
         """Estimate the work: each line of the files is a pair."""

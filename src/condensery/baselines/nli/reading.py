@@ -36,8 +36,8 @@ def read_nli(config: ReadNliConfig, context: Context) -> dict[str, Any]:
     known: dict[str, int] = {}
     rows, labels = list[tuple[int, int]](), list[int]()
     with TableWriter(folder / "sentences.arrow", ("text",)) as table:
-        for path in config.files():
-            for premise, hypothesis, label in pairs_of(path):
+        for file in config.inputs():
+            for premise, hypothesis, label in pairs_of(file.open_path()):
                 if label is None:
                     counts["without_label"] += 1
                     continue
@@ -49,7 +49,7 @@ def read_nli(config: ReadNliConfig, context: Context) -> dict[str, Any]:
                 labels.append(label)
                 counts[LABELS[label]] += 1
     if not rows:
-        raise UserError(f"{config.files()[0]}: no pair has a label; it is to be {EXPECTED}")
+        raise UserError(f"{config.inputs()[0].open_path()}: no pair has a label; it is to be {EXPECTED}")
     np.save(folder / "rows-train.npy", np.array(rows, np.int64))
     np.save(folder / "scores-train.npy", np.array(labels, np.float32))
     vocabulary = Vocabulary.of(load_tokenizer(tokenizer))

@@ -13,8 +13,7 @@ from condensery.losses.contrast import Contrast, weighted
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.biencoder import BiEncoder
 from condensery.stages.base import Context
-from condensery.stages.card import card_of
-from condensery.stages.training import initial_towers, loop_settings, run_training
+from condensery.stages.training import initial_towers, train_and_save
 from condensery.tokens.artifacts import Sentences
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.modules.encoders import TowersModule
@@ -66,7 +65,6 @@ def finetune_nli(config: FinetuneNliConfig, context: Context) -> dict[str, Any]:
     batches = SentenceBatches(pairs.store, pairs.vocabulary, rows, labels, **sizes)
     module = NliModule(initial_towers(config, context, pairs.vocabulary, separate=False), **config.optimiser())
     data = StepDataModule(batches, context.runtime.workers)
-    values = run_training(module, data, loop_settings(config, batches), config, context, None)
-    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values, pairs.about["name"])
-    module.save_pretrained(context.folder, context.input("tokenizer"), (config.length, config.length), card)
+    lengths = config.length, config.length
+    values = train_and_save(module, data, config, context, lengths, named=pairs.about["name"])
     return {"examples": len(rows), **values}

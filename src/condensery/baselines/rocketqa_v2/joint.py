@@ -140,7 +140,7 @@ class JointModule(TowersModule):
         check_numbers(type(self), locals())
         super().__init__(model, **others)
         self.reranker, self.divergence, self.temperature = reranker, divergence, temperature
-        self._remember(divergence=divergence, temperature=temperature)
+        self._remember(locals())
 
     def objective(self, batch: JointBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return both models as one encoder, and the mean loss over the lists of all processes."""

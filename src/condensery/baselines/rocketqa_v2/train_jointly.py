@@ -5,17 +5,14 @@ from typing import Any
 
 from condensery.baselines.rocketqa_v2.config import JointRerankerConfig, TrainJointlyConfig
 from condensery.baselines.rocketqa_v2.joint import JointBatches, JointModule
-from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import check_words
 from condensery.models.cross_encoder import Reranker, load_reranker, save_cross_encoder
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.card import card_of
-from condensery.stages.finetuning.training_queries import training_queries
-from condensery.stages.training import initial_towers, loop_settings, run_training, validation_sample
+from condensery.stages.finetuning.training_queries import check_enough_passages, training_queries, triple_data
+from condensery.stages.training import initial_towers, train_and_save
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens, pair_reader
-from condensery.tokens.prefixes import Prefixes
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.triple_batches import TripleBatches
 
@@ -33,40 +30,18 @@ def train_jointly(config: TrainJointlyConfig, context: Context) -> dict[str, Any
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)
     by_text = left_out_by_text(training.by_text, context.stage_name)
-    needed = config.negatives_per_query + int(training.no_negative_numbers().max())
-    if len(collection.passages) < needed:
-        raise UserError(
-            f"{key}: negatives_per_query={config.negatives_per_query}, but the collection has {len(collection.passages)}"
-            f" passages; a query needs {needed}"
-        )
+    check_enough_passages(config, context, training, collection)
     towers = initial_towers(config, context, tokens.vocabulary, config.towers == "separate")
     first = load_reranker(context.input("init_reranker"))
     check_words(first.model.classifier, f"{key}.init_reranker: {config.init_reranker}", tokens.vocabulary)
-    lengths, settings = (config.query_length, config.passage_length), towers.settings
-    prefixes = Prefixes.of(context.input("tokenizer"), settings.query_prefix, settings.passage_prefix, lengths)
-    triples = TripleBatches(
-        tokens.queries,
-        tokens.passages,
-        tokens.titles,
-        tokens.vocabulary,
-        training,
-        batch_size=config.batch_size,
-        negatives=config.negatives_per_query,
-        query_length=config.query_length,
-        passage_length=config.passage_length,
-        budget=config.budget,
-        seed=config.seed,
-        prefixes=prefixes,
-    )
+    lengths, own = (config.query_length, config.passage_length), {"negatives_per_query": config.negatives_per_query}
+    triples = triple_data(config, context, training, lengths, towers.settings, **own).batches
+    assert isinstance(triples, TripleBatches)
     batches = JointBatches(triples, pair_reader(tokens, config.query_length, config.length, first.separators))
     module = JointModule(
         towers, first.model, divergence=config.divergence, temperature=config.temperature, **config.optimiser()
     )
-    sample = validation_sample(config, module, context, lengths)
-    data = StepDataModule(batches, context.runtime.workers)
-    values = run_training(module, data, loop_settings(config, batches), config, context, sample)
-    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
-    module.save_pretrained(context.folder, context.input("tokenizer"), lengths, card)
+    values = train_and_save(module, StepDataModule(batches, context.runtime.workers), config, context, lengths)
     reranker = Reranker(module.reranker, config.query_length, config.length, first.separators)
     save_cross_encoder(reranker, context.folder / RERANKER, context.input("tokenizer"))
     return {"queries": len(training.rows), **by_text, **values}

@@ -46,7 +46,7 @@ class SeedModule(MaskedAutoEncoderModule):
         if self.model.shape.kind != "causal":
             raise UserError(f"SeedModule: the decoder is {self.model.shape.kind}; give a causal one")
         self.model.span = attention_span
-        self._remember(attention_span=attention_span)
+        self._remember(locals())
 
 
 def pretrain_seed(config: PretrainSeedConfig, context: Context) -> dict[str, Any]:

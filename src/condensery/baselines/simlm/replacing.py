@@ -171,7 +171,7 @@ class SimlmModule(MaskedAutoEncoderModule):
     def __init__(self, model: PathOrName | MaskedAutoEncoder, replacer: TokenReplacer, **others: Any) -> None:
         super().__init__(model, **others)
         self.replacer = replacer
-        self._remember(predict=replacer.predict)
+        self._remember(locals(), predict=replacer.predict)
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder with both losses, each a mean over its own predicted tokens of the batch."""

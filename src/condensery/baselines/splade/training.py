@@ -14,14 +14,11 @@ from condensery.models.checkpoints.backbone import load_masked_language_model, m
 from condensery.models.checkpoints.card import Described
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.card import card_of
-from condensery.stages.finetuning.training_queries import training_queries
-from condensery.stages.training import loop_settings, run_training, validation_sample
+from condensery.stages.finetuning.training_queries import training_queries, triple_data
+from condensery.stages.training import train_and_save
 from condensery.text.collection import Collection
-from condensery.tokens.artifacts import Tokens
 from condensery.training.data.steps import Batch
 from condensery.training.data.triple_batches import TripleBatch
-from condensery.training.data.triples import TripleDataModule
 from condensery.training.modules.biencoder import BiEncoderModule
 
 
@@ -66,35 +63,19 @@ def _check_alive(module: SpladeModule, batch: Batch, stage: str) -> None:
 
 def finetune(config: FinetuneSpladeConfig, context: Context) -> dict[str, Any]:
     """Train the encoder and save the last step's weights as a checkpoint; return the metrics for the manifest."""
-    collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
-    training = training_queries(config, context, collection)
+    training = training_queries(config, context, Collection(context.input("corpus")))
     by_text = left_out_by_text(training.by_text, context.stage_name)
+    data = triple_data(config, context, training, (config.query_length, config.passage_length))
     torch.manual_seed(config.seed)  # of a new head
     if config.init == "backbone":
-        language_model = masked_language_model(config.backbone, tokens.vocabulary, config.seed)
+        language_model = masked_language_model(config.backbone, data.vocabulary, config.seed)
     else:
         start, dropout = context.input("init"), config.backbone.dropout
-        language_model = load_masked_language_model(start, tokens.vocabulary, dropout=dropout)
+        language_model = load_masked_language_model(start, data.vocabulary, dropout=dropout)
     if config.lexical_start:
         start_lexically(language_model)
-    data = TripleDataModule(
-        tokens,
-        context.input("tokenizer"),
-        training=training,
-        negatives_per_query=config.negatives_per_query if config.negatives or config.labels else 0,
-        batch_size=config.batch_size,
-        query_length=config.query_length,
-        passage_length=config.passage_length,
-        chunk_tokens=config.budget,
-        seed=config.seed,
-        workers=context.runtime.workers,
-    )
-    data.setup()
     loss = SpladeLoss(config.query_flops, config.passage_flops, config.ramp_steps, config.temperature)
     module = SpladeModule(SparseEncoder(language_model), loss=loss, **config.optimiser())
     _check_alive(module, data.batches.batch(0), context.stage_name)
-    sample = validation_sample(config, module, context, data.lengths)
-    values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)
-    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
-    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths, card)
+    values = train_and_save(module, data, config, context, data.lengths)
     return {"queries": len(training.rows), **by_text, **values}

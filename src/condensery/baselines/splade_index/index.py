@@ -49,7 +49,7 @@ class SpladeIndex:
     """
 
     def __init__(self, folder: Path, collection: Collection, memory: int, device: str) -> None:
-        self.folder, self.collection, self.device = folder, collection, device
+        self.folder, self.texts, self.device = folder, collection.queries.column("text"), device
         self.about: dict[str, Any] = read_json(folder / "index.json")
         weights, terms, counts = (load_array(folder / f"{name}.npy") for name in ARRAYS)
         starts = np.concatenate([[0], np.cumsum(counts)])
@@ -62,7 +62,7 @@ class SpladeIndex:
 
     def search(self, query_rows: Rows, k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
-        return self._ranked(self.encoded(self._texts(query_rows)), k, progress)
+        return self._ranked(self.encoded(self.texts.take(query_rows)), k, progress)
 
     def search_texts(self, texts: Sequence[str], k: int) -> Ranking:
         """Return the k best passages for any queries."""
@@ -70,24 +70,20 @@ class SpladeIndex:
 
     def score(self, query_rows: Rows, passage_rows: Rows) -> NDArray[np.float32]:
         """Return the scores (n, k) of passages (n, k) for queries (n,) of the collection; NaN for row -1."""
-        queries = self.encoded(self._texts(query_rows))
+        queries = self.encoded(self.texts.take(query_rows))
         found = [
             (self.passages[np.maximum(rows, 0)] @ queries[[place]].T).toarray()[:, 0]
             for place, rows in enumerate(passage_rows)
         ]
         return np.where(passage_rows < 0, np.float32(np.nan), np.array(found, np.float32).reshape(passage_rows.shape))
 
-    def _texts(self, query_rows: Rows) -> list[str]:
-        return list(self.collection.queries.column("text").take(np.asarray(query_rows)))
-
     def _ranked(self, queries: csr_array, k: int, progress: ProgressTask = SILENT) -> Ranking:
-        parts, rows = [], np.arange(len(self))[None, :]  # (1, P)
+        parts = [(np.empty((0, k), np.float32), np.empty((0, k), np.int64))]
+        rows = np.arange(len(self))[None, :]  # (1, P)
         for first in range(0, queries.shape[0], self.group):
             scores = (queries[first : first + self.group] @ self.lists).toarray()  # (group, P)
             parts.append(ordered(scores, np.where(scores > 0, rows, -1), k))
             progress.advance(len(scores))
-        if not parts:
-            return np.empty((0, k), np.float32), np.empty((0, k), np.int64)
         scores, found = (np.concatenate(part) for part in zip(*parts, strict=True))
         return scores, found
 

@@ -1,6 +1,5 @@
 """Config of the stage that measures averaged word vectors on a sentence task."""
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -10,7 +9,7 @@ from condensery.stages.checks import Split
 from condensery.stages.registry import stage
 from condensery.stages.workload import Read, Work, known
 from condensery.system.files import expanded
-from condensery.text.hashes import input_hashes
+from condensery.text.hashes import content_hashes
 from condensery.text.input_file import InputFile
 
 LINE = 1e-6  # seconds on one core for a line of the file
@@ -30,10 +29,10 @@ class EvaluateWordVectorsConfig(StageConfig):
     split: Annotated[Split, FromRecipe("table.split")]
     """the split that is measured: train, dev or test"""
 
-    def file(self) -> Path:
-        """Return the path of the file. Raises ``UserError`` where it is missing."""
+    def file(self) -> InputFile:
+        """Return the file of word vectors."""
         hint = ", such as glove.6B.300d.txt of nlp.stanford.edu/projects/glove"
-        return InputFile("file of word vectors", expanded(self.path), hint).open_path()
+        return InputFile("file of word vectors", expanded(self.path), hint, may_be_empty=True)
 
     def identity(self) -> list[str]:
         """Return the content hash of the file.
@@ -41,7 +40,7 @@ class EvaluateWordVectorsConfig(StageConfig):
         Raises:
             UserError: the file is missing or unreadable; this is checked before anything is computed.
         """
-        return input_hashes([self.file()])
+        return content_hashes([self.file().look()])
 
     def work(self, read: Read) -> Work:
         """Estimate the work of reading the file, whose lines have some 2,500 bytes."""

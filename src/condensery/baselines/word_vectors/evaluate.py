@@ -31,11 +31,10 @@ def evaluate_word_vectors(config: EvaluateWordVectorsConfig, context: Context) -
     column = TextTable(context.input("sentences") / "sentences.arrow").column("text")
     texts = [words(column[row]) for row in distinct.tolist()]
     wanted = {word for text in texts for word in text}
-    vectors = read_vectors(config.file(), wanted)
+    path = config.file().open_path()
+    vectors = read_vectors(path, wanted)
     if not vectors:
-        raise UserError(
-            f"{config.file()}: it has no word of the sentences of {config.sentences}; is it of this language?"
-        )
+        raise UserError(f"{path}: it has no word of the sentences of {config.sentences}; is it of this language?")
     means = averaged(texts, vectors)  # (distinct, d)
     metrics = write_evaluation(list(means[place.reshape(rows.shape).T]), sentences, config.split, context.folder)
     return {**metrics, "words_with_a_vector": len(vectors) / len(wanted)}

@@ -16,10 +16,9 @@ from condensery.retrieval.ranking import Ranking, ordered
 from condensery.retrieval.searchers.retriever import Retriever
 from condensery.stages.adaptation.config import DistilRankingConfig
 from condensery.stages.base import Artifact, Context
-from condensery.stages.card import card_of
 from condensery.stages.frozen_passages import vectors_of
 from condensery.stages.pair_scorers import cross_encoder
-from condensery.stages.training import loop_settings, run_training
+from condensery.stages.training import train_and_save
 from condensery.system.files import load_array, save_array
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Passages, Queries, Tokens
@@ -79,9 +78,8 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
         **config.optimiser(),
     )
     data = StepDataModule(batches, context.runtime.workers)
-    values = run_training(module, data, loop_settings(config, batches), config, context, None)
-    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
-    module.save_pretrained(context.folder, encoder, (saved.query_length, saved.passage_length), card)
+    longest = saved.query_length, saved.passage_length
+    values = train_and_save(module, data, config, context, longest, tokenizer=encoder)
     return {"queries": len(rows), **values}
 
 

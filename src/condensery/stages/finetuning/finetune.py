@@ -5,20 +5,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.card import card_of
 from condensery.stages.finetuning.batching import adaptive_order, scores_of
 from condensery.stages.finetuning.config import FinetuneConfig
-from condensery.stages.finetuning.training_queries import training_queries, with_teacher
+from condensery.stages.finetuning.training_queries import training_queries, triple_data, with_teacher
 from condensery.stages.frozen_passages import check_encoded_by, vectors_of
-from condensery.stages.training import initial_towers, lengths_of_start, loop_settings, run_training, validation_sample
+from condensery.stages.training import initial_towers, lengths_of_start, loop_settings, train_and_save
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries, Tokens
 from condensery.training.adaptive.callback import AdaptiveBatches
@@ -26,7 +23,6 @@ from condensery.training.adaptive.order import AdaptiveOrder
 from condensery.training.data.steps import Order, items_in_sequence
 from condensery.training.data.training_queries import TextQueries, TrainingQueries
 from condensery.training.data.triple_batches import TripleBatches
-from condensery.training.data.triples import TripleDataModule
 from condensery.training.held_out import chosen_queries
 from condensery.training.modules.biencoder import BiEncoderModule
 
@@ -50,26 +46,11 @@ def finetune(
     separate = config.towers == "separate" or config.passages is not None
     towers = initial_towers(config, context, tokens.vocabulary, separate)
     index, frozen = _frozen(config, context, towers)
-    query_length, passage_length = _lengths(config, context, frozen)
-    data = TripleDataModule(
-        tokens,
-        context.input("tokenizer"),
-        training=training,
-        negatives_per_query=config.negatives_per_query if config.negatives or config.labels else 0,
-        batch_size=config.batch_size,
-        query_length=query_length,
-        passage_length=passage_length,
-        chunk_tokens=config.budget,
-        seed=config.seed,
-        workers=context.runtime.workers,
-        query_prefix=towers.settings.query_prefix,
-        passage_prefix=towers.settings.passage_prefix,
-    )
-    data.setup()
+    data = triple_data(config, context, training, _lengths(config, context, frozen), towers.settings)
     assert isinstance(data.batches, TripleBatches)
     data.batches.vectors = index.passage_vectors if index else None
     data.batches.shared_negatives = config.shared_negatives
-    data.batches.text_queries = _text_queries(config, context, len(tokens.passages))
+    data.batches.text_queries = _text_queries(config, context)
     for folder in context.inputs("in_batch_teacher"):
         scores = scores_of(folder, context.input("corpus"), context.runtime.threads, context.stage_name)
         data.batches.in_batch_teacher = scores
@@ -88,11 +69,9 @@ def finetune(
     if sampling is not None:
         sampling(data.batches)
     callbacks = [AdaptiveBatches(order, data.batches)] if isinstance(order, AdaptiveOrder) else []
-    sample = validation_sample(config, module, context, data.lengths)
-    values = run_training(module, data, settings, config, context, sample, callbacks)
+    how: dict[str, Any] = {"saved": frozen, "settings": settings, "callbacks": callbacks}
+    values = train_and_save(module, data, config, context, data.lengths, **how)
     shutil.rmtree(context.folder / SCHEDULE, ignore_errors=True)
-    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
-    module.save_pretrained(context.folder, context.input("tokenizer"), frozen or data.lengths, card)
     return {"queries": len(training.rows), **by_text, **values}
 
 
@@ -140,7 +119,7 @@ def _frozen(
     return index, (first.query_length, first.passage_length)
 
 
-def _text_queries(config: FinetuneConfig, context: Context, passages: int) -> TextQueries | None:
+def _text_queries(config: FinetuneConfig, context: Context) -> TextQueries | None:
     """Return the queries of passages that are not held out (``training.held_out``).
 
     Queries of held-out passages are reserved for choosing checkpoints.
@@ -154,8 +133,7 @@ def _text_queries(config: FinetuneConfig, context: Context, passages: int) -> Te
     rows = chosen_queries(queries, len(queries.store), config.seed)
     if not len(rows):
         raise UserError(f"{key}: all passages with a query are held out; give more text, or set it to null")
-    owners = np.repeat(np.arange(passages), queries.counts)[rows]
-    return TextQueries(queries.store, rows, owners, config.text_batch_size)
+    return TextQueries(queries.store, rows, queries.owners[rows], config.text_batch_size)
 
 
 def _order(config: FinetuneConfig, context: Context, training: TrainingQueries) -> Order | None:

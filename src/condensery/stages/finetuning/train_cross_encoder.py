@@ -5,19 +5,16 @@ The model is as in RocketQA (Qu et al. 2021) and in Gao and Callan 2021b, §4.3.
 
 from typing import Any
 
-from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import check_words, masked_language_model
 from condensery.models.cross_encoder import CrossEncoder, load_cross_encoder, new_cross_encoder
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
 from condensery.stages.finetuning.config import TrainCrossEncoderConfig
-from condensery.stages.finetuning.training_queries import training_queries
+from condensery.stages.finetuning.training_queries import check_enough_passages, training_queries, triple_data
 from condensery.stages.training import loop_settings, run_training
 from condensery.text.collection import Collection
-from condensery.tokens.artifacts import Tokens
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.data.list_batches import ListBatches
-from condensery.training.data.triples import TripleDataModule
 from condensery.training.modules.cross_encoder import CrossEncoderModule
 from condensery.training.validation import pair_sample
 
@@ -28,30 +25,13 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
     Raises:
         UserError: the collection has too few passages for the negatives of a query.
     """
-    collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
+    collection = Collection(context.input("corpus"))
     training = training_queries(config, context, collection)
     by_text = left_out_by_text(training.by_text, context.stage_name)
-    needed = config.negatives_per_query + int(training.no_negative_numbers().max())
-    if len(collection.passages) < needed:
-        raise UserError(
-            f"stages.{context.stage_name}: negatives_per_query={config.negatives_per_query}, but the collection has"
-            f" {len(collection.passages)} passages; a query needs {needed}"
-        )
-    data = TripleDataModule(
-        tokens,
-        context.input("tokenizer"),
-        pairs=True,
-        training=training,
-        negatives_per_query=config.negatives_per_query,
-        batch_size=config.batch_size,
-        query_length=config.query_length,
-        passage_length=config.length,
-        chunk_tokens=config.budget,
-        seed=config.seed,
-        workers=context.runtime.workers,
-    )
-    data.setup()
-    model = _initial(config, context, tokens.vocabulary)
+    check_enough_passages(config, context, training, collection)
+    own: dict[str, Any] = {"pairs": True, "negatives_per_query": config.negatives_per_query}
+    data = triple_data(config, context, training, (config.query_length, config.length), **own)
+    model = _initial(config, context, data.vocabulary)
     module = CrossEncoderModule(model, loss=config.loss, **config.optimiser())
     sample = None
     if config.validations():

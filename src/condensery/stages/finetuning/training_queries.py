@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from condensery.errors import UserError, number_of
+from condensery.models.vectors import VectorSettings
 from condensery.retrieval.negative_pool import NegativePool, NegativeWeights
 from condensery.retrieval.negatives import open_negatives, open_relabelled, read_negatives
 from condensery.retrieval.no_negatives import NoNegatives
@@ -15,8 +16,10 @@ from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.stages.base import Context
 from condensery.stages.finetuning.config import QueriesConfig
 from condensery.text.collection import Collection
+from condensery.tokens.artifacts import Tokens
 from condensery.training.data.teaching import coverage
 from condensery.training.data.training_queries import TrainingQueries, judged_queries, rows_of
+from condensery.training.data.triples import TripleDataModule
 from condensery.training.dev_passages import apart_from_dev
 
 
@@ -51,6 +54,53 @@ def training_queries(config: QueriesConfig, context: Context, collection: Collec
     if asked > len(training.rows):
         print(f"[{context.stage_name}] batches of {there}: there are no more (batch_size: {asked:,})", flush=True)
     return training
+
+
+def triple_data(
+    config: Any,
+    context: Context,
+    training: TrainingQueries,
+    lengths: tuple[int, int],
+    settings: VectorSettings | None = None,
+    **own: Any,
+) -> TripleDataModule:
+    """Return the data module of a stage that trains on judged queries, set up.
+
+    Args:
+        config: config of the stage: a ``QueriesConfig`` with the keys of every training stage.
+        context: context of the stage.
+        training: the queries with their positives and negatives.
+        lengths: maximum query length and passage length in tokens.
+        settings: settings of the retriever, whose prefixes the texts get; None = no prefixes.
+        own: further arguments of ``TripleDataModule``, and those that replace the config's values.
+    """
+    given: dict[str, Any] = {
+        "negatives_per_query": config.negatives_per_query if config.negatives or config.labels else 0,
+        "batch_size": config.batch_size,
+        "chunk_tokens": config.budget,
+        "seed": config.seed,
+        "workers": context.runtime.workers,
+    }
+    given |= dict(zip(("query_length", "passage_length"), lengths, strict=True))
+    if settings is not None:
+        given |= {"query_prefix": settings.query_prefix, "passage_prefix": settings.passage_prefix}
+    tokens, tokenizer = Tokens(context.input("tokens")), context.input("tokenizer")
+    data = TripleDataModule(tokens, tokenizer, training=training, **{**given, **own})
+    data.setup()
+    return data
+
+
+def check_enough_passages(
+    config: QueriesConfig, context: Context, training: TrainingQueries, collection: Collection
+) -> None:
+    """Raise ``UserError`` where the collection has too few passages for the negatives of a query."""
+    each, there = config.negatives_per_query, len(collection.passages)
+    needed = each + int(training.no_negative_numbers().max())
+    if there < needed:
+        raise UserError(
+            f"stages.{context.stage_name}: negatives_per_query={each}, but the collection has {there} passages; a query"
+            f" needs {needed}"
+        )
 
 
 def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries:

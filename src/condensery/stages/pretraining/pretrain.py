@@ -15,16 +15,13 @@ from condensery.models.checkpoints.pretraining import load_condenser, load_maske
 from condensery.models.condenser import Condenser, condenser_shape
 from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder
 from condensery.stages.base import Artifact, Context
-from condensery.stages.card import card_of
 from condensery.stages.checks import check_no_retriever
 from condensery.stages.pretraining import config as configs
 from condensery.stages.training import (
     folder_of_start,
     initial_towers,
     lengths_of_start,
-    loop_settings,
-    run_training,
-    validation_sample,
+    train_and_save,
 )
 from condensery.tokens.artifacts import Passages, Queries, Tokens
 from condensery.tokens.vocabulary import Vocabulary
@@ -199,10 +196,8 @@ def fit_and_save(
     data.setup()
     assert isinstance(data.batches, SpanBatches)
     source = data.batches.source
-    sample = validation_sample(config, module, context, (config.length, config.length))
-    values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)
-    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values)
-    module.save_pretrained(context.folder, context.input("tokenizer"), saved or data.lengths, card)
+    lengths = config.length, config.length
+    values = train_and_save(module, data, config, context, lengths, saved=saved or data.lengths)
     return {"items": source.items, "left_out": source.left_out, **values}
 
 

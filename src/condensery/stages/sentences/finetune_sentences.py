@@ -4,9 +4,8 @@ from typing import Any
 
 from condensery.randomness import check_subset, nested_subset
 from condensery.stages.base import Context
-from condensery.stages.card import card_of
 from condensery.stages.sentences.config import FinetuneSentencesConfig
-from condensery.stages.training import initial_towers, loop_settings, run_training
+from condensery.stages.training import initial_towers, train_and_save
 from condensery.tokens.artifacts import Sentences
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.modules.sentence_encoder import SentenceBatches, SentenceModule
@@ -32,7 +31,6 @@ def finetune_sentences(config: FinetuneSentencesConfig, context: Context) -> dic
     model = initial_towers(config, context, sentences.vocabulary, separate=False)
     module = SentenceModule(model, margin=config.margin, **config.optimiser())
     data = StepDataModule(batches, context.runtime.workers)
-    values = run_training(module, data, loop_settings(config, batches), config, context, None)
-    card = card_of(type(config), config.model_dump(mode="json"), context.made_from, values, sentences.about["name"])
-    module.save_pretrained(context.folder, context.input("tokenizer"), (config.length, config.length), card)
+    lengths = config.length, config.length
+    values = train_and_save(module, data, config, context, lengths, named=sentences.about["name"])
     return {"examples": len(chosen), **values}

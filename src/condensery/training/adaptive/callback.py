@@ -11,6 +11,7 @@ from condensery.distributed import from_rank_zero, rank
 from condensery.errors import UserError
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.retrieval.finite import check_finite
+from condensery.retrieval.indexes.encoding import encode_chunks
 from condensery.system.children import Parent
 from condensery.system.files import atomic
 from condensery.system.signals import deaf_to_ctrl_c
@@ -95,13 +96,10 @@ class AdaptiveBatches(pl.Callback):
         """Return the vectors (n, d) of the queries or passages ``rows`` (n,). Raises ``UserError`` if one is not finite."""
         pad, parts = self.batches.vocabulary.pad, []
         for first in range(0, len(rows), _BLOCK):
-            flat, starts = self.batches.rows(tower, rows[first : first + _BLOCK])
-            by_row: dict[int, Vectors] = {}
-            for chunk in chunks(flat, starts, self.batches.budget, pad, tower=tower):
-                vectors = module.vectors(chunk.to(module.device)).float().cpu().numpy()
-                by_row |= dict(zip(chunk.rows.tolist(), vectors, strict=True))
-            parts += [by_row[row] for row in range(len(by_row))]
-        vectors = np.stack(parts)
+            some = rows[first : first + _BLOCK]
+            read = chunks(*self.batches.rows(tower, some), self.batches.budget, pad, tower=tower)
+            parts.append(encode_chunks(lambda chunk: module.vectors(chunk.to(module.device)), read, len(some)))
+        vectors = np.concatenate(parts)
         what = "query" if tower == QUERY else "passage"
         check_finite(vectors, f"adaptive batches: the vector of {what} row", rows, DIVERGING)
         return vectors

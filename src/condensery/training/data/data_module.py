@@ -5,7 +5,7 @@ uninterrupted run, with any number of processes and of workers.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -93,11 +93,8 @@ class StepDataModule(pl.LightningDataModule):
             pin_memory=self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
             persistent_workers=False,
         )
-        loader.waited = self._wait
+        loader.data_module = self
         return loader
-
-    def _wait(self, seconds: float) -> None:
-        self.waited += seconds
 
     def val_dataloader(self) -> Any:
         """Return a loader of the validation sample, or an empty list if there is no sample."""
@@ -141,11 +138,11 @@ def _converted(plugin: Any, batch: Any) -> Any:
 class _Loader(DataLoader[Batch]):
     """A loader that measures how long training waits for batches. Its worker processes ignore Ctrl-C.
 
-    ``waited`` is called with the seconds of each wait in which no other work was running. The wait for the first batch is
-    not counted, because the workers are still starting.
+    The seconds of each wait in which no other work was running are added to ``waited`` of the data module. The wait for the
+    first batch is not counted, because the workers are still starting.
     """
 
-    waited: Callable[[float], None]
+    data_module: StepDataModule
 
     def __iter__(self) -> Any:
         with deaf_to_ctrl_c():
@@ -163,7 +160,7 @@ class _Loader(DataLoader[Batch]):
             if batch is None:
                 return
             if done is None or done.query():
-                self.waited(time.perf_counter() - start)
+                self.data_module.waited += time.perf_counter() - start
             yield batch
 
 

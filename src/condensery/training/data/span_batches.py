@@ -1,6 +1,6 @@
 """Batches of masked texts for pre-training."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 import numpy as np
@@ -47,10 +47,11 @@ class ContextMasking:
         check_numbers(ContextMasking, vars(self))
 
 
+@dataclass(eq=False)
 class SpanBatches:
     """Makes batches of masked texts of a corpus.
 
-    Args:
+    Attributes:
         source: source of the rows.
         vocabulary: vocabulary of the tokens.
         batch_size: number of items of the source per step.
@@ -61,21 +62,15 @@ class SpanBatches:
         context: the text that the decoder reads; None = there is no decoder.
     """
 
-    def __init__(
-        self,
-        source: RowSource,
-        vocabulary: Vocabulary,
-        *,
-        batch_size: int,
-        mask_rate: float | None,
-        whole_word: bool,
-        budget: int,
-        seed: int,
-        context: ContextMasking | None = None,
-    ) -> None:
-        self.source, self.vocabulary, self.batch_size = source, vocabulary, batch_size
-        self.mask_rate, self.whole_word, self.budget, self.seed = mask_rate, whole_word, budget, seed
-        self.context = context
+    source: RowSource
+    vocabulary: Vocabulary
+    _: KW_ONLY
+    batch_size: int
+    mask_rate: float | None
+    whole_word: bool
+    budget: int
+    seed: int
+    context: ContextMasking | None = None
 
     def steps_an_epoch(self) -> int:
         """Return the number of batches in one pass over the items of the source; the last batch may be short."""

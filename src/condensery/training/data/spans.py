@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from condensery.ranges import Count, CountOrZero, Length, PositiveShare, Share, check_numbers
 from condensery.text.to_collection import Given
@@ -12,6 +12,8 @@ from condensery.tokens.store import TokenStore
 from condensery.training.data.data_module import TokenDataModule
 from condensery.training.data.sources import RowSource, SentencePairs, SingleSpans, SpanPairs, prefixed
 from condensery.training.data.span_batches import ContextMasking, SpanBatches
+
+Masked = TypeVar("Masked", bound=SpanBatches)
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,11 @@ class MaskedDataModule(TokenDataModule):
 
     def make_batches(self) -> SpanBatches:
         """Return the object that makes the batches of masked texts."""
-        return SpanBatches(
+        return self.masked_batches(SpanBatches)
+
+    def masked_batches(self, kind: type[Masked], **own: Any) -> Masked:
+        """Return batches of the class ``kind`` with the settings of this data module, and ``own``."""
+        return kind(
             self.source(),
             self.vocabulary,
             batch_size=self.batch_size,
@@ -59,6 +65,7 @@ class MaskedDataModule(TokenDataModule):
             budget=self.chunk_tokens,
             seed=self.seed,
             context=self.masking.decoder,
+            **own,
         )
 
 

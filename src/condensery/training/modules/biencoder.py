@@ -65,9 +65,7 @@ class BiEncoderModule(TowersModule):
         self.loss = loss if isinstance(loss, RetrievalLoss) else make_loss(loss, temperature=temperature)
         self.loss.normalised = self.model.settings.normalise
         self.loss.prepare(self.model.hidden_size, self.seed)
-        self._remember(
-            loss=loss, mask_known_positives=mask_known_positives, temperature=temperature, train_passages=train_passages
-        )
+        self._remember(locals())
 
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder, and the loss over the queries and passages of all processes."""

@@ -79,17 +79,14 @@ class ContrastiveModule(TowersModule):
             print(f"{lm_head or 'the model'}: no head for masked tokens, so mlm_weight has no effect", flush=True)
         self.mlm = None if head is None else PooledLanguageModel(head, self.model.passage).train()
         self.mlm_weight = mlm_weight
-        own = {"temperature": temperature, "learn_temperature": learn_temperature}
-        self._remember(**own, mlm_weight=mlm_weight, lm_head=lm_head)
+        self._remember(locals())
 
     @property
     def reached(self) -> float:
         """The current value of the temperature."""
-        return (
-            math.exp(max(float(self.log_temperature.detach()), math.log(COLDEST)))
-            if self.learn_temperature
-            else self.temperature
-        )
+        if not self.learn_temperature:
+            return self.temperature
+        return math.exp(max(float(self.log_temperature.detach()), math.log(COLDEST)))
 
     def on_fit_start(self) -> None:
         """Check the data as ``TowersModule`` does. Also check that tokens are masked if and only if MLM is on.

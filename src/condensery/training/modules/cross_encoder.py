@@ -57,7 +57,7 @@ class CrossEncoderModule(TrainingModule):
             built = load_cross_encoder(built, optimiser.get("seed", 42), dropout).train()
         super().__init__(built, **optimiser)
         self.loss = loss
-        self._remember(model=model, loss=loss, dropout=dropout, **optimiser)
+        self._remember(locals())
 
     def objective(self, batch: ListBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder with the loss of the lists; there is no contrast."""

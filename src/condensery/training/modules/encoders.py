@@ -149,7 +149,7 @@ class TowersModule(EncoderModule):
         if not isinstance(built, BiEncoder):
             built = load_biencoder(built, towers == "separate", dropout, vectors).train()
         super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
-        self._remember(model=model, tokenizer=tokenizer, towers=towers, dropout=dropout, vectors=vectors, **optimiser)
+        self._remember(locals())
 
     def on_fit_start(self) -> None:
         """Check the data as ``EncoderModule`` does, and also the data module's prefixes and student.

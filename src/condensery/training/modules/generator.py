@@ -1,7 +1,7 @@
 """Training of a query generator (doc2query): the model reads a passage and generates a query that the passage answers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,11 @@ class PairBatch(Batch):
     targets: int
 
 
+@dataclass(eq=False)
 class GeneratorBatches:
     """Makes batches of judged pairs of passage and query, every pair once per epoch. Tokenises the texts of each batch.
 
-    Args:
+    Attributes:
         pairs: (n, 2) row of the passage and row of the query of each pair.
         passages, queries: text tables of the collection.
         tokenizer: tokenizer of the generator; it adds the end token of a text.
@@ -61,26 +62,21 @@ class GeneratorBatches:
         UserError: the prefix leaves no room for a passage.
     """
 
-    def __init__(
-        self,
-        pairs: NDArray[np.int64],
-        passages: TextTable,
-        queries: TextTable,
-        tokenizer: Any,
-        *,
-        prefix: str,
-        titles: bool,
-        batch_size: int,
-        max_input_tokens: int,
-        max_tokens: int,
-        budget: int,
-        seed: int,
-    ) -> None:
-        check_room(tokenizer, prefix, max_input_tokens)
-        self.pairs, self.passages, self.queries, self.tokenizer = pairs, passages, queries, tokenizer
-        self.prefix, self.titles, self.batch_size = prefix, titles, batch_size
-        self.max_input_tokens, self.max_tokens = max_input_tokens, max_tokens
-        self.budget, self.seed = budget, seed
+    pairs: NDArray[np.int64]
+    passages: TextTable
+    queries: TextTable
+    tokenizer: Any
+    _: KW_ONLY
+    prefix: str
+    titles: bool
+    batch_size: int
+    max_input_tokens: int
+    max_tokens: int
+    budget: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        check_room(self.tokenizer, self.prefix, self.max_input_tokens)
 
     def steps_an_epoch(self) -> int:
         """Return the number of batches in one pass over the pairs; the last batch may be short."""

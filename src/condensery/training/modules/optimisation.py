@@ -5,6 +5,7 @@ modules. The modules use Lightning's manual optimisation, in which Lightning ref
 and accumulation. Use ``max_grad_norm`` to clip instead, and the data module's ``chunk_tokens`` to split a large batch.
 """
 
+import inspect
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -269,8 +270,17 @@ class TrainingModule(pl.LightningModule):
         """Return the factor of the learning rate for each weight; weights that are not listed get the full learning rate."""
         return layer_shares(self, self.layer_decay) if self.layer_decay < 1 else {}
 
-    def _remember(self, **given: Any) -> None:
-        """Keep arguments of ``__init__`` for ``load_from_checkpoint``; models and losses must be passed to it again."""
-        kept = {name: value for name, value in given.items() if not isinstance(value, nn.Module)}
+    def _remember(self, given: Mapping[str, Any], **others: Any) -> None:
+        """Keep arguments of ``__init__`` for ``load_from_checkpoint``; models and losses must be passed to it again.
+
+        Args:
+            given: local variables of the ``__init__`` of a class; those that are not its arguments are not kept.
+            others: further values to keep.
+        """
+        taken = inspect.signature(given["__class__"].__init__).parameters.values()
+        passed_on: Mapping[str, Any] = next((given[one.name] for one in taken if one.kind is one.VAR_KEYWORD), {})
+        named = {one.name: given[one.name] for one in taken if one.kind is not one.VAR_KEYWORD and one.name != "self"}
+        kept = {**named, **passed_on, **others}
+        kept = {name: value for name, value in kept.items() if not isinstance(value, nn.Module)}
         kept = {name: str(value) if isinstance(value, Path) else value for name, value in kept.items()}
         self.save_hyperparameters(kept, logger="model" in self.hparams or "model" in kept)

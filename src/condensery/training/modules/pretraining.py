@@ -109,9 +109,7 @@ class CondenserModule(BackboneModule):
         super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
         self.mlm_weight, self.head_steps, self.new_head = mlm_weight, head_steps, new_head
         self.first_steps = 0 if built.layers_loaded else head_steps
-        own = {"head_layers": head_layers, "skip_from": skip_from, "late_mlm": late_mlm, "dropout": dropout}
-        own |= {"head_steps": head_steps, "new_head": new_head}
-        self._remember(model=model, tokenizer=tokenizer, **own, mlm_weight=mlm_weight, **optimiser)
+        self._remember(locals())
 
     def configure_optimizers(self) -> Any:
         """Make optimiser and schedule as ``TrainingModule`` does. Raise ``UserError`` if no step trains the backbone."""
@@ -174,7 +172,7 @@ class CoCondenserModule(CondenserModule):
         check_numbers(type(self), locals())
         super().__init__(model, mlm_weight=mlm_weight, **others)
         self.temperature, self.contrast_weight = temperature, contrast_weight
-        self._remember(temperature=temperature, contrast_weight=contrast_weight)
+        self._remember(locals())
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder with the MLM losses of head and backbone, and the contrastive loss."""
@@ -238,17 +236,7 @@ class MaskedAutoEncoderModule(BackboneModule):
             optimiser["learning_rate"] = RETROMAE_RATE
         super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
         self.mlm_weight = mlm_weight
-        self._remember(
-            model=model,
-            tokenizer=tokenizer,
-            decoder=decoder,
-            decoder_layers=decoder_layers,
-            decoder_init=decoder_init,
-            decoder_mask_rate=decoder_mask_rate,
-            dropout=dropout,
-            mlm_weight=mlm_weight,
-            **optimiser,
-        )
+        self._remember(locals())
 
     def on_fit_start(self) -> None:
         """Check the data as ``EncoderModule`` does. Also raise ``UserError`` if the data have no input for the decoder."""
@@ -287,7 +275,7 @@ class InverseClozeModule(TowersModule):
         check_numbers(type(self), locals())
         super().__init__(model, **others)
         self.temperature = temperature
-        self._remember(temperature=temperature)
+        self._remember(locals())
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder, and InfoNCE over the passages of all processes."""

@@ -53,7 +53,7 @@ class QueryTowerModule(TowersModule):
         super().__init__(model, **{"towers": "separate", **others})
         self.freeze_passages()
         self.loss = KLDivergence(temperature, teacher_temperature)
-        self._remember(temperature=temperature, teacher_temperature=teacher_temperature)
+        self._remember(locals())
 
     def on_fit_start(self) -> None:
         """Check the data as ``TowersModule`` does.

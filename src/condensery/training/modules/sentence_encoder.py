@@ -1,6 +1,6 @@
 """Training on sentence tasks: pairs of sentences with a score, or triplets."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,11 @@ class SentenceBatch(Batch):
     scores: Tensor
 
 
+@dataclass(eq=False)
 class SentenceBatches:
     """Makes batches of examples, in a new random order each epoch.
 
-    Args:
+    Attributes:
         sentences: the store of all sentences.
         vocabulary: vocabulary of the tokens.
         rows: (n, k) the rows in ``sentences`` of each example's sentences.
@@ -46,20 +47,15 @@ class SentenceBatches:
         seed: seed of the order.
     """
 
-    def __init__(
-        self,
-        sentences: TokenStore,
-        vocabulary: Vocabulary,
-        rows: NDArray[np.int64],
-        scores: NDArray[np.float32],
-        *,
-        batch_size: int,
-        length: int,
-        budget: int,
-        seed: int,
-    ) -> None:
-        self.sentences, self.vocabulary, self.rows, self.scores = sentences, vocabulary, rows, scores
-        self.batch_size, self.length, self.budget, self.seed = batch_size, length, budget, seed
+    sentences: TokenStore
+    vocabulary: Vocabulary
+    rows: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    _: KW_ONLY
+    batch_size: int
+    length: int
+    budget: int
+    seed: int
 
     def steps_an_epoch(self) -> int:
         """Return the number of batches in one pass over the examples; the last batch may be short."""
@@ -87,7 +83,7 @@ class SentenceModule(TowersModule):
     def __init__(self, model: str | Path | BiEncoder, *, margin: float = 1.0, **others: Any) -> None:
         super().__init__(model, **others)
         self.margin = margin
-        self._remember(margin=margin)
+        self._remember(locals())
 
     def objective(self, batch: SentenceBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder, and the loss: a mean over the examples of all processes."""
