@@ -20,7 +20,7 @@ from walk import walk
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "condensery"
 BASELINES = SOURCE / "baselines"
 LIMITS = {
-    "lines of code (neither comment nor docstring), baselines apart": 30_015,
+    "lines of code (neither comment nor docstring), baselines apart": 29_651,
     "lines of code of the largest baseline": 250,
     "imports of our own modules inside functions": 31,
     "blocks of imports for types alone": 22,
@@ -28,9 +28,9 @@ LIMITS = {
     "stays on a recipe's way from command to table": 42,
     "rooms (files) on this way": 19,
     "returns on this way": 23,
-    "stays on the way to the end of the run": 65,
+    "stays on the way to the end of the run": 64,
     "rooms on the way to the end": 28,
-    "returns on the way to the end": 37,
+    "returns on the way to the end": 36,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
