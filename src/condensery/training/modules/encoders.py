@@ -146,7 +146,7 @@ class TowersModule(EncoderModule):
     ) -> None:
         check_numbers(type(self), locals())
         built = model
-        if not isinstance(built, BiEncoder):
+        if not isinstance(built, nn.Module):
             built = load_biencoder(built, towers == "separate", dropout, vectors).train()
         super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
         self._remember(locals())
