@@ -57,7 +57,7 @@ def test_a_users_own_table_stands_alone_is_filled_by_a_sweep_and_written_again_f
     lines = [[cell for name, cell in zip(whole[0], line, strict=True) if not name.endswith(beside)] for line in whole]
     assert lines[:3] == published
     assert all(re.fullmatch(r"\d+\.\d+|", cell) for line in whole[1:] for cell in line[3:-1])
-    assert all(re.fullmatch(r"seed \d evaluate/[0-9a-f]{16}.*", line[-1]) for line in whole[3:])
+    assert all(re.fullmatch(r"seed \d toy_evaluate/[0-9a-f]{16}.*", line[-1]) for line in whole[3:])
     assert [line[:3] for line in lines[3:]] == [
         ["measured here: toys (test)", "BM25", "measured, 1 seed"],
         *(["measured here: toys (test)", name, "measured, 2 seeds"] for name in ("plain", "better", "round2")),
