@@ -15,7 +15,7 @@ def autocast(device: torch.device | str, precision: str) -> torch.autocast:
     """Return the autocast context of a precision; for fp32 it has no effect.
 
     Args:
-        device: the device that computes, or its type.
+        device: the device of the computation, or its type, such as "cuda".
         precision: a key of ``DTYPES``.
     """
     return torch.autocast(torch.device(device).type, DTYPES[precision], enabled=precision != "fp32")

@@ -209,7 +209,7 @@ def lengths(config: Any) -> dict[str, set[str]]:
 
 
 def release(config: DictConfig, given: Mapping[str, set[str]]) -> None:
-    """Let the training length that was given last unset the other training lengths.
+    """Keep the training length that was given last, and set the other training lengths to null.
 
     For each stage in ``given``, the keys of ``RUN_LENGTHS`` that are not given become null, if a given key still has a value.
     """

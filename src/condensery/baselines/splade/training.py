@@ -28,7 +28,7 @@ class SpladeModule(BiEncoderModule):
     Args:
         model: the encoder.
         loss: the loss.
-        others: ``mask_known_positives`` of ``BiEncoderModule``, and arguments of ``TrainingModule``.
+        others: further arguments: those of ``TrainingModule``, and ``mask_known_positives`` as in ``BiEncoderModule``.
     """
 
     model: SparseEncoder
@@ -43,7 +43,7 @@ class SpladeModule(BiEncoderModule):
         return super().objective(batch)
 
     def described(self) -> Described:
-        """Return what the model card says of the vectors."""
+        """Return the description of the vectors for the model card."""
         return Described(Path(__file__).with_name("card.md"), {}, ["sparse-encoder", "splade"])
 
     def _save(self, folder: Path, tokenizer: Path | str, lengths: tuple[int, int]) -> None:

@@ -8,7 +8,7 @@ Results are those of the same index in memory, to the last bit.
 so the operating system caches as much of them as fits into memory. FAISS could also join the lists
 (``faiss.contrib.ondisk``), but it writes through a memory map, and a full disk would kill the process.
 
-N vectors, L lists, c bytes per vector in a list.
+Symbols: N vectors, L lists.
 """
 
 import shutil
