@@ -314,7 +314,7 @@ class Encoder(nn.Module):
         return self.vectors_and_states(chunk, masked=False)[0]
 
     def vectors_and_states(self, chunk: Chunk, masked: bool = True) -> tuple[Tensor, Tensor]:
-        """Return what ``vectors`` returns (b, d), with the same dropout, and the last states (k, d) at masked tokens.
+        """Return the result of ``vectors`` (b, d), with the same dropout, and the last states (k, d) at masked tokens.
 
         Args:
             chunk: a chunk of b rows, with k masked positions.

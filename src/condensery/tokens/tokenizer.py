@@ -85,7 +85,7 @@ def check_same_tokenizer(checkpoint: Path, vocabulary: Vocabulary, what: str, ad
         checkpoint: folder of the checkpoint; without a ``tokenizer.json`` nothing is checked.
         vocabulary: vocabulary of the texts.
         what: name of the checkpoint in the error message.
-        advice: what to do, at the end of the error message.
+        advice: end of the error message, which says what to do.
     """
     if (checkpoint / "tokenizer.json").is_file() and not vocabulary.agrees_with(
         Vocabulary.of(load_tokenizer(checkpoint))

@@ -124,7 +124,7 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
 
 
 def _choose(runs: list[SweptRun], rows_of: list[list[Row]], layout: TableConfig) -> Chosen:
-    """Return what ``table.choose`` keeps of the rows of each run; all rows where it is null."""
+    """Return the rows of each run that ``table.choose`` keeps; all rows if this key is null."""
     choose = layout.choose
     if not choose:
         return Chosen(rows_of, [], set())
