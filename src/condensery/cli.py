@@ -48,7 +48,7 @@ def main(cfg: DictConfig) -> None:
             run.run_job(cfg)
         else:
             folder = run.run(cfg).folder
-            if path := os.environ.get(FOLDER_FILE):  # of ``condensery.results.run``, which started this process
+            if path := os.environ.get(FOLDER_FILE):  # set by ``condensery.results.run``, which started this process
                 Path(path).write_text(str(folder or ""), encoding="utf-8")
     except Exception as error:
         raise Stopped from error

@@ -106,7 +106,7 @@ class LateInteractionIndex:
         self.vectors, self.keys = (load_array(folder / f"{name}.npy", mapped=True) for name in ("vectors", "keys"))
         self.counts = load_array(folder / "counts.npy")
         self.starts = np.cumsum(self.counts) - self.counts  # (P,) first vector of each passage
-        self.kept: dict[tuple[int, int], Block] = {}  # by the first passage and the one after the last
+        self.kept: dict[tuple[int, int], Block] = {}  # (first passage, last passage + 1) -> block
         self.room = memory
 
     def __len__(self) -> int:

@@ -66,7 +66,7 @@ def finetune(config: FinetuneSpladeConfig, context: Context) -> dict[str, Any]:
     training = training_queries(config, context, Collection(context.input("corpus")))
     by_text = left_out_by_text(training.by_text, context.stage_name)
     data = triple_data(config, context, training, (config.query_length, config.passage_length))
-    torch.manual_seed(config.seed)  # of a new head
+    torch.manual_seed(config.seed)  # seed of a new head's weights
     if config.init == "backbone":
         language_model = masked_language_model(config.backbone, data.vocabulary, config.seed)
     else:

@@ -28,7 +28,7 @@ from condensery.system.files import RECOMPUTE, atomic, check_file, load_array
 from condensery.system.progress import ProgressTask
 
 FILE, LISTS = "passages.faiss", "lists.bin"
-TRAINED, PARTS = "trained.faiss", "parts"  # of an index that is being built
+TRAINED, PARTS = "trained.faiss", "parts"  # files of an index that is being built
 ID = 8  # bytes of a row number in a list
 
 

@@ -39,7 +39,7 @@ from condensery.tokens.vocabulary import Vocabulary, with_special
 
 WINDOW = 16_384  # texts that are sorted by length together; the next ones are tokenised while these are encoded
 CHUNK_TOKENS = 65_536  # maximum number of tokens per encoder batch on a GPU, padding included (docs/measured.md)
-CHUNK_TOKENS_CPU = 2_048  # the same on a CPU, to hold the tokens' states in its caches (docs/measured.md, "Encoding")
+CHUNK_TOKENS_CPU = 2_048  # on a CPU; the tokens' states then fit into its caches (docs/measured.md, "Encoding")
 
 Rows = list[NDArray[np.int64]]  # token ids of each text
 
