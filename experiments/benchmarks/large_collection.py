@@ -161,7 +161,7 @@ def cpu_seconds() -> float:
 
 
 def figures(made: dict[str, Any], size: int, first_size: int, first: dict[str, Any] | None) -> dict[str, Any]:
-    """What is said of a run; ``first`` is what was said of the first size."""
+    """The figures of a run; ``first`` has the figures of the first size."""
     said: dict[str, Any] = {"stages": made["stages"]}
     for ratio, key in (("ratio", "s"), ("cpu_ratio", "cpu_s")):
         said[f"{key}_per_million"] = round(1e6 / size * made[key], 1)

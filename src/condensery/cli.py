@@ -48,7 +48,7 @@ def main(cfg: DictConfig) -> None:
             run.run_job(cfg)
         else:
             folder = run.run(cfg).folder
-            if path := os.environ.get(FOLDER_FILE):  # of ``condensery.results.run``, which started this process
+            if path := os.environ.get(FOLDER_FILE):  # set by ``condensery.results.run``, which started this process
                 Path(path).write_text(str(folder or ""), encoding="utf-8")
     except Exception as error:
         raise Stopped from error
@@ -109,8 +109,8 @@ def prepared(arguments: list[str]) -> list[str]:
     - ``stages.round1.steps=9`` may set a key that the recipe does not contain, because the recipe leaves it at its default.
       The argument therefore gets Hydra's prefix ``++``. The config check reports a key that does not exist.
     - In ``output_root=~/x``, ``~`` is replaced by the home folder.
-    - A question (``ask=``) is passed to the config verbatim, with its commas and quotes. So is a value with letters that are
-      not in Hydra's grammar.
+    - A question (``ask=``) is passed to the config verbatim, with its commas and quotes. A value with letters that are not in
+      Hydra's grammar is passed verbatim, too.
 
     Raises:
         UserError: a key is given twice (Hydra would silently use the last value), or a path in a sweep contains a comma

@@ -49,7 +49,7 @@ class UserError(Exception):
 
 
 class MissingDataError(UserError):
-    """Exception for missing files of a collection that can also be had by its name, without a folder of files.
+    """Exception for missing files of a collection that can also be downloaded by its name.
 
     Attributes:
         missing: the message about the files.

@@ -31,7 +31,7 @@ class Results(Sequence[Row]):
 
         Raises ``UserError`` if no row has the name.
         """
-        named = {row.name: row.metrics for row in reversed(self.rows)}  # of several rows of a name, the first
+        named = {row.name: row.metrics for row in reversed(self.rows)}  # the first of several rows with one name
         if isinstance(at, str) and at not in named:
             raise UserError(f"results: there is no row {shown(at)!r}{close_to(at, named)}")
         return dict(named[at]) if isinstance(at, str) else self.rows[at]

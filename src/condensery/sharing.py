@@ -41,7 +41,7 @@ class ProcessGroup:
 
     @contextmanager
     def shards(self, left: Callable[[], Sequence[int]]) -> Iterator[Sequence[int]]:
-        """Context manager. Inside it, this process writes its share of the shards. It ends when all shards are written.
+        """Context manager. Inside it, this process writes its share of the shards. On leaving it, all shards are written.
 
         Args:
             left: function that prepares the folder and returns the numbers of the missing shards. Only the first process

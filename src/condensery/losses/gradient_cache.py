@@ -11,10 +11,10 @@ The steps follow Gao and Callan 2021b, §3.3, eq. 8-12. Here h is a vector and L
    accumulates.
 
 One graph is in memory at a time, with two exceptions. The graph of a few queries may exist beside the graph of the passages.
-If the batch has two chunks that together fit the token budget of one chunk, both graphs are kept, which takes the memory of
-one full chunk. A batch of two such chunks is encoded once, and so is a batch of one chunk. A chunk whose vectors need no
-gradient is also encoded once, because step 3 skips it. Without a contrast (Condenser, MLM) only step 3 remains, which is
-plain gradient accumulation.
+If the batch has two chunks that together fit the token budget of one chunk, both graphs are kept. The two graphs together
+take the memory of one full chunk. Such a batch is encoded only once, like a batch of one chunk. A chunk whose vectors need
+no gradient is also encoded only once, because step 3 skips it. Without a contrast (Condenser, MLM), only step 3 remains. It
+is then plain gradient accumulation.
 """
 
 from collections.abc import Callable, Iterator, Sequence

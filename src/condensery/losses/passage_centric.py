@@ -15,8 +15,8 @@ from condensery.ranges import Positive, Share, check_numbers
 class PassageCentric(RetrievalLoss):
     """(1 - alpha) L_Q + alpha L_P of PAIR (Ren et al. 2021, "PAIR: Leveraging Passage-Centric Similarity Relation").
 
-    L_Q, the query-centric loss, is InfoNCE. L_P, the passage-centric loss, scores by the similarity to the positive p+ and
-    not to the query q. It tells q apart from the negatives p-:
+    L_Q, the query-centric loss, is InfoNCE. L_P, the passage-centric loss, compares the query q and the negatives p- with the
+    positive p+. It is the negative log-likelihood of q among them:
 
         L_P = -log (exp s(p+, q) / (exp s(p+, q) + sum over p- of exp s(p+, p-))).
 

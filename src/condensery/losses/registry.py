@@ -26,7 +26,7 @@ _OURS = {  # name -> the file in this folder
     "rank_consistent": "rank_consistent",
 }
 _TAUGHT = {"dual_supervision", "kl", "margin_mse", "rank_consistent"}  # need a teacher's scores
-_TWICE_TAUGHT = {"dual_supervision"}  # those of them that need an in-batch teacher as well
+_TWICE_TAUGHT = {"dual_supervision"}  # also need the scores of an in-batch teacher
 _NEED_OPTIONS = {"matryoshka"}  # built-in losses with an option that has no default
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 

@@ -200,9 +200,9 @@ def by_head(heads: int, states: Tensor, packing: Packing) -> Tensor:
 def _of_heads(heads: int, packing: Packing) -> Packing | None:
     """Return a packing for which each head of each row counts as a row of its own; None where it would save no time.
 
-    It pads the states of heads (n h, e) to a matrix (b h, t, e). ``plain_attention`` then gets each head in contiguous
-    memory, and its matrix products need no copy. Inference, and attention on GPUs, use fused kernels, which need no copy
-    anyway.
+    The packing pads the states of heads (n h, e) to a matrix (b h, t, e). ``plain_attention`` then gets each head in
+    contiguous memory, and its matrix products need no copy. Inference, and attention on GPUs, use fused kernels, which need
+    no copy anyway.
     """
     if packing.places is None or packing.places.device.type != "cpu" or torch.is_inference_mode_enabled():
         return None
@@ -314,7 +314,7 @@ class Encoder(nn.Module):
         return self.vectors_and_states(chunk, masked=False)[0]
 
     def vectors_and_states(self, chunk: Chunk, masked: bool = True) -> tuple[Tensor, Tensor]:
-        """Return what ``vectors`` returns (b, d), with the same dropout, and the last states (k, d) at masked tokens.
+        """Return the result of ``vectors`` (b, d), with the same dropout, and the last states (k, d) at masked tokens.
 
         Args:
             chunk: a chunk of b rows, with k masked positions.

@@ -109,7 +109,7 @@ class Bert:
         return None
 
     def bias(self, layer: Any, queries: Tensor, keys: Tensor) -> Tensor:
-        """Return what is added to the attention scores, (b, h, m, t), from positions of queries (b, m) and of keys (t,)."""
+        """Return the bias of the attention scores, (b, h, m, t), from positions of queries (b, m) and of keys (t,)."""
         raise NotImplementedError
 
     def query(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:

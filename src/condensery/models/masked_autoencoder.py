@@ -140,7 +140,7 @@ class MaskedAutoEncoder(PretrainingModel):
 
 
 def causal_mask(width: int, span: int | None, device: torch.device) -> Tensor:
-    """Return which place sees which: bool (t, t). A place sees the first place, itself and the ``span - 1`` places before it.
+    """Return the attention mask, bool (t, t). A place sees the first place, itself and the ``span - 1`` places before it.
 
     ``span`` None = itself and all places before it.
     """

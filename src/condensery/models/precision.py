@@ -15,7 +15,7 @@ def autocast(device: torch.device | str, precision: str) -> torch.autocast:
     """Return the autocast context of a precision; for fp32 it has no effect.
 
     Args:
-        device: the device that computes, or its type.
+        device: the device of the computation, or its type, such as "cuda".
         precision: a key of ``DTYPES``.
     """
     return torch.autocast(torch.device(device).type, DTYPES[precision], enabled=precision != "fp32")
@@ -36,7 +36,7 @@ def precision_on(device: torch.device | str, precision: str, name: str = "precis
     """Return the precision in which ``device`` computes: ``precision``, or what ``auto`` stands for in a recipe.
 
     Args:
-        device: the device that computes, or its type.
+        device: the device of the computation, or its type, such as "cuda".
         precision: a key of ``DTYPES``, or ``auto``.
         name: beginning of the error message.
 

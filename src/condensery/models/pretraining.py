@@ -71,7 +71,7 @@ class PretrainingModel(nn.Module):
         return self.encoder.cls(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what ``vectors`` returns (b, d), with the same dropout, and per loss the cross-entropy of each token."""
+        """Return the result of ``vectors`` (b, d), with the same dropout, and per loss the cross-entropy of each token."""
         raise NotImplementedError
 
 

@@ -26,7 +26,7 @@ def in_one_line(error: BaseException) -> str | None:
     if of_hydra and (message := message_within(error)):
         return in_one_line(message)
     plain = isinstance(error, ValueError | RuntimeError) and _raised_in(error)[1].startswith("hydra.")
-    if of_hydra or plain:  # a plain one as for ``data=null`` or a launcher that does not exist
+    if of_hydra or plain:  # for example, ``data=null`` or an unknown launcher raises a plain one
         return "error: " + shortened(_of_hydra(error))
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark

@@ -327,7 +327,7 @@ class Worker:
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(Parent.here(), theirs, root, runtime, dict(environment)))
         self.process.start()
-        theirs.close()  # so that the end of the worker shows as the end of the pipe
+        theirs.close()  # otherwise the pipe would stay open after the worker has ended
         self.node: Node | None = None
 
     def begin(self, node: Node, force: bool) -> None:

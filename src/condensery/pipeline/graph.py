@@ -66,8 +66,8 @@ class Graph:
         nodes: the stages by name, in topological order.
         rows: label of each row of the table -> name of the node that evaluates the row.
         answers: name of the node whose index ``ask`` searches if the recipe has no rows.
-        missing: in a dry run, the error about an input file that is missing. Its sizes are known, so the dry run goes on.
-            Artifacts that depend on the input have no id.
+        missing: in a dry run, the error about a missing input file whose sizes are known. The dry run then goes on.
+            Artifacts that depend on the file have no id.
         unmeasured: row -> node of its index. Filled only if the table should recommend a row, but is left out because no
             judgements exist to measure its rows.
         choice: a sentence that says which of several checkpoints the run continues with (``pipeline.several_checkpoints``).
@@ -298,7 +298,7 @@ class _Builder:
             key: function that returns the key that names the stage, for error messages.
 
         Raises:
-            UserError: there is no such stage, or no kind of stage makes ``wanted`` from its product.
+            UserError: there is no such stage, or no kind of stage makes ``wanted`` from the product of this stage.
         """
         if name in ADDED_FIRST and name not in self.raw["stages"]:
             self.overrides.setdefault(name, {"stage": name})

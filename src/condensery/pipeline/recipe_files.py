@@ -68,7 +68,7 @@ def check_file(path: Path, own: bool = False) -> None:
         if "nesting depth" in problem:  # libyaml reads ahead, and has its own limit since 0.2.6
             raise UserError(f"{path}{at}: {TOO_DEEP}") from None
         raise UserError(f"{path}{at}: not valid YAML ({problem})") from None
-    except (ValueError, OverflowError):  # of PyYAML without libyaml, about an escape such as \U00110000
+    except (ValueError, OverflowError):  # PyYAML without libyaml raises these for an escape such as \U00110000
         raise UserError(f"{path}: not valid YAML (an escape \\U that names no character)") from None
 
 
@@ -106,7 +106,7 @@ class _Counter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.open: list[tuple[str | None, int, int]] = []  # of each open collection: anchor, nodes and depth so far
+        self.open: list[tuple[str | None, int, int]] = []  # for each open collection: anchor, nodes and depth so far
         self.anchors: dict[str, _Size | None] = {}  # None: the node of the anchor has not ended yet
 
     def refuse(self, event: yaml.Event, why: str) -> NoReturn:

@@ -36,7 +36,7 @@ from condensery.pipeline.sweep import JoinedTable
 from condensery.recipes import ADDED_BETWEEN, ADDED_FIRST, RECIPES, RUN_LENGTHS
 
 ROOT = "config"  # the name of the root config
-MODE = "hydra.mode=RUN"  # what Hydra adds to the command, unless the command or a file sets it
+MODE = "hydra.mode=RUN"  # Hydra adds this override, unless the command or a file sets the key
 GROUPS = ("data", "backbone", "trainer", "launcher", "logger", "stage", "stages", "table", "figures")  # all mappings
 KEYS: tuple[str, ...] = ("name", "seed", "output_root", "jobs", "force", "ask", "next", "push_to_hub", *GROUPS)
 KEYS += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost", "estimate", "choose")
@@ -82,7 +82,7 @@ class RecipeLoader(ConfigLoaderImpl):
         super().__init__(config_search_path)
         self.repository = _Files(config_search_path)
         self._repositories: dict[tuple[str | None, tuple[str, ...]], Any] = {}
-        self._first: tuple[list[str], DictConfig] = [MODE], OmegaConf.create()  # what the command set, and its config
+        self._first: tuple[list[str], DictConfig] = [MODE], OmegaConf.create()  # overrides of the command, their config
         self.lengths: dict[str, set[str]] = {}  # a stage or kind -> the key of training length that the last file sets
         self.words: frozenset[str] = frozenset()  # the words of the command, and so all kinds that it names
         self._read: dict[tuple[str | None, str | None], Any] = {}  # files that are read and not yet merged
@@ -209,7 +209,7 @@ def lengths(config: Any) -> dict[str, set[str]]:
 
 
 def release(config: DictConfig, given: Mapping[str, set[str]]) -> None:
-    """Let the training length that was given last unset the other training lengths.
+    """Keep the training length that was given last, and set the other training lengths to null.
 
     For each stage in ``given``, the keys of ``RUN_LENGTHS`` that are not given become null, if a given key still has a value.
     """

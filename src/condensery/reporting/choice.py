@@ -35,7 +35,7 @@ def choice(kept: Kept) -> str:
     if best["share"]:
         weights = f"{100 * best['share']:g} % of the weights of {best['of']}"
         p, level = kept["p"], kept.get("level", 1)
-        digits = (f"{p:.{number}g}" for number in (2, 3, 4, 5))  # as many as show on which side of the limit p is
+        digits = (f"{p:.{number}g}" for number in (2, 3, 4, 5))  # more digits if p rounds to the limit
         shown = next((one for one in digits if (float(one) < level) == (p < level)), p)
         limit = f", {'' if p < level else 'not '}below {level:g}" if level < 1 else ""
         line += f", {100 * best['MRR@10']:.1f} with {weights} (p = {shown}{limit})"

@@ -109,7 +109,7 @@ class _Words:
     def __init__(self, lines: Lines, made: Mapping[str, Made], level: float, test: Test) -> None:
         self.lines, self.level, self.test = lines, level, test
         self.queries = len(lines.systems[0].evaluation.query_ids)
-        # of several seeds, the first that kept trained weights
+        # the first seed that kept trained weights; if none did, the first seed
         seeds = ([made[row.artifact] for row in of[0]] for of in lines.measured.seeds)
         self.made = [next((one for one in of if one.trained), of[0]) for of in seeds]
 

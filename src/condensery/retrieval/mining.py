@@ -75,8 +75,8 @@ def mine(
         group: the processes that share the shards.
         below: upper limits of a negative's score. Passages excluded by these limits are stored in the arrays ``ARRAYS``.
         scorer: computes the scores that are compared with these limits; None = the retriever.
-        relabelled: people's later judgements. Passages judged relevant count as positives. Passages that people or the split
-            judge not relevant are never excluded by ``below``.
+        relabelled: judgements from filled-in sheets of the stage ``audit_negatives``. Passages judged relevant count as
+            positives. Passages that people or the split judge not relevant are never excluded by ``below``.
 
     Returns:
         Counts for the manifest. With several processes, only the first process returns.

@@ -116,7 +116,7 @@ class Judge:
 def lowest(scorer: Scorer, query_rows: Ids, positives: list[NDArray[np.integer]]) -> tuple[Scores, NDArray[np.int32]]:
     """Return the lowest score (n,) among each query's positives, and the positive (n,) with this score.
 
-    They are NaN and -1 if no positive of the query has a score.
+    A query without a scored positive gets NaN and -1.
 
     Args:
         scorer: scores the positives.

@@ -89,7 +89,7 @@ def from_systems(
         split: split whose judgements are used.
         systems: names of the systems whose lists are used; None = all.
         per_system: maximum number of negatives used from each list; None = all.
-        relabelled: people's later judgements.
+        relabelled: judgements from filled-in sheets of the stage ``audit_negatives``.
 
     Returns:
         The negatives, and counts for the manifest.

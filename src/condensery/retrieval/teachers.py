@@ -145,8 +145,8 @@ def _by_searcher(searcher: Searcher, collection: Collection, queries: Ids, candi
 def counts(pairs: PairScores, positives: Mapping[int, Rows]) -> dict[str, int]:
     """Return counts for a manifest.
 
-    They are the number of queries, the number of scored pairs, the number of queries with fewer than two scored passages, and
-    the number of queries without a scored positive.
+    The counts are those of queries, scored pairs, queries with fewer than two scored passages, and queries without a scored
+    positive.
     """
     filled = pairs.filled
     with_positive = sum(

@@ -101,7 +101,7 @@ class StageConfig(NumberKeys):
         return {name for name in marks(type(self), Later) if getattr(self, name) == fields[name].default}
 
     def identified_by(self, made_from: Mapping[str, Sequence[str]]) -> list[Any]:
-        """Return what enters the artifact id, as JSON: fields, reserved words in place of inputs, ``identity``, and inputs.
+        """Return the parts of the artifact id, as JSON: fields, reserved words in place of inputs, ``identity``, and inputs.
 
         Args:
             made_from: references ``kind/id`` of the input artifacts, by field.

@@ -65,7 +65,7 @@ def card_of(
 
 
 def _base(config: Values, made_from: MadeFrom) -> dict[str, Any]:
-    """Return what the card says of the checkpoint with which the encoder's first training began."""
+    """Return the card's entries about the initial checkpoint of the encoder's first training."""
     for first in (one for key in _STARTS for one in made_from.get(key, ()) if (one.path / "manifest.json").is_file()):
         encoder = first.ancestor("encoder") or first
         return _base(encoder.manifest["config"], {field: encoder.inputs(field) for field in _STARTS})

@@ -1,4 +1,4 @@
-"""Checks of finished data: what a later stage will lack is reported before anything is trained.
+"""Checks of finished data. They report data that a later stage will lack, before anything is trained.
 
 ``StageConfig.data_checks`` names the checks of a stage. A check takes the config and the artifact of the named input. Like
 ``StageConfig.input_error``, it returns the faulty field and the error message, or None.
@@ -69,7 +69,7 @@ def measurable(config: Any, corpus: Artifact) -> Fault:
 
 
 def choosing(config: Any, corpus: Artifact) -> Fault:
-    """Report a split whose queries should choose the weights of a fusion, but do not allow its metric to be measured."""
+    """Report a split that should choose the weights of a fusion, but lacks what the metric needs: judgements or answers."""
     collection = Collection(corpus.path)
     there = collection.description["splits"].get(config.split, {}).get("queries", 0)
     if not config.chooses or there < config.least_queries:

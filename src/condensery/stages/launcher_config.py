@@ -58,7 +58,7 @@ class SlurmLauncher(Keys):
 
 
 class Resources(Keys):
-    """What a Ray task reserves; None = the value of the launcher itself.
+    """The resources that a Ray task reserves; None = the value of the launcher itself.
 
     Attributes:
         num_cpus: CPU cores, and threads.

@@ -123,7 +123,7 @@ def _import_all(plugins: str) -> None:
         for submodule in pkgutil.walk_packages(getattr(module, "__path__", []), f"{name}."):
             if not submodule.name.endswith(".__main__"):  # importing a program would run it
                 importlib.import_module(submodule.name)
-    for package in ("condensery.stages", BASELINES):  # each has a package for a family or a baseline
+    for package in ("condensery.stages", BASELINES):  # each subpackage is a family or a baseline
         for family in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
             if family.ispkg:
                 importlib.import_module(f"{family.name}.config")

@@ -50,7 +50,7 @@ from condensery.training.validation import CandidateSample, PairSample, Validati
 
 GROWN, GROWN_RATE = 384, 3e-4  # hidden size of the smallest released encoders; upper limit of their learning rate
 COSINE = 0.5  # above this temperature the softmax over cosines is nearly flat
-CANDIDATES, CANDIDATES_DEPTH = 99, 1000  # of validation_candidates, as the defaults of the stage evaluate
+CANDIDATES, CANDIDATES_DEPTH = 99, 1000  # sizes of validation_candidates, equal to the defaults of the stage evaluate
 SAVED = "saved_checkpoints"  # folder in the artifact for checkpoints that a callback keeps
 
 

@@ -69,7 +69,7 @@ class OptimisedStageConfig(StageConfig):
     def by_content(self) -> set[str]:
         """Also return ``callbacks`` and ``layer_decay``, which enter the id through ``identity``.
 
-        Callbacks that only observe do not enter the id. Nor does a decay of 1, so ids from before this key stay valid.
+        Callbacks that only observe do not enter the id. A decay of 1 does not either, so ids from before this key stay valid.
         """
         return super().by_content() | {"callbacks", "layer_decay"}
 

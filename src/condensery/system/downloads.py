@@ -1,4 +1,4 @@
-"""What downloads need: the digest of a file, the room on a disk, sizes in words."""
+"""Helpers for downloads: the digest of a file, a check of the free disk space, sizes in words."""
 
 import shutil
 from pathlib import Path

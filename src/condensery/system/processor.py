@@ -1,4 +1,4 @@
-"""What the processor and the GPUs of this machine compute quickly, detected without importing torch."""
+"""The precision in which the processor or the GPUs of this machine are fast, detected without importing torch."""
 
 import os
 import subprocess

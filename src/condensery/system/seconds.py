@@ -14,8 +14,8 @@ SPENT = ".seconds.json"  # in the folder of unfinished work
 class Seconds:
     """The time that a stage takes, from the creation of this object on, and in earlier parts of the same work.
 
-    A part that was killed could not write its time. It counts until the last change of a file in the folder. Its CPU
-    time is assumed to be the same share of the wall time as in the other parts.
+    A part that was killed could not write its time. Its wall time is assumed to end at the last change of a file in the
+    folder. Its CPU time is assumed to be the same share of the wall time as in the other parts.
 
     Args:
         folder: folder of the work, where an interrupted part leaves its time.

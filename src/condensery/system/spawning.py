@@ -23,7 +23,7 @@ def spawning(asked: str) -> SpawnContext:
     A spawned process that reaches this call while it imports the program is ended.
 
     Args:
-        asked: the setting that requests processes, such as workers=2, for error messages.
+        asked: the setting that makes processes necessary, such as workers=2; error messages name it.
 
     Raises:
         UserError: the program cannot be imported, or has no main guard, so each process would itself reach this call.

@@ -303,7 +303,7 @@ class Places:
 
     def path(self, row: int) -> str:
         """Return the file of a place."""
-        return re.sub(r":\d+$", "", list(self._paths)[self._path[row]])  # of path:line:column, ``_paths`` has path:line
+        return re.sub(r":\d+$", "", list(self._paths)[self._path[row]])  # ``_paths`` may hold path:line
 
     def __getitem__(self, row: int) -> str:
         path = list(self._paths)[self._path[row]]

@@ -80,7 +80,7 @@ def words(text: str) -> list[str]:
 
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Return the range of characters (begin, end) of each word of a text, in order. A run of a script is one word."""
-    kinds = {"": "\u00ad", " ": " "}  # what an invisible character, and a character outside words, stand for
+    kinds = {"": "\u00ad", " ": " "}  # form of a character within words -> a character of this kind
     shape = text if text.isascii() else "".join(kinds.get(_CHARACTERS[ord(one)], "x") for one in text)
     return [match.span() for match in _SPAN.finditer(shape)]
 

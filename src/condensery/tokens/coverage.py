@@ -18,7 +18,7 @@ MOST_UNKNOWN, MOST_MERGED = 0.01, 0.02  # larger shares cause a warning; for Eng
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a tokenizer loses of a sample of texts.
+    """The shares of a sample of texts that a tokenizer loses.
 
     Attributes:
         unknown: share of [UNK] among the tokens.

@@ -79,13 +79,13 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
 
 
 def check_same_tokenizer(checkpoint: Path, vocabulary: Vocabulary, what: str, advice: str) -> None:
-    """Raise ``UserError`` if a checkpoint's folder has another tokenizer than the texts that the model is to read.
+    """Raise ``UserError`` if the texts that a model will read were not tokenised with the model's tokenizer.
 
     Args:
         checkpoint: folder of the checkpoint; without a ``tokenizer.json`` nothing is checked.
         vocabulary: vocabulary of the texts.
         what: name of the checkpoint in the error message.
-        advice: what to do, at the end of the error message.
+        advice: end of the error message, which says what to do.
     """
     if (checkpoint / "tokenizer.json").is_file() and not vocabulary.agrees_with(
         Vocabulary.of(load_tokenizer(checkpoint))

@@ -172,8 +172,8 @@ def pair_sample(
 ) -> PairSample | None:
     """Draw a validation sample for a cross-encoder: some dev queries, each with a positive and BM25's top passages.
 
-    BM25 ranks the passages of a sample that is drawn as in ``sample_of``. Passages that are judged relevant to the query, or
-    are the query itself, are left out of the ranking.
+    BM25 ranks the passages of a sample that is drawn as in ``sample_of``. The ranking leaves out passages
+    that are judged relevant to the query, and a passage that is the query itself.
 
     Args:
         collection: collection with the judgements.

@@ -77,12 +77,12 @@ class RefreshedBatches:
         return (self.place(refresh) / "queries.npy").exists()
 
     def asked(self, refresh: int, last: int) -> Ids:
-        """Return the training queries (n,), numbered as in ``training``, of a refresh's steps before step ``last``."""
+        """Return the distinct queries (n,), as numbered in ``training``, of a refresh's steps before the step ``last``."""
         steps = range(refresh * self.every, min((refresh + 1) * self.every, last))
         return np.unique(np.concatenate([self.triples.order(step)[1] for step in steps]))
 
     def _of_refresh(self, refresh: int) -> TripleBatches:
-        """Return the batches with a refresh's lists in their pool. Wait until the lists are complete."""
+        """Return batches whose pool of negatives includes the lists of a refresh. Wait until these lists are complete."""
         if self._drawn is None or self._drawn[0] != refresh:
             while not self.there(refresh):
                 time.sleep(_PAUSE)

@@ -118,7 +118,7 @@ class Refresh(pl.Callback):
         rank_in_shards(ranked, rows, folder, label, size=SHARD, group=group)
 
     def _free(self, chosen: Ids, found: Ids) -> NDArray[np.bool_]:
-        """Return which of the passages ``found`` (m, k) may be negatives of the training queries ``chosen`` (m,): (m, k)."""
+        """Return a mask (m, k): True where a passage ``found`` (m, k) may be a negative of its query ``chosen`` (m,)."""
         training = self.batches.triples.training
         excluded, numbers = training.no_negatives(chosen)
         named = found if training.known is None else training.known.passages.first(found)  # (m, k)

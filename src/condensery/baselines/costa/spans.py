@@ -19,7 +19,7 @@ from condensery.training.data.span_batches import SpanBatch, SpanBatches
 from condensery.training.data.spans import SpanPairDataModule
 from condensery.training.data.steps import ALL, Ids, Share, items_of_step
 
-ALPHA, BETA = 4.0, 2.0  # of the Beta distribution of a span's length, which favours long spans of a granularity
+ALPHA, BETA = 4.0, 2.0  # parameters of the Beta distribution of a span's length; it favours long spans
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,10 @@ class FilterQueriesConfig(ScoringStageConfig, QueryStageConfig):
 def not_of_the_collection(
     name: str, corpus: str, inputs: Mapping[str, Sequence[StageConfig]]
 ) -> tuple[str, str] | None:
-    """Report passages whose rows are not those searched: split anew by a stage, or taken from another collection."""
+    """Report passages that are not those of the searched collection.
+
+    Either a stage has split the documents anew, or the passages come from another collection.
+    """
     config = inputs["passages"][0]
     if getattr(config, "grouping", "collection") != "collection":
         return "passages", f"{name} has split the documents anew; set its grouping to collection"

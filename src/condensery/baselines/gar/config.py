@@ -52,7 +52,7 @@ class QueryContextsConfig(StageConfig):
 class TrainExpanderConfig(GeneratorConfig):
     """Train a model that expands queries (GAR): from a query it generates an answer, a sentence or titles.
 
-    The model reads the name of what it is to write, a colon, and the query.
+    The model reads the name of the text to write, a colon, and the query.
     """
 
     kind = "train_expander"

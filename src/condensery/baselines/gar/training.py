@@ -51,7 +51,7 @@ def query_contexts(config: QueryContextsConfig, context: Context) -> dict[str, A
 
 
 def asked(target: str, query: str) -> str:
-    """Return what the generator reads."""
+    """Return the input of the generator."""
     return f"{target}: {query}"
 
 

@@ -22,7 +22,7 @@ from condensery.system.files import read_as, write_json
 from condensery.tokens.tokenizer import load_tokenizer
 
 OWN, DENSE, WHOLE = "late_interaction.json", "1_Dense", "whole"  # file of the Interaction; folders of further layers
-MARKERS = {PASSAGE: "[D]", QUERY: "[Q]"}  # by the values of Chunk.tower
+MARKERS = {PASSAGE: "[D]", QUERY: "[Q]"}  # value of Chunk.tower -> token
 
 
 def new_token_encoder(encoder: Encoder, interaction: Interaction, tokenizer: Path | str, seed: int) -> TokenEncoder:

@@ -26,8 +26,8 @@ from condensery.training.validation import ValidationSample, reciprocal_ranks
 class InteractionLoss(RetrievalLoss):
     """InfoNCE over the scores of token vectors: the negative log-likelihood of the positive among the batch's passages.
 
-    In ColBERT's paper the softmax is over the two passages of a triple (§3.3). In those of COIL and ME-BERT it is over all
-    passages of the batch, as here.
+    In ColBERT's paper the softmax is over the two passages of a triple (§3.3). In the papers of COIL and ME-BERT, as here,
+    it is over all passages of the batch.
 
     Args:
         dimensions: dimensions d of a vector.
@@ -59,7 +59,7 @@ class LateInteractionModule(BiEncoderModule):
     Args:
         model: the encoder of token vectors.
         temperature: divisor of the scores.
-        others: ``mask_known_positives`` of ``BiEncoderModule``, and arguments of ``TrainingModule``.
+        others: further arguments: those of ``TrainingModule``, and ``mask_known_positives`` as in ``BiEncoderModule``.
     """
 
     model: TokenEncoder
@@ -74,7 +74,7 @@ class LateInteractionModule(BiEncoderModule):
         return {"val/mrr@10": float(reciprocal_ranks(scores, torch.eye(scores.shape[1]).to(scores), sample).mean())}
 
     def described(self) -> Described:
-        """Return what the model card says of the vectors."""
+        """Return the description of the vectors for the model card."""
         library = "sentence-transformers" if self.model.interaction.method == "colbert" else "condensery"
         text = Path(__file__).with_name("card.md")
         return Described(text, {"interaction": self.model.interaction}, ["late-interaction"], library)

@@ -53,6 +53,6 @@ class LateInteractionIndexConfig(StageConfig):
         length = min(texts.passage_tokens + 2, longest)
         step = Step(size, texts.passages, length, self.chunk_tokens, trained=False, precision=self.precision)
         numbers, vectors = sizes.token_numbers or length * 128, sizes.token_vectors or length
-        compared = 0 if self.retriever else int(32 * numbers)  # as if a passage had one vector of so many numbers
+        compared = 0 if self.retriever else int(32 * numbers)  # as if each passage had one vector of this size
         each = numbers * (2 if self.dtype == "float16" else 4) + 4 * vectors + 8
         return Work(replace(sizes, dimensions=compared), 1, step, seconds=0.0, disk=each * texts.passages)

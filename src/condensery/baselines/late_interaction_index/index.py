@@ -50,7 +50,7 @@ class Block:
         vectors: (N, d), passage after passage.
         keys: (N,).
         counts: (m,) number of vectors of each passage.
-        device: device of the products.
+        device: device of the matrix products.
 
     Attributes:
         size: the memory of the block in bytes, including its inverted lists, as if all of them were read.
@@ -106,7 +106,7 @@ class LateInteractionIndex:
         self.vectors, self.keys = (load_array(folder / f"{name}.npy", mapped=True) for name in ("vectors", "keys"))
         self.counts = load_array(folder / "counts.npy")
         self.starts = np.cumsum(self.counts) - self.counts  # (P,) first vector of each passage
-        self.kept: dict[tuple[int, int], Block] = {}  # by the first passage and the one after the last
+        self.kept: dict[tuple[int, int], Block] = {}  # (first passage, last passage + 1) -> block
         self.room = memory
 
     def __len__(self) -> int:
@@ -155,7 +155,7 @@ class LateInteractionIndex:
         return np.where(passage_rows < 0, np.float32(np.nan), found)
 
     def _kept(self, start: int, stop: int) -> Block:
-        """Return the block of passages from ``start`` up to ``stop``, which is kept where there is room."""
+        """Return the block of the passages ``start`` to ``stop`` - 1. It stays in memory if there is room."""
         block = self.kept.get((start, stop)) or self._block(np.arange(start, stop))
         if (start, stop) not in self.kept and block.size <= self.room:
             self.kept[start, stop] = block

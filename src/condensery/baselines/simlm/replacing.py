@@ -57,13 +57,13 @@ def load_replacing_model(source: Path | str, vocabulary: Vocabulary, revision: s
 class TokenReplacer(nn.Module):
     """Replaces the masked tokens of a chunk, and of its context, by tokens that a masked language model draws for them.
 
-    For the context, the chunk's own masked tokens are replaced too, and drawn anew. The model is frozen and has no dropout.
-    Tokens are drawn from torch's default generator.
+    In the context, the tokens that are masked in the chunk are replaced too, by newly drawn tokens. The model is frozen
+    and has no dropout. Tokens are drawn from torch's default generator.
 
     Args:
         model: a masked language model of transformers.
         vocabulary: vocabulary of the tokens.
-        predict: what encoder and decoder predict: all tokens but special ones, or the replaced tokens.
+        predict: the tokens that encoder and decoder predict: all except special tokens, or only the replaced tokens.
     """
 
     special: Tensor
@@ -81,7 +81,7 @@ class TokenReplacer(nn.Module):
         return self
 
     def forward(self, chunk: Chunk) -> Chunk:
-        """Return the chunk and its context with replaced tokens; ``masked`` and ``targets`` are what is predicted."""
+        """Return the chunk and its context with replaced tokens; ``masked`` and ``targets`` give the predicted tokens."""
         original, masked, further = self._parts(chunk)
         assert chunk.context is not None
         context = self._read(chunk.context, original, further)
@@ -129,7 +129,7 @@ class TokenReplacer(nn.Module):
         return torch.cat(found)
 
     def _logits(self, ids: Tensor, seen: Tensor, where: Tensor) -> Tensor:
-        """Return the model's logits (k, V) at the places ``where`` (b, t) alone; the others are not projected."""
+        """Return the logits (k, V) at the k places where ``where``, bool (b, t), is True; no other place is projected."""
         chosen = self.model.get_output_embeddings().register_forward_pre_hook(lambda _, given: (given[0][where],))
         with chosen:
             found: Tensor = self.model(input_ids=ids, attention_mask=seen.long()).logits

@@ -60,11 +60,11 @@ class SparseEncoder(BiEncoder):
 
 @torch.no_grad()
 def start_lexically(language_model: Any) -> None:
-    """Make the MLM head pass the states on, with a bias such that only the logits of a text's own tokens are above 0.
+    """Set the MLM head such that only the logits of a text's own tokens are above 0.
 
-    The dense layer of the head becomes the identity. After a warm start a token's state, of length √d, is close to its
-    embedding e. So a constant bias of -OWN √d |e|, with the mean length of embeddings, gives each text the weights of its own
-    tokens.
+    The dense layer of the head becomes the identity. After a warm start, a token's state has length √d and a direction close
+    to that of its embedding e. Its logit for its own token is then near √d |e|, and its other logits are lower. The bias of
+    all tokens is -OWN √d |e|, with the mean length |e| of embeddings. So only a text's own tokens keep a logit above 0.
     """
     output = language_model.get_output_embeddings()
     others = {output, *language_model.base_model.modules()}
@@ -114,7 +114,7 @@ def flops(weights: Tensor) -> Tensor:
 
 
 def save_sparse_encoder(model: SparseEncoder, folder: Path, tokenizer: Path | str, lengths: tuple[int, int]) -> None:
-    """Save the masked language model, and the files of sentence-transformers' ``SparseEncoder``, which has equal scores."""
+    """Save the model with the files of sentence-transformers, whose ``SparseEncoder`` computes the same scores from them."""
     with quiet():
         model.language_model.save_pretrained(folder)
     load_tokenizer(tokenizer).save_pretrained(folder)

@@ -28,7 +28,7 @@ class SpladeModule(BiEncoderModule):
     Args:
         model: the encoder.
         loss: the loss.
-        others: ``mask_known_positives`` of ``BiEncoderModule``, and arguments of ``TrainingModule``.
+        others: further arguments: those of ``TrainingModule``, and ``mask_known_positives`` as in ``BiEncoderModule``.
     """
 
     model: SparseEncoder
@@ -43,7 +43,7 @@ class SpladeModule(BiEncoderModule):
         return super().objective(batch)
 
     def described(self) -> Described:
-        """Return what the model card says of the vectors."""
+        """Return the description of the vectors for the model card."""
         return Described(Path(__file__).with_name("card.md"), {}, ["sparse-encoder", "splade"])
 
     def _save(self, folder: Path, tokenizer: Path | str, lengths: tuple[int, int]) -> None:
@@ -66,7 +66,7 @@ def finetune(config: FinetuneSpladeConfig, context: Context) -> dict[str, Any]:
     training = training_queries(config, context, Collection(context.input("corpus")))
     by_text = left_out_by_text(training.by_text, context.stage_name)
     data = triple_data(config, context, training, (config.query_length, config.passage_length))
-    torch.manual_seed(config.seed)  # of a new head
+    torch.manual_seed(config.seed)  # seed of a new head's weights
     if config.init == "backbone":
         language_model = masked_language_model(config.backbone, data.vocabulary, config.seed)
     else:

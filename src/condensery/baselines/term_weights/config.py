@@ -38,7 +38,10 @@ class TrainTermWeightsConfig(EncoderStageConfig):
     """peak learning rate of AdamW"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of steps of ``batch_size`` passages; about as many passages have a query as there are queries."""
+        """Estimate the work of steps of ``batch_size`` passages.
+
+        The number of passages that have a query is assumed to equal the number of queries.
+        """
         sizes = with_encoder(known(read, "corpus", "tokenizer", "init"), self.backbone, self.length)
         text, size, step = sizes.collection.passage_tokens, sizes.encoder, None
         if text is not None and size is not None:

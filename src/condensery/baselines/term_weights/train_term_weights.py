@@ -27,7 +27,7 @@ from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.steps import ALL, Batch, Share, items_of_step
 from condensery.training.modules.optimisation import TrainingModule
 
-NO_TARGET = -1.0  # of a token that is not the first of a word
+NO_TARGET = -1.0  # target of a token that does not begin a word
 
 
 def train_term_weights(config: TrainTermWeightsConfig, context: Context) -> dict[str, Any]:

@@ -67,8 +67,8 @@ def term_frequencies(weights: NDArray[np.floating], scale: int) -> NDArray[np.in
 def weighted_text(words: Sequence[str], frequencies: NDArray[np.integer]) -> str:
     """Return a text in which each of the words (w,) stands as often as its frequency (w,) says.
 
-    The largest frequency counts where a word has several. Its first form stands for all, since lower case depends on the
-    language (Turkish has a small letter of its own for I).
+    Words that differ only in case count as one word, with their largest frequency. The text has the form that occurs first.
+    It does not have the lower-case form, because lower case depends on the language (I becomes ı in Turkish).
     """
     largest: dict[str, int] = {}
     for word, frequency in zip(map(str.lower, words), frequencies.tolist(), strict=True):

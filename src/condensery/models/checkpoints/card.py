@@ -26,7 +26,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Described:
-    """What the card says of a model that does not make one dense vector of a text.
+    """The description, in a card, of a model that does not map a text to one dense vector.
 
     Attributes:
         template: Jinja template of the text that describes the model and shows a program, like ``card_dense.md``.

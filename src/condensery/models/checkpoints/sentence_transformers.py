@@ -147,7 +147,7 @@ def write_multi_vector(
         folder: folder of the checkpoint.
         sizes: dimensions of a state and of a vector.
         lengths: number of tokens to which each query is filled up, and maximum number of tokens of a passage.
-        prefixes: what stands before a query and before a passage.
+        prefixes: the strings put before a query and before a passage.
         left_out: words that get no vector when they occur in a passage.
         dense: folder of the linear layer that maps states to vectors; the layer has no bias.
     """

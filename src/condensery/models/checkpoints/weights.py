@@ -164,7 +164,7 @@ def _check_size(family: Any, source: str | Path, config: Any) -> None:
 
 
 def _told_apart(model: Any, missing: set[str], parts: Mapping[str, str]) -> tuple[dict[str, int], list[str]]:
-    """Return the parts that lack all their tensors, with the numbers of these, and the names of other missing tensors."""
+    """Return the parts that lack all their tensors, name -> number of tensors; and the names of other missing tensors."""
     tied = model.all_tied_weights_keys.keys()
     new: dict[str, int] = {}
     for beginning, what in parts.items():

@@ -1,4 +1,4 @@
-"""Checks that the files of a checkpoint are whole, as a dry run does: no tensor is read, and torch is not imported."""
+"""Checks that the files of a checkpoint are complete, without reading a tensor or importing torch, as a dry run needs it."""
 
 import zipfile
 from collections.abc import Iterable

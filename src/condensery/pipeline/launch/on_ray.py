@@ -69,12 +69,12 @@ ending = threading.Event()
 
 @dataclass(frozen=True)
 class Part:
-    """What a task computes.
+    """The work of one task.
 
     Attributes:
         number: number of the task; the output of task 0 is shown.
-        shards: its shards; unused in a group of processes.
-        member: its place in a group of processes.
+        shards: the shards that the task computes; unused in a group of processes.
+        member: place of the task in a group of processes.
         environment: environment variables that ``torch.distributed`` reads.
     """
 
@@ -86,7 +86,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a task returns: the stage's result, the values of ``ShardsLeft``, a failure, or none of these."""
+    """The result of a task: the result of the stage, the values of ``ShardsLeft``, a failure, or none of these."""
 
     wall: float
     cpu: float
@@ -103,7 +103,7 @@ def _ray() -> Any:
 
 @contextmanager
 def cluster(launcher: RayLauncher, threads: int) -> Iterator[None]:
-    """Context manager. Inside it, this process is connected to a cluster, or has started one of this machine alone.
+    """Context manager. Inside it, this process is connected to an existing cluster, or to a new one of this machine alone.
 
     Raises:
         UserError: the cluster cannot be reached, or cannot be started.
@@ -290,7 +290,7 @@ class Tasks:
         """Run tasks; return what they return, and how one was lost, or an empty string.
 
         Args:
-            parts: what the tasks compute.
+            parts: the work of each task.
             places: for a group of tasks, the scheduling strategy that puts each on its node. If one task of a group is lost,
                 the others are cancelled.
             done: is called for each task that has ended.
@@ -334,7 +334,7 @@ class Tasks:
         return outcomes, lost
 
     def _until(self, references: list[Any], seconds: float = math.inf) -> list[Any]:
-        """Wait until a task has ended, or for so many seconds; show the output of task 0 meanwhile."""
+        """Wait until a task has ended, for at most ``seconds``; show the output of task 0 meanwhile."""
         until = time.monotonic() + seconds
         ready: list[Any] = []
         while not ready and time.monotonic() < until:

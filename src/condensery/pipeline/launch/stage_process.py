@@ -89,7 +89,7 @@ def computed(
 
 
 def failure_of(error: Exception, member: DistributedProcess) -> dict[str, Any]:
-    """Return a failure of a process in words and numbers; called where the error is handled."""
+    """Describe a failure of a process in JSON values. It reads the traceback, so call it while the error is handled."""
     error = of_the_disk(error) or error
     kind = "disk" if isinstance(error, DiskError) else "user" if isinstance(error, UserError) else "bug"
     text = traceback.format_exc() if kind == "bug" else str(error)

@@ -101,8 +101,8 @@ def draw_figures(
 ) -> tuple[list[Figure], list[str]]:
     """Draw all figures of a sweep or a run into ``folder``/figures.
 
-    A figure that compares the jobs of a sweep is not drawn for one run. Differences are not drawn where the table has none.
-    Both cases are reported in one line and are not faults.
+    A figure that compares the jobs of a sweep is not drawn for one run. A figure of differences is not drawn if the table
+    compares no row with a baseline. Both cases are reported in one line and are not faults.
 
     Args:
         figures: configs by name.

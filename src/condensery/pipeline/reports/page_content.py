@@ -95,10 +95,11 @@ def page_of_run(folder: Path, root: Path, tables: Sequence[Table], figures: Sequ
 
 
 def write_whole(page: Page, folder: Path, root: Path, runs: Sequence[tuple[str, Path]]) -> None:
-    """Write ``index.html``, completed from the runs' folders and artifacts, and the file of examples beside it.
+    """Complete a page from the runs' folders and artifacts; write it as ``index.html``, with the file of examples beside it.
 
     Args:
-        page: what only the caller knows: name, command, tables, figures, rows, and the jobs without a run.
+        page: a page with the fields that only the caller knows: name, command, tables, figures, rows, and the jobs without
+            a run.
         folder: folder of the run or sweep.
         root: output root.
         runs: (label, folder) of each job's run.

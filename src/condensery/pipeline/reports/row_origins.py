@@ -57,7 +57,7 @@ def _parts(index: Artifact) -> list[Artifact]:
 def _kept(part: Artifact) -> tuple[Artifact, dict[str, Any] | None]:
     """Return the encoder that a choice has kept, and the record of the choice (``kept.json``; None without a choice).
 
-    Where the trained weights were not kept, it is the initial encoder.
+    If the trained weights were not kept, the kept encoder is the initial encoder.
     """
     if not (part.path / KEPT).is_file():
         return part, None

@@ -67,7 +67,7 @@ def with_data(by_name: str) -> tuple[str, str]:
 
 
 def _program(python: str = "python") -> str:
-    """Return what the command begins with: the installed ``condensery``, or ``run.py`` after the command ``python``."""
+    """Return the beginning of the command: the installed ``condensery``, or ``python run.py``."""
     return INSTALLED if os.environ.get(PROGRAM) == INSTALLED else f"{python} run.py"
 
 

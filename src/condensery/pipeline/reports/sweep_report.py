@@ -124,7 +124,7 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
 
 
 def _choose(runs: list[SweptRun], rows_of: list[list[Row]], layout: TableConfig) -> Chosen:
-    """Return what ``table.choose`` keeps of the rows of each run; all rows where it is null."""
+    """Return the rows of each run that ``table.choose`` keeps; all rows if this key is null."""
     choose = layout.choose
     if not choose:
         return Chosen(rows_of, [], set())
@@ -185,8 +185,8 @@ def of_systems(jobs: list[list[str]]) -> list[list[str]]:
 def distinct_rows(job_rows: list[tuple[str, Row]]) -> list[Row]:
     """Return the rows of all jobs, each artifact once, named after the job where the sweep made a difference.
 
-    A row that the jobs of a seed share, such as BM25, keeps its own name. So does a row that jobs measured on different
-    collections or splits, which have separate columns.
+    A row that the jobs of a seed share, such as BM25, keeps its own name. A row that jobs measured on different collections
+    or splits keeps its name too, because each of these has its own column.
 
     Args:
         job_rows: (label of a job, row) for each row of each job.

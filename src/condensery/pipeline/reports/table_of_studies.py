@@ -47,9 +47,9 @@ def write(root: RootConfig) -> Path | None:
 def of_studies(rows_of: Mapping[str, Sequence[Row]]) -> list[Row]:
     """Return the rows of all studies; a row that two studies measured identically appears once.
 
-    A row ``X`` may have the name of an earlier study's row, but belong to another system. It is then not a further seed of
-    that row, and its study's name is put before ``X``. The study's name is also put before rows that build on ``X``, such as
-    ``X + hard negatives``. The same holds if only one of two studies swept over the settings of a system.
+    The name of a study is put before its row ``X``, and before rows that build on ``X`` (``X + hard negatives``), in two
+    cases. In the first case, an earlier study has a row ``X`` of another system, so this row is not a further seed of it. In
+    the second case, only one of two studies swept over the settings of a system.
     """
     lines: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}  # (name, collection) -> by split and seed
     systems: dict[tuple[str, str], list[Row]] = {}  # (system, collection) -> rows of the studies before

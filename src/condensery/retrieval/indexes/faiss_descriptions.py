@@ -86,7 +86,7 @@ def measure(factory: str, index: Any, unit_length: bool = False) -> str | None:
             raise UserError(f"factory: {factory!r} wants ids for vectors, which have none here; leave IDMap out")
         if part.metric_type != faiss.METRIC_INNER_PRODUCT:
             raise UserError(f"factory: {factory!r} ranks by distance, exact search by inner product; take another")
-        chain: Any = getattr(part, "chain", None)  # of an IndexPreTransform
+        chain: Any = getattr(part, "chain", None)  # only an IndexPreTransform has one
         steps = 0 if chain is None else chain.size()
         for number in range(steps):
             kind = type(faiss.downcast_VectorTransform(chain.at(number))).__name__

@@ -8,7 +8,7 @@ Results are those of the same index in memory, to the last bit.
 so the operating system caches as much of them as fits into memory. FAISS could also join the lists
 (``faiss.contrib.ondisk``), but it writes through a memory map, and a full disk would kill the process.
 
-N vectors, L lists, c bytes per vector in a list.
+Symbols: N vectors, L lists.
 """
 
 import shutil
@@ -28,7 +28,7 @@ from condensery.system.files import RECOMPUTE, atomic, check_file, load_array
 from condensery.system.progress import ProgressTask
 
 FILE, LISTS = "passages.faiss", "lists.bin"
-TRAINED, PARTS = "trained.faiss", "parts"  # of an index that is being built
+TRAINED, PARTS = "trained.faiss", "parts"  # files of an index that is being built
 ID = 8  # bytes of a row number in a list
 
 

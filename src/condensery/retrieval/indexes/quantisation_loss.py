@@ -107,7 +107,7 @@ class Quantising:
 
 
 def described(dtype: str, vectors: int, quantiser: Quantiser, shares: Mapping[str, float], compared: str) -> str:
-    """Return the line that says how small the quantised vectors are, and what is lost.
+    """Return the line about the size of the quantised vectors and their recall relative to float32.
 
     Args:
         dtype: int8 or binary.
@@ -126,7 +126,7 @@ def quantised(vectors: NDArray[np.float32], dtype: Dtype) -> tuple[Decoded, str]
     """Quantise vectors (m, d) in memory to ``dtype``, int8 or binary.
 
     Returns:
-        the codes, and the line of ``described``. What is lost is measured with passages as queries.
+        the codes, and the line from ``described``. Its recall is measured with passages as queries.
     """
     drawn = sample_of(len(vectors), SAMPLE)
     quantiser = Quantiser.fitted(vectors[drawn], QUANTISED[dtype])

@@ -39,7 +39,7 @@ from condensery.tokens.vocabulary import Vocabulary, with_special
 
 WINDOW = 16_384  # texts that are sorted by length together; the next ones are tokenised while these are encoded
 CHUNK_TOKENS = 65_536  # maximum number of tokens per encoder batch on a GPU, padding included (docs/measured.md)
-CHUNK_TOKENS_CPU = 2_048  # the same on a CPU, to hold the tokens' states in its caches (docs/measured.md, "Encoding")
+CHUNK_TOKENS_CPU = 2_048  # on a CPU; the tokens' states then fit into its caches (docs/measured.md, "Encoding")
 
 Rows = list[NDArray[np.int64]]  # token ids of each text
 
@@ -75,7 +75,7 @@ class Retriever(Searcher):
         windows: maximum number of windows that are indexed per passage. Each window has ``passage_length`` tokens, and begins
             with the title. A passage is ranked by its best window. 1 = longer passages are truncated.
         dtype: how the vectors of passages are kept: float32, int8 (a quarter of the memory) or binary (a 32nd), as in the
-            stage ``encode``. ``index`` then prints what is lost.
+            stage ``encode``. ``index`` then prints their size and their recall.
         precision: "fp32", or mixed precision in "bf16" or "fp16"; "auto" = what ``trainer.precision=auto`` is in a recipe:
             bf16 on GPUs and processors that are fast at it, and fp32 otherwise. docs/measured.md ("Encoding") compares
             rankings in bf16 and fp32.

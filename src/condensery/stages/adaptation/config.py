@@ -158,7 +158,7 @@ class KeepBestConfig(SampleConfig):
     def work(self, read: Read) -> Work:
         """Estimate the work of encoding the sample's passages.
 
-        The initial encoder encodes them. So does each candidate whose passage tower differs from the initial encoder's.
+        The passages are encoded by the initial encoder, and by each candidate with another passage tower.
         """
         others = sum(not sizes.same_passages for sizes in read.get("trained", ()))
         return self.encoding(known(read), 1 + others * len(self.shares))

@@ -35,7 +35,7 @@ SHARD = 200  # queries per shard of cross-encoder scores; a restart keeps comple
 def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, Any]:
     """Train a separate query tower and save the retriever; the passage tower and the passage vectors stay the same.
 
-    Where too few queries could measure its gain (``FEW``), nothing is trained and the student is saved.
+    If fewer than ``FEW`` queries could measure the gain, nothing is trained and the student is saved.
 
     Raises:
         UserError: every passage that has a query is held out, or a passage has no vector in the student's index.

@@ -28,7 +28,7 @@ def attention_entropy(config: AttentionEntropyConfig, context: Context) -> dict[
     An encoder's name is ``kind/id`` of its artifact, or ``backbone``. The file also has the entropy of uniform attention.
 
     Raises:
-        UserError: an encoder has another tokenizer than the texts.
+        UserError: the texts were not tokenised with the tokenizer of an encoder.
     """
     _check_tokenizers(context)
     tokens = Tokens(context.input("tokens"))
@@ -79,7 +79,7 @@ def _measured(encoder: Encoder, rows: list[Chunk], context: Context) -> np.ndarr
 
 
 def _check_tokenizers(context: Context) -> None:
-    """Raise ``UserError`` where an encoder was trained with another tokenizer than the texts have."""
+    """Raise ``UserError`` if the texts were not tokenised with the tokenizer of each encoder."""
     own = {one.id for one in context.artifact("tokens").inputs("tokenizer")}
     for artifact in context.artifacts("encoders"):
         other = [one for one in artifact.inputs("tokenizer") if one.id not in own]

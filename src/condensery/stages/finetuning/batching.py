@@ -1,4 +1,4 @@
-"""What batches of fine-tuning queries read: the similarities of adaptive batches, and the scores of an in-batch teacher."""
+"""Inputs of the batches of fine-tuning: similarities for adaptive batches, and scores of an in-batch teacher."""
 
 from functools import lru_cache, partial
 from pathlib import Path
@@ -90,7 +90,7 @@ def scores_of(folder: Path, corpus: Path, threads: int, label: str = "in-batch t
         folder: folder of the index.
         corpus: folder of the collection.
         threads: CPU threads of the index.
-        label: what the line begins with.
+        label: name of the stage, at the beginning of that line.
 
     Raises:
         UserError: the folder holds no index, or an index of another collection.

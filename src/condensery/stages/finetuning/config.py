@@ -155,7 +155,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     def by_content(self) -> set[str]:
         """Return further fields that do not enter the id.
 
-        They are ``text_batch_size`` without ``text_queries``, and ``validation_candidates`` if no callback monitors a metric.
+        These fields are ``text_batch_size`` without ``text_queries``, and ``validation_candidates`` if no callback monitors a
+        metric.
         """
         watched = any(part.startswith("validation ") for part in identity(self.callbacks, self.validations()))
         unused = set() if self.text_queries else {"text_batch_size"}

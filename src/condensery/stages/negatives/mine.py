@@ -1,6 +1,6 @@
 """Stage ``mine``: mines hard negatives with a retriever, for the second round of training.
 
-Relevant passages are excluded as negatives. So are passages with the text of a relevant passage or of the query. A rule may
+Relevant passages, and passages with the text of a relevant passage or of the query, are excluded as negatives. A rule may
 also exclude passages that score nearly as high as the relevant passages.
 """
 

@@ -43,7 +43,8 @@ def pretrain_mlm(config: configs.PretrainMlmConfig, context: Context) -> dict[st
 def pretrain_condenser(config: configs.PretrainCondenserConfig, context: Context) -> dict[str, Any]:
     """Pre-train a Condenser (Gao and Callan 2021a, §3).
 
-    With the weights of another stage and a low learning rate it is continued training (§5.4 of the paper's early version).
+    A run that starts from another stage's weights, with a low learning rate, is the continued training of §5.4 in the paper's
+    early version.
     """
     return _pretrain_condenser(config, context, span_data(config, context), modules.CondenserModule)
 
@@ -164,7 +165,7 @@ def _pairs(
 
 
 def _check_tokenizers(queries: Artifact, context: Context) -> None:
-    """Raise ``UserError`` where the queries, or their passages, were tokenised with another tokenizer than this stage's."""
+    """Raise ``UserError`` if the queries or their passages were not tokenised with this stage's tokenizer."""
     own = context.artifact("tokenizer").id
     for what, artifact in (("queries", queries), ("passages of these queries", queries.input("passages"))):
         if any(tokenizer.id != own for tokenizer in artifact.inputs("tokenizer")):

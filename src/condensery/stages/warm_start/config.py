@@ -40,8 +40,8 @@ class TokenVectorsConfig(StageConfig):
 class WarmStartConfig(StageConfig):
     """Initialise an encoder from the co-occurrences of a collection's tokens, without training.
 
-    It is the initial checkpoint of models that are pre-trained from scratch. A backbone with a name (backbone=bert_base) is
-    already trained and stays unchanged.
+    Pre-training of models from scratch starts from this encoder. A backbone with a name (backbone=bert_base) is already
+    trained and stays unchanged.
     """
 
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"

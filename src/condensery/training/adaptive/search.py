@@ -157,7 +157,7 @@ class Scheduler:
         same = self._pairs[self._first[own] : self._first[own + 1]]
         neighbours = np.concatenate([self._pairs[ranges(first, numbers)], by_passage.indices[column], same])
         of_query = np.repeat(by_query.data[row], numbers)  # similarity of this query and the neighbours' passages
-        of_passage = by_passage.data[column]  # that of the neighbours' queries and this passage
+        of_passage = by_passage.data[column]  # similarity of the neighbours' queries and this passage
         weights = np.concatenate([of_query, of_passage, np.full(len(same), -APART)])
         weights[neighbours == pair] = 0
         there = self._unused[neighbours]

@@ -45,7 +45,7 @@ class PassageQueryDataModule(MaskedDataModule):
             see also ``TokenDataModule``.
 
     Attributes:
-        pairs: the kind of the pairs, always ``query``; see ``pairs`` of ``SpanPairDataModule``.
+        pairs: kind of the pairs, as the argument ``pairs`` of ``SpanPairDataModule``; here always ``query``.
     """
 
     pairs = "query"

@@ -44,7 +44,7 @@ class RankingDataModule(TokenDataModule):
             several windows per passage; the teacher has indexed other passages; or student or teacher has the wrong type.
 
     Attributes:
-        pairs: the kind of the batches, always ``ranking``; see ``pairs`` of ``SpanPairDataModule``.
+        pairs: kind of the batches, as the argument ``pairs`` of ``SpanPairDataModule``; here always ``ranking``.
     """
 
     pairs = "ranking"

@@ -24,7 +24,7 @@ class TrainingQueries:
     """The q training queries with their positives, their hard negatives and a teacher's scores.
 
     Attributes:
-        rows: (q,) row of each query in the collection, ascending; with ``each`` of ``of``, a row occurs once per positive.
+        rows: (q,) row of each query in the collection, ascending; with ``of(each=True)``, a row occurs once per positive.
         positives: (j,) judged relevant passages of query 0, then of query 1, ...
         starts: (q + 1,) index in ``positives`` of each query's first positive; the last entry is j.
         negatives: (q, m) hard negatives. Entries of -1, at any place in a row, are padding; m may be 0. A

@@ -69,8 +69,8 @@ class TripleBatches:
     The passages of the other queries in a batch are negatives as well. One positive and ``negatives`` hard negatives are
     drawn for each query, anew in each epoch. Hard negatives are drawn without replacement from the query's pool of negatives.
     If the pool is too small, the missing negatives are drawn from the whole corpus. A passage that is judged relevant to the
-    query is never drawn as its hard negative. Neither is a passage with the text of a relevant passage or of the query
-    (``NoNegatives``). A passage that occurs twice in a batch is encoded once.
+    query is never drawn as its hard negative. A passage with the text of a relevant passage or of the query is not drawn
+    either (``NoNegatives``). A passage that occurs twice in a batch is encoded once.
 
     Attributes:
         in_batch_teacher: function that scores each query with every passage of the batch (Lin et al. 2020); None = no such

@@ -54,7 +54,7 @@ class EncoderModule(TrainingModule):
         raise NotImplementedError
 
     def described(self) -> VectorSettings | Described:
-        """Return what the model card says of the vectors."""
+        """Return the description of the vectors for the model card."""
         return self.towers().settings
 
     def save_pretrained(

@@ -190,7 +190,7 @@ class TrainingModule(pl.LightningModule):
         self.log_dict(self.validated(batch), batch_size=1, sync_dist=True)
 
     def validated(self, sample: Any) -> dict[str, float]:
-        """Return what is logged of a sample: MRR@10, and of a ``CandidateSample`` also MRR@100."""
+        """Return the metrics of a sample that are logged: MRR@10, and for a ``CandidateSample`` also MRR@100."""
         if isinstance(sample, CandidateSample):
             found = mean_reciprocal_ranks(self.vectors, sample, CUTOFFS)
             return {f"val/mrr@{k}": value for k, value in zip(CUTOFFS, found, strict=True)}
