@@ -4,7 +4,7 @@ Shapes: n queries, m passages, k results.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Self, overload
@@ -68,8 +68,9 @@ class Searcher(ABC):
         Raises:
             UserError: there are no passages, or a passage is not a string.
         """
-        listed = isinstance(passages, Iterable) and not isinstance(passages, str | Set)  # a set has no order
-        named = passages if isinstance(passages, Mapping) else dict(enumerate(passages)) if listed else {}
+        # a set has no order
+        refused = isinstance(passages, str | set | frozenset) or not isinstance(passages, Iterable)
+        named = passages if isinstance(passages, Mapping) else {} if refused else dict(enumerate(passages))
         if not named:
             raise UserError("index: give a sequence of texts, or a mapping of ids to texts; it must not be empty")
         check_distinct(named, "index")
