@@ -69,8 +69,8 @@ class Searcher(ABC):
             UserError: there are no passages, or a passage is not a string.
         """
         # a set has no order
-        refused = isinstance(passages, str | set | frozenset) or not isinstance(passages, Iterable)
-        named = passages if isinstance(passages, Mapping) else {} if refused else dict(enumerate(passages))
+        listed = isinstance(passages, Iterable) and not isinstance(passages, str | set | frozenset)
+        named = passages if isinstance(passages, Mapping) else dict(enumerate(passages)) if listed else {}
         if not named:
             raise UserError("index: give a sequence of texts, or a mapping of ids to texts; it must not be empty")
         check_distinct(named, "index")
