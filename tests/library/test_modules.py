@@ -532,6 +532,10 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
             r"no setting 'poolin' \(did you mean 'pooling'",
         ),  # type: ignore[typeddict-unknown-key]
         (lambda world: Retriever(world / "bert", device="xyz"), "device: 'xyz' cannot be used here"),
+        (
+            lambda world: Retriever(world / "bert", vectors={"query_prefix": 3}),
+            "Retriever: query_prefix: text 0 must be a",
+        ),  # type: ignore[typeddict-item]
         (lambda world: Retriever(None), "a path or a name is expected, not an object of the class NoneType"),  # type: ignore[arg-type]
         (lambda world: Retriever(world / "bert").encode_queries("rain"), "a list of strings is expected, not one str"),
         (lambda world: Retriever(world / "bert").encode_passages(["rain", None]), "text 1 must be a str, not NoneType"),  # type: ignore[list-item]
@@ -573,6 +577,9 @@ def test_texts_may_come_from_a_generator_or_an_array(world: Path) -> None:
         assert [hit.id for hit in hits] == ids
         assert [[hit.id for hit in found] for found in searcher.search(np.array(["rain"]))] == [ids]  # type: ignore[call-overload]
     assert len(BM25().index(["rain"]).encode_queries(one for one in "ab")) == 2  # type: ignore[arg-type]
+    named = {"rain falls": "a", "rain, rain": "b"}  # the keys of a mapping have an order
+    (hits, _) = BM25().index(named.keys()).search(named.keys())  # type: ignore[call-overload, arg-type]
+    assert [hit.text for hit in hits] == ["rain falls", "rain, rain"]
     first = retriever.encode_passages(PASSAGES[:2], ["a", "b"])
     again = retriever.encode_passages((one for one in PASSAGES[:2]), np.array(["a", "b"]))  # type: ignore[arg-type]
     assert (first == again).all()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from condensery import BM25, evaluate
 from condensery.errors import UserError
 from condensery.text import read_collection
 from condensery.text.lines import read_columns, read_objects
@@ -96,6 +97,7 @@ def test_graded_judgements_of_trec_are_read_where_they_are(
     assert (qrels.grades.tolist(), qrels.relevant_from) == ([3, 1, 0], 2)
     assert [rows.tolist() for rows in qrels.positives().values()] == [[0]]
     assert collection.qrels("test").relevant_from == 1
+    assert evaluate(BM25(), collection, "MRR@10", split="dl19").keys() == {"MRR@10"}
     grades = made.splits.model_dump()
     grades["dl19"]["relevant_from"] = 1
     lower = config("msmarco", root=made.root, splits=grades)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.evaluation.metrics import evaluate as evaluate_run
 from condensery.evaluation.names import split_metric
-from condensery.ranges import check_numbers
+from condensery.ranges import fault
 from condensery.retrieval.indexes.own_passages import WithoutOwn, own_passages_left_out
 from condensery.retrieval.runs import Run
 from condensery.retrieval.searchers.base import Searcher, SearcherIndex
@@ -20,7 +20,7 @@ METRICS = ("NDCG@10", "Recall@100")
 
 
 def evaluate(
-    retriever: Searcher, data: str | Path | Collection, metrics: str | Sequence[str] = METRICS, split: Split = "test"
+    retriever: Searcher, data: str | Path | Collection, metrics: str | Sequence[str] = METRICS, split: str = "test"
 ) -> dict[str, float]:
     """Return the mean of each metric over the judged queries of a data set, from 0 to 1, by trec_eval's definitions.
 
@@ -32,7 +32,7 @@ def evaluate(
         retriever: a ``Retriever``, ``BM25``, or a combination of several retrievers (``Fused``).
         data: a folder in the BEIR layout, or a ``Collection``.
         metrics: name or names of metrics, such as NDCG@10, MRR@10, Recall@100, MAP or Success@5.
-        split: train, dev or test; for a folder, the judgements in ``qrels/SPLIT.tsv``.
+        split: a split of the collection; for a folder train, dev or test, with the judgements in ``qrels/SPLIT.tsv``.
 
     Returns:
         Name of a metric -> mean over the queries.
@@ -40,13 +40,13 @@ def evaluate(
     Raises:
         UserError: a metric does not exist, the data cannot be read, or the split does not exist.
     """
-    check_numbers(evaluate, {"split": split})
     metrics = [metrics] if isinstance(metrics, str) else list(metrics)
     depth = max((split_metric(name)[1] or DEPTH for name in metrics), default=0)
     if not isinstance(retriever, Searcher) or not depth:
         raise UserError("evaluate: give a searcher, such as BM25() or Retriever(...), and at least one metric")
-    splits: dict[str, str | None] = {"train": None, "dev": None, "test": None, split: split}
-    collection = data if isinstance(data, Collection) else collection_of(data, splits)
+    if not isinstance(data, Collection) and (wanted := fault(Split, split)):  # a collection may have dl19, too
+        raise UserError(f"evaluate: split must be {wanted}, not {shown(repr(split))}")
+    collection = collection_of(data, {"train": None, "dev": None, "test": None, split: split})
     index, queries = WithoutOwn(SearcherIndex.of(retriever, collection), collection), collection.questions(split)
     index.warn(queries)
     scores, rows = index.search(queries, min(len(index), depth))

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -237,7 +237,7 @@ def whole_texts(texts: Iterable[str], what: str) -> list[str]:
     Raises:
         UserError: the texts are a single string, have no order, or one of them is not a string or holds half a character.
     """
-    if isinstance(texts, str | Mapping | Set) or not isinstance(texts, Iterable):
+    if isinstance(texts, str | Mapping | set | frozenset) or not isinstance(texts, Iterable):
         raise UserError(f"{what}: a list of strings is expected, not one {type(texts).__name__}")
     found = list(texts)
     for number, text in enumerate(found):

@@ -43,9 +43,8 @@ def collection_of(data: Given, splits: dict[str, str | None] | None = None) -> C
         source = _source(expanded(data), splits)
         return Collection(cached("collection", source.fingerprint(), lambda folder: read_collection(source, folder)))
     texts = whole_texts(data, "texts: text")
-    return Collection(
-        cached("collection", f"texts {len(texts)} {texts_hash(texts)}", lambda folder: _write(texts, folder))
-    )
+    content = f"texts {len(texts)} {texts_hash(texts)}"
+    return Collection(cached("collection", content, lambda folder: _write(texts, folder)))
 
 
 def _write(texts: Sequence[str], folder: Path) -> None:

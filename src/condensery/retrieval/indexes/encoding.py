@@ -186,9 +186,8 @@ class Encoding:
         """Return the vectors (n, d) of the rows ``rows`` (n,) of ``source``, before quantisation."""
         dtype: Dtype = "float32" if self.dtype in QUANTISED else self.dtype
         vectors = encode_chunks(encode, source.chunks_of(rows, self.budget), len(rows), dtype, task)
-        remedy = (
-            f"its encoder {self.encoder}".rstrip() + " diverged in training, or needs precision fp32 or dtype float32"
-        )
+        encoder = f"its encoder {self.encoder}".rstrip()
+        remedy = f"{encoder} diverged in training, or needs precision fp32 or dtype float32"
         check_finite(vectors, f"{label}: in {dtype}, the vector of text", rows, remedy)
         return vectors
 

@@ -4,7 +4,7 @@ Shapes: n queries, m passages, k results.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Self, overload
@@ -68,7 +68,8 @@ class Searcher(ABC):
         Raises:
             UserError: there are no passages, or a passage is not a string.
         """
-        listed = isinstance(passages, Iterable) and not isinstance(passages, str | Set)  # a set has no order
+        # a set has no order
+        listed = isinstance(passages, Iterable) and not isinstance(passages, str | set | frozenset)
         named = passages if isinstance(passages, Mapping) else dict(enumerate(passages)) if listed else {}
         if not named:
             raise UserError("index: give a sequence of texts, or a mapping of ids to texts; it must not be empty")

@@ -131,7 +131,7 @@ class Retriever(Searcher):
         self.tokenizer, self._tokenizer = tokenizer, load_tokenizer(tokenizer)
         self._vocabulary = Vocabulary.of(self._tokenizer)
         for side in ("query", "passage"):
-            (prefix,) = whole_texts([getattr(self.model.settings, f"{side}_prefix")], f"{side}_prefix:")
+            (prefix,) = whole_texts([getattr(self.model.settings, f"{side}_prefix")], f"Retriever: {side}_prefix: text")
             length = getattr(self, f"{side}_length")
             check_prefix(f"{side}_prefix", prefix, len(self._words([prefix])[0]), f"{side}_length", length)
 

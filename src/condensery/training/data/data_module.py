@@ -190,9 +190,8 @@ class TokenDataModule(StepDataModule):
         super().__init__(workers=workers)
         if tokenizer is None and not isinstance(data, Tokens):
             raise UserError(f"{type(self).__name__}: give `tokenizer`, a folder or a hub name")
-        self.data = (
-            list(data) if isinstance(data, Iterator) else data
-        )  # it is read in ``prepare_data`` and in ``setup``
+        # the data are read in ``prepare_data`` and in ``setup``
+        self.data = list(data) if isinstance(data, Iterator) else data
         self.tokenizer, self.titles = tokenizer, titles
         self.tokenizer_folder = Path(tokenizer) if tokenizer is not None and isinstance(data, Tokens) else None
         self._tokens = data if isinstance(data, Tokens) else None
