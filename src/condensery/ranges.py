@@ -1,6 +1,6 @@
 """Define annotated types for ranges of numbers, such as ``depth: Count``, in the configs of stages and in public classes.
 
-pydantic checks the keys of a recipe. ``check_numbers`` checks numbers, flags and choices among the arguments of a class. This
+pydantic checks the keys of a recipe. ``check_values`` checks numbers, flags and choices among the arguments of a class. This
 module does not import pydantic, because many classes do not need it.
 """
 
@@ -29,7 +29,7 @@ Finite = Annotated[float, Gt(-math.inf)]  # neither infinite nor NaN
 BOUNDS = {Gt: (">", operator.gt), Ge: (">=", operator.ge), Lt: ("<", operator.lt), Le: ("<=", operator.le)}
 
 
-def check_numbers(called: Callable[..., Any], given: Mapping[str, Any], name: str = "") -> None:
+def check_values(called: Callable[..., Any], given: Mapping[str, Any], name: str = "") -> None:
     """Raise ``UserError`` for the first argument that does not fit its annotation: a number, a word of a choice, a flag.
 
     Args:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.randomness import generator
-from condensery.ranges import Count, check_numbers
+from condensery.ranges import Count, check_values
 
 Test = Literal["randomisation", "t"]
 FEW = 30  # with fewer queries than this, a choice by them is mostly chance
@@ -48,7 +48,7 @@ def compare(
     Raises:
         UserError: the two results are for different queries or for no query, or one of them lacks the metric.
     """
-    check_numbers(compare, {"test": test, "permutations": permutations})
+    check_values(compare, {"test": test, "permutations": permutations})
     first, second = list(system.query_ids), list(baseline.query_ids)
     if not first:
         raise UserError(f"significance test on {metric}: there are no queries; evaluate both on a split that has some")

@@ -14,7 +14,7 @@ from condensery.errors import UserError
 from condensery.losses.info_nce import info_nce
 from condensery.losses.registry import register
 from condensery.losses.retrieval_loss import RetrievalLoss
-from condensery.ranges import Positive, Weight, check_numbers
+from condensery.ranges import Positive, Weight, check_values
 
 
 @register("margin_mse")
@@ -35,7 +35,7 @@ class MarginMSE(RetrievalLoss):
     needs_teacher = True
 
     def __init__(self, temperature: Positive = 1.0, teacher_temperature: Positive = 1.0) -> None:
-        check_numbers(MarginMSE, locals(), "margin_mse")
+        check_values(MarginMSE, locals(), "margin_mse")
         super().__init__()
         self.temperature, self.teacher_temperature = temperature, teacher_temperature
 
@@ -102,7 +102,7 @@ class KLDivergence(RetrievalLoss):
     def __init__(
         self, temperature: Positive = 1.0, teacher_temperature: Positive = 1.0, contrast_weight: Weight = 0.0
     ) -> None:
-        check_numbers(KLDivergence, locals(), "kl")
+        check_values(KLDivergence, locals(), "kl")
         super().__init__()
         self.temperature, self.teacher_temperature = temperature, teacher_temperature
         self.contrast_weight = contrast_weight

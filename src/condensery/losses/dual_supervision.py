@@ -10,7 +10,7 @@ from condensery.errors import UserError
 from condensery.losses.distillation import MarginMSE, margins
 from condensery.losses.registry import register
 from condensery.losses.retrieval_loss import RetrievalLoss
-from condensery.ranges import Positive, Weight, check_numbers
+from condensery.ranges import Positive, Weight, check_values
 
 
 @register("dual_supervision")
@@ -46,7 +46,7 @@ class DualSupervision(RetrievalLoss):
         in_batch_temperature: Positive = 1.0,
         in_batch_weight: Weight = 0.75,
     ) -> None:
-        check_numbers(DualSupervision, locals(), "dual_supervision")
+        check_values(DualSupervision, locals(), "dual_supervision")
         super().__init__()
         self.pairwise = MarginMSE(temperature, teacher_temperature)
         self.temperature, self.teacher_temperature = temperature, teacher_temperature

@@ -8,7 +8,7 @@ from torch import Tensor, nn, where
 from condensery.losses.info_nce import info_nce
 from condensery.losses.registry import register
 from condensery.losses.retrieval_loss import RetrievalLoss
-from condensery.ranges import Positive, Share, check_numbers
+from condensery.ranges import Positive, Share, check_values
 
 
 @register("passage_centric")
@@ -33,7 +33,7 @@ class PassageCentric(RetrievalLoss):
     """
 
     def __init__(self, alpha: Share = 0.1, temperature: Positive = 1.0) -> None:
-        check_numbers(PassageCentric, locals(), "passage_centric")
+        check_values(PassageCentric, locals(), "passage_centric")
         super().__init__()
         self.alpha, self.temperature = alpha, temperature
 

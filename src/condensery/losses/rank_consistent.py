@@ -9,7 +9,7 @@ from condensery.losses.distillation import given_teacher
 from condensery.losses.info_nce import info_nce
 from condensery.losses.registry import register
 from condensery.losses.retrieval_loss import RetrievalLoss
-from condensery.ranges import Positive, Weight, check_numbers
+from condensery.ranges import Positive, Weight, check_values
 
 
 @register("rank_consistent")
@@ -38,7 +38,7 @@ class RankConsistent(RetrievalLoss):
     needs_teacher = True
 
     def __init__(self, temperature: Positive = 1.0, weight: Weight = 1.0, contrast_weight: Weight = 1.0) -> None:
-        check_numbers(RankConsistent, locals(), "rank_consistent")
+        check_values(RankConsistent, locals(), "rank_consistent")
         super().__init__()
         self.temperature, self.weight, self.contrast_weight = temperature, weight, contrast_weight
 

@@ -14,7 +14,7 @@ from condensery.losses.cached_backward import cached_backward
 from condensery.losses.captured import copies, evaluated
 from condensery.losses.gradient_cache import leaves
 from condensery.losses.gradient_report import LOSS, GradientReport, Outcome, causes_of, compare
-from condensery.ranges import Count, check_numbers
+from condensery.ranges import Count, check_values
 from condensery.training.data.steps import ALL, Share
 from condensery.training.gradient_processes import ProcessError, in_processes, one_line
 from condensery.training.gradient_trials import EVERY_PART, Cut, Replayed, TrialOfModule, TrialOfParts
@@ -70,7 +70,7 @@ def check_gradients(
     Raises:
         UserError: the gradient cannot be computed without a cache, every gradient is 0, or the processes cannot be started.
     """
-    check_numbers(check_gradients, {"processes": processes, "frozen": frozen})
+    check_values(check_gradients, {"processes": processes, "frozen": frozen})
     trial: TrialOfModule | TrialOfParts
     if isinstance(loss, TrainingModule):
         if len(parts) != 1 or cached is not cached_backward:

@@ -17,7 +17,7 @@ from condensery.losses.cross_batch import across_processes
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.condenser import Condenser
 from condensery.models.packing import PackedLayout
-from condensery.ranges import Positive, Weight, check_numbers
+from condensery.ranges import Positive, Weight, check_values
 from condensery.stages.base import Context
 from condensery.stages.pretraining.pretrain import condenser, fit_and_save, span_data
 from condensery.training.data.span_batches import SpanBatch
@@ -114,7 +114,7 @@ class CostaModule(CondenserModule):
         contrast_weight: Weight = 0.1,
         **others: Any,
     ) -> None:
-        check_numbers(type(self), locals())
+        check_values(type(self), locals())
         super().__init__(model, **{"head_layers": 0, **others})
         self.temperature, self.contrast_weight = temperature, contrast_weight
         width = int(self.model.language_model.config.hidden_size)

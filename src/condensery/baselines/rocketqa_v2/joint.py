@@ -16,7 +16,7 @@ from condensery.losses.contrast import Contrast
 from condensery.losses.gradient_cache import ChunkEncoder, wide
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.cross_encoder import CrossEncoder
-from condensery.ranges import Positive, check_numbers
+from condensery.ranges import Positive, check_values
 from condensery.tokens.batches import Chunk, chunks
 from condensery.tokens.pairs import PairReader
 from condensery.training.data.steps import ALL, Batch, Share
@@ -137,7 +137,7 @@ class JointModule(TowersModule):
         temperature: Positive = 1.0,
         **others: Any,
     ) -> None:
-        check_numbers(type(self), locals())
+        check_values(type(self), locals())
         super().__init__(model, **others)
         self.reranker, self.divergence, self.temperature = reranker, divergence, temperature
         self._remember(locals())

@@ -5,7 +5,7 @@ from typing import Any
 from condensery.baselines.seed.config import PretrainSeedConfig
 from condensery.errors import UserError
 from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder
-from condensery.ranges import Count, Weight, check_numbers
+from condensery.ranges import Count, Weight, check_values
 from condensery.stages.base import Context
 from condensery.stages.pretraining.pretrain import autoencoder, fit_and_save, span_data
 from condensery.training.data.span_batches import ContextMasking
@@ -41,7 +41,7 @@ class SeedModule(MaskedAutoEncoderModule):
         mlm_weight: Weight = 1.0,
         **others: Any,
     ) -> None:
-        check_numbers(type(self), locals())
+        check_values(type(self), locals())
         super().__init__(model, decoder="causal", decoder_layers=decoder_layers, mlm_weight=mlm_weight, **others)
         if self.model.shape.kind != "causal":
             raise UserError(f"SeedModule: the decoder is {self.model.shape.kind}; give a causal one")

@@ -16,7 +16,7 @@ from condensery.stages.training_config import EncoderStageConfig
 from condensery.stages.workload import Read, Work, known, with_encoder
 
 
-@stage("train_term_weights", "train_term_weights:train_term_weights", version=1, makes="term_weights")
+@stage("train_term_weights", "train_term_weights:train_term_weights", version=2, makes="term_weights")
 class TrainTermWeightsConfig(EncoderStageConfig):
     """Train a model that predicts how many of a passage's queries use each of its words (DeepCT: Dai and Callan 2019).
 
@@ -53,7 +53,7 @@ class TrainTermWeightsConfig(EncoderStageConfig):
         return missing_split(self.split, inputs["corpus"])
 
 
-@stage("weighted_bm25", "weighted_bm25:weighted_bm25", version=1, makes="index")
+@stage("weighted_bm25", "weighted_bm25:weighted_bm25", version=2, makes="index")
 class WeightedBm25Config(Bm25Config):
     """Build a BM25 index whose term frequencies are predicted weights (DeepCT-Index: Dai and Callan 2019).
 

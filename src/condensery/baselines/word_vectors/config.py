@@ -15,7 +15,7 @@ from condensery.text.input_file import InputFile
 LINE = 1e-6  # seconds on one core for a line of the file
 
 
-@stage("evaluate_word_vectors", "evaluate:evaluate_word_vectors", version=1, makes="evaluation")
+@stage("evaluate_word_vectors", "evaluate:evaluate_word_vectors", version=2, makes="evaluation")
 class EvaluateWordVectorsConfig(StageConfig):
     """Measure averaged word vectors on a sentence task, for a row of the table.
 

@@ -20,7 +20,7 @@ from condensery.errors import UserError
 from condensery.randomness import generator
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.dense import DenseIndex, Vectors
-from condensery.retrieval.indexes.faiss_descriptions import check_numbers, check_on_disk, measure, said_by_faiss
+from condensery.retrieval.indexes.faiss_descriptions import check_on_disk, check_values, measure, said_by_faiss
 from condensery.retrieval.indexes.interface import MEMORY, TOP
 from condensery.retrieval.indexes.on_disk import FILE, LISTS, build_on_disk, read_index
 from condensery.retrieval.ranking import Ranking, ordered
@@ -75,7 +75,7 @@ def build_approximate(
             cannot lie on disk.
     """
     faiss.omp_set_num_threads(threads)
-    check_numbers(factory)
+    check_values(factory)
 
     def new() -> Any:
         return faiss.index_factory(exact.dim, factory, faiss.METRIC_INNER_PRODUCT)

@@ -31,7 +31,7 @@ def check_factory(factory: str, on_disk: bool = False) -> None:
     The error is also raised if the index does not rank by inner product, or with ``on_disk``, if it has no inverted lists
     that can lie on disk.
     """
-    check_numbers(factory)
+    check_values(factory)
     try:
         index = faiss.index_factory(DIM, factory, faiss.METRIC_INNER_PRODUCT)
     except (RuntimeError, MemoryError) as error:
@@ -57,7 +57,7 @@ def check_on_disk(factory: str, index: Any) -> None:
         raise UserError(f"factory: {shown(factory)!r} keeps vectors outside of lists that can lie on disk; {known}")
 
 
-def check_numbers(factory: str) -> None:
+def check_values(factory: str) -> None:
     """Raise ``UserError`` if a number in a description would make FAISS crash, run forever, or exhaust the memory."""
     ranges = [(r"(?:[A-Z][A-Za-z]*|[x_])(\d+)", 1, LARGEST), (r"(?:PQ|RQ|LSQ)[\dx]*x(\d+)", 1, BITS)]
     ranges += [(rf"{graph}(\d+)", *bounds) for graph, bounds in NEIGHBOURS.items()]

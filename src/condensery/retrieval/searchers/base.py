@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, number_of, shown
-from condensery.ranges import Count, check_numbers
+from condensery.ranges import Count, check_values
 from condensery.retrieval.finite import check_scores
 from condensery.retrieval.indexes.interface import unmatched_queries, without_terms
 from condensery.retrieval.ranking import Ranking
@@ -102,7 +102,7 @@ class Searcher(ABC):
         Raises:
             UserError: nothing is indexed.
         """
-        check_numbers(Searcher.search, {"k": k})
+        check_values(Searcher.search, {"k": k})
         one = isinstance(query, str)
         queries = [query] if isinstance(query, str) or not isinstance(query, Iterable) else query
         scores, rows = self.rank(queries, max(1, min(k, len(self))))  # no memory for more results than passages
@@ -124,7 +124,7 @@ class Searcher(ABC):
         Raises:
             UserError: nothing is indexed, a query is not a string, or ``k`` is not a whole number >= 1.
         """
-        check_numbers(Searcher.rank, {"k": k})
+        check_values(Searcher.rank, {"k": k})
         queries = self._check(queries)
         scores, rows = self._rank(queries, int(k))
         check_scores(scores, rows, "search: a score of query", queries)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.ranges import Share, Weight, check_numbers
+from condensery.ranges import Share, Weight, check_values
 from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
 from condensery.retrieval.indexes.terms import chosen_language
 from condensery.retrieval.ranking import Ranking, unpack
@@ -43,7 +43,7 @@ class BM25(Searcher):
         stemmer: str = "porter",
         language: str = "auto",
     ) -> None:
-        check_numbers(BM25, locals())
+        check_values(BM25, locals())
         super().__init__()
         self._settings = (float(k1), float(b), stopwords, stemmer)
         self._language = language

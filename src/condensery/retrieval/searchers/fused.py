@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.ranges import Count, Weight, check_numbers, fault
+from condensery.ranges import Count, Weight, check_values, fault
 from condensery.retrieval.indexes.fused import FusedIndex
 from condensery.retrieval.indexes.interface import without_terms
 from condensery.retrieval.ranking import Ranking
@@ -34,7 +34,7 @@ class Fused(Searcher):
     def __init__(
         self, searchers: Sequence[Searcher], weights: Sequence[float] | None = None, depth: Count = 1000
     ) -> None:
-        check_numbers(Fused, locals())
+        check_values(Fused, locals())
         super().__init__()
         listed = list(searchers) if isinstance(searchers, Iterable) else []
         self.searchers = [copy(one) for one in listed if isinstance(one, Searcher)]

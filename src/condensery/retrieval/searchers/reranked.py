@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
-from condensery.ranges import Count, check_numbers
+from condensery.ranges import Count, check_values
 from condensery.retrieval.cross_encoders import Rows, Score, Scores
 from condensery.retrieval.ranking import Ranking, ordered
 from condensery.retrieval.searchers.base import Searcher, numbered
@@ -43,7 +43,7 @@ class Reranked(Searcher):
     """
 
     def __init__(self, searcher: Searcher, cross_encoder: Predicting | Predict, depth: Count = 100) -> None:
-        check_numbers(Reranked, locals())
+        check_values(Reranked, locals())
         super().__init__()
         predict = predicting(cross_encoder)
         if not isinstance(searcher, Searcher) or predict is None:

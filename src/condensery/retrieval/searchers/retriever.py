@@ -22,7 +22,7 @@ from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.retrievers import load_any_retriever
 from condensery.models.precision import inference, precision_on
 from condensery.models.vectors import VectorOptions
-from condensery.ranges import Count, Length, check_numbers
+from condensery.ranges import Count, Length, check_values
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.dense import device_of_search, multiply, search_array
 from condensery.retrieval.indexes.encoding import encode_chunks
@@ -102,7 +102,7 @@ class Retriever(Searcher):
         precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
     ) -> None:
 
-        check_numbers(Retriever, locals())
+        check_values(Retriever, locals())
         super().__init__()
         lengths: tuple[int | None, int | None] = (None, None)
         self._name = f"Retriever({shown(str(source))!r})" if isinstance(source, str | Path) else "Retriever"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from condensery.errors import UserError
-from condensery.ranges import Count, CountOrZero, Length, PositiveShare, Share, check_numbers
+from condensery.ranges import Count, CountOrZero, Length, PositiveShare, Share, check_values
 from condensery.text.words import is_blank
 from condensery.tokens.artifacts import Tokens
 from condensery.training.data.data_module import TokenDataModule
@@ -70,7 +70,7 @@ class PassageQueryDataModule(MaskedDataModule):
         query_prefix: str = "",
         passage_prefix: str = "",
     ) -> None:
-        check_numbers(PassageQueryDataModule, locals())
+        check_values(PassageQueryDataModule, locals())
         if mixed_context and query_prefix != passage_prefix:
             raise UserError(
                 "PassageQueryDataModule: mixed_context takes passages as queries, but the two have different prefixes"

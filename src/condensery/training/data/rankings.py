@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from condensery.errors import UserError
-from condensery.ranges import Count, CountOrZero, Length, check_numbers
+from condensery.ranges import Count, CountOrZero, Length, check_values
 from condensery.retrieval.indexes.opening import ranked
 from condensery.retrieval.searchers.base import Searcher
 from condensery.retrieval.searchers.retriever import Retriever
@@ -62,7 +62,7 @@ class RankingDataModule(TokenDataModule):
         seed: CountOrZero = 42,
         workers: CountOrZero = 0,
     ) -> None:
-        check_numbers(RankingDataModule, locals())
+        check_values(RankingDataModule, locals())
         queries = [] if isinstance(queries, str) else list(queries)
         if not queries:
             raise UserError("RankingDataModule: queries must be a list of texts that is not empty")

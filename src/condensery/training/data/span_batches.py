@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from condensery.ranges import PositiveShare, check_numbers
+from condensery.ranges import PositiveShare, check_values
 from condensery.tokens.batches import TokenRows, chunks
 from condensery.tokens.masking import mask_spans
 from condensery.tokens.vocabulary import Vocabulary
@@ -44,7 +44,7 @@ class ContextMasking:
     rate: PositiveShare | None
 
     def __post_init__(self) -> None:
-        check_numbers(ContextMasking, vars(self))
+        check_values(ContextMasking, vars(self))
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from condensery.ranges import Count, CountOrZero, Length, PositiveShare, Share, check_numbers
+from condensery.ranges import Count, CountOrZero, Length, PositiveShare, Share, check_values
 from condensery.text.to_collection import Given
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.spans import SPECIAL_TOKENS, RandomWindows, SentencePacked, SpanSet
@@ -126,7 +126,7 @@ class SpanPairDataModule(MaskedDataModule):
         query_prefix: str = "",
         passage_prefix: str = "",
     ) -> None:
-        check_numbers(SpanPairDataModule, locals())
+        check_values(SpanPairDataModule, locals())
         super().__init__(data, tokenizer, titles=False, workers=workers)
         self.length, self.batch_size, self.pairs, self.spans = length, batch_size, pairs, spans
         self.short_probability = short_probability

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.models.cross_encoder import pair_separators
-from condensery.ranges import Count, CountOrZero, Finite, Length, PositiveShare, Weight, check_numbers, no_room
+from condensery.ranges import Count, CountOrZero, Finite, Length, PositiveShare, Weight, check_values, no_room
 from condensery.retrieval.mining import mined
 from condensery.retrieval.negative_pool import NegativePool
 from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
@@ -146,7 +146,7 @@ class TripleDataModule(TokenDataModule):
         query_prefix: str = "",
         passage_prefix: str = "",
     ) -> None:
-        check_numbers(TripleDataModule, locals())
+        check_values(TripleDataModule, locals())
         if pairs and (wrong := no_room(query_length, passage_length, "passage_length")):
             raise UserError(f"TripleDataModule: {wrong}")
         if teacher is not None and (pairs or training is not None):

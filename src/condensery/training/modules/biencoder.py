@@ -15,7 +15,7 @@ from condensery.losses.gradient_cache import ChunkEncoder, wide
 from condensery.losses.registry import make_loss, takes_teacher
 from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.models.biencoder import PASSAGE, BiEncoder
-from condensery.ranges import Positive, check_numbers
+from condensery.ranges import Positive, check_values
 from condensery.tokens.batches import Chunk
 from condensery.training.data.triple_batches import TripleBatch
 from condensery.training.modules.encoders import TowersModule
@@ -57,7 +57,7 @@ class BiEncoderModule(TowersModule):
         train_passages: bool = True,
         **others: Any,
     ) -> None:
-        check_numbers(type(self), locals())
+        check_values(type(self), locals())
         super().__init__(model, **(others if train_passages else {"towers": "separate", **others}))
         if not train_passages:
             self.freeze_passages()

@@ -17,7 +17,7 @@ from condensery.losses.mlm import MaskedPrediction
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.retrievers import SavedRetriever, load_lm_head, save_retriever
 from condensery.models.pretraining import PooledLanguageModel
-from condensery.ranges import Positive, Weight, check_numbers
+from condensery.ranges import Positive, Weight, check_values
 from condensery.training.data.span_batches import SpanBatch
 from condensery.training.data.spans import Masking
 from condensery.training.modules.encoders import TowersModule
@@ -64,7 +64,7 @@ class ContrastiveModule(TowersModule):
         lm_head: PathOrName | None = None,
         **others: Any,
     ) -> None:
-        check_numbers(type(self), locals())
+        check_values(type(self), locals())
         super().__init__(model, **others)
         if not self.model.shared:
             raise UserError(f"{type(self).__name__}: both texts of a pair go through one tower; this retriever has two")

@@ -16,7 +16,7 @@ from condensery.models.cross_encoder import (
     pair_separators,
     save_cross_encoder,
 )
-from condensery.ranges import Share, check_numbers, no_room
+from condensery.ranges import Share, check_values, no_room
 from condensery.training.data.list_batches import ListBatch
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Optimiser
@@ -51,7 +51,7 @@ class CrossEncoderModule(TrainingModule):
         dropout: Share | None = None,
         **optimiser: Unpack[Optimiser],
     ) -> None:
-        check_numbers(type(self), locals())
+        check_values(type(self), locals())
         built = model
         if not isinstance(built, CrossEncoder):
             built = load_cross_encoder(built, optimiser.get("seed", 42), dropout).train()

@@ -13,7 +13,7 @@ from condensery.models.checkpoints.card import Card, Described, base_of, write_c
 from condensery.models.checkpoints.retrievers import SavedRetriever, load_biencoder, save_retriever
 from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorOptions, VectorSettings
-from condensery.ranges import Share, check_numbers
+from condensery.ranges import Share, check_values
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.training.modules.optimisation import PathOrName, TrainingModule
@@ -144,7 +144,7 @@ class TowersModule(EncoderModule):
         vectors: VectorOptions | None = None,
         **optimiser: Unpack[Optimiser],
     ) -> None:
-        check_numbers(type(self), locals())
+        check_values(type(self), locals())
         built = model
         if not isinstance(built, nn.Module):
             built = load_biencoder(built, towers == "separate", dropout, vectors).train()

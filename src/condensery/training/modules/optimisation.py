@@ -24,7 +24,7 @@ from condensery.losses.contrast import Contrast
 from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
 from condensery.models.dropout import seed_torch
 from condensery.randomness import hash64
-from condensery.ranges import CountOrZero, Positive, PositiveShare, Share, Weight, check_numbers
+from condensery.ranges import CountOrZero, Positive, PositiveShare, Share, Weight, check_values
 from condensery.system import signals
 from condensery.tokens.batches import Chunk
 from condensery.training.data.steps import Batch
@@ -85,7 +85,7 @@ class TrainingModule(pl.LightningModule):
         seed: CountOrZero = 42,
         layer_decay: PositiveShare = 1.0,
     ) -> None:
-        check_numbers(type(self), locals())
+        check_values(type(self), locals())
         super().__init__()
         self.automatic_optimization = False
         self.model = model

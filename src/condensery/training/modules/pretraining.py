@@ -25,7 +25,7 @@ from condensery.models.checkpoints.pretraining import (
 )
 from condensery.models.condenser import Condenser
 from condensery.models.masked_autoencoder import Init, Kind, MaskedAutoEncoder, decoder_shape
-from condensery.ranges import Count, CountOrZero, Positive, Share, Weight, check_numbers
+from condensery.ranges import Count, CountOrZero, Positive, Share, Weight, check_values
 from condensery.system.files import expanded
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
@@ -100,7 +100,7 @@ class CondenserModule(BackboneModule):
         new_head: bool = False,
         **optimiser: Unpack[Optimiser],
     ) -> None:
-        check_numbers(type(self), locals())
+        check_values(type(self), locals())
         built = model
         if not isinstance(built, Condenser):
             source, vocabulary = _begin(built, tokenizer, optimiser)
@@ -169,7 +169,7 @@ class CoCondenserModule(CondenserModule):
         contrast_weight: Weight = 1.0,
         **others: Any,
     ) -> None:
-        check_numbers(type(self), locals())
+        check_values(type(self), locals())
         super().__init__(model, mlm_weight=mlm_weight, **others)
         self.temperature, self.contrast_weight = temperature, contrast_weight
         self._remember(locals())
@@ -227,7 +227,7 @@ class MaskedAutoEncoderModule(BackboneModule):
         mlm_weight: Weight = 1.0,
         **optimiser: Unpack[Optimiser],
     ) -> None:
-        check_numbers(type(self), locals())
+        check_values(type(self), locals())
         built = model
         if not isinstance(built, MaskedAutoEncoder):
             shape = decoder_shape(decoder, decoder_layers, decoder_mask_rate)
@@ -272,7 +272,7 @@ class InverseClozeModule(TowersModule):
     trained_on = MappingProxyType({"sentence": 'SpanPairDataModule(pairs="sentence")'})
 
     def __init__(self, model: PathOrName | BiEncoder, *, temperature: Positive = 1.0, **others: Any) -> None:
-        check_numbers(type(self), locals())
+        check_values(type(self), locals())
         super().__init__(model, **others)
         self.temperature = temperature
         self._remember(locals())

@@ -12,7 +12,7 @@ from condensery.losses.contrast import Contrast
 from condensery.losses.distillation import KLDivergence
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.biencoder import BiEncoder
-from condensery.ranges import Positive, check_numbers
+from condensery.ranges import Positive, check_values
 from condensery.training.data.ranking_batches import RankingBatch
 from condensery.training.modules.encoders import TowersModule
 from condensery.training.modules.optimisation import PathOrName
@@ -49,7 +49,7 @@ class QueryTowerModule(TowersModule):
         teacher_temperature: Positive = 0.05,
         **others: Any,
     ) -> None:
-        check_numbers(type(self), locals())
+        check_values(type(self), locals())
         super().__init__(model, **{"towers": "separate", **others})
         self.freeze_passages()
         self.loss = KLDivergence(temperature, teacher_temperature)
