@@ -7,6 +7,7 @@ module does not import pydantic, because many classes do not need it.
 import math
 import numbers
 import operator
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import astuple
@@ -93,7 +94,7 @@ def _wanted(part: Any, value: Any) -> str | None:
         return None
     limits = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds[1:]]
     right = isinstance(value, numbers.Integral if bounds[0] is int else numbers.Real) and not isinstance(value, bool)
-    if right and math.isfinite(value) and all(holds(value, limit) for _, holds, limit in limits):
+    if right and abs(value) <= sys.float_info.max and all(holds(value, limit) for _, holds, limit in limits):
         return None
     wanted = " and ".join(f"{sign} {limit:g}" for sign, _, limit in limits if math.isfinite(limit))
     return f"a {'whole number' if bounds[0] is int else 'number'} {wanted}".rstrip()

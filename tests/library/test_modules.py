@@ -536,6 +536,8 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
             lambda world: Retriever(world / "bert", vectors={"query_prefix": 3}),
             "Retriever: query_prefix: text 0 must be a",
         ),  # type: ignore[typeddict-item]
+        (lambda world: Retriever(world / "bert", device="meta"), "device: 'meta' cannot be used here"),
+        (lambda world: Retriever(world / "bert", query_length=10**400), "query_length must be a whole number >= 3"),
         (lambda world: Retriever(None), "a path or a name is expected, not an object of the class NoneType"),  # type: ignore[arg-type]
         (lambda world: Retriever(world / "bert").encode_queries("rain"), "a list of strings is expected, not one str"),
         (lambda world: Retriever(world / "bert").encode_passages(["rain", None]), "text 1 must be a str, not NoneType"),  # type: ignore[list-item]

@@ -140,3 +140,11 @@ def test_what_cannot_be_joined_is_one_line() -> None:
         fused = Fused([Letters().index(PASSAGES), others])
         with pytest.raises(UserError, match=r"have not indexed the same passages; call index\(passages\) first"):
             fused.search("rain")
+
+
+@pytest.mark.parametrize("unit", [5e-324, 1e-300, 1e39, 8e307])
+def test_only_the_ratios_of_weights_count_however_large_or_small_they_are(unit: float) -> None:
+    searchers = [BM25().index(PASSAGES), Letters().index(PASSAGES)]
+    expected = Fused(searchers, [1.0, 2.0]).search(QUERIES, k=4)
+    found = Fused(searchers, [unit, 2 * unit]).search(QUERIES, k=4)
+    assert [[hit.id for hit in hits] for hits in found] == [[hit.id for hit in hits] for hits in expected]

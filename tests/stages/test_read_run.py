@@ -2,6 +2,7 @@
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
 from condensery.retrieval.indexes.opening import open_index
 from condensery.stages.base import Artifact
+from condensery.stages.negatives.config import ReadNegativesConfig
+from condensery.stages.rankings.config import ReadRunConfig
+from condensery.stages.scoring.config import ScorePairsConfig
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
 
@@ -185,3 +189,15 @@ def test_the_id_is_that_of_the_content(lexical: list[str], run_file: Path, tmp_p
     moved.write_bytes(run_file.read_bytes())
     again = run_command(*lexical, f"stages.run={{stage: read_run, file: {moved}}}", "+table.rows.run=run").sound()
     assert stage(again, "run").id == stage(done, "run").id
+
+
+@pytest.mark.parametrize("kind", [ReadRunConfig, ScorePairsConfig, ReadNegativesConfig])
+def test_a_tilde_in_the_name_of_a_file_is_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "file.txt").write_text("1 2 3\n")
+    recipe = {"split": "train", "precision": "fp32", "seed": 1}
+    config = kind(file="~/file.txt", **{key: value for key, value in recipe.items() if key in kind.model_fields})
+    assert config.file == tmp_path / "file.txt"
+    assert config.identity()

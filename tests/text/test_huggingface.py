@@ -1,9 +1,11 @@
 """Data sets by their name on the Hugging Face hub, of which a small one is served here; its layouts as folders too."""
 
+import bz2
 import gzip
 import importlib.util
 import io
 import json
+import lzma
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -217,13 +219,20 @@ def test_ids_of_two_kinds_that_are_written_alike_are_refused(
     assert "\n" not in str(error.value)
 
 
-def test_ids_and_texts_of_json_and_csv_stay_as_they_are_written(tmp_path: Path, config: Make, write: Write) -> None:
+@pytest.mark.parametrize("pack", [None, bz2, lzma])
+def test_ids_and_texts_of_json_and_csv_stay_as_they_are_written(
+    tmp_path: Path, config: Make, write: Write, pack: Any
+) -> None:
     ids = ["007", "2020-01-01", "NA", "1e5"]
     files: dict[str, str | bytes] = {
         "corpus.jsonl": jsonl([{"_id": one, "title": "2021-01-01", "text": f"text {one}"} for one in ids]),
         "queries.csv": "_id,text\n" + "".join(f"0{number},{one}\n" for number, one in enumerate(ids)),
         "qrels/test.tsv": HEAD + "".join(f"0{number}\t{one}\t1\n" for number, one in enumerate(ids)),
     }
+    if pack is not None:
+        end = {bz2: "bz2", lzma: "xz"}[pack]
+        plain = {name: text if isinstance(text, bytes) else text.encode() for name, text in files.items()}
+        files = {f"{name}.{end}": pack.compress(text) for name, text in plain.items()}
     source = config("huggingface", name=str(write(files)), splits={"train": None, "dev": None, "test": "test"})
     collection = read_collection(source, tmp_path / "out")
     assert collection.passages.ids == ids == collection.queries.column("text")[:]
@@ -245,6 +254,9 @@ def test_ids_and_texts_of_json_and_csv_stay_as_they_are_written(tmp_path: Path, 
         ("d.csv", "id;text\n1;a\n", r"d\.csv:2: no column text \(fields here: id;text\)"),
         ("d.json", '[\n{"text": "a"},\n{"text": 5}]', r"d\.json:3: a text is expected"),
         ("d.jsonl", '{"text": "\\ud800"}\n', r"d\.jsonl:1: the passage holds half a character"),
+        ("d.jsonl.xz", lzma.compress(b'{"text": "a"}')[:-8], r"d\.jsonl\.xz: not a whole lzma file"),
+        ("d.jsonl.xz", b'{"text": "a"}', r"d\.jsonl\.xz: not a whole lzma file"),
+        ("d.jsonl.bz2", b'{"text": "a"}', r"d\.jsonl\.bz2: cannot be read"),
         ("d.parquet", b"PAR1", r"data\.name: \S*input/d\.parquet: \w+: "),
     ],
 )

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from annotated_types import Ge
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from condensery.keys import Keys, NumberKeys, Text
 from condensery.sharing import ShardTask
 from condensery.stages.launcher_config import Launcher, LocalLauncher
 from condensery.stages.workload import Read, Sizes, Work
-from condensery.system.files import inside, read_json
+from condensery.system.files import expanded, inside, read_json
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # of stages, figures, callbacks; dots are reserved for automatically added stages
 Name = Annotated[str, Field(pattern=NAME, max_length=100)]
@@ -69,6 +69,7 @@ class FromRecipe:
     place: str
 
 
+NamedFile = Annotated[Path, AfterValidator(expanded)]  # a file that the user names; ~ is the home folder
 Seed = Annotated[int, Ge(0), FromRecipe("seed")]
 TextLength = Annotated[int, Ge(4)]  # maximum tokens of a query or passage, including [CLS] and [SEP]
 RowLength = Annotated[int, Ge(8)]  # maximum tokens of a pre-training text, or of a query and a passage in one input

@@ -8,7 +8,9 @@ where the content is already cached from an earlier run.
 import errno
 import gzip
 import hashlib
+import importlib
 import io
+import lzma
 import os
 import stat
 import zlib
@@ -22,6 +24,7 @@ from condensery.errors import UserError
 
 MEGABYTE = 1 << 20
 GZIP = b"\x1f\x8b"
+PACKED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}  # end of a name -> module that unpacks the file
 HEAD = 1024  # number of bytes at the beginning of a file that are checked for being text
 FILE, FOLDER = "a file", "a folder"
 KINDS = {
@@ -111,23 +114,23 @@ def _hold_the_same(plain: State, packed: State) -> bool:
 
 @contextmanager
 def opened(path: Path) -> Iterator["tuple[io.BufferedReader[Any], IO[bytes]]"]:
-    """Open a text file, plain or gzip.
+    """Open a text file, plain or packed.
 
     Yields:
-        The bytes as a stream, decompressed if the name ends in .gz; and the file on disk, whose position is the number
-        of bytes read.
+        The bytes as a stream, decompressed if the name ends in .gz, .bz2 or .xz; and the file on disk, whose position is
+            the number of bytes read.
 
     Raises:
         UserError: there is no file, its first bytes are not text, or the name ends in .gz although the file is not gzip
-            (or the reverse). During reading, also where a gzip file is corrupt.
+            (or the reverse). During reading, also where a packed file is corrupt.
     """
     with readable(path):
         if why := fault(path):
             raise UserError(f"{path}: {why}")
         with open(path, "rb") as file:
             # GzipFile searches line ends in Python code; a buffered reader around it searches them in C
-            packed = path.suffix == ".gz"
-            stream = io.BufferedReader(gzip.GzipFile(fileobj=file), MEGABYTE) if packed else file
+            unpack = PACKED.get(path.suffix)
+            stream = io.BufferedReader(importlib.import_module(unpack).open(file), MEGABYTE) if unpack else file
             _check_head(stream.peek(HEAD), path)
             yield stream, file
 
@@ -156,8 +159,9 @@ def readable(path: Path) -> Iterator[None]:
         plain = "Not a gzipped file" in str(error)
         advice = "is it plain text? Then take .gz from its name" if plain else "fetch it again"
         raise UserError(f"{path}: not a whole gzip file ({error}); {advice}") from None
-    except (EOFError, zlib.error) as error:
-        raise UserError(f"{path}: not a whole gzip file ({error}); fetch it again") from None
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        kind = PACKED.get(path.suffix, "gzip")
+        raise UserError(f"{path}: not a whole {kind} file ({error}); fetch it again") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
 

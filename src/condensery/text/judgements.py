@@ -12,6 +12,7 @@ from condensery.text.ids import IdIndex, KeptIds
 from condensery.text.lines import Places
 
 Rows = NDArray[np.int32]
+HIGHEST = 1_000_000  # highest grade: for each query, trec_eval counts every grade up to the highest one in an array
 Hint = Callable[[str], str]  # unknown id -> hint that names a known id that looks the same
 
 
@@ -23,13 +24,12 @@ class Judgements:
         self.queries, self.passages, self.grades, self.places = KeptIds(), KeptIds(), array("i"), Places()
 
     def add(self, query_id: str, passage_id: str, grade: int, where: str) -> None:
-        """Add one judgement. Raises ``UserError`` for a grade that does not fit 32 bits."""
+        """Add one judgement. Raises ``UserError`` for a grade beyond ``HIGHEST``."""
+        if abs(grade) > HIGHEST:
+            raise UserError(f"{where}: the grade {grade} is too large, more than {HIGHEST:,}")
         self.queries.add(query_id)
         self.passages.add(passage_id)
-        try:
-            self.grades.append(grade)
-        except OverflowError:
-            raise UserError(f"{where}: the grade {grade} is too large") from None
+        self.grades.append(grade)
         self.places.add(where)
 
     def resolve(

@@ -131,6 +131,9 @@ class FusedIndex:
         if len(members) != len(weights):
             raise ValueError(f"{len(members)} retrievers, but {len(weights)} weights")
         self.members, self.weights = list(members), np.asarray(weights, np.float64)
+        power = int(np.frexp(self.weights.max())[1])
+        if abs(power) > 100:  # sums of such weights would leave the range of 32-bit scores
+            self.weights = np.ldexp(self.weights, -power)
         self.depth, self.method, self.rank_constant = depth, method, rank_constant
 
     def __len__(self) -> int:

@@ -123,7 +123,7 @@ class Retriever(Searcher):
         self.passage_length = passage_length or lengths[1] or longest
         self.device, self.windows, self.dtype = str(device_of_search(device)), windows, dtype
         try:
-            torch.tensor(0.0, device=self.device)
+            torch.tensor(0.0, device=self.device).item()  # meta makes tensors, but computes nothing
         except (RuntimeError, AssertionError) as error:
             why = str(error).partition("\n")[0]
             raise UserError(f"Retriever: device: {self.device!r} cannot be used here ({why})") from None

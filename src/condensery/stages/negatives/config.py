@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from condensery.ranges import Count, CountOrZero, Finite, PositiveShare, Share, Weight
-from condensery.stages.base import Input, Later, Operational, StageConfig
+from condensery.stages.base import Input, Later, NamedFile, Operational, StageConfig
 from condensery.stages.checks import Split, missing_split, not_encoded
 from condensery.stages.registry import stage
 from condensery.stages.scoring.config import ScoringStageConfig, no_probability
@@ -140,7 +140,7 @@ class ReadNegativesConfig(RelabelConfig):
     data_checks = {"corpus": ["judged", "own_negatives", "sheets"]}
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
-    file: Annotated[Path | None, Operational()] = None  # its content enters the id, its path does not
+    file: Annotated[NamedFile | None, Operational()] = None  # its content enters the id, its path does not
     """file of triples (query, positive and negative id), or .jsonl with a list for each system; plain or .gz; null: the
     collection's own negatives"""
     depth: Count = 200

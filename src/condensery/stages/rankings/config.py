@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from condensery.evaluation.names import known_metric, split_metric
 from condensery.ranges import Count, PositiveShare, Weight
-from condensery.stages.base import FromRecipe, Input, Operational, StageConfig
+from condensery.stages.base import FromRecipe, Input, NamedFile, Operational, StageConfig
 from condensery.stages.checks import OneSplitConfig, Split, missing_split, not_encoded, of_another_split, unmeasurable
 from condensery.stages.registry import stage
 from condensery.stages.scoring.config import SEARCHED, ScoringStageConfig
@@ -52,7 +51,7 @@ class ReadRunConfig(OneSplitConfig):
     The stage makes an index of the queries of one split. The stages fuse, rerank, mine and score_pairs can read it too.
     """
 
-    file: Annotated[Path, Operational()]  # its content enters the id, its path does not
+    file: Annotated[NamedFile, Operational()]  # its content enters the id, its path does not
     """run file, plain or .gz: query_id Q0 passage_id rank score tag; its unjudged queries need
     data.unlabelled_queries=unjudged"""
     corpus: Annotated[str, Input("corpus")] = "corpus"

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from condensery.models.flops import Step
 from condensery.ranges import Count, Positive, Share
-from condensery.stages.base import Input, Operational, Precision, Seed, StageConfig
+from condensery.stages.base import Input, NamedFile, Operational, Precision, Seed, StageConfig
 from condensery.stages.checks import Split, missing_split, not_encoded, of_another_split
 from condensery.stages.registry import stage
 from condensery.stages.workload import QUESTION, Read, Search, Work, known, product, search, together, total
@@ -63,7 +62,7 @@ class ScorePairsConfig(ScoringStageConfig):
     """stages with cross-encoders (train_cross_encoder), whose logits are the scores"""
     retrievers: Annotated[list[str], Input("index")] = []
     """stages with an index (bm25, encode, ann_index, fuse, rerank), or with an encoder, whose index is built first"""
-    file: Annotated[Path | None, Operational()] = None  # its content enters the id, its path does not
+    file: Annotated[NamedFile | None, Operational()] = None  # its content enters the id, its path does not
     """in place of scorers: a file of scored pairs, as a TREC run or .jsonl with query_id, passage_ids and scores; plain
     or .gz"""
     negatives: Annotated[list[str], Input("negatives")] = []

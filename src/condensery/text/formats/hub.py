@@ -36,7 +36,7 @@ DATA = re.compile(r"\.(parquet|jsonl?|csv|tsv|txt|arrow)(\.(gz|bz2|xz|zst))?$")
 # extension -> reader of ``datasets``, where their names differ
 READERS = {"jsonl": "json", "tsv": "csv", "txt": "text"}
 # Files that are not read by ``datasets``, which takes the id 007 for a number, a date for a time, and NA for nothing.
-AS_TEXT = re.compile(r"\.(jsonl?|csv|tsv)(\.gz)?$")
+AS_TEXT = re.compile(r"\.(jsonl?|csv|tsv)(\.(gz|bz2|xz))?$")
 SPLIT_WORDS = {"dev": ("dev", "validation", "valid", "val"), "validation": ("validation", "valid", "val", "dev")}
 ROWS = 1000  # number of rows read at a time
 
