@@ -145,8 +145,8 @@ class TowersModule(EncoderModule):
         **optimiser: Unpack[Optimiser],
     ) -> None:
         check_values(type(self), locals())
-        built = model
-        if not isinstance(built, nn.Module):
+        built: Any = model
+        if not hasattr(built, "settings"):  # a path or a name
             built = load_biencoder(built, towers == "separate", dropout, vectors).train()
         super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
         self._remember(locals())
