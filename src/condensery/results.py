@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -31,10 +31,15 @@ class Results(Sequence[Row]):
 
         Raises ``UserError`` if no row has the name.
         """
-        named = {row.name: row.metrics for row in reversed(self.rows)}  # the first of several rows with one name
-        if isinstance(at, str) and at not in named:
-            raise UserError(f"results: there is no row {shown(at)!r}{close_to(at, named)}")
-        return dict(named[at]) if isinstance(at, str) else self.rows[at]
+        if not isinstance(at, str):
+            return self.rows[at]
+        for row in self.rows:
+            if row.name == at:
+                return dict(row.metrics)
+        raise UserError(f"results: there is no row {shown(at)!r}{close_to(at, [row.name for row in self.rows])}")
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
 
     def __len__(self) -> int:
         return len(self.rows)

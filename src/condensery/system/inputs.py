@@ -118,7 +118,7 @@ def opened(path: Path) -> Iterator["tuple[io.BufferedReader[Any], IO[bytes]]"]:
 
     Yields:
         The bytes as a stream, decompressed if the name ends in .gz, .bz2 or .xz; and the file on disk, whose position is
-            the number of bytes read.
+        the number of bytes read.
 
     Raises:
         UserError: there is no file, its first bytes are not text, or the name ends in .gz although the file is not gzip

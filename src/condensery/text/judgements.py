@@ -12,7 +12,7 @@ from condensery.text.ids import IdIndex, KeptIds
 from condensery.text.lines import Places
 
 Rows = NDArray[np.int32]
-HIGHEST = 1_000_000  # highest grade: for each query, trec_eval counts every grade up to the highest one in an array
+HIGHEST = 1_000_000  # highest grade, because trec_eval makes an array as long as the highest grade, for each query
 Hint = Callable[[str], str]  # unknown id -> hint that names a known id that looks the same
 
 
@@ -26,7 +26,7 @@ class Judgements:
     def add(self, query_id: str, passage_id: str, grade: int, where: str) -> None:
         """Add one judgement. Raises ``UserError`` for a grade beyond ``HIGHEST``."""
         if abs(grade) > HIGHEST:
-            raise UserError(f"{where}: the grade {grade} is too large, more than {HIGHEST:,}")
+            raise UserError(f"{where}: the grade {grade} is too large; grades lie between -{HIGHEST:,} and {HIGHEST:,}")
         self.queries.add(query_id)
         self.passages.add(passage_id)
         self.grades.append(grade)

@@ -293,8 +293,8 @@ def _documents(config: HuggingfaceDocumentsSource) -> Iterator[tuple[str, str, s
     first, texts, number = "", list[str](), 0
     for place, row in config.rows("documents", config.repository.count(config.config)):
         first = first if texts else place
-        # null counts as empty
-        texts.append("" if row.get(config.text, "") is None else _words(_field(row, (config.text,), place), place))
+        empty = config.text in row and row[config.text] is None
+        texts.append("" if empty else _words(_field(row, (config.text,), place), place))
         if len(texts) == config.rows_per_document:
             title = "" if config.title is None else _words(row.get(config.title) or "", place)
             yield first, str(number), title, "\n".join(texts)
@@ -312,8 +312,10 @@ def _field(row: dict[str, Any], names: tuple[str, ...], place: str) -> Any:
     for name in names:
         if row.get(name) is not None:
             return row[name]
-    found = [f"the column {name} is empty here; fill it, or remove the row" for name in names if name in row]
-    raise UserError(f"{place}: {[*found, 'no column ' + ' or '.join(names) + f' ({fields_of(row)})'][0]}")
+    for name in names:
+        if name in row:
+            raise UserError(f"{place}: the column {name} is empty here; fill it, or remove the row")
+    raise UserError(f"{place}: no column {' or '.join(names)} ({fields_of(row)})")
 
 
 def _grade(row: dict[str, Any], place: str) -> int:
