@@ -1,6 +1,7 @@
 """A retriever from elsewhere is taken as it is, and known by its content."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -9,13 +10,14 @@ import pytest
 import torch
 from error_lines import names
 from single_stage import inputs, run_stage
-from transformers import AutoModel, BertConfig, BertModel
+from transformers import AutoModel, BertConfig, BertForMaskedLM, BertModel
 
 from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import load_masked_language_model
 from condensery.models.checkpoints.metadata import FAMILY_NAMES
 from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.models.families import FAMILIES
+from condensery.models.precision import inference, with_cast_weights
 from condensery.retrieval.searchers.retriever import Retriever
 from condensery.stages.released.config import RetrieverConfig
 from condensery.system.files import read_json, write_json
@@ -252,3 +254,42 @@ def test_a_name_on_the_hub_is_known_by_its_name_and_revision() -> None:
     assert "revision" not in config("somebody/model", "v2").by_content()
     with pytest.raises(UserError, match="no such folder"):
         config("outputs/artifacts/finetune/1234").identity()
+
+
+def test_weights_that_are_cast_once_give_the_bits_of_weights_that_are_cast_for_each_chunk(checkpoint: Path) -> None:
+    model = BertForMaskedLM.from_pretrained(checkpoint)  # its output projection shares the weights of the embedding
+    ids = torch.randint(5, 20, (3, 9))
+    with inference("cpu", "bf16"):
+        wanted = model.eval()(input_ids=ids).logits
+    ready = with_cast_weights(model, "bf16")
+    with inference("cpu", "bf16"):
+        assert torch.equal(ready(input_ids=ids).logits, wanted)
+    ours, theirs = (dict(one.named_parameters(remove_duplicate=False)) for one in (ready, model))
+    cast = {name for name, weight in ours.items() if weight.dtype == torch.bfloat16}
+    assert {name for name, weight in ours.items() if weight is not theirs[name]} == cast
+    assert any("query.weight" in name for name in cast)
+    assert not any("embeddings" in name for name in cast)
+    assert with_cast_weights(model, "fp32") is model
+
+
+def test_a_retriever_whose_weights_or_settings_change_encodes_with_the_new_ones(checkpoint: Path) -> None:
+    texts, vectors = ["bees dance in the sun", "iron"], {"normalise": True}
+    retriever = Retriever(checkpoint, precision="bf16")
+    before = retriever.encode_passages(texts)
+    assert np.array_equal(
+        Retriever(retriever.model, tokenizer=checkpoint, precision="bf16").encode_passages(texts), before
+    )
+    with torch.no_grad():
+        for weight in retriever.model.parameters():
+            weight.mul_(1.5)
+    changed = retriever.encode_passages(texts)
+    assert np.array_equal(
+        Retriever(retriever.model, tokenizer=checkpoint, precision="bf16").encode_passages(texts), changed
+    )
+    assert not np.array_equal(changed, before)
+    retriever.model.passage.settings = replace(retriever.model.settings, **vectors)
+    np.testing.assert_allclose(np.linalg.norm(retriever.encode_passages(texts), axis=1), 1.0, rtol=1e-2)
+    retriever.model.train()
+    again = retriever.encode_passages(texts)
+    assert np.array_equal(retriever.encode_passages(texts), again)
+    assert retriever.model.training

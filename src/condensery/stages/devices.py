@@ -7,7 +7,7 @@ import torch
 from torch import distributed
 
 from condensery.errors import UserError
-from condensery.models.precision import inference
+from condensery.models.precision import Model, inference, with_cast_weights
 from condensery.stages.base import Context, Runtime
 from condensery.tokens.batches import Chunk
 
@@ -24,22 +24,22 @@ def torch_device(accelerator: str) -> torch.device:
 
 
 def on_device(
-    model: torch.nn.Module, compute: Callable[[Chunk], torch.Tensor], context: Context, precision: str
+    model: Model, compute: Callable[[Model, Chunk], torch.Tensor], context: Context, precision: str
 ) -> Callable[[Chunk], torch.Tensor]:
     """Move a trained model to the device of a stage, and return ``compute`` for chunks that are on the CPU.
 
     Args:
-        model: the model, whose dropout is switched off.
-        compute: method of the model that takes a chunk on its device. It is called without gradients.
+        model: the model, whose dropout is switched off. Later changes of its weights may have no effect on the results.
+        compute: method of the model's class that takes a chunk on its device. It is called without gradients.
         context: context of the stage.
         precision: fp32, bf16 or fp16.
     """
     device = torch_device(context.runtime.accelerator)
-    model.to(device).eval()
+    ready = with_cast_weights(model.to(device).eval(), precision)
 
     def computed(chunk: Chunk) -> torch.Tensor:
         with inference(device, precision):
-            return compute(chunk.to(device))
+            return compute(ready, chunk.to(device))
 
     return computed
 

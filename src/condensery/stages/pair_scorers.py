@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from condensery.errors import UserError
-from condensery.models.cross_encoder import load_reranker
+from condensery.models.cross_encoder import CrossEncoder, load_reranker
 from condensery.retrieval.cross_encoders import PairScorer
 from condensery.stages.base import Artifact, Context
 from condensery.stages.devices import on_device
@@ -35,4 +35,4 @@ def cross_encoder(
     reader = pair_reader(tokens, reranker.query_length, reranker.length, reranker.separators)
     if queries is not None:
         reader = replace(reader, queries=queries)
-    return PairScorer(reader, on_device(reranker.model, reranker.model.scores, context, precision))
+    return PairScorer(reader, on_device(reranker.model, CrossEncoder.scores, context, precision))

@@ -19,7 +19,7 @@ from condensery.baselines.late_interaction.saving import load_token_encoder
 from condensery.baselines.late_interaction_index.config import LateInteractionIndexConfig
 from condensery.errors import UserError
 from condensery.models.biencoder import QUERY
-from condensery.models.precision import autocast
+from condensery.models.precision import inference, with_cast_weights
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.dense import device_of_search
 from condensery.retrieval.indexes.encoding import EncoderInput
@@ -171,7 +171,8 @@ class LateInteractionIndex:
         """The encoder, its tokenizer and the ids of special tokens."""
         folder = self.folder.parents[1] / self.about["model"]
         tokenizer = load_tokenizer(folder)
-        return load_token_encoder(folder).to(self.device).eval(), tokenizer, Vocabulary.of(tokenizer)
+        model = with_cast_weights(load_token_encoder(folder).to(self.device).eval(), self.about["precision"])
+        return model, tokenizer, Vocabulary.of(tokenizer)
 
     def _encoded(self, texts: Sequence[str]) -> list[Tensor]:
         """Return the vectors (v, d + 1) of queries, with their keys as last coordinate."""
@@ -181,7 +182,7 @@ class LateInteractionIndex:
             read = tokenizer(list(texts[first : first + GROUP]), add_special_tokens=False, verbose=False)["input_ids"]
             rows = flatten([with_special(ids, ends, model.interaction.lengths[0]) for ids in read])
             for chunk in chunks(*rows, GROUP * model.interaction.query_length, ends.pad, tower=QUERY):
-                with torch.inference_mode(), autocast(torch.device(self.device), self.about["precision"]):
+                with inference(self.device, self.about["precision"]):
                     keyed = model.keyed(chunk.to(self.device))  # (b, v, d + 1)
                 for row, vectors in zip(chunk.rows.tolist(), keyed, strict=True):
                     found[first + row] = vectors
@@ -201,13 +202,13 @@ def build(config: LateInteractionIndexConfig, context: Context) -> dict[str, Any
     """Write vectors.npy, keys.npy, counts.npy and index.json; a restart keeps complete shards."""
     device, folder, label = torch_device(context.runtime.accelerator), context.folder, context.stage_name
     tokens = Tokens(context.input("tokens"))
-    model = load_token_encoder(context.input("model")).to(device).eval()
+    model = with_cast_weights(load_token_encoder(context.input("model")).to(device).eval(), config.precision)
     source = EncoderInput(tokens.passages, tokens.vocabulary, model.interaction.lengths[1], tokens.titles)
 
     def encoded(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
         found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * (part.stop - part.start)
         for chunk in source.chunks(part.start, part.stop, config.chunk_tokens):
-            with torch.inference_mode(), autocast(device, config.precision):
+            with inference(device, config.precision):
                 keyed = model.keyed(chunk.to(device)).float().cpu().numpy()  # (b, v, d + 1)
             for row, vectors in zip(chunk.rows.tolist(), keyed, strict=True):
                 found[row] = vectors[vectors[:, -1] != UNUSED]

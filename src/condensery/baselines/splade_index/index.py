@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
@@ -17,7 +16,7 @@ from condensery.baselines.splade.model import SparseEncoder, load_sparse_encoder
 from condensery.baselines.splade_index.config import SpladeIndexConfig
 from condensery.errors import UserError
 from condensery.models.biencoder import QUERY
-from condensery.models.precision import autocast
+from condensery.models.precision import inference, with_cast_weights
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.dense import device_of_search
 from condensery.retrieval.indexes.encoding import EncoderInput
@@ -93,7 +92,8 @@ class SpladeIndex:
         folder = self.folder.parents[1] / self.about["model"]
         tokenizer = load_tokenizer(folder)
         model, length, _ = load_sparse_encoder(folder)
-        return model.to(self.device).eval(), length, tokenizer, Vocabulary.of(tokenizer)
+        model = with_cast_weights(model.to(self.device).eval(), self.about["precision"])
+        return model, length, tokenizer, Vocabulary.of(tokenizer)
 
     def encoded(self, texts: Sequence[str]) -> csr_array:
         """Return the sparse vectors (n, V) of queries."""
@@ -112,7 +112,7 @@ def _sparse(model: SparseEncoder, parts: Sequence[Chunk], number: int, precision
     found, order = [csr_array((0, model.hidden_size), dtype=np.float32)], [np.empty(0, np.int64)]
     device = next(model.parameters()).device
     for chunk in parts:
-        with torch.inference_mode(), autocast(device, precision):
+        with inference(device, precision):
             weights = model.vectors(chunk.to(device)).float().cpu().numpy()  # (b, V)
         check_finite(weights, "SPLADE: the vector of text", chunk.rows.numpy())
         found.append(csr_array(weights))
@@ -130,7 +130,7 @@ def build(config: SpladeIndexConfig, context: Context) -> dict[str, Any]:
     device, folder, label = torch_device(context.runtime.accelerator), context.folder, context.stage_name
     tokens = Tokens(context.input("tokens"))
     model, _, length = load_sparse_encoder(context.input("model"))
-    model = model.to(device).eval()
+    model = with_cast_weights(model.to(device).eval(), config.precision)
     source = EncoderInput(tokens.passages, tokens.vocabulary, length, tokens.titles)
 
     def encoded(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:

@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from condensery.baselines.term_weights.config import WeightedBm25Config
 from condensery.baselines.term_weights.model import load_term_weights
 from condensery.baselines.term_weights.words import ReadText, read_texts, term_frequencies, weighted_text
-from condensery.models.precision import autocast
+from condensery.models.precision import inference, with_cast_weights
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.bm25 import index_texts
 from condensery.retrieval.indexes.terms import chosen_language
@@ -33,8 +32,8 @@ class _Passages:
         folder = context.input("weights")
         self.table, self.tokenizer = Collection(context.input("corpus")).passages, load_tokenizer(folder)
         self.config, self.label, self.device = config, context.stage_name, torch_device(context.runtime.accelerator)
-        self.model, self.length = load_term_weights(folder)
-        self.model.to(self.device).eval()
+        model, self.length = load_term_weights(folder)
+        self.model = with_cast_weights(model.to(self.device).eval(), config.precision)
 
     def blocks(self, part: slice) -> Iterator[tuple[int, list[ReadText]]]:
         """Yield the row of the first passage of each block of ``part``, and the block's passages."""
@@ -47,7 +46,7 @@ class _Passages:
         found, pad = np.zeros((part.stop - part.start, self.length), np.int16), self.tokenizer.pad_token_id
         for first, read in self.blocks(part):
             for chunk in chunks(*flatten([text.ids for text in read]), self.config.chunk_tokens, pad):
-                with torch.inference_mode(), autocast(self.device, self.config.precision):
+                with inference(self.device, self.config.precision):
                     weights = self.model.weights(chunk.to(self.device)).float().cpu().numpy()  # (b, t)
                 for row, own in zip(chunk.rows.tolist(), weights, strict=True):
                     words = own[read[row].places]  # (w,)

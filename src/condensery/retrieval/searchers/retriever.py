@@ -20,7 +20,7 @@ from condensery.errors import UserError, shown
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.retrievers import load_any_retriever
-from condensery.models.precision import inference, precision_on
+from condensery.models.precision import inference, precision_on, with_cast_weights
 from condensery.models.vectors import VectorOptions
 from condensery.ranges import Count, Length, check_values
 from condensery.retrieval.finite import check_finite
@@ -115,6 +115,7 @@ class Retriever(Searcher):
         else:
             given = checkpoint_folder(given)
             self.model, lengths = load_any_retriever(given, vectors)
+            self.model.eval()
             tokenizer = tokenizer if tokenizer is not None else given
         if tokenizer is None:
             raise UserError("Retriever: a model does not say its tokenizer; give `tokenizer`")
@@ -122,6 +123,8 @@ class Retriever(Searcher):
         self.query_length = query_length or lengths[0] or longest
         self.passage_length = passage_length or lengths[1] or longest
         self.device, self.windows, self.dtype = str(device_of_search(device)), windows, dtype
+        self._owned = isinstance(given, str | Path)  # whether nothing else trains the model
+        self._ready: tuple[list[Any], BiEncoder] = [], self.model
         try:
             torch.tensor(0.0, device=self.device).item()  # meta makes tensors, but computes nothing
         except (RuntimeError, AssertionError) as error:
@@ -248,25 +251,43 @@ class Retriever(Searcher):
 
         Raises ``UserError`` if a vector is not finite. The message quotes its text.
         """
-        encoder, pad, device = self.model.to(self.device), self._vocabulary.pad, torch.device(self.device)
+        encoder, pad, device = self._encoder(), self._vocabulary.pad, torch.device(self.device)
         cpu = device.type == "cpu"
         budget = CHUNK_TOKENS_CPU if cpu else CHUNK_TOKENS
         training = encoder.training
-        encoder.eval()
+        if training:
+            encoder.eval()
         windows = [slice(first, first + WINDOW) for first in range(0, max(1, len(texts)), WINDOW)]
         vectors = []
         with inference(device, self.precision):
             for rows in _one_ahead(rows_of, windows):
                 parts = chunks(*flatten(rows), budget, pad, tower=tower, level=cpu)
                 vectors.append(encode_chunks(lambda chunk: encoder.vectors(chunk.to(device)), parts, len(rows)))
-        encoder.train(training)
+        if training:
+            encoder.train()
         encoded = np.concatenate(vectors) if len(texts) else np.empty((0, self.model.hidden_size), np.float32)
         check_finite(encoded, f"{self._name}: the vector of", texts)
         return encoded
 
+    def _encoder(self) -> BiEncoder:
+        """Return the model on its device. The weights of an owned model are cast once, and again if they have changed."""
+        if self._ready[0] != self._state():
+            model = self.model.to(self.device)
+            self._ready = self._state(), with_cast_weights(model, self.precision) if self._owned else model
+        return self._ready[1]
+
+    def _state(self) -> list[Any]:
+        """Return a list that changes with the model's settings and weights."""
+        weights = list(self.model.parameters())
+        versions = [0 if weight.is_inference() else weight._version for weight in weights]
+        return [self.model, self.model.settings, *versions, *(weight.data_ptr() for weight in weights)]
+
 
 def _one_ahead(rows_of: Callable[[slice], Rows], parts: Sequence[slice]) -> Iterator[Rows]:
     """Yield the rows of each part. While they are used, a thread computes those of the next part."""
+    if len(parts) == 1:
+        yield rows_of(parts[0])
+        return
     with ThreadPoolExecutor(1) as thread:
         coming = thread.submit(rows_of, parts[0])
         for part in parts[1:]:

@@ -115,6 +115,6 @@ def judge_of(
     samples = {name: sample for name, sample in found.items() if sample is not None}
 
     def encode(model: BiEncoder) -> Callable[[Chunk], torch.Tensor]:
-        return on_device(model, model.vectors, context, config.precision)
+        return on_device(model, BiEncoder.vectors, context, config.precision)
 
     return Judge(start.model, folder, samples, encode, config.bm25_weight) if samples else None

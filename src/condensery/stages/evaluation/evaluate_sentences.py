@@ -7,6 +7,7 @@ import numpy as np
 
 from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.sentence_tasks import nearer, spearman
+from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.encoding import encode_chunks
@@ -45,7 +46,7 @@ def _vectors(
 ) -> list[np.ndarray]:
     """Return the vectors of the sentences ``rows`` (n, k) of n examples: k arrays (n, d); each sentence is encoded once."""
     encoder = load_retriever(Path(context.input("encoder")))
-    encode = on_device(encoder.model, encoder.model.vectors, context, config.precision)
+    encode = on_device(encoder.model, BiEncoder.vectors, context, config.precision)
     distinct, place = np.unique(rows, return_inverse=True)
     texts = text_rows(sentences.store, distinct, sentences.vocabulary, encoder.query_length)
     parts = chunks(*texts, config.chunk_tokens, sentences.vocabulary.pad)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.models.biencoder import QUERY
+from condensery.models.biencoder import QUERY, BiEncoder
 from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.retrieval.indexes.encoding import EncoderInput, Encoding, write_dense_index
 from condensery.retrieval.indexes.quantisation_loss import described
@@ -40,7 +40,7 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     retriever = load_retriever(context.input("model"))
     what, advice = f"stages.{context.stage_name}: {config.model}", "set backbone.tokenizer to the encoder's own"
     check_same_tokenizer(context.input("model"), tokens.vocabulary, what, advice)
-    vectors = on_device(retriever.model, retriever.model.vectors, context, config.precision)
+    vectors = on_device(retriever.model, BiEncoder.vectors, context, config.precision)
     lengths = retriever.query_length, retriever.passage_length
     own = retriever.model.settings
     before = Prefixes.of(context.input("model"), own.query_prefix, own.passage_prefix, lengths)
