@@ -1,4 +1,4 @@
-"""Where is one row of a study ahead of another: on queries whose words stand in their passage, or on the others?
+"""Where is one row of a study ahead of another: on queries whose words occur in their passage, or on the others?
 
     python experiments/by_overlap.py RESULTS ARTIFACTS METRIC "ROW :: BASELINE" ... [by=words]
     python experiments/by_overlap.py RESULTS ARTIFACTS METRIC "ROW :: BASELINE" ... by=training

@@ -1,4 +1,4 @@
-"""The differences between rows of a study, each a test of its own, as the pages beside this file print them.
+"""The differences between rows of a study, each a test of its own, as the pages in this folder show them.
 
     python experiments/differences.py RESULTS ARTIFACTS METRICS "ROW :: BASELINE" ...
 

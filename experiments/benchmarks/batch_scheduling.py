@@ -10,7 +10,7 @@ inner product. One thread. Prints one JSON line for random batches, greedy searc
     hardness                mean h(B) over (at most) 200 batches of the epoch, by all similarities in them, not only by
                             those that the search sees; a passage that is relevant to a query does not count for it
     times_random            that over the hardness of random batches; not of vectors, whose products are around 0
-    neighbours_cpu_s        CPU-seconds of the 100 nearest neighbours in both directions, once an epoch
+    neighbours_cpu_s        CPU-seconds of the 100 nearest neighbours in both directions, once per epoch
     schedule_cpu_s          CPU-seconds of the search, for the whole epoch
 """
 

@@ -160,7 +160,7 @@ def kill(process: "subprocess.Popen[bytes]", root: Path, by: signal.Signals) -> 
 
 
 def at_once(root: Path, runs: int, arguments: list[str], alone: Path) -> dict[str, Any]:
-    """Begin so many runs at once on one store; what came of them, beside a run left alone."""
+    """Start several runs at once on one store. Return their results, compared with those of a single run."""
     root.mkdir()
     logs = [root.with_name(f"together{number}.txt") for number in range(runs)]
     fewer = ["name=fewer", "~table.rows.MLM", "table.baseline=BM25"]

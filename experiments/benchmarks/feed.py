@@ -9,7 +9,7 @@ Prints a table:
 
     tokens, chunks     of a batch
     made               tokens that a worker makes in a second of its core, in millions
-    worker, training   cores that the two take at ``rate`` tokens a second (BERT-base on an H200 reads about 500,000)
+    worker, training   cores that the two take at ``rate`` tokens per second (BERT-base on an H200 reads about 500,000)
 
 With device=cuda the training process also brings the batches to the GPU, in pinned memory.
 """

@@ -8,7 +8,7 @@ passages 40 to 128; dropout 0.1; the loss is over all passages of the batch; Ada
 chunk each; cached, they are cut into about ``chunks`` of equal size. The plain code pads to the longest row, runs the
 library's layers, fused attention, and keeps the whole batch. Prints one JSON line:
 
-    cpu_s, cached_cpu_s, plain_cpu_s    CPU-seconds a step, median
+    cpu_s, cached_cpu_s, plain_cpu_s    CPU-seconds per step, median
     cached_to_uncached                  cached_cpu_s / cpu_s
     speedup                             plain_cpu_s / cpu_s
     their_cpu_s                         of sentence-transformers' CachedMultipleNegativesRankingLoss, with the library's

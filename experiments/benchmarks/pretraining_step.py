@@ -13,7 +13,7 @@ It computes what the papers' released code computes, no more: its cached pass ru
 nobody reads, and not the Condenser head. Each has a process to itself, ours as run.py starts it, the other as Python
 does, because how memory is fetched is a good part of the difference; they step in turn. Prints one JSON line:
 
-    cpu_s, baseline_cpu_s   CPU-seconds a step, median
+    cpu_s, baseline_cpu_s   CPU-seconds per step, median
     speedup                 baseline_cpu_s / cpu_s
     gflop                   useful floating-point operations of our step: matrix products over real tokens, at the
                             positions that are read, in both passes of the cache; none on padding

@@ -7,9 +7,9 @@ AdamW. The tokens are random; the lengths are drawn as the data has them: passag
 (72 to 144), queries of 4 to 16 tokens, [CLS] and [SEP] apart. Both kinds of pair go through the package's own batches and
 step, in one process and in turn. Prints one JSON line a model:
 
-    passage_passage_cpu_s, passage_query_cpu_s   CPU-seconds a step, median
+    passage_passage_cpu_s, passage_query_cpu_s   CPU-seconds per step, median
     ratio                                        the first over the second: above 1, queries are faster
-    passage_passage_tokens, passage_query_tokens tokens a step that the encoder reads
+    passage_passage_tokens, passage_query_tokens tokens per step that the encoder reads
 
 coCondenser encodes both texts of a pair. CoT-MAE is timed twice: each text the context of the other, as its paper has it
 for passages; and in one direction for both, the first passage encoded and the second text decoded, as for queries.

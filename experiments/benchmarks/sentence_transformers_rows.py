@@ -225,7 +225,8 @@ def mined(pairs: Any, model: Any, corpus: list[str] | None, wanted: dict[str, An
 
 
 def damaging(seed: int) -> Callable[[dict[str, list[str]]], dict[str, list[str]]]:
-    """Gives each text without three fifths of its words, drawn anew each time, and behind it the text as it is."""
+    """Return a function that gives each text without three fifths of its words, drawn anew each time, and then the whole
+    text."""
     draw = random.Random(seed)
 
     def damage(batch: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -109,7 +109,7 @@ class Part:
         gpu: seconds of one GPU.
         cores: seconds of one core that all cores share.
         core: seconds of one core that no other can take part in.
-        guessed: whether no measurement of this size or kind stands behind it.
+        guessed: whether nothing of this size or kind was measured.
     """
 
     name: str

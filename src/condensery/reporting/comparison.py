@@ -188,7 +188,7 @@ def _add_measured(table: Table, heading: str, measured: Measured, layout: TableL
 
 
 def _artifacts(rows: Iterable[Row]) -> str:
-    """Return the artifacts behind a measured line, by seed."""
+    """Return the artifacts of a measured line, by seed."""
     by_seed: dict[int | None, dict[str, None]] = {}
     for row in (row for row in rows if row.artifact):
         by_seed.setdefault(row.seed, {})[row.artifact] = None

@@ -80,7 +80,7 @@ class PretrainSimlmConfig(SpanDecoderConfig):
         return "generator", f"{self.generator} is no masked language model; name a stage of kind pretrain_mlm"
 
     def objective(self) -> dict[str, Any]:
-        """Return the fields of ``Step``: the shares of tokens that encoder and decoder predict."""
+        """Return keyword arguments of ``Step``: the shares of tokens that encoder and decoder predict."""
         every = self.predict == "all"
         return self.decoding(1.0 if every else self.mask_rate, 1.0 if every else self.decoder_mask_rate)
 
