@@ -1,4 +1,4 @@
-"""Kill small pipelines at random moments, start each again, and compare its end with that of a pipeline left alone.
+"""Kill small pipelines at random moments, start each again, and compare the result with that of an uninterrupted pipeline.
 
     python experiments/benchmarks/endurance.py [pipelines=50] [kills=1] [together=8] [jobs=2] [seed=1] [experiment=smoke]
     ... [devices=1] [launcher=local]
@@ -69,7 +69,7 @@ SMALLER = [  # one stage that pre-trains, and one that fine-tunes
 
 
 def start(root: Path, arguments: list[str], output: Any = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
-    """Begin a run, or go on with it."""
+    """Start a run, or resume it."""
     often = [
         f"stage.{kind}.checkpoint_every=3"
         for kind in ("pretrain_mlm", "pretrain_condenser", "pretrain_cocondenser", "finetune")
@@ -84,12 +84,12 @@ def start(root: Path, arguments: list[str], output: Any = subprocess.DEVNULL) ->
 
 
 def batches_of(root: Path) -> Path:
-    """Where the digests of the batches are noted."""
+    """Return the folder of the digests of the batches."""
     return root.with_name(f"{root.name}-batches")
 
 
 def alive(root: Path) -> int:
-    """How many processes of the run there are."""
+    """Return how many processes of the run there are."""
     found = 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -101,12 +101,12 @@ def alive(root: Path) -> int:
 
 
 def checkpoints(root: Path) -> set[Path]:
-    """From which an interrupted training would go on."""
+    """Return the checkpoints from which an interrupted training would resume."""
     return set(root.glob("artifacts/*/*.partial/checkpoints/step=*.ckpt"))
 
 
 def digest(root: Path) -> dict[str, str]:
-    """The content of all artifacts, and of the results."""
+    """Return the digests of all files of the artifacts and of the results."""
     files = [*root.glob("artifacts/**/*"), *root.glob("runs/*/results.json")]
     return {
         str(path.relative_to(root)): hashlib.blake2b(path.read_bytes()).hexdigest()
@@ -116,7 +116,7 @@ def digest(root: Path) -> dict[str, str]:
 
 
 def difference(root: Path, alone: Path) -> float:
-    """The largest relative difference of the weights of a model from those of the pipeline left alone."""
+    """Return the largest relative difference between a model's weights and those of the uninterrupted pipeline."""
     found = [0.0]
     for path in alone.glob("artifacts/*/*/*.safetensors"):
         mine, wanted = load_file(root / path.relative_to(alone)), load_file(path)
@@ -150,7 +150,7 @@ def wait_for_checkpoints(process: "subprocess.Popen[bytes]", root: Path, draw: r
 
 
 def kill(process: "subprocess.Popen[bytes]", root: Path, by: signal.Signals) -> int:
-    """End a run; how many of its processes outlived it."""
+    """Kill a run. Return how many of its processes are still alive ten seconds later."""
     process.send_signal(by)
     process.wait()
     patience = time.monotonic() + 10

@@ -58,7 +58,7 @@ class RandomPairs:
 
 
 def words() -> Vocabulary:
-    """BERT's special tokens; one word in four has a second token, about what WordPiece does to English."""
+    """Return a vocabulary with BERT's special tokens. One word in four has a second token, about as in English WordPiece."""
     special = np.array([0, 100, 101, 102, 103])
     continues = np.arange(VOCABULARY) % 5 == 0
     continues[special] = False
@@ -66,7 +66,7 @@ def words() -> Vocabulary:
 
 
 def batches(model: str, pairs: int, second: tuple[int, int]) -> SpanBatches:
-    """The batches of a model: masked as its recipe has it."""
+    """Return the batches of a model, masked as in its recipe."""
     context = None if model == "coCondenser" else ContextMasking("partner", model == "CoT-MAE", 0.45)
     rate = 0.15 if context is None else 0.3
     source = RandomPairs(pairs, second)
@@ -75,7 +75,7 @@ def batches(model: str, pairs: int, second: tuple[int, int]) -> SpanBatches:
 
 
 def module_of(model: str, shape: Shape) -> nn.Module:
-    """The LightningModule that run.py trains."""
+    """Return the LightningModule that run.py trains."""
     from condensery.training.modules.pretraining import CoCondenserModule, MaskedAutoEncoderModule
 
     backbone = language_model(shape, 0.1, "eager")
@@ -85,7 +85,7 @@ def module_of(model: str, shape: Shape) -> nn.Module:
 
 
 def measure(model: str, shape: Shape, pairs: int, precision: str, steps: int) -> dict[str, object]:
-    """The line of one model."""
+    """Return the line of one model."""
     from condensery.losses.gradient_cache import backpropagate
 
     module = module_of(model, shape)
