@@ -38,7 +38,7 @@ from condensery.training.data.steps import Batch, Batches
 from condensery.training.data.training_queries import TrainingQueries
 from condensery.training.data.triple_batches import TripleBatches
 
-LENGTH, TEXTS, TICK = 128, 40_000, 100.0  # the last: what /proc counts a second in, on Linux
+LENGTH, TEXTS, TICK = 128, 40_000, 100.0  # the last: ticks per second of /proc, on Linux
 
 
 def text_store(folder: Path, texts: int, low: int, high: int) -> TokenStore:

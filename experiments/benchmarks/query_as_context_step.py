@@ -2,7 +2,7 @@
 
     python experiments/benchmarks/query_as_context_step.py [shape=A|B] [precision=fp32|bf16] [pairs=N] [threads=1] [steps=5]
 
-Shape A: BERT-base, 8 pairs a step. Shape B: 4 layers x 256, 32 pairs. Vocabulary 30,522, chunks of 2,048 tokens, dropout 0.1,
+Shape A: BERT-base, 8 pairs per step. Shape B: 4 layers x 256, 32 pairs. Vocabulary 30,522, chunks of 2,048 tokens, dropout 0.1,
 AdamW. The tokens are random; the lengths are drawn as the data has them: passages of sentences packed to at most 144 tokens
 (72 to 144), queries of 4 to 16 tokens, [CLS] and [SEP] apart. Both kinds of pair go through the package's own batches and
 step, in one process and in turn. Prints one JSON line a model:
