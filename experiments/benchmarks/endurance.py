@@ -4,11 +4,11 @@
     ... [devices=1] [launcher=local]
 
 Each pipeline begins on an empty store and is killed ``kills`` times: a third of the kills each by SIGKILL, SIGTERM and SIGINT
-(Ctrl-C), to the main process alone; half of them anywhere, half soon after a training has written a checkpoint. One that
-ends well before its first kill does not count. Everything that the artifacts hold is compared, but for manifests and curves,
-which tell of time. Prints one JSON line:
+(Ctrl-C), only to the main process. Half of the kills come at any moment, half soon after a training has written a checkpoint.
+A pipeline that ends well before its first kill does not count. All contents of the artifacts are compared except manifests
+and curves, which record times. Prints one JSON line:
 
-    pipelines, identical how many were killed; how many of them ended with the bits of the one left alone
+    pipelines, identical how many were killed; how many of them ended with the bits of the uninterrupted one
     kills, resumed       kills; how many of them left a checkpoint to go on from
     orphans              processes that outlived a kill by ten seconds
 
@@ -16,7 +16,7 @@ With several numbers of processes (``devices=1,2,4 launcher=local,torchrun toget
 the one before, and one of the launchers. The pipeline is then a smaller one, which pre-trains and fine-tunes without
 dropout. Most kills come soon after a checkpoint:
 
-    identical            how many pipelines ended with the batches of the one left alone (batch_digests.py), and its weights
+    identical            how many pipelines ended with the batches (batch_digests.py) and weights of the uninterrupted one
     difference           largest relative difference of a model's weights, biases of keys apart, which softmax does not see
     hit                  kills by launcher and number of processes
 
@@ -26,7 +26,7 @@ that lacks a row, so that they share all that they need. A line for them:
     together, ended      runs; how many of them ended well
     stages, computed     artifacts that they needed; how many times one was computed
     waited               how often a run waited for another
-    identical            whether the artifacts have the bits of a run left alone, and all results its numbers
+    identical            whether the artifacts have the bits of a single run, and all results its numbers
 """
 
 import hashlib

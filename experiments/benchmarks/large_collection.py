@@ -5,9 +5,9 @@
 Each size is a run of ``run.py`` over a BEIR folder of so many passages of 8 to 16 words, drawn from as many words as a
 language has by their frequency; a larger collection begins with the smaller one. A WordPiece is trained on it; the encoder,
 one layer of 32, makes one step of fine-tuning; ``queries`` test queries are searched, and for as many train queries negatives
-are mined. ``bm25``: a second run indexes the same collection with BM25, searches and mines. ``folder``: where everything lies
-meanwhile (500 bytes per passage, at 10 million 5 GB); empty: the system's temporary folder. Linux alone. Prints a JSON line
-for each run:
+are mined. ``bm25``: a second run indexes the same collection with BM25, searches and mines. ``folder``: where all files are
+during the run (500 bytes per passage, at 10 million 5 GB); empty: the system's temporary folder. It runs only on Linux.
+Prints a JSON line for each run:
 
     passages, row           its size; encoder or bm25
     stages                  for each, s: wall seconds, cpu_s: of all threads and processes, peak_mb: see below

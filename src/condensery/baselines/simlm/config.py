@@ -33,7 +33,7 @@ class PretrainSimlmConfig(SpanDecoderConfig):
     generator_revision: str | None = None
     """commit, tag or branch of the generator on the Hugging Face hub"""
     predict: Predict = "all"
-    """all: both losses are at every token, as in the authors' code; replaced: at the replaced tokens alone"""
+    """all: both losses are at every token, as in the authors' code; replaced: only at the replaced tokens"""
     decoder_init: Literal["random", "last"] = "last"
     """initial weights of the decoder: random, or last: copied from the backbone's last layers"""
     decoder_mask_rate: PositiveShare = 0.5
