@@ -2,10 +2,10 @@
 
     python experiments/benchmarks/query_as_context_step.py [shape=A|B] [precision=fp32|bf16] [pairs=N] [threads=1] [steps=5]
 
-Shape A: BERT-base, 8 pairs per step. Shape B: 4 layers x 256, 32 pairs. Vocabulary 30,522, chunks of 2,048 tokens, dropout 0.1,
-AdamW. The tokens are random; the lengths are drawn as the data has them: passages of sentences packed to at most 144 tokens
-(72 to 144), queries of 4 to 16 tokens, [CLS] and [SEP] apart. Both kinds of pair go through the package's own batches and
-step, in one process and in turn. Prints one JSON line a model:
+Shape A: BERT-base, 8 pairs per step. Shape B: 4 layers x 256, 32 pairs. Vocabulary 30,522, chunks of 2,048 tokens, dropout
+0.1, AdamW. The tokens are random. The lengths are like those of real data: passages of sentences packed to at most 144
+tokens (72 to 144), and queries of 4 to 16 tokens, without [CLS] and [SEP]. Both kinds of pair use the package's batches and
+step, in one process and in turn. Prints one JSON line per model:
 
     passage_passage_cpu_s, passage_query_cpu_s   CPU-seconds per step, median
     ratio                                        the first over the second: above 1, queries are faster
