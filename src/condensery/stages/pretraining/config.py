@@ -90,8 +90,8 @@ class MaskingConfig(StageConfig):
     whole_word: bool = True
     """mask whole words; false: mask single tokens"""
     mlm_weight: Weight = 1.0
-    """weight of the MLM losses; in CoT-MAE and RetroMAE, of the encoder's MLM loss; 2: the weight that Condenser's released
-    code has with its gradient cache"""
+    """weight of the MLM losses; in CoT-MAE and RetroMAE, of the encoder's MLM loss; 2: as in Condenser's released code with
+    its gradient cache"""
 
     def identity(self: Any) -> list[str]:
         """Return the same strings as ``EncoderStageConfig.identity``.
