@@ -1,4 +1,4 @@
-"""Where is one row of a study ahead of another: on queries whose words stand in their passage, or on the others?
+"""Find the queries on which one row of a study is ahead of another: those whose words occur in their passage, or the others?
 
     python experiments/by_overlap.py RESULTS ARTIFACTS METRIC "ROW :: BASELINE" ... [by=words]
     python experiments/by_overlap.py RESULTS ARTIFACTS METRIC "ROW :: BASELINE" ... by=training
@@ -31,7 +31,7 @@ PARTS = 5
 
 
 def by_overlap(results: Path, artifacts: Path, metric: str, pairs: Sequence[str], by: str = "words") -> list[str]:
-    """Lines of a Markdown table. Raises ``UserError`` for a row that is not there."""
+    """Return the lines of a Markdown table. Raises ``UserError`` if a row does not exist."""
     rows = {name: list(seeds.values()) for name, seeds in measured_rows(results, artifacts).items()}
     if not rows:
         raise UserError(f"{results}: no row was measured")
@@ -67,7 +67,7 @@ def by_overlap(results: Path, artifacts: Path, metric: str, pairs: Sequence[str]
 
 
 def collection_and_split(results: Path, artifacts: Path) -> tuple[Collection, str]:
-    """What the rows were measured on, as the manifest of an evaluation says."""
+    """Return the collection and the split of the rows, according to the manifest of an evaluation."""
     artifact = next(row.artifact for row in read_results(results) if row.artifact)
     manifest = read_json(artifacts / artifact / "manifest.json")
     if "corpus" not in manifest["inputs"]:
@@ -76,7 +76,7 @@ def collection_and_split(results: Path, artifacts: Path) -> tuple[Collection, st
 
 
 def overlaps(collection: Collection, split: str, query_ids: Sequence[str]) -> NDArray[np.float64]:
-    """(n,) of each query the share of its terms that its relevant passage has, between 0 and 1."""
+    """Return for each query the share of its terms that its relevant passage has, (n,), between 0 and 1."""
     rows_of = {query: row for row, query in enumerate(collection.queries.column("id"))}
     relevant = collection.qrels(split).positives()
     queries, titles, texts = (
@@ -95,7 +95,7 @@ def overlaps(collection: Collection, split: str, query_ids: Sequence[str]) -> ND
 
 
 def trained_on(collection: Collection, split: str, query_ids: Sequence[str]) -> NDArray[np.bool_]:
-    """(n,) whether a passage that is relevant to the query is relevant to a query of the split train, too."""
+    """Return for each query whether a passage is relevant both to it and to a query of the split train, (n,)."""
     rows_of = {query: row for row, query in enumerate(collection.queries.column("id"))}
     relevant, trained = collection.qrels(split).positives(), collection.qrels("train").positives()
     seen = np.unique(np.concatenate([*trained.values(), np.empty(0, np.int64)]))
@@ -103,7 +103,7 @@ def trained_on(collection: Collection, split: str, query_ids: Sequence[str]) -> 
 
 
 def restricted(evaluation: Evaluation, query_ids: Sequence[str], inside: NDArray[np.bool_]) -> Evaluation:
-    """Of those queries alone where ``inside`` (n,) is true. Raises ``UserError`` where others were measured."""
+    """Return the queries where ``inside`` (n,) is true. Raises ``UserError`` if others were measured."""
     if list(evaluation.query_ids) != list(query_ids):
         raise UserError("the rows were measured on different queries")
     ids = [query for query, kept in zip(query_ids, inside, strict=True) if kept]

@@ -1,4 +1,4 @@
-"""The differences between rows of a study, each a test of its own, as the pages beside this file print them.
+"""Test the differences between rows of a study, each by a test of its own, as the pages in this folder show them.
 
     python experiments/differences.py RESULTS ARTIFACTS METRICS "ROW :: BASELINE" ...
 
@@ -26,7 +26,7 @@ from condensery.reporting.results import read_results
 
 
 def differences(results: Path, artifacts: Path, metrics: Sequence[str], pairs: Sequence[str]) -> list[str]:
-    """Lines of a Markdown table. Raises ``UserError`` for a row that is not there, or a pair without ``::``."""
+    """Return the lines of a Markdown table. Raises ``UserError`` for a row that does not exist, or a pair without ``::``."""
     measured = measured_rows(results, artifacts)
     lines = [
         f"| | |{''.join(f' {metric} | 95 % | p |' for metric in metrics)}",
@@ -47,7 +47,7 @@ def differences(results: Path, artifacts: Path, metrics: Sequence[str], pairs: S
 
 
 def measured_rows(results: Path, artifacts: Path) -> dict[str, dict[int, Evaluation]]:
-    """Of each row what its seeds measured, in the order of the seeds; the seed of a row without any is 0."""
+    """Return the evaluations of each row, in the order of their seeds. A row without a seed has the seed 0."""
     measured: dict[str, dict[int, Evaluation]] = defaultdict(dict)
     for row in sorted(read_results(results), key=lambda row: row.seed or 0):
         if row.artifact:
@@ -56,7 +56,7 @@ def measured_rows(results: Path, artifacts: Path) -> dict[str, dict[int, Evaluat
 
 
 def cells(*rows: Sequence[Evaluation], metric: str) -> str:
-    """Difference, interval and p of two rows, or of two leads: of four rows, (first - second) - (third - fourth)."""
+    """Return difference, interval and p of two rows, or of two leads: for four rows, (first - second) - (third - fourth)."""
     queries = rows[0][0].query_ids
     values = [np.stack([_values(one, metric, queries) for one in row]) for row in rows]  # (seeds, n) each
     if len(values) == 4:  # seed by seed, where a row of one seed goes with each, against nothing
@@ -69,7 +69,7 @@ def cells(*rows: Sequence[Evaluation], metric: str) -> str:
 
 
 def _values(evaluation: Evaluation, metric: str, queries: Sequence[str]) -> NDArray[np.float64]:
-    """(n,) of each query."""
+    """Return the value of each query, (n,)."""
     if list(evaluation.query_ids) != list(queries):
         raise UserError("the two rows were measured on different queries")
     if metric not in evaluation.per_query:

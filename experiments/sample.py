@@ -1,4 +1,4 @@
-"""A sample of a collection, in the BEIR layout: for studies of many rows, on machines that are small.
+"""Write a sample of a collection in the BEIR layout, for studies of many rows on small machines.
 
     python experiments/sample.py DATA OUT [passages=3000] [test=500] [dev=200]
 
@@ -24,7 +24,7 @@ from condensery.text.collection import Collection
 
 
 def sampled(collection: Collection, target: Path, passages: int, test: int, dev: int) -> dict[str, int]:
-    """The numbers of passages and of the queries of each split that were written into ``target``."""
+    """Write the sample into ``target``. Return the numbers of its passages, and of the queries of each split."""
     asked = {name: collection.qrels(name).positives() for name in ("test", "dev", "train") if name in collection.splits}
     chosen = {}
     for name, most in (("test", test), ("dev", dev)):

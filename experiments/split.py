@@ -18,7 +18,7 @@ COLUMNS = {"query": 0, "corpus": 1}
 
 
 def split(source: Path, judged: str, target: Path, by: str = "query") -> dict[str, int]:
-    """The numbers of queries in train and test. Raises ``FileNotFoundError`` where a file of ``source`` is missing."""
+    """Write the split; return its numbers of queries. Raises ``FileNotFoundError`` if a file of ``source`` is missing."""
     header, *lines = (source / "qrels" / f"{judged}.tsv").read_text(encoding="utf-8").splitlines()
     (target / "qrels").mkdir(parents=True, exist_ok=True)
     for names in (TEXTS, QUERIES):

@@ -4,7 +4,7 @@ import sys
 
 
 def given(document: str | None, **defaults: str) -> dict[str, str]:
-    """The arguments ``key=value`` of the command line, over ``defaults``; any other ends the program with the usage."""
+    """Return ``defaults``, updated by the arguments ``key=value``. Any other argument ends the program with the usage."""
     usage = next(line.strip() for line in (document or "").splitlines() if line.startswith("    python"))
     pairs = [argument.partition("=") for argument in sys.argv[1:]]
     if any(not value or key not in defaults for key, _, value in pairs):

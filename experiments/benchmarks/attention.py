@@ -1,4 +1,4 @@
-"""Attention by the fused kernel against plain matrix products, on the same queries, keys and values, in the same run.
+"""Compare fused attention with plain matrix products, on the same queries, keys and values, in the same run.
 
     python experiments/benchmarks/attention.py [heads=12] [size=32] [precision=fp32] [tokens=4096] [rounds=5] [threads=1]
 

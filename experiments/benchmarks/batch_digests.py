@@ -32,7 +32,7 @@ Steps = dict[int, set[frozenset[str]]]
 
 
 def digests(batch: Batch) -> set[str]:
-    """The digests of a batch, or of a process's share of it."""
+    """Return the digests of a batch, or of a process's share of it."""
     rows = {row: _row(chunk, place) for chunk in batch.chunks for place, row in enumerate(chunk.rows.tolist())}
     return {*rows.values(), *map(_digest, _relations(vars(batch), rows))}
 
@@ -42,7 +42,7 @@ def _digest(value: Any) -> str:
 
 
 def _row(chunk: Chunk, place: int) -> str:
-    """The digest of one row of a chunk, without its padding."""
+    """Return the digest of one row of a chunk, without its padding."""
     width, fields = chunk.input_ids.shape[1], vars(chunk)
     found: dict[str, Any] = {"ids": chunk.input_ids[place, : int(chunk.lengths[place])].tolist(), "tower": chunk.tower}
     if chunk.masked is not None and chunk.targets is not None:
@@ -58,7 +58,7 @@ def _row(chunk: Chunk, place: int) -> str:
 
 
 def _relations(fields: dict[str, Any], rows: dict[int, str]) -> Iterator[Any]:
-    """What connects the rows of a batch: positives and negatives of queries, pairs of a list, scores."""
+    """Yield what connects the rows of a batch: positives and negatives of queries, pairs of a list, scores."""
     queries = len(fields.get("positive", ()))
     if queries:  # passages with frozen vectors have no rows
         rows |= {queries + place: f"passage {row}" for place, row in enumerate(fields["passages"].tolist())}
@@ -80,7 +80,7 @@ def _relations(fields: dict[str, Any], rows: dict[int, str]) -> Iterator[Any]:
 
 
 def noting(step: Callable[..., None]) -> Callable[..., None]:
-    """``TrainingModule.training_step``, which notes the digests of its batch first."""
+    """Wrap ``TrainingModule.training_step`` so that it first notes the digests of its batch."""
 
     def training_step(self: TrainingModule, batch: Batch, batch_idx: int) -> None:
         trainer: Any = self.trainer
@@ -97,7 +97,7 @@ def noting(step: Callable[..., None]) -> Callable[..., None]:
 
 
 def noted(folder: Path) -> dict[str, Steps]:
-    """The digests of the batches that all processes of an attempt have noted: stage -> step -> the different batches."""
+    """Return the digests that all processes of an attempt have noted: stage -> step -> the different batches."""
     found: dict[str, Steps] = {}
     for first in sorted(folder.glob("*/*-0.jsonl")):
         attempt, number, _ = first.stem.split("-")
@@ -109,7 +109,7 @@ def noted(folder: Path) -> dict[str, Steps]:
 
 
 def _lines(path: Path) -> dict[int, list[str]]:
-    """The lines of a file; the last one of a killed process may lack its end."""
+    """Return the complete lines of a file. The last line of a killed process may be incomplete and is ignored."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return dict(json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n"))
 

@@ -1,4 +1,4 @@
-"""How hard the batches of adaptive scheduling are, and what they cost (Zhao et al., §3.2).
+"""Measure how hard the batches of adaptive scheduling are, and what they cost (Zhao et al., §3.2).
 
     python experiments/benchmarks/batch_scheduling.py root=DIR [batch=32] [beam=5] [queries=N]
     python experiments/benchmarks/batch_scheduling.py synthetic=100000 [batch=64] [beam=5]
@@ -10,7 +10,7 @@ inner product. One thread. Prints one JSON line for random batches, greedy searc
     hardness                mean h(B) over (at most) 200 batches of the epoch, by all similarities in them, not only by
                             those that the search sees; a passage that is relevant to a query does not count for it
     times_random            that over the hardness of random batches; not of vectors, whose products are around 0
-    neighbours_cpu_s        CPU-seconds of the 100 nearest neighbours in both directions, once an epoch
+    neighbours_cpu_s        CPU-seconds of the 100 nearest neighbours in both directions, once per epoch
     schedule_cpu_s          CPU-seconds of the search, for the whole epoch
 """
 
@@ -56,7 +56,7 @@ class Pairs:
 
 
 def from_folder(root: Path, limit: int | None, scratch: Path) -> Pairs:
-    """The training pairs of a BEIR folder, by BM25."""
+    """Return the training pairs of a BEIR folder, with BM25 as similarity."""
     from condensery.retrieval.indexes.bm25 import BM25Index
     from condensery.text.collection import Collection
     from condensery.text.formats.beir import BeirSource
@@ -96,7 +96,7 @@ def from_folder(root: Path, limit: int | None, scratch: Path) -> Pairs:
 
 
 def made_up(pairs: int) -> Pairs:
-    """Clustered vectors, by inner product."""
+    """Return clustered random vectors, with the inner product as similarity."""
     random = generator(SEED, "benchmark")
     centres = random.normal(size=(max(1, pairs // 50), 32))
     queries, passages = (
@@ -111,7 +111,7 @@ def made_up(pairs: int) -> Pairs:
 
 
 def mean_hardness(pairs: Pairs, batches: list[Ids]) -> float:
-    """Mean h(B) over evenly spaced batches, by all similarities."""
+    """Return the mean h(B) of evenly spaced batches, computed from all similarities."""
     places = np.linspace(0, len(batches) - 1, min(MEASURED, len(batches))).astype(int)
     values = []
     for batch in (batches[place] for place in places):
@@ -122,7 +122,7 @@ def mean_hardness(pairs: Pairs, batches: list[Ids]) -> float:
 
 
 def without_own(similarity: sparse.csr_matrix, passage: Ids) -> sparse.csr_matrix:
-    """Without what is relevant: each query's own passage."""
+    """Return the similarities without those of each query's own passage."""
     own = sparse.csr_matrix((np.ones(len(passage), np.float32), (np.arange(len(passage)), passage)), similarity.shape)
     return (similarity - similarity.multiply(own)).tocsr()
 

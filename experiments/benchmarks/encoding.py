@@ -62,7 +62,7 @@ PROFILE = {"products": "mm", "attention": "attention", "gelu": "gelu", "norms": 
 
 
 def random_store(folder: Path, texts: int) -> TokenStore:
-    """Texts of 18 to 126 random tokens."""
+    """Return a store of texts of 18 to 126 random tokens."""
     random = np.random.default_rng(1)
     starts = np.concatenate([[0], np.cumsum(random.integers(18, LENGTH - 1, texts))]).astype(np.int64)
     folder.mkdir()
@@ -74,13 +74,13 @@ def random_store(folder: Path, texts: int) -> TokenStore:
 
 
 def bert_vocabulary() -> Vocabulary:
-    """The ids of BERT's special tokens."""
+    """Return a vocabulary with the ids of BERT's special tokens."""
     special = np.array([0, 100, 101, 102, 103])
     return Vocabulary(VOCABULARY, *special[[0, 2, 3, 4, 1]].tolist(), special, np.zeros(VOCABULARY, np.bool_))
 
 
 def texts_of(collection: str, number: int) -> dict[str, list[str]]:
-    """Passages of a folder in a layout that is read, with their titles; whole, and their first words."""
+    """Return passages of a folder with their titles, in two kinds: whole, and cut to their first words."""
     passages = collection_of(Path(collection)).passages
     whole = passages.full_texts(random.Random(1).sample(range(len(passages)), min(number, len(passages))))
     return {"long": whole, "short": [" ".join(text.split()[:WORDS]) for text in whole]}
@@ -105,7 +105,7 @@ def work(way: str, checkpoint: str, folder: Path, threads: str, device: str) -> 
 
 
 def about(retriever: Retriever, texts: dict[str, list[str]], device: str) -> dict[str, Any]:
-    """For each kind of texts tokens, operations at the rate of matrix products in seconds, and the profile."""
+    """Return for each kind of texts the tokens, the seconds at the rate of matrix products, and the profile."""
     found: dict[str, Any] = {}
     config, rate = retriever.model.passage.model.config, matmul_rate("fp32", device)
     d, inner = config.hidden_size, getattr(config, "intermediate_size", 4 * config.hidden_size)
@@ -165,7 +165,7 @@ def answer(process: "subprocess.Popen[str]", asked: str | None = None) -> str:
 def line(
     kind: str, number: int, best: dict[str, float], vectors: dict[str, Any], known: dict[str, Any], own: str
 ) -> dict[str, Any]:
-    """What is printed of one kind of texts."""
+    """Return what is printed for one kind of texts."""
     result = {"texts": kind, "tokens": known["tokens"]}
     result |= {way: round(number / taken, 2) for way, taken in best.items()}
     result["ratio"] = round(best[THEIRS] / best["fp32"], 2)
@@ -177,7 +177,7 @@ def line(
 
 
 def agreement(one: np.ndarray, other: np.ndarray, k: int = 10) -> float:
-    """Of the k nearest vectors of each vector, how many are the same among the ``other`` vectors of the same texts."""
+    """Return the share of each vector's k nearest vectors that are also its k nearest among the vectors ``other``."""
     best = [np.argsort(-(vectors @ vectors.T), axis=1, kind="stable")[:, :k] for vectors in (one, other)]
     return float(np.mean([len(set(a) & set(b)) / len(a) for a, b in zip(*best, strict=True)]))
 

@@ -1,14 +1,14 @@
-"""Kill small pipelines at random moments, start each again, and compare its end with that of a pipeline left alone.
+"""Kill small pipelines at random moments, start each again, and compare the result with that of an uninterrupted pipeline.
 
     python experiments/benchmarks/endurance.py [pipelines=50] [kills=1] [together=8] [jobs=2] [seed=1] [experiment=smoke]
     ... [devices=1] [launcher=local]
 
 Each pipeline begins on an empty store and is killed ``kills`` times: a third of the kills each by SIGKILL, SIGTERM and SIGINT
-(Ctrl-C), to the main process alone; half of them anywhere, half soon after a training has written a checkpoint. One that
-ends well before its first kill does not count. Everything that the artifacts hold is compared, but for manifests and curves,
-which tell of time. Prints one JSON line:
+(Ctrl-C), only to the main process. Half of the kills come at any moment, half soon after a training has written a checkpoint.
+A pipeline that ends well before its first kill does not count. All contents of the artifacts are compared except manifests
+and curves, which record times. Prints one JSON line:
 
-    pipelines, identical how many were killed; how many of them ended with the bits of the one left alone
+    pipelines, identical how many were killed; how many of them ended with the bits of the uninterrupted one
     kills, resumed       kills; how many of them left a checkpoint to go on from
     orphans              processes that outlived a kill by ten seconds
 
@@ -16,7 +16,7 @@ With several numbers of processes (``devices=1,2,4 launcher=local,torchrun toget
 the one before, and one of the launchers. The pipeline is then a smaller one, which pre-trains and fine-tunes without
 dropout. Most kills come soon after a checkpoint:
 
-    identical            how many pipelines ended with the batches of the one left alone (batch_digests.py), and its weights
+    identical            how many pipelines ended with the batches (batch_digests.py) and weights of the uninterrupted one
     difference           largest relative difference of a model's weights, biases of keys apart, which softmax does not see
     hit                  kills by launcher and number of processes
 
@@ -26,7 +26,7 @@ that lacks a row, so that they share all that they need. A line for them:
     together, ended      runs; how many of them ended well
     stages, computed     artifacts that they needed; how many times one was computed
     waited               how often a run waited for another
-    identical            whether the artifacts have the bits of a run left alone, and all results its numbers
+    identical            whether the artifacts have the bits of a single run, and all results its numbers
 """
 
 import hashlib
@@ -69,7 +69,7 @@ SMALLER = [  # one stage that pre-trains, and one that fine-tunes
 
 
 def start(root: Path, arguments: list[str], output: Any = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
-    """Begin a run, or go on with it."""
+    """Start a run, or resume it."""
     often = [
         f"stage.{kind}.checkpoint_every=3"
         for kind in ("pretrain_mlm", "pretrain_condenser", "pretrain_cocondenser", "finetune")
@@ -84,12 +84,12 @@ def start(root: Path, arguments: list[str], output: Any = subprocess.DEVNULL) ->
 
 
 def batches_of(root: Path) -> Path:
-    """Where the digests of the batches are noted."""
+    """Return the folder of the digests of the batches."""
     return root.with_name(f"{root.name}-batches")
 
 
 def alive(root: Path) -> int:
-    """How many processes of the run there are."""
+    """Return how many processes of the run there are."""
     found = 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -101,12 +101,12 @@ def alive(root: Path) -> int:
 
 
 def checkpoints(root: Path) -> set[Path]:
-    """From which an interrupted training would go on."""
+    """Return the checkpoints from which an interrupted training would resume."""
     return set(root.glob("artifacts/*/*.partial/checkpoints/step=*.ckpt"))
 
 
 def digest(root: Path) -> dict[str, str]:
-    """The content of all artifacts, and of the results."""
+    """Return the digests of all files of the artifacts and of the results."""
     files = [*root.glob("artifacts/**/*"), *root.glob("runs/*/results.json")]
     return {
         str(path.relative_to(root)): hashlib.blake2b(path.read_bytes()).hexdigest()
@@ -116,7 +116,7 @@ def digest(root: Path) -> dict[str, str]:
 
 
 def difference(root: Path, alone: Path) -> float:
-    """The largest relative difference of the weights of a model from those of the pipeline left alone."""
+    """Return the largest relative difference between a model's weights and those of the uninterrupted pipeline."""
     found = [0.0]
     for path in alone.glob("artifacts/*/*/*.safetensors"):
         mine, wanted = load_file(root / path.relative_to(alone)), load_file(path)
@@ -150,7 +150,7 @@ def wait_for_checkpoints(process: "subprocess.Popen[bytes]", root: Path, draw: r
 
 
 def kill(process: "subprocess.Popen[bytes]", root: Path, by: signal.Signals) -> int:
-    """End a run; how many of its processes outlived it."""
+    """Kill a run. Return how many of its processes are still alive ten seconds later."""
     process.send_signal(by)
     process.wait()
     patience = time.monotonic() + 10
@@ -160,7 +160,7 @@ def kill(process: "subprocess.Popen[bytes]", root: Path, by: signal.Signals) -> 
 
 
 def at_once(root: Path, runs: int, arguments: list[str], alone: Path) -> dict[str, Any]:
-    """Begin so many runs at once on one store; what came of them, beside a run left alone."""
+    """Start several runs at once on one store. Return their results, compared with those of a single run."""
     root.mkdir()
     logs = [root.with_name(f"together{number}.txt") for number in range(runs)]
     fewer = ["name=fewer", "~table.rows.MLM", "table.baseline=BM25"]

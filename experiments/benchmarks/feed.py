@@ -1,4 +1,4 @@
-"""What it costs to feed batches to the training: making them in a worker, and receiving them in the training process.
+"""Measure the cost of feeding batches to the training: of making them in a worker, and of receiving them in the process.
 
     python experiments/benchmarks/feed.py [kind=all] [chunk_tokens=2048,32768] [batches=20] [rate=500000] [device=cpu]
 
@@ -9,7 +9,7 @@ Prints a table:
 
     tokens, chunks     of a batch
     made               tokens that a worker makes in a second of its core, in millions
-    worker, training   cores that the two take at ``rate`` tokens a second (BERT-base on an H200 reads about 500,000)
+    worker, training   cores that the two take at ``rate`` tokens per second (BERT-base on an H200 reads about 500,000)
 
 With device=cuda the training process also brings the batches to the GPU, in pinned memory.
 """
@@ -38,11 +38,11 @@ from condensery.training.data.steps import Batch, Batches
 from condensery.training.data.training_queries import TrainingQueries
 from condensery.training.data.triple_batches import TripleBatches
 
-LENGTH, TEXTS, TICK = 128, 40_000, 100.0  # the last: what /proc counts a second in, on Linux
+LENGTH, TEXTS, TICK = 128, 40_000, 100.0  # the last: ticks per second of /proc, on Linux
 
 
 def text_store(folder: Path, texts: int, low: int, high: int) -> TokenStore:
-    """Texts of ``low`` to ``high`` random tokens in sentences of 15."""
+    """Return a store of texts of ``low`` to ``high`` random tokens in sentences of 15."""
     random = np.random.default_rng(1)
     starts = np.concatenate([[0], np.cumsum(random.integers(low, high, texts))]).astype(np.int64)
     sentences = np.unique(np.concatenate([starts[:-1], np.arange(0, starts[-1], 15)]))
@@ -56,7 +56,7 @@ def text_store(folder: Path, texts: int, low: int, high: int) -> TokenStore:
 
 
 def spans(store: TokenStore, pairs: bool, budget: int) -> Batches:
-    """Single spans, or two of each text."""
+    """Return batches of single spans, or of two spans of each text."""
     packed = SentencePacked(store, LENGTH, 0.1, 1, 16)
     vocabulary = bert_vocabulary()
     source = SpanPairs(packed, vocabulary) if pairs else SingleSpans(packed, vocabulary)
@@ -65,7 +65,7 @@ def spans(store: TokenStore, pairs: bool, budget: int) -> Batches:
 
 
 def passage_queries(passages: TokenStore, queries: TokenStore, budget: int) -> Batches:
-    """A passage and one of its five queries."""
+    """Return batches of a passage and one of its five queries."""
     first = np.arange(len(passages) + 1) * (len(queries) // len(passages))
     asked = PassagesAndQueries(passages, None, queries, first)
     source = PassageQueries(asked, bert_vocabulary(), LENGTH, 32, 5, 1)
@@ -74,7 +74,7 @@ def passage_queries(passages: TokenStore, queries: TokenStore, budget: int) -> B
 
 
 def triples(passages: TokenStore, queries: TokenStore, budget: int) -> Batches:
-    """Queries with a positive and 15 hard negatives, of 200."""
+    """Return batches of queries, each with a positive and 15 of 200 hard negatives."""
     random, number = np.random.default_rng(1), 10_000
     pool = random.integers(0, len(passages), (number, 200)).astype(np.int32)
     positives = random.integers(0, len(passages), number)
@@ -85,14 +85,14 @@ def triples(passages: TokenStore, queries: TokenStore, budget: int) -> Batches:
 
 
 def worker_seconds() -> float:
-    """CPU-seconds of the loader's one worker since it was started."""
+    """Return the CPU-seconds of the loader's one worker since it was started."""
     (worker,) = multiprocessing.active_children()
     fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICK
 
 
 def fed(batches: Batches, number: int, device: torch.device) -> dict[str, float]:
-    """Take so many batches from a worker; CPU-seconds for each token of the two processes, and what a batch is."""
+    """Take ``number`` batches from a worker. Return the CPU-seconds per token of both processes, and a batch's mean size."""
     data = StepDataModule(batches, workers=1)
     data.epoch = number + 10  # the loader goes on over the end of an epoch
     made: DataLoader[Batch] = data.train_dataloader()

@@ -8,7 +8,7 @@ passages 40 to 128; dropout 0.1; the loss is over all passages of the batch; Ada
 chunk each; cached, they are cut into about ``chunks`` of equal size. The plain code pads to the longest row, runs the
 library's layers, fused attention, and keeps the whole batch. Prints one JSON line:
 
-    cpu_s, cached_cpu_s, plain_cpu_s    CPU-seconds a step, median
+    cpu_s, cached_cpu_s, plain_cpu_s    CPU-seconds per step, median
     cached_to_uncached                  cached_cpu_s / cpu_s
     speedup                             plain_cpu_s / cpu_s
     their_cpu_s                         of sentence-transformers' CachedMultipleNegativesRankingLoss, with the library's
@@ -39,14 +39,14 @@ QUERY_LENGTHS, PASSAGE_LENGTHS = (6, 25), (40, 129)
 
 
 def rows(number: int, lengths: tuple[int, int], seed: int, words: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random texts of so many words of the vocabulary: the flat ids, and where each begins."""
+    """Return random texts over a vocabulary of ``words``: the flat ids, and where each text begins."""
     random = np.random.default_rng(seed)
     starts = np.concatenate([[0], np.cumsum(random.integers(*lengths, number))])
     return random.integers(1_000, words, starts[-1]), starts
 
 
 def batch(queries: int, parts: int, words: int = VOCABULARY) -> list[Chunk]:
-    """Queries, then passages, of which the first ``queries`` are the positives, in about so many chunks."""
+    """Return queries, then passages, in about ``parts`` chunks. The first ``queries`` passages are the positives."""
     own, passages = rows(queries, QUERY_LENGTHS, 1, words), rows(2 * queries, PASSAGE_LENGTHS, 2, words)
     padded = (queries * (QUERY_LENGTHS[1] - 1), 2 * queries * (PASSAGE_LENGTHS[1] - 1))
     budget = -(-sum(padded) // parts)
@@ -56,7 +56,7 @@ def batch(queries: int, parts: int, words: int = VOCABULARY) -> list[Chunk]:
 
 
 def contrast(queries: int, vectors: Tensor) -> Tensor:
-    """The loss of the whole batch."""
+    """Return the loss of the whole batch."""
     return info_nce(vectors[:queries], vectors[queries:], torch.arange(queries, device=vectors.device))
 
 
@@ -68,13 +68,13 @@ class Vectors(nn.Module):
         self.backbone = backbone
 
     def forward(self, features: dict[str, Tensor], **options: Any) -> dict[str, Tensor]:
-        """Return the vectors of a mini-batch, beside its tokens."""
+        """Add the vectors of a mini-batch to its tokens."""
         states = self.backbone(features["input_ids"], features["attention_mask"]).last_hidden_state
         return features | {"sentence_embedding": states[:, 0]}
 
 
 def cached_loss(vectors: Vectors, whole: list[Chunk], queries: int, mini_batch: int) -> Callable[[], Tensor]:
-    """The cached loss of sentence-transformers on queries, positives and hard negatives, each padded to its longest row."""
+    """Return the cached loss of sentence-transformers on queries, positives and hard negatives, each padded by itself."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
 

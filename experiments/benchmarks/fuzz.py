@@ -54,14 +54,14 @@ ENDS_A_KIND = ("hang", "memory")  # what would be waited for again and again whi
 
 
 class Outcome(NamedTuple):
-    """What came of reading: ``result`` with the JSON of what was read, ``told`` with a message, or a kind of finding."""
+    """The outcome of reading: ``result`` with JSON of what was read, ``told`` with an error message, or a kind of finding."""
 
     kind: str
     text: str
 
 
 class Change(NamedTuple):
-    """What was done to an input. ``wanted``: anything, same, told or either (told, or the same result)."""
+    """A change of an input. ``wanted``: anything, same, told or either (told, or the same result)."""
 
     what: str
     wanted: str
@@ -124,7 +124,7 @@ class Draws:
 
 
 def files_of(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
-    """The files that any of the patterns names; ``**/*`` as ``glob`` has it."""
+    """Return the files that match any of the patterns; ``**/*`` as in ``glob``."""
     return sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
 
 
@@ -147,7 +147,7 @@ def changed(draw: Draws, subject: Subject, folder: Path) -> Change:
 
 
 def _mutated(draw: Draws, mutation: Mutation, files: list[Path], folder: Path) -> str:
-    """Change one of the files; what was done, or "" where nothing was."""
+    """Change one of the files. Return a description of the change, or "" if nothing was changed."""
     path = draw.choice(files) if files else None
     try:
         done = mutation(draw, path) if path else ""
@@ -157,7 +157,7 @@ def _mutated(draw: Draws, mutation: Mutation, files: list[Path], folder: Path) -
 
 
 def content(folder: Path) -> dict[str, Any]:
-    """The files of a folder; of manifests what they say, however they are written."""
+    """Return the contents of the files in a folder. Manifests are compared by their data, not by their bytes."""
     found: dict[str, Any] = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         found[str(path)] = raw = path.read_bytes()
@@ -168,7 +168,7 @@ def content(folder: Path) -> dict[str, Any]:
 
 
 def observed(subject: Subject, folder: Path, scratch: Path) -> Outcome:
-    """Read an input; paths in what comes of it are written as FOLDER and SCRATCH."""
+    """Read an input. In the outcome, its paths are replaced by FOLDER and SCRATCH."""
     from condensery.errors import UserError
 
     shutil.rmtree(scratch, ignore_errors=True)
@@ -188,7 +188,7 @@ def observed(subject: Subject, folder: Path, scratch: Path) -> Outcome:
 
 
 def verdict(subject: Subject, change: Change, found: Outcome, again: Outcome | None, sound: Outcome) -> Outcome | None:
-    """The finding, if it is one."""
+    """Return the finding, or None if there is none."""
     from condensery.reporting.plain import CONTROLS
 
     if found.kind not in ("result", "told"):
@@ -301,7 +301,7 @@ class Fuzzer:
             self._keep(change, finding)
 
     def _keep(self, change: Change, finding: Outcome) -> None:
-        """Write the input and its story, over those of a larger change with the same end.
+        """Write the input and its description. They replace those of a larger change with the same finding.
 
         Raises ``FindingError``, or ``HangError`` where the kind ends here.
         """
@@ -318,18 +318,18 @@ class Fuzzer:
 
 
 def named(findings: str | Path, end: str, name: str) -> Path:
-    """The folder of a finding."""
+    """Return the folder of a finding."""
     return Path(findings, f"{end.replace(' ', '-')}-{name}")
 
 
 def _special(folder: str, names: list[str]) -> list[str]:
-    """Pipes, which cannot be copied."""
+    """Return the pipes, which cannot be copied."""
     paths = (Path(folder, name) for name in names)
     return [path.name for path in paths if not (path.is_symlink() or path.is_file() or path.is_dir())]
 
 
 def fuzzed(name: str, room: Path, settings: dict[str, str]) -> tuple[int, list[str]]:
-    """How many cases of a kind were tried, and the kinds of findings; a process that dies is one."""
+    """Return how many cases of a kind were tried, and the kinds of findings. A process that dies is a finding."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as process:
         try:
             return process.submit(_in_silence, name, room, settings).result()

@@ -1,4 +1,4 @@
-"""What happens to the files of an input: accidents, changes that must not matter, and changes that must be told.
+"""The changes of input files: accidents, changes that must not matter, and changes that must be reported.
 
 A mutation is a function of a random generator (``fuzz.Draws``) and a file, which it changes. It returns what it did in words,
 or "" where it does not apply to this file.
@@ -211,7 +211,7 @@ def another_script(draw: Any, path: Path) -> str:
 
 
 def same_text(draw: Any, path: Path) -> str:
-    """A text stands twice: in this file, or it is that of a passage, with its id or without."""
+    """A text occurs twice: in this file, or as the text of a passage, with the same id or without."""
     records = _records(path)
     source = draw.choice([path, path.with_name("corpus.jsonl")])
     others = _records(source) if source.is_file() else []
@@ -227,7 +227,7 @@ def same_text(draw: Any, path: Path) -> str:
 
 
 def odd_id(draw: Any, path: Path) -> str:
-    """An id that a number, another Unicode form or an invisible character sets apart from one that is there."""
+    """Two records get odd ids: numbers, other Unicode forms, or invisible characters."""
     records = _records(path)
     named = [record for record in records if "_id" in record]
     if len(named) < 2:
@@ -428,7 +428,7 @@ def no_file(draw: Any, path: Path) -> str:
 
 
 def broken_gzip(draw: Any, path: Path) -> str:
-    """A packed file that is not as it was packed; what is told or the sound content may come of it."""
+    """A damaged packed file. The outcome may be an error message or the undamaged content."""
     raw = bytearray(gzip.compress(path.read_bytes(), mtime=0))
     at = draw.randrange(1, len(raw))  # an empty file is one
     if draw.random() < 0.3:
@@ -489,7 +489,7 @@ def _without(about: dict[str, Any], rest: bytes, first: int, stop: int) -> bytes
 
 
 def another_size(draw: Any, path: Path) -> str:
-    """A config that tells of other layers or sizes than the weights have."""
+    """A config with other layers or sizes than the weights have."""
     if path.name != "config.json":
         return ""
     about = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""What is fuzzed: for each kind of input a sound one, small, and what reads it as a run does."""
+"""The fuzzed inputs: for each kind, a small valid input, and the function that reads it as a run does."""
 
 import csv
 import hashlib
@@ -26,11 +26,11 @@ SCRIPTS: list[list[str]] = VALUES["scripts"]  # id, text, and words of it by whi
 
 
 class DisagreementError(Exception):
-    """Two ways of reading one input that come to different results."""
+    """Two ways of reading one input have different results."""
 
 
 class PoorLineError(Exception):
-    """Bad input that is not told in one line."""
+    """Bad input is not reported in one line."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def write_sts(root: Path) -> None:
 
 
 def write_collection(root: Path) -> Any:
-    """A collection on disk, which is not fuzzed itself: what rankings and queries are about."""
+    """Write and return the collection to which rankings and queries refer. It is not fuzzed itself."""
     write_beir(root / "beir")
     return collection("beir", root / "beir", root / "collection", {})
 
@@ -312,7 +312,7 @@ def read_data(choice: str, changes: Mapping[str, Any], folder: Path, scratch: Pa
 
 
 def read_search(folder: Path, scratch: Path) -> Any:
-    """What BM25 finds in texts of many scripts, as names in order.
+    """Return what BM25 finds in texts of many scripts, as names in order.
 
     Raises ``DisagreementError`` where trec_eval has other numbers for the run, or where a query's own text, or that of a
     positive, is a negative.
@@ -342,7 +342,7 @@ def read_search(folder: Path, scratch: Path) -> Any:
 
 
 def _compare(ours: Any, path: Path, found: Any) -> None:
-    """Hold our numbers against those that trec_eval reads off the run."""
+    """Compare our metrics with those that trec_eval computes from the run file."""
     import pytrec_eval
 
     qrels = found.qrels("test")
@@ -378,7 +378,7 @@ def _plain(text: str) -> str:
 
 
 def read_words(folder: Path, scratch: Path) -> Any:
-    """The ids that a WordPiece trained on texts of many scripts gives to each."""
+    """Return the ids of each text under a WordPiece that was trained on texts of many scripts."""
     from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
 
     found = collection("beir", folder, scratch / "made", {})

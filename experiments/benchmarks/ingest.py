@@ -1,4 +1,4 @@
-"""Read a collection and tokenise it, against the bare tokenizer on the same texts in memory, in the same run.
+"""Read a collection and tokenise it, and tokenise the same texts in memory with the bare tokenizer, in the same run.
 
     python experiments/benchmarks/ingest.py [passages=50000] [rounds=3]
 
@@ -40,7 +40,7 @@ WORDS, BATCH = 40_000, 512
 
 
 def passages_of(number: int) -> Iterator[str]:
-    """Texts of made-up words, a few of them in most texts and most of them in few; sentences of 5 to 25 words."""
+    """Yield texts of made-up words in sentences of 5 to 25 words. A few words occur in most texts, and most words in few."""
     random = np.random.default_rng(1)
     letters = np.array(list("etaoinshrdlucmfwyp"))
     words = ["".join(random.choice(letters, random.integers(2, 11))) for _ in range(WORDS)]

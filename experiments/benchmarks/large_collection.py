@@ -5,9 +5,9 @@
 Each size is a run of ``run.py`` over a BEIR folder of so many passages of 8 to 16 words, drawn from as many words as a
 language has by their frequency; a larger collection begins with the smaller one. A WordPiece is trained on it; the encoder,
 one layer of 32, makes one step of fine-tuning; ``queries`` test queries are searched, and for as many train queries negatives
-are mined. ``bm25``: a second run indexes the same collection with BM25, searches and mines. ``folder``: where everything lies
-meanwhile (500 bytes a passage, at 10 million 5 GB); empty: the system's temporary folder. Linux alone. Prints a JSON line
-for each run:
+are mined. ``bm25``: a second run indexes the same collection with BM25, searches and mines. ``folder``: where all files are
+during the run (500 bytes per passage, at 10 million 5 GB); empty: the system's temporary folder. It runs only on Linux.
+Prints a JSON line for each run:
 
     passages, row           its size; encoder or bm25
     stages                  for each, s: wall seconds, cpu_s: of all threads and processes, peak_mb: see below
@@ -51,7 +51,7 @@ LEXICAL = "corpus.stage=corpus bm25.stage=bm25 mined.stage=mine mined.retriever=
 
 
 def texts(passages: int) -> Iterator[list[str]]:
-    """Blocks of passages of made-up words, a few of them in most passages and most of them in few."""
+    """Yield blocks of passages of made-up words. A few words occur in most passages, and most words in few."""
     letters, random = np.array(list("etaoinshrdlucmfwyp")), np.random.default_rng(1)
     words = ["".join(random.choice(letters, random.integers(2, 11))) for _ in range(WORDS)]
     reach = np.cumsum(1.0 / np.arange(2, WORDS + 2))
@@ -65,7 +65,7 @@ def texts(passages: int) -> Iterator[list[str]]:
 
 
 def write_collection(root: Path, passages: int, queries: int) -> None:
-    """A BEIR folder: the queries are the first words of passages all over it, every second one of the split train."""
+    """Write a BEIR folder. The queries are the first words of passages all over it; every second query is in train."""
     (root / "qrels").mkdir(parents=True)
     asked = np.linspace(0, passages - 1, 2 * queries, dtype=np.int64).tolist()
     wanted, number, found = dict.fromkeys(asked), 0, dict[int, str]()
@@ -91,7 +91,7 @@ class Peaks:
         self.leader, self.helpers = leader, dict[int, int]()
 
     def look(self) -> None:
-        """Take note of the processes that there are; to be called again and again, while they live."""
+        """Note the memory of the running processes. Call this repeatedly, because ended processes cannot be read."""
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError, ValueError):
                 number = int(process.name)
@@ -99,7 +99,7 @@ class Peaks:
                     self.helpers[number] = max(self.helpers.get(number, 0), high_water(number))
 
     def mark(self) -> float:
-        """MiB since the last mark."""
+        """Return the peak in MiB since the last mark."""
         with suppress(OSError):
             self.look()
             total = high_water(self.leader) + sum(self.helpers.values())
@@ -110,13 +110,13 @@ class Peaks:
 
 
 def high_water(process: int) -> int:
-    """The peak of a process's resident memory in KiB, 0 where it has ended."""
+    """Return the peak of a process's resident memory in KiB, 0 if it has ended."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def run(root: Path, output: Path, stages: str, row: str) -> dict[str, Any]:
-    """A recipe over a folder: its seconds, and for each stage that is computed those of its manifest and its peak."""
+    """Run a recipe on a folder. Return its seconds, and for each computed stage its seconds and its peak of memory."""
     arguments = [f"data.root={root}", f"output_root={output}", *SETTINGS.split()]
     recipe = [f"name={row}", f"table.rows.{row}={row}", *(f"stages.{setting}" for setting in stages.split())]
     command = [sys.executable, str(RUN), *arguments, *recipe]
@@ -155,13 +155,13 @@ def run(root: Path, output: Path, stages: str, row: str) -> dict[str, Any]:
 
 
 def cpu_seconds() -> float:
-    """CPU-seconds of all processes that were started and have ended."""
+    """Return the CPU-seconds of all processes that were started and have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def figures(made: dict[str, Any], size: int, first_size: int, first: dict[str, Any] | None) -> dict[str, Any]:
-    """The figures of a run; ``first`` has the figures of the first size."""
+    """Return the figures of a run; ``first`` has the figures of the first size."""
     said: dict[str, Any] = {"stages": made["stages"]}
     for ratio, key in (("ratio", "s"), ("cpu_ratio", "cpu_s")):
         said[f"{key}_per_million"] = round(1e6 / size * made[key], 1)

@@ -1,4 +1,4 @@
-"""Peak memory of a coCondenser step with the gradient cache against the size of its batch, each in a process of its own.
+"""Measure the peak memory of a coCondenser step with the gradient cache by batch size, each in a process of its own.
 
     python experiments/benchmarks/memory.py [shape=B] [precision=fp32] [spans=64] [times=16] [threads=1]
 
@@ -22,7 +22,7 @@ from condensery.system import memory_growth
 
 
 def peak(shape: str, precision: str, spans: int, threads: int) -> float:
-    """MiB of this process after two steps on so many spans."""
+    """Return the peak memory of this process in MiB, after two steps on ``spans`` spans."""
     torch.set_num_threads(threads)
     size = replace(SHAPES[shape], spans=spans)
     model, batch = make_model(size, 0.1, "eager"), make_batch(size)

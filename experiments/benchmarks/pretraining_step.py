@@ -13,7 +13,7 @@ It computes what the papers' released code computes, no more: its cached pass ru
 nobody reads, and not the Condenser head. Each has a process to itself, ours as run.py starts it, the other as Python
 does, because how memory is fetched is a good part of the difference; they step in turn. Prints one JSON line:
 
-    cpu_s, baseline_cpu_s   CPU-seconds a step, median
+    cpu_s, baseline_cpu_s   CPU-seconds per step, median
     speedup                 baseline_cpu_s / cpu_s
     gflop                   useful floating-point operations of our step: matrix products over real tokens, at the
                             positions that are read, in both passes of the cache; none on padding
@@ -81,7 +81,7 @@ class Batch:
 
 
 def make_batch(shape: Shape, seed: int = 0, lengths: tuple[int, int] = (40, LENGTH), words: int = VOCABULARY) -> Batch:
-    """Random spans of ``lengths``, by default 40 to 128 tokens of ``words``, 15 % of them replaced by [MASK]."""
+    """Return random spans of ``lengths``, by default 40 to 128 tokens of ``words``, 15 % of them replaced by [MASK]."""
     random = np.random.default_rng(seed)
     lengths = random.integers(lengths[0], lengths[1] + 1, shape.spans)
     starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -94,14 +94,14 @@ def make_batch(shape: Shape, seed: int = 0, lengths: tuple[int, int] = (40, LENG
 
 
 def make_model(shape: Shape, dropout: float, attention: str, words: int = VOCABULARY) -> Condenser:
-    """The model of this shape; the same weights whenever it is called."""
+    """Return the model of this shape. Each call returns the same weights."""
     return Condenser(
         language_model(shape, dropout, attention, words), CondenserShape(2, shape.layers // 2, True)
     ).train()
 
 
 def our_gradients(model: Condenser, batch: Batch, shape: Shape, precision: str, device: str = "cpu") -> float:
-    """Back-propagate one batch through the package's engine; the total loss."""
+    """Back-propagate one batch with the package's gradient cache. Return the total loss."""
     from condensery.losses.gradient_cache import backpropagate  # sets the process up; not in the plain one's
 
     parts = chunks(batch.ids, batch.starts, shape.chunk * LENGTH, pad_id=0, masked=batch.masked, targets=batch.targets)
@@ -128,7 +128,7 @@ class Plain:
         self.count = len(batch.targets)
 
     def forward(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """CLS vectors and the MLM losses of some rows, logits at all positions."""
+        """Return the CLS vectors and the MLM losses of some rows, with logits at all positions."""
         output = self.model.language_model(
             input_ids=self.ids[rows], attention_mask=self.mask[rows].long(), output_hidden_states=True
         )
@@ -146,7 +146,7 @@ class Plain:
         return states[-1][:, 0], loss
 
     def vectors(self, rows: slice) -> Tensor:
-        """CLS vectors of some rows, as the released code makes them for its cache: the logits are made as well."""
+        """Return the CLS vectors of some rows. Like the released code, this also computes the logits."""
         output = self.model.language_model(
             input_ids=self.ids[rows], attention_mask=self.mask[rows].long(), output_hidden_states=True
         )
@@ -173,12 +173,12 @@ class Plain:
 
 
 def size_of(shape: str, chunk: str) -> Shape:
-    """The shape of that name, with chunks of another size unless ``chunk`` is empty."""
+    """Return the shape of that name. Its chunks have another size if ``chunk`` is not empty."""
     return replace(SHAPES[shape], chunk=int(chunk)) if chunk else SHAPES[shape]
 
 
 def useful_flops(shape: Shape, batch: Batch) -> float:
-    """Operations of the matrix products that one of our steps needs, over real tokens only."""
+    """Return the operations of the matrix products that one of our steps needs, for real tokens only."""
     lengths = np.diff(batch.starts).astype(float)
     row = np.searchsorted(batch.starts, batch.masked, side="right") - 1
     masked = np.bincount(row, minlength=shape.spans).astype(float)
@@ -198,7 +198,7 @@ def useful_flops(shape: Shape, batch: Batch) -> float:
 
 
 def gradient_error(shape: Shape, batch: Batch, precision: str) -> float:
-    """Ours against the plain gradient, dropout off: worst tensor, largest difference over largest entry."""
+    """Return the largest difference from the plain gradient over its largest entry, of the worst tensor, without dropout."""
     ours, plain = make_model(shape, 0.0, "eager"), make_model(shape, 0.0, "sdpa")
     our_gradients(ours, batch, shape, precision)
     Plain(plain, batch, shape).gradients()
@@ -208,7 +208,7 @@ def gradient_error(shape: Shape, batch: Batch, precision: str) -> float:
 
 
 def plain_steps(connection: Connection, shape: Shape, threads: int) -> None:
-    """In a process of its own: make a plain step whenever anything is received, and send its CPU-seconds."""
+    """In a separate process: make a plain step for each message received, and send its CPU-seconds."""
     torch.set_num_threads(threads)
     model, batch = make_model(shape, 0.1, "sdpa"), make_batch(shape)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5)
@@ -227,7 +227,7 @@ def plain_steps(connection: Connection, shape: Shape, threads: int) -> None:
 
 @contextmanager
 def padded() -> Iterator[None]:
-    """Let the encoder attend over padded rows, as where no kernel for rows of any lengths is known."""
+    """Let the encoder attend over padded rows, as it does without a kernel for rows of different lengths."""
     before, encoder.kernel_of = encoder.kernel_of, lambda query, window: None
     try:
         yield
@@ -236,7 +236,7 @@ def padded() -> Iterator[None]:
 
 
 def in_one_process(shape: str, precision: str, steps: int, device: str, compile_layers: bool, chunk: str) -> None:
-    """Run the benchmark on a GPU, or as it is run there, and print its line."""
+    """Run the benchmark on a GPU, or on a CPU in the same way, and print its line."""
     size = size_of(shape, chunk)
     batch = make_batch(size)
     ours, plain = (make_model(size, 0.1, attention).to(device) for attention in ("eager", "sdpa"))

@@ -2,14 +2,14 @@
 
     python experiments/benchmarks/query_as_context_step.py [shape=A|B] [precision=fp32|bf16] [pairs=N] [threads=1] [steps=5]
 
-Shape A: BERT-base, 8 pairs a step. Shape B: 4 layers x 256, 32 pairs. Vocabulary 30,522, chunks of 2,048 tokens, dropout 0.1,
-AdamW. The tokens are random; the lengths are drawn as the data has them: passages of sentences packed to at most 144 tokens
-(72 to 144), queries of 4 to 16 tokens, [CLS] and [SEP] apart. Both kinds of pair go through the package's own batches and
-step, in one process and in turn. Prints one JSON line a model:
+Shape A: BERT-base, 8 pairs per step. Shape B: 4 layers x 256, 32 pairs. Vocabulary 30,522, chunks of 2,048 tokens, dropout
+0.1, AdamW. The tokens are random. The lengths are like those of real data: passages of sentences packed to at most 144
+tokens (72 to 144), and queries of 4 to 16 tokens, without [CLS] and [SEP]. Both kinds of pair use the package's batches and
+step, in one process and in turn. Prints one JSON line per model:
 
-    passage_passage_cpu_s, passage_query_cpu_s   CPU-seconds a step, median
+    passage_passage_cpu_s, passage_query_cpu_s   CPU-seconds per step, median
     ratio                                        the first over the second: above 1, queries are faster
-    passage_passage_tokens, passage_query_tokens tokens a step that the encoder reads
+    passage_passage_tokens, passage_query_tokens tokens per step that the encoder reads
 
 coCondenser encodes both texts of a pair. CoT-MAE is timed twice: each text the context of the other, as its paper has it
 for passages; and in one direction for both, the first passage encoded and the second text decoded, as for queries.
@@ -58,7 +58,7 @@ class RandomPairs:
 
 
 def words() -> Vocabulary:
-    """BERT's special tokens; one word in four has a second token, about what WordPiece does to English."""
+    """Return a vocabulary with BERT's special tokens. One word in four has a second token, about as in English WordPiece."""
     special = np.array([0, 100, 101, 102, 103])
     continues = np.arange(VOCABULARY) % 5 == 0
     continues[special] = False
@@ -66,7 +66,7 @@ def words() -> Vocabulary:
 
 
 def batches(model: str, pairs: int, second: tuple[int, int]) -> SpanBatches:
-    """The batches of a model: masked as its recipe has it."""
+    """Return the batches of a model, masked as in its recipe."""
     context = None if model == "coCondenser" else ContextMasking("partner", model == "CoT-MAE", 0.45)
     rate = 0.15 if context is None else 0.3
     source = RandomPairs(pairs, second)
@@ -75,7 +75,7 @@ def batches(model: str, pairs: int, second: tuple[int, int]) -> SpanBatches:
 
 
 def module_of(model: str, shape: Shape) -> nn.Module:
-    """The LightningModule that run.py trains."""
+    """Return the LightningModule that run.py trains."""
     from condensery.training.modules.pretraining import CoCondenserModule, MaskedAutoEncoderModule
 
     backbone = language_model(shape, 0.1, "eager")
@@ -85,7 +85,7 @@ def module_of(model: str, shape: Shape) -> nn.Module:
 
 
 def measure(model: str, shape: Shape, pairs: int, precision: str, steps: int) -> dict[str, object]:
-    """The line of one model."""
+    """Return the line of one model."""
     from condensery.losses.gradient_cache import backpropagate
 
     module = module_of(model, shape)

@@ -1,4 +1,4 @@
-"""Train a released retriever with sentence-transformers' own trainer: rows to stand beside ours, at equal CPU-seconds.
+"""Train a released retriever with sentence-transformers' own trainer, for rows to compare with ours at equal CPU-seconds.
 
     python experiments/benchmarks/sentence_transformers_rows.py checkpoint=MODEL data=DIR budget=SECONDS out=FOLDER \
         [method=mnrl] [seed=1] [batch=] [rate=] [length=] [precision=auto] [threads=] [miner=] \
@@ -116,17 +116,17 @@ class Budget:
 
     @property
     def used(self) -> float:
-        """CPU-seconds until now."""
+        """Return the CPU-seconds until now."""
         return time.process_time() - self.start
 
     def share_of_rate(self, step: int) -> float:
-        """Of the peak rate, in [0, 1]: it rises over a tenth of what mining left, and falls to 0 where the budget ends."""
+        """Return the rate over its peak: it rises over a tenth of the budget after mining, and is 0 at the budget's end."""
         done = min(1.0, (self.used - self.mining) / (self.seconds - self.mining))
         return done / WARM_UP if done < WARM_UP else (1 - done) / (1 - WARM_UP)
 
 
 def options(words: dict[str, str]) -> dict[str, Any]:
-    """What the arguments mean; None for those that were left empty. Raises ``UserError`` for one that is wrong."""
+    """Return the values of the arguments; None for empty ones. Raises ``UserError`` for a wrong one."""
     found: dict[str, Any] = {key: word or None for key, word in words.items()}
     if missing := [key for key in ("checkpoint", "data", "budget", "out") if found[key] is None]:
         raise UserError(f"{missing[0]} is not given; add {missing[0]}=...")
@@ -147,7 +147,7 @@ def options(words: dict[str, str]) -> dict[str, Any]:
 
 
 def number(key: str, word: str) -> float:
-    """The number that an argument says. Raises ``UserError`` where it is none, or out of its range."""
+    """Return the number in an argument. Raises ``UserError`` if it is not a number, or out of its range."""
     kind, *_ = get_args(NUMBERS[key])
     try:
         value = kind(word)
@@ -159,7 +159,7 @@ def number(key: str, word: str) -> float:
 
 
 def beside(checkpoint: Path) -> Path:
-    """The JSON file of a checkpoint."""
+    """Return the JSON file of a checkpoint."""
     return checkpoint.with_name(f"{checkpoint.name}.json")
 
 
@@ -176,13 +176,13 @@ def check_libraries() -> None:
 
 
 def collection_in(data: str) -> Collection:
-    """That of the stage ``corpus``, or of a folder in a layout that is read. Raises ``UserError`` for any other folder."""
+    """Return the collection of the stage ``corpus``, or of a folder in a known layout; else raise ``UserError``."""
     folder = expanded(data)
     return Collection(folder) if (folder / DESCRIPTION).is_file() else collection_of(folder)
 
 
 def columns_of(collection: Collection, wanted: dict[str, Any]) -> dict[str, list[str]]:
-    """What is trained on, by column: queries and positives, or text. Raises ``UserError`` where no query is judged."""
+    """Return the training data by column: queries and positives, or texts. Raises ``UserError`` if no query is judged."""
     if wanted["method"] in ("mnrl", "mnrl_hard"):
         positives = collection.qrels("train").positives()
         queries = [query for query, rows in positives.items() for _ in rows]
@@ -197,12 +197,12 @@ def columns_of(collection: Collection, wanted: dict[str, Any]) -> dict[str, list
 
 
 def passages_of(collection: Collection) -> list[str]:
-    """All passages."""
+    """Return all passages."""
     return collection.passages.full_texts(range(len(collection.passages)))
 
 
 def loaded(folder: Path) -> Any:
-    """The model of a folder, in fp32. Raises ``UserError`` where there is none."""
+    """Return the model of a folder, in fp32. Raises ``UserError`` if there is none."""
     from sentence_transformers import SentenceTransformer
 
     with readable(folder):
@@ -210,7 +210,7 @@ def loaded(folder: Path) -> Any:
 
 
 def mined(pairs: Any, model: Any, corpus: list[str] | None, wanted: dict[str, Any], budget: Budget) -> Any:
-    """Triplets of pairs, as data sets of the library. Raises ``UserError`` where there are none, or no budget is left."""
+    """Return triplets mined for the pairs, as a data set. Raises ``UserError`` if there are none, or no budget is left."""
     from sentence_transformers.util import mine_hard_negatives
 
     with mixed(wanted["precision"]):
@@ -225,7 +225,8 @@ def mined(pairs: Any, model: Any, corpus: list[str] | None, wanted: dict[str, An
 
 
 def damaging(seed: int) -> Callable[[dict[str, list[str]]], dict[str, list[str]]]:
-    """Gives each text without three fifths of its words, drawn anew each time, and behind it the text as it is."""
+    """Return a function that gives each text without three fifths of its words, drawn anew each time, and then the whole
+    text."""
     draw = random.Random(seed)
 
     def damage(batch: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -239,7 +240,7 @@ def damaging(seed: int) -> Callable[[dict[str, list[str]]], dict[str, list[str]]
 
 
 def loss_of(model: Any, method: str) -> Any:
-    """What is trained with. Raises ``UserError`` where the library knows no decoder of this kind of model."""
+    """Return the training loss. Raises ``UserError`` if the library has no decoder for this kind of model."""
     from sentence_transformers.sentence_transformer.losses import DenoisingAutoEncoderLoss, MultipleNegativesRankingLoss
 
     if method != "tsdae":
@@ -252,7 +253,7 @@ def loss_of(model: Any, method: str) -> Any:
 
 
 def train(model: Any, rows: Any, prompts: dict[str, str], wanted: dict[str, Any], budget: Budget, scratch: str) -> Any:
-    """Train with the library's trainer until the budget is used; how far it came."""
+    """Train with the library's trainer until the budget is used. Return how far the training came."""
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from transformers import PrinterCallback, TrainerCallback, set_seed
 
@@ -295,7 +296,7 @@ def train(model: Any, rows: Any, prompts: dict[str, str], wanted: dict[str, Any]
 
 
 def make(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Write the checkpoint and the file beside it; what that says."""
+    """Write the checkpoint and its JSON file. Return the content of the JSON file."""
     import sentence_transformers.trainer  # noqa: F401 - imported here, so that the budget is for training alone
     from datasets import Dataset
 

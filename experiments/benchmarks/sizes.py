@@ -1,4 +1,4 @@
-"""What the benchmarks share: their arguments, sizes of models and batches, and how CPU time is counted."""
+"""Shared parts of the benchmarks: their arguments, the sizes of models and batches, and the counting of CPU time."""
 
 import statistics
 import time
@@ -29,7 +29,7 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def language_model(shape: Shape, dropout: float, attention: str, words: int = VOCABULARY) -> BertForMaskedLM:
-    """A BERT of this shape; the same weights whenever it is called."""
+    """Return a BERT of this shape. Each call returns the same weights."""
     torch.manual_seed(1)
     config = BertConfig(
         vocab_size=words,
@@ -45,19 +45,19 @@ def language_model(shape: Shape, dropout: float, attention: str, words: int = VO
 
 
 def mixed(precision: str, device: str = "cpu") -> torch.autocast:
-    """The precision of the products in a step."""
+    """Return a context manager that sets the precision of the matrix products in a step."""
     return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
 
 
 def matmul_rate(precision: str, device: str = "cpu") -> float:
-    """Operations of a large matrix product in this precision per CPU-second; on a GPU per second."""
+    """Return the operations per CPU-second of a large matrix product in this precision; on a GPU, per second."""
     size = 2048 if device == "cpu" else 8192
     left, right = torch.randn(2, size, size, device=device).to(PRECISIONS[precision])
     return 2 * float(size) ** 3 / statistics.median(seconds(lambda: left @ right, device) for _ in range(7))
 
 
 def seconds(work: Callable[[], object], device: str) -> float:
-    """CPU-seconds while ``work`` runs; on a GPU seconds until it has done all of it."""
+    """Return the CPU-seconds of ``work``; on a GPU, the seconds until its work is done."""
     if device == "cpu":
         return cpu_seconds(work)
     torch.cuda.synchronize()
@@ -68,21 +68,21 @@ def seconds(work: Callable[[], object], device: str) -> float:
 
 
 def peak_of(work: Callable[[], object]) -> float:
-    """MiB of a GPU's memory that are taken while ``work`` runs, with what was there before."""
+    """Return the peak of a GPU's memory in MiB while ``work`` runs, including what was allocated before."""
     torch.cuda.reset_peak_memory_stats()
     work()
     return torch.cuda.max_memory_allocated() / 2**20
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """CPU-seconds of all threads of this process while ``work`` runs."""
+    """Return the CPU-seconds of all threads of this process while ``work`` runs."""
     start = time.process_time()
     work()
     return time.process_time() - start
 
 
 def in_turn(rounds: int, *ways: Callable[[], object], device: str = "cpu") -> list[float]:
-    """Median ``seconds`` of each way, each done once before; in turn, so that a busy machine slows them alike."""
+    """Return the median ``seconds`` of each way, after a warm-up. The ways take turns, so other work slows all alike."""
     for way in ways:
         way()
     times = [[seconds(way, device) for way in ways] for _ in range(rounds)]

@@ -1,4 +1,4 @@
-"""How long ``run.py`` takes to say anything: time of a whole process, the best of several.
+"""Measure how long ``run.py`` takes to print something: the time of a whole process, the best of several.
 
     python experiments/benchmarks/startup.py [recipe=quickstart] [rounds=5]
 
@@ -24,7 +24,7 @@ RUN = str(Path(__file__).resolve().parents[2] / "run.py")
 
 
 def seconds(rounds: int, *command: str) -> tuple[float, float]:
-    """Time of a command by the clock and of the processor, each the best of so many."""
+    """Return the wall-clock time and the CPU time of a command, each the best of several."""
     clock, processor = [], []
     for _ in range(rounds):
         before, start = _children(), time.perf_counter()

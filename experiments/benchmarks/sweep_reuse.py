@@ -1,4 +1,4 @@
-"""What sharing stages saves a sweep: stages that its jobs need, and those that are computed; nothing is run.
+"""Measure what a sweep saves by sharing stages: the stages that its jobs need, and those that are computed. Nothing is run.
 
     python experiments/benchmarks/sweep_reuse.py [experiment=ablation/low_data] [more=]
 
@@ -27,7 +27,7 @@ TRAINING = ("pretrain", "finetune", "train")  # how the kinds of stages begin th
 
 
 def jobs(overrides: list[str]) -> list[list[str]]:
-    """The overrides of each job of a recipe's sweep."""
+    """Return the overrides of each job of a recipe's sweep."""
     cfg = compose("config", overrides, return_hydra_config=True)
     swept = OmegaConf.select(cfg, "hydra.sweeper.params") or {}
     choices = [chosen(f"{key}={values}") for key, values in swept.items()]
@@ -35,7 +35,7 @@ def jobs(overrides: list[str]) -> list[list[str]]:
 
 
 def chosen(swept: str) -> list[str]:
-    """The overrides that one of a sweep, such as ``seed=1,2``, stands for."""
+    """Return the overrides for which an override of a sweep, such as ``seed=1,2``, stands."""
     override = OverridesParser.create().parse_override(swept)
     key = swept.partition("=")[0]
     return [f"{key}={value}" for value in override.sweep_string_iterator()] if override.is_sweep_override() else [swept]

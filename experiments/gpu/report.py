@@ -1,4 +1,4 @@
-"""Everything that only a GPU can show, in half an hour: tests, speed, memory, and whether its numbers are the CPU's.
+"""Measure everything that needs a GPU, in half an hour: tests, speed, memory, and whether its numbers equal those of the CPU.
 
     python experiments/gpu/report.py [device=cuda] [minutes=30] [again=false]
 
@@ -38,7 +38,7 @@ class Part:
 
 
 def parts(device: str) -> list[Part]:
-    """All of the report, the most telling first."""
+    """Return all parts of the report, the most informative first."""
     gpu = device != "cpu"
     step = [str(BENCHMARKS / "pretraining_step.py"), f"device={device}"]
     plan = [("A", "bf16"), ("C", "bf16"), ("B", "bf16"), ("A", "fp32")] if gpu else [("S", "fp32")]
@@ -72,7 +72,7 @@ def parts(device: str) -> list[Part]:
 
 
 def run(part: Part, device: str, seconds: float) -> dict[str, Any]:
-    """Run a part; what it printed as JSON, the last of its other words, and how it ended."""
+    """Run a part. Return what it printed as JSON, the end of its other output, and how it ended."""
     start = time.monotonic()
     environment = {**os.environ, "WANDB_MODE": "disabled", "CONDENSERY_PROGRESS": "off"}
     try:
@@ -122,7 +122,7 @@ def numbers(device: str) -> None:
 
 
 def page(device: str, found: dict[str, dict[str, Any]]) -> str:
-    """The Markdown of what is known so far."""
+    """Return the Markdown of all results so far."""
     every = parts(device)
     head = ["# On a GPU", ""]
     if device == "cpu":
@@ -154,7 +154,7 @@ def _shell(command: Sequence[str]) -> str:
 
 
 def _table(lines: list[dict[str, Any]]) -> list[str]:
-    """Numbers of one line below each other; of several a line each."""
+    """Return a table: one column if there is one line of numbers, otherwise a row per line."""
     if len(lines) == 1:
         return ["| | |", "|---|--:|", *(f"| {key} | {value} |" for key, value in lines[0].items()), ""]
     if not lines:

@@ -1,4 +1,4 @@
-"""Measure what each step costs by size; writes costs.json beside this file, of which ``tables.py`` makes tables.
+"""Measure the cost of each step by size. Write costs.json in this folder, from which ``tables.py`` makes tables.
 
     python experiments/scale/cost.py [passages=10000,30000,100000] [rounds=2] [steps=8] [file=] [folder=]
 
@@ -55,7 +55,7 @@ BATCHES, LENGTHS, VOCABULARIES = (16, 32, 64, 128), (16, 32, 64, 128), (4_000, 8
 
 
 def collection(size: int, rounds: int, folder: str) -> dict[str, dict[str, float]]:
-    """What each step costs on a collection of so many passages: CPU-seconds, and bytes of what it wrote."""
+    """Return the cost of each step on a collection of ``size`` passages: CPU-seconds, and the bytes that it wrote."""
     costs: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(dir=folder or None) as name:
         root, made = Path(name), Path(name) / "made"
@@ -118,13 +118,13 @@ def collection(size: int, rounds: int, folder: str) -> dict[str, dict[str, float
 
 
 def least(step: Callable[[], object], steps: int) -> float:
-    """CPU-seconds of a step, the minimum of ``steps``, after one that is not counted."""
+    """Return the CPU-seconds of a step, the minimum of ``steps``, after one step that is not counted."""
     step()
     return min(cpu_seconds(step) for _ in range(steps))
 
 
 def pretraining(shape: Shape, length: int, words: int, steps: int) -> float:
-    """CPU-seconds of a coCondenser step of spans of half of ``length`` tokens to ``length``."""
+    """Return the CPU-seconds of a coCondenser step with spans of half of ``length`` to ``length`` tokens."""
     model = pretraining_step.make_model(shape, 0.1, "eager", words)
     batch = pretraining_step.make_batch(shape, lengths=(length // 2, length), words=words)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
@@ -138,7 +138,7 @@ def pretraining(shape: Shape, length: int, words: int, steps: int) -> float:
 
 
 def finetuning(queries: int, steps: int) -> float:
-    """CPU-seconds of a step of fine-tuning with a positive and a hard negative for each query, in chunks of 16 queries."""
+    """Return the CPU-seconds of a fine-tuning step with a positive and a hard negative per query, in chunks of 16 queries."""
     model = BiEncoder(Encoder(language_model(SHAPE, 0.1, "eager", WORDS).base_model)).train()
     parts = finetuning_step.batch(queries, max(1, queries // 16), WORDS)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
@@ -152,7 +152,7 @@ def finetuning(queries: int, steps: int) -> float:
 
 
 def training(steps: int) -> dict[str, dict[int, float]]:
-    """CPU-seconds of steps, by what changes and its size."""
+    """Return the CPU-seconds of steps, by the varied quantity and its size."""
     batches = {spans: pretraining(replace(SHAPE, spans=spans), LENGTH, WORDS, steps) for spans in BATCHES}
     return {
         "pre-training step by spans": batches,
@@ -163,7 +163,7 @@ def training(steps: int) -> dict[str, dict[int, float]]:
 
 
 def main(passages: str, rounds: str, steps: str, file: str, folder: str) -> None:
-    """Measure, and write what was measured after each size."""
+    """Measure, and write the results after each size."""
     torch.set_num_threads(1)
     sizes = [int(size) for size in passages.split(",")]
     collection(max(100, min(sizes) // 10), 1, folder)  # what is imported and reserved once

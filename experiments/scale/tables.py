@@ -64,12 +64,12 @@ COLLECTIONS = [
 
 
 def exponent(cost: dict[float, float]) -> float:
-    """The exponent of a power of the size, by least squares of the logarithms."""
+    """Return the exponent of a power of the size, by least squares of the logarithms."""
     return float(np.polyfit(np.log(list(cost)), np.log(list(cost.values())), 1)[0])
 
 
 def slope(cost: dict[float, float]) -> tuple[float, float]:
-    """What one more unit costs, and what is spent whatever the size: a line by least squares of relative differences."""
+    """Return the cost of one more unit, and the cost at size 0, by least squares of the relative differences."""
     sizes, values = (np.array(list(column), float) for column in (cost.keys(), cost.values()))
     columns = np.stack([sizes, np.ones(len(sizes))], axis=1) / values[:, None]
     found, *_ = np.linalg.lstsq(columns, np.ones(len(sizes)), rcond=None)
@@ -77,17 +77,17 @@ def slope(cost: dict[float, float]) -> tuple[float, float]:
 
 
 def line(*cells: str) -> str:
-    """A line of a Markdown table."""
+    """Return a line of a Markdown table."""
     return "| " + " | ".join(cells) + " |"
 
 
 def short(number: float) -> str:
-    """A number with two or three digits, or with commas."""
+    """Return a number with two or three digits, or with commas."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2g}"
 
 
 def by_size(costs: dict[str, dict[float, float]], unit: str) -> list[str]:
-    """A table of CPU-seconds by size, all of one set of sizes."""
+    """Return a table of CPU-seconds by size, all of one set of sizes."""
     sizes = list(next(iter(costs.values())))
     lines = [line(unit, *(f"{size:,.0f}" for size in sizes), "exponent", "without the fixed part", "fixed, CPU-s")]
     lines.append(line("---", *["--:"] * (len(sizes) + 3)))
@@ -109,7 +109,7 @@ class Part:
         gpu: seconds of one GPU.
         cores: seconds of one core that all cores share.
         core: seconds of one core that no other can take part in.
-        guessed: whether no measurement of this size or kind stands behind it.
+        guessed: whether nothing of this size or kind was measured.
     """
 
     name: str
@@ -119,12 +119,12 @@ class Part:
     guessed: bool = False
 
     def hours(self, gpus: float, cores: float) -> float:
-        """Hours on so many GPUs and cores, which work one after the other."""
+        """Return the hours on ``gpus`` GPUs and ``cores`` cores, which work one after the other."""
         return (self.gpu / gpus + self.cores / cores + self.core) / HOUR
 
 
 def plan(one: Collection, costs: dict[float, dict[str, dict[str, float]]], disk: float, queries: float) -> list[Part]:
-    """The parts of a plan for a collection, in their order."""
+    """Return the parts of a plan for a collection, in order."""
     largest = max(costs)
     step = costs[largest]
     of_step = {name: {size: cost[name]["cpu_s"] for size, cost in costs.items()} for name in step}
@@ -159,7 +159,7 @@ def plan(one: Collection, costs: dict[float, dict[str, dict[str, float]]], disk:
 
 
 def space(one: Collection, costs: dict[float, dict[str, dict[str, float]]]) -> dict[str, float]:
-    """Bytes on disk and in memory."""
+    """Return bytes on disk and in memory."""
     step = costs[max(costs)]
     token = step["tokenise"]["bytes"] / step["tokenise"]["tokens"]
     text = step["read"]["bytes"] / step["tokenise"]["tokens"]

@@ -17,7 +17,7 @@ def processes() -> int:
 
 
 def rank() -> int:
-    """Return the number of this process, from 0. Only the first process writes, logs and validates."""
+    """Return the rank of this process, from 0. Only the first process writes, logs and validates."""
     return distributed.get_rank() if _world() > 1 else 0
 
 

@@ -154,7 +154,7 @@ def check_known(word: str, known: Collection[str], message: str) -> None:
 
 
 def listed(words: Iterable[str], word: str = "") -> str:
-    """Return the words of a list in an error message; of a long list, those that are most like ``word``."""
+    """Return the words of a list in an error message; of a long list, those that are most similar to ``word``."""
     every = sorted(words)
     if len(every) <= LISTED:
         return ", ".join(every)

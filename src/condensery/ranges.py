@@ -31,7 +31,7 @@ BOUNDS = {Gt: (">", operator.gt), Ge: (">=", operator.ge), Lt: ("<", operator.lt
 
 
 def check_values(called: Callable[..., Any], given: Mapping[str, Any], name: str = "") -> None:
-    """Raise ``UserError`` for the first argument that does not fit its annotation: a number, a word of a choice, a flag.
+    """Raise ``UserError`` for the first number, literal or flag among the arguments that does not fit its annotation.
 
     Args:
         called: the class or function that received the arguments. For a class, the annotations of its bases count as well.

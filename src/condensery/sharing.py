@@ -2,7 +2,7 @@
 
 A shard is written atomically. A shard whose file exists is therefore complete, and a restart reuses it.
 
-Only the first process reads which shards exist, and it sends the numbers of the missing shards to the other processes. All
+Only the first process reads which shards exist, and it sends the indices of the missing shards to the other processes. All
 processes therefore agree, even if one is ahead, or if a shared file system shows a file late. The content of a shard depends
 neither on the process that writes it nor on the number of processes.
 """
@@ -30,7 +30,7 @@ class ProcessGroup:
     """A group of processes that execute the same steps in the same order. The object belongs to one of the processes.
 
     Attributes:
-        rank: number of this process, from 0.
+        rank: rank of this process, from 0.
         processes: number of processes.
         exchange: sends a value to all processes, waits for their values, and returns the values of all processes by rank.
     """
@@ -44,11 +44,11 @@ class ProcessGroup:
         """Context manager. Inside it, this process writes its share of the shards. On leaving it, all shards are written.
 
         Args:
-            left: function that prepares the folder and returns the numbers of the missing shards. Only the first process
+            left: function that prepares the folder and returns the indices of the missing shards. Only the first process
                 calls it.
 
         Yields:
-            The numbers of the shards that this process writes.
+            The indices of the shards that this process writes.
         """
         yield self.from_rank_zero(left)[self.rank :: self.processes]
         self.exchange(None)

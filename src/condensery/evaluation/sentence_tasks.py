@@ -7,7 +7,7 @@ Vectors = NDArray[np.float32]  # (n, d)
 
 
 def spearman(first: Vectors, second: Vectors, scores: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Compute Spearman's rank correlation r between the cosines and the scores of n pairs, as one value for each pair.
+    """Return one value for each of n pairs, whose mean is Spearman's rank correlation r of the cosines and the scores.
 
     Significance tests and confidence intervals need a mean over pairs, which a correlation is not. Each pair therefore gets
     its jackknife pseudo-value (Tukey 1958), n r - (n - 1) r', where r' is the correlation without the pair. All values are

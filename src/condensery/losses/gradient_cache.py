@@ -10,11 +10,11 @@ The steps follow Gao and Callan 2021b, §3.3, eq. 8-12. Here h is a vector and L
    uses its kept graph. Every other chunk is encoded again with the same dropout masks. The gradient of the whole batch
    accumulates.
 
-One graph is in memory at a time, with two exceptions. The graph of a few queries may exist beside the graph of the passages.
-If the batch has two chunks that together fit the token budget of one chunk, both graphs are kept. The two graphs together
-take the memory of one full chunk. Such a batch is encoded only once, like a batch of one chunk. A chunk whose vectors need
-no gradient is also encoded only once, because step 3 skips it. Without a contrast (Condenser, MLM), only step 3 remains. It
-is then plain gradient accumulation.
+One graph is in memory at a time, with two exceptions. The graph of a few queries may be in memory together with the graph of
+the passages. If the batch has two chunks that together fit the token budget of one chunk, both graphs are kept. The two
+graphs together take the memory of one full chunk. Such a batch is encoded only once, like a batch of one chunk. A chunk whose
+vectors need no gradient is also encoded only once, because step 3 skips it. Without a contrast (Condenser, MLM), only step 3
+remains. It is then plain gradient accumulation.
 """
 
 from collections.abc import Callable, Iterator, Sequence

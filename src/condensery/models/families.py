@@ -263,7 +263,7 @@ class ModernBert(Bert):
         return attended + layer.mlp(layer.mlp_norm(attended))
 
     def _projected(self, layer: Any, states: Tensor, first: int, stop: int) -> tuple[Tensor, ...]:
-        """Return the queries (0), keys (1) or values (2) whose numbers are in [``first``, ``stop``), (k, d) each.
+        """Return the projections ``first`` to ``stop`` - 1, (k, d) each: 0 = queries, 1 = keys, 2 = values.
 
         The projections of queries, keys and values are consecutive rows of one weight matrix.
         """

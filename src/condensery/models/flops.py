@@ -57,7 +57,8 @@ class Step:
         head_layers: number of further layers that read all tokens, such as the layers of a Condenser head or a decoder.
         predicted: fraction of the tokens that are predicted, the same for the encoder and each head; 0 = no MLM.
         losses: number of losses that predict each of these tokens.
-        contrast: whether the loss compares all vectors, so that all chunks but one are encoded twice.
+        contrast: whether the loss compares all vectors of the batch. The gradient cache then encodes every chunk twice,
+            except one.
         trained: whether gradients are computed.
         precision: precision of the matrix products.
     """

@@ -1,7 +1,7 @@
 """A sequence-to-sequence model that generates queries (doc2query: Nogueira and Lin 2019; Wu et al. 2023, §3.1).
 
 Sampling applies top-k, then nucleus filtering (Holtzman et al. 2020), then draws one token. The random draw of each token is
-a function of (seed, row of the passage, number of the query, position in the query). So the other passages of a batch
+a function of (seed, row of the passage, index of the query, position in the query). So the other passages of a batch
 influence a generated query only through rounding of the logits.
 
 Symbols in shapes: b rows that are sampled together, V tokens of the vocabulary.

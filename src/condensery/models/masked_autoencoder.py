@@ -117,7 +117,7 @@ class MaskedAutoEncoder(PretrainingModel):
         visible, read = None, layout.masked
         assert read is not None
         if causal:
-            # no token sees the padding behind it
+            # no token sees the padding after it
             seen = causal_mask(layout.tokens.width, self.span, cls.device)  # (t, t)
             visible, read = seen[None, None], replace(read, visible=_by_row(read, seen[layout.positions[read.index]]))
         elif self.shape.kind == "enhanced":

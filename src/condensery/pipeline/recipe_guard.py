@@ -62,7 +62,7 @@ def install(whole: bool = False, home: Path | None = None, helps: bool = False) 
     Args:
         whole: whether the config has the defaults of all kinds of stages, also of those that the recipe does not use.
         home: the folder of the program, whose folder ``conf`` is the user's own; None = keep the folder that is set.
-        helps: whether the command prints only the help, for which the root config alone is read.
+        helps: whether the command prints only the help, which needs only the root config.
     """
     RecipeLoader.whole, RecipeLoader.helps = whole, helps
     RecipeLoader.home = home or RecipeLoader.home

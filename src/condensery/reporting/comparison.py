@@ -50,8 +50,8 @@ def comparison(
         split: split of the measured numbers in columns whose layout names no split.
         baseline: name of the line against which measured lines are tested. Without such a line, nothing is tested.
         title: the title if the layout has no title.
-        studies: studies of the table. If several commands measure a published row, only those of these studies are shown,
-            if there are any.
+        studies: studies of the table. If several commands measure a published row and some of them are of these studies, only
+            these commands are shown.
 
     Raises:
         UserError: systems, or seeds of one system, were evaluated on different queries.
@@ -188,7 +188,7 @@ def _add_measured(table: Table, heading: str, measured: Measured, layout: TableL
 
 
 def _artifacts(rows: Iterable[Row]) -> str:
-    """Return the artifacts behind a measured line, by seed."""
+    """Return the artifacts of a measured line, by seed."""
     by_seed: dict[int | None, dict[str, None]] = {}
     for row in (row for row in rows if row.artifact):
         by_seed.setdefault(row.seed, {})[row.artifact] = None

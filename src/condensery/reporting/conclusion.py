@@ -18,7 +18,7 @@ NOT_DENSE = (BM25, "fuse", "rerank", "read_run")  # a kind with such an ending, 
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """Summary of one line of the table.
+    """Summary of one line of the table: of all rows with one name, which differ in their seeds.
 
     Attributes:
         name: name of the line.
@@ -35,12 +35,12 @@ class SummaryRow:
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of a table that can be compared.
+    """The lines of a table that can be compared. A line combines the rows with the same name and different seeds.
 
     Attributes:
         metric: the first metric of the table.
         measured: the rows, grouped by name.
-        systems: a summary of each line; empty if the lines cannot be compared.
+        systems: one summary for each line. It is empty if the lines cannot be compared.
         left_out: one sentence for each row that is excluded from all comparisons, each with a leading space.
     """
 

@@ -76,7 +76,7 @@ class Figure:
     Attributes:
         name: name of the files, without ending.
         title: subject of the figure, in a few words.
-        caption: full sentences of plain text on the quantities of the axes, the runs behind each mean, and missing data.
+        caption: full sentences of plain text on the quantities of the axes, the runs of each mean, and missing data.
         paths: format -> file: ``png``, ``svg``, and if available ``csv`` with the drawn numbers.
         table: the drawn numbers as a Markdown table, if it is small enough to be read; otherwise empty.
     """

@@ -76,7 +76,7 @@ class Page:
         command: the command as the user typed it; empty if it is not known.
         tables, figures: tables and figures of the results.
         jobs: one job for a run, several for a sweep.
-        rows: the measured rows behind the numbers of the tables.
+        rows: the measured rows from which the numbers of the tables were computed.
         failed: (name, reason) of jobs that produced no run.
         machine: hardware and library versions, by name.
         examples: example questions with the results of each row; None if the table does not compare retrievers.

@@ -45,7 +45,7 @@ class Row:
         artifact: id of the evaluated artifact.
         failed: reason why there is no result, in one line; empty if there is a result.
         system: the name without the prefix that a sweep added; empty if no prefix was added.
-        warnings: caveats on the data behind the numbers, such as test queries that also occur in train.
+        warnings: caveats on the data from which the numbers were computed, such as test queries that also occur in train.
         recommended: reasons for the recommendation if the table recommends this row (``table.recommend``); empty otherwise.
         costs: cost -> its amount, for the costs that the table shows (``table.costs``).
         settings: in a sweep, config key -> the values of this key in the jobs that produced this row.

@@ -246,7 +246,7 @@ def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[
 
 
 def warnings(rows: Sequence[Row]) -> list[str]:
-    """Return one note for each different warning about the data behind the numbers."""
+    """Return one note for each different warning about the data from which the numbers were computed."""
     pairs = [(row.collection, str(text).rstrip(".")) for row in rows for text in row.warnings]
     return [f"Warning: {f'{collection}: ' if collection else ''}{text}." for collection, text in dict.fromkeys(pairs)]
 

@@ -57,7 +57,7 @@ def dense_neighbours(
 
 
 def _joined(passages: Ranking, queries: Ranking, usual: float) -> sparse.csr_matrix:
-    """Merge the neighbours of the queries (t, k) and of the passages (u, k) into one matrix (t, u).
+    """Merge two rankings into one matrix (t, u): k passages per query (t, k), and k queries per passage (u, k).
 
     ``usual``: default similarity, which is subtracted.
     """

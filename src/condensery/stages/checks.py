@@ -70,7 +70,7 @@ def not_encoded(split: str, field: str, indexes: Sequence[StageConfig]) -> tuple
 
 
 class OneSplitConfig(StageConfig):
-    """Shared key of the stages whose index has rankings of one split's queries alone (rerank, read_run)."""
+    """Shared key of the stages whose index ranks only for the queries of one split (rerank, read_run)."""
 
     split: Split
 
@@ -78,7 +78,7 @@ class OneSplitConfig(StageConfig):
 def of_another_split(
     names: Sequence[str], indexes: Sequence[StageConfig], split: str, advice: str
 ) -> tuple[str, str] | None:
-    """Report an index, named in ``retrievers``, that has rankings for the queries of another split alone."""
+    """Report an index, named in ``retrievers``, that ranks only for the queries of another split."""
     for name, config in zip(names, indexes, strict=True):
         if isinstance(config, OneSplitConfig) and config.split != split:
             return "retrievers", f"{name} knows the queries of {config.split} alone{advice}"

@@ -81,7 +81,7 @@ def choosing(config: Any, corpus: Artifact) -> Fault:
 
 
 def dev_queries(config: Any, corpus: Artifact) -> Fault:
-    """Report ``by: dev`` where there are no dev queries to choose by."""
+    """Report ``by: dev`` if the collection has no dev queries."""
     if config.by != "dev" or "dev" in Collection(corpus.path).splits:
         return None
     return "by", (

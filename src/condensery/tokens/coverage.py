@@ -56,7 +56,7 @@ class Coverage:
         return lines
 
     def metrics(self, trained: bool) -> dict[str, Any]:
-        """Return the two shares, and the ``warnings`` if there are any, as entries of a manifest."""
+        """Return the two shares, and any ``warnings``, as entries of a manifest."""
         lines = self.warnings(trained)
         shares = {"unknown_share": round(self.unknown, 6), "merged_share": round(self.merged, 6)}
         return {**shares, **({"warnings": lines} if lines else {})}

@@ -169,7 +169,7 @@ def _fitting(
     groups: list[tuple[int, list[_Unit]]],
     rooms: dict[str, int],
 ) -> list[tuple[int, list[_Unit]]]:
-    """Return the groups, each with the number of its document; a group with too many tokens is halved until it fits.
+    """Return the groups, each with the index of its document; a group with too many tokens is halved until it fits.
 
     A group may have more tokens than its units have separately. This never happens with WordPiece. Byte-level tokenizers
     split a word after a space into other tokens than at the beginning of a text.

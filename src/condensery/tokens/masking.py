@@ -61,7 +61,7 @@ def mask_spans(
     begins = _word_starts(flat, edges, ordinary, vocabulary, whole_word)
     word_at = np.flatnonzero(begins)  # (words,) position of the first token of each word
     word_span = span[word_at]
-    word_of = np.cumsum(begins) - 1  # (N,) number of the word that a token is in
+    word_of = np.cumsum(begins) - 1  # (N,) index of the word that contains a token
     sizes = np.bincount(word_of[ordinary], minlength=len(word_at))
     draws = uniforms(*keys, "order", index=names[word_span], second=word_at - edges[word_span])
     tokens = np.bincount(span[ordinary], minlength=len(edges) - 1)

@@ -59,7 +59,7 @@ def check_gradients(
             returns the loss or None. With several processes, each process calls the function with its share of the rows.
             Your own function must then gather the vectors of all processes; for ``cached_backward`` the check does so.
         processes: 2 = the gradient is also computed in two processes on the CPU, each with half of the rows. Where processes
-            cannot be forked (outside of Linux, or beside a GPU), functions must be importable, and the call must be
+            cannot be forked (outside of Linux, or if a GPU is used), functions must be importable, and the call must be
             guarded by ``if __name__ == "__main__":``.
         frozen: whether each part is also tried without a gradient.
 

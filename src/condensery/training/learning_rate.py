@@ -11,7 +11,7 @@ def linear_schedule(step: int, steps: int, warmup_ratio: float, first: int = 0) 
     """Return the learning rate of a step divided by the peak learning rate: linear warm-up, then linear decay to zero.
 
     Args:
-        step: number of the step, from 0.
+        step: index of the step, from 0.
         steps: total number of steps.
         warmup_ratio: share of the steps in which the learning rate rises.
         first: number of steps of a first phase. This phase and the remaining steps each have their own warm-up and decay.

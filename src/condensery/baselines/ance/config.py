@@ -30,7 +30,7 @@ class FinetuneAnceConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     negatives_per_query: Count = 1
     """hard negatives drawn from these passages each time a query is used"""
     in_batch: bool = False
-    """false: a query is compared with its own negatives alone, as in ANCE; true: with all passages of the batch"""
+    """false: a query is compared only with its own negatives, as in ANCE; true: with all passages of the batch"""
     towers: Literal["shared", "separate"] = "shared"
     """shared: one encoder for queries and passages; separate: one encoder for each"""
     temperature: Positive = 1.0

@@ -1,4 +1,4 @@
-"""Stage ``pretrain_costa``: contrastive span prediction beside MLM (Ma et al. 2022).
+"""Stage ``pretrain_costa``: contrastive span prediction together with MLM (Ma et al. 2022).
 
 Symbols in shapes: n texts of a batch, b rows of a chunk, t its width, s spans of a text, d hidden size.
 """

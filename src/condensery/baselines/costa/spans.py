@@ -42,7 +42,7 @@ def draw_spans(
     words of the text. All places of a span of this length are equally likely.
 
     Args:
-        words: (w + 1,) place of the first token of each word, and the place behind the last word.
+        words: (w + 1,) place of the first token of each word, and the place after the last word.
         granularities: least and most words of a span, for each granularity.
         draws: (granularities, spans, 2) numbers in [0, 1), for the length and the place of each span.
 
@@ -94,7 +94,7 @@ class SpannedBatches(SpanBatches):
 
     def _words(self, ids: Ids) -> NDArray[np.int64]:
         """Return the places where words begin in a row of ids (t,), between [CLS] and [SEP], and the place of [SEP]."""
-        begins = ~self.vocabulary.continues[ids[1:]]  # (t - 1,) of the tokens behind [CLS]
+        begins = ~self.vocabulary.continues[ids[1:]]  # (t - 1,) of the tokens after [CLS]
         begins[:1] = begins[-1:] = True
         return 1 + np.flatnonzero(begins)
 

@@ -33,7 +33,7 @@ class QuestionPairsConfig(StageConfig):
     questions: Annotated[str, Operational()] = "PAQ.metadata.jsonl"
     """file in ``root`` with a question, its answers and the ids of their passages in each line"""
     subset: str | None = None
-    """use the questions of this subset of PAQ alone: L1, L4 or NE; null: all"""
+    """use only the questions of this subset of PAQ: L1, L4 or NE; null: all"""
     number: Count | None = None
     """maximum number of questions, taken from the beginning of the file; null: all"""
     dev_queries: CountOrZero = 500

@@ -31,5 +31,5 @@ def expanded_bm25(config: ExpandedBm25Config, context: Context) -> dict[str, Any
 
 
 def expanded(texts: Iterator[str] | Sequence[str], queries: Queries) -> Iterator[str]:
-    """Yield each text with the queries of its row behind it, separated by spaces."""
+    """Yield each text followed by the queries of its row, separated by spaces."""
     return (" ".join([text, *queries.texts(row)]) for row, text in enumerate(texts))

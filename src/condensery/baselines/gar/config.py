@@ -26,7 +26,7 @@ class QueryContextsConfig(StageConfig):
     """Collect what a generator learns to write from a judged query: answer, sentence with the answer, titles of its passages.
 
     The run says which of the three the collection lacks. The generator then learns only the rest. Without answers, the
-    sentence is the one that is most like the query.
+    sentence is the one that is most similar to the query.
     """
 
     data_checks: ClassVar[Mapping[str, Sequence[str]]] = {"corpus": ["judged"]}
@@ -82,7 +82,8 @@ class ExpandQueriesConfig(StageConfig):
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     splits: Annotated[list[Split], Field(min_length=1)] | None = None
-    """splits whose queries are expanded now; null: all but train. Other queries are expanded when they are searched"""
+    """splits whose queries are expanded by this stage; null: all except train. Other queries are expanded when they are
+    searched"""
     batch_size: Count = 32
     """queries per batch; another size may change a text, because logits are rounded differently"""
     precision: Precision

@@ -71,10 +71,10 @@ def _contexts(config: QueryContextsConfig, collection: Collection) -> Iterator[t
 
 
 def best_sentence(query: str, texts: Sequence[str], has_answer: AnswerMatcher) -> str:
-    """Return the sentence that is most like the query, among those with an answer if there are any.
+    """Return the sentence that is most similar to the query. If any sentence has an answer, the others are ignored.
 
-    The likeness of two texts is the F1 of their distinct terms, 2 |q ∩ s| / (|q| + |s|). Of several such sentences, the
-    first is returned.
+    The similarity of two texts is the F1 of their distinct terms, 2 |q ∩ s| / (|q| + |s|). Of several equally similar
+    sentences, the first is returned.
 
     Args:
         query: the query.

@@ -40,10 +40,10 @@ class Interaction:
         method: colbert, coil or me_bert.
         dimensions: dimensions d of a vector.
         query_length, passage_length: maximum tokens of a query and a passage, with [CLS], [SEP] and the marker.
-        first: me_bert only: the number m of first tokens of a passage that have a vector.
-        whole: coil only: dimensions of the vector of [CLS], a multiple of ``dimensions``; 0 = [CLS] has no vector.
+        first: only for me_bert: number m of tokens with a vector, from the beginning of a passage.
+        whole: only for coil: dimensions of the vector of [CLS], a multiple of ``dimensions``; 0 = [CLS] has no vector.
         mask: id of [MASK].
-        markers: colbert only: ids of [D] and [Q]; empty for the other methods.
+        markers: only for colbert: ids of [D] and [Q]; empty for the other methods.
         left_out: ids of tokens without a vector: punctuation marks in passages (colbert), or special tokens (coil).
     """
 
@@ -75,7 +75,8 @@ class TokenEncoder(BiEncoder):
     Args:
         encoder: the backbone; its ``head`` maps states (k, h) to vectors (k, d).
         interaction: which tokens of a text have a vector.
-        whole: coil only: maps the states of [CLS] (b, h) to their longer vectors; empty or None = [CLS] has no vector.
+        whole: only for coil: the layers that map a state of [CLS] (b, h) to its vector, which is longer than a token vector.
+            Empty or None = [CLS] has no vector.
     """
 
     left_out: Tensor

@@ -58,7 +58,7 @@ class TrainJointlyConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return self
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of lists, whose passages are read twice: by themselves, and beside the query."""
+        """Estimate the work of lists, whose passages are read twice: alone, and together with the query."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.passage_length)
         queries, text, step = sizes.collection.queries.get(self.split), sizes.collection.passage_tokens, None
         if sizes.encoder is not None and text is not None:

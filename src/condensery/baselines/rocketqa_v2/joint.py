@@ -23,7 +23,7 @@ from condensery.training.data.steps import ALL, Batch, Share
 from condensery.training.data.triple_batches import TripleBatches
 from condensery.training.modules.encoders import TowersModule
 
-PAIR = 2  # value of Chunk.tower for pairs, beside QUERY and PASSAGE
+PAIR = 2  # value of Chunk.tower for pairs; the other values are QUERY and PASSAGE
 
 
 def joint_loss(retriever: Tensor, reranker: Tensor, divergence: Divergence = "of_retriever") -> Tensor:

@@ -29,5 +29,5 @@ class PretrainSeedConfig(SpanDecoderConfig):
     """peak learning rate of AdamW"""
 
     def objective(self) -> dict[str, Any]:
-        """Return the fields of ``Step``; the decoder predicts every token."""
+        """Return keyword arguments of ``Step``; the decoder predicts every token."""
         return self.decoding(self.mask_rate, 1.0)

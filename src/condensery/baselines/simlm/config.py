@@ -33,7 +33,7 @@ class PretrainSimlmConfig(SpanDecoderConfig):
     generator_revision: str | None = None
     """commit, tag or branch of the generator on the Hugging Face hub"""
     predict: Predict = "all"
-    """all: both losses are at every token, as in the authors' code; replaced: at the replaced tokens alone"""
+    """all: both losses are at every token, as in the authors' code; replaced: only at the replaced tokens"""
     decoder_init: Literal["random", "last"] = "last"
     """initial weights of the decoder: random, or last: copied from the backbone's last layers"""
     decoder_mask_rate: PositiveShare = 0.5
@@ -80,7 +80,7 @@ class PretrainSimlmConfig(SpanDecoderConfig):
         return "generator", f"{self.generator} is no masked language model; name a stage of kind pretrain_mlm"
 
     def objective(self) -> dict[str, Any]:
-        """Return the fields of ``Step``: the shares of tokens that encoder and decoder predict."""
+        """Return keyword arguments of ``Step``: the shares of tokens that encoder and decoder predict."""
         every = self.predict == "all"
         return self.decoding(1.0 if every else self.mask_rate, 1.0 if every else self.decoder_mask_rate)
 

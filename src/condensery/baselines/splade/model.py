@@ -88,7 +88,7 @@ class SpladeLoss(InfoNCE):
         temperature: divisor of the inner products.
 
     Attributes:
-        step: number of the training step, from 0; set by the module.
+        step: index of the training step, from 0; set by the module.
     """
 
     step = 0

@@ -37,8 +37,9 @@ class SpladeIndexConfig(StageConfig):
     def work(self, read: Read) -> Work:
         """Estimate the work of encoding all passages.
 
-        The number of terms that a passage keeps is known only after training. Two terms per token are assumed. A term has a
-        weight and a number of four bytes each. A passage has a count of four bytes.
+        The number of terms that a passage keeps is known only after training. Two terms per token are assumed. On disk, a
+        term takes four bytes for its weight and four for its token id. Each passage takes four more bytes for its number of
+        terms.
         """
         sizes = known(read)
         texts, size, longest = sizes.collection, sizes.encoder, sizes.passage_length or 256

@@ -19,7 +19,7 @@ QUERIES, CLUSTERS = "queries.npy", "clusters.npy"  # rows of the queries (n,), a
 
 
 def cluster_queries(config: ClusterQueriesConfig, context: Context) -> dict[str, Any]:
-    """Write the row of each query and the number of its cluster.
+    """Write the row of each query and the index of its cluster.
 
     Raises:
         UserError: the index has no query vectors, or there are fewer queries than clusters.

@@ -23,7 +23,8 @@ class EvaluateWordVectorsConfig(StageConfig):
     """
 
     path: Annotated[str, Field(min_length=1), Operational()]  # the content enters the id, the path does not
-    """file of word vectors in GloVe's text format, plain or .gz: on each line a word and its numbers, between spaces"""
+    """file of word vectors in GloVe's text format, plain or .gz: each line has a word and the values of its vector, separated
+    by spaces"""
     sentences: Annotated[str, Input("sentences")] = "sentences"
     """the stage with the examples"""
     split: Annotated[Split, FromRecipe("table.split")]

@@ -72,7 +72,7 @@ class Part:
     """The work of one task.
 
     Attributes:
-        number: number of the task; the output of task 0 is shown.
+        number: index of the task; the output of task 0 is shown.
         shards: the shards that the task computes; unused in a group of processes.
         member: place of the task in a group of processes.
         environment: environment variables that ``torch.distributed`` reads.

@@ -72,7 +72,7 @@ def computed(
 
     Args:
         call: the stage.
-        number: number of this process or task among those that compute the stage.
+        number: index of this process or task among those that compute the stage.
         member: its place in a group of processes.
         shards: its shards.
 

@@ -83,7 +83,7 @@ class FigureJob:
         return [row for row in self.every_row if self.shown is None or row.name in self.shown]
 
     def measured(self, row: Row) -> Artifact:
-        """Return the evaluation behind a row."""
+        """Return the artifact of the evaluation that a row shows."""
         return Artifact(self.folder.parents[1] / "artifacts" / row.artifact)
 
 
@@ -243,7 +243,7 @@ class Amount(NamedTuple):
 
 
 def _amount(figure: ByAmount, evaluation: Artifact) -> Amount | None:
-    """Return the amount of training data, pre-training or cost behind an evaluation; None where there is none."""
+    """Return the amount of training data, pre-training or cost of an evaluated retriever; None if it has none."""
     if isinstance(figure, ScoreByCostFigure):
         return next((Amount(value, key) for key, value in costs_of(evaluation, [figure.cost]).items()), None)
     encoder = evaluation.ancestor("encoder")

@@ -46,7 +46,7 @@ def write_study(folder: Path, command: str, about: Sequence[str], failed_stages:
 
 
 def run_number(folder: Path) -> int:
-    """Return the number of a run among the runs of its study; 0 where it is unknown."""
+    """Return the position of a run among the runs of its study; 0 if it is unknown."""
     with suppress(UserError):
         study = read_json(folder / STUDY)
         if isinstance(study, dict) and isinstance(study.get("turn"), int):

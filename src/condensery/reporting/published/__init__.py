@@ -107,7 +107,7 @@ class PublishedRow:
     """A row of a paper's table.
 
     Attributes:
-        number: number of the table.
+        number: number of the table in the paper.
         values: column key -> number, in the form that tables show.
         commands: commands that measure the row here.
         reason: why no command measures the row, or some of its columns; empty if commands measure all of it.

@@ -57,7 +57,7 @@ def divide(
     if group.from_rank_zero(path.exists):
         return
     folder, depth = path.with_suffix(".found"), retriever.depth(retriever.own(query_rows), k)
-    firsts: dict[int, int] = {}  # number of the part -> its first row
+    firsts: dict[int, int] = {}  # index of the part -> its first row
     for first, _ in index.shards:
         firsts.setdefault(first // PART, first)
     edges = [*firsts.values(), len(index)]

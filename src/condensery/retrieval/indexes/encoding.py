@@ -210,7 +210,7 @@ def encode_chunks(
 
 
 def missing(folder: Path, layout: dict[str, Any], shards: int) -> list[int]:
-    """Return the numbers of the shards that are not in ``folder`` yet. Shards of another layout are removed."""
+    """Return the indices of the shards that are not in ``folder`` yet. Shards of another layout are removed."""
     path = folder / "layout.json"
     if not path.exists() or read_json(path) != layout:
         for made in ("passages", EXACT):

@@ -80,7 +80,7 @@ class Quantising:
 
         The results of an exact search in the shard, before quantisation, are written into ``folder``.
 
-        ``number``: number of the shard. ``first``: its first row.
+        ``number``: index of the shard. ``first``: its first row.
         """
         keys = torch_search(self.queries, iter([(first, vectors)]), DEPTHS[-1] + 1, "cpu")
         (folder / EXACT).mkdir(exist_ok=True)

@@ -8,7 +8,7 @@ A BM25 score (``indexes.bm25``) is a sum over terms. Each summand is the product
 
 A new passage changes the idf, but does not change stored vectors.
 
-The number of a term is the CRC-32 of its characters, so that no vocabulary has to be stored. Among 100,000 terms, about two
+The index of a term is the CRC-32 of its characters, so that no vocabulary has to be stored. Among 100,000 terms, about two
 terms share a number.
 """
 

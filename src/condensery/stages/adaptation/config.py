@@ -53,7 +53,7 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     learning_rate: Positive = 5e-5
     """peak learning rate of AdamW"""
     train_unmeasured: Annotated[bool, Later()] = False
-    """train even if there are too few dev queries and queries of held-out passages for keep_best to choose by"""
+    """train even if keep_best has too few queries (dev queries and those of held-out passages) to choose the weights"""
 
     def lengths(self) -> dict[str, int]:
         """Return no lengths: the retriever's own length is used where it is shorter, so none can be too long."""
@@ -86,10 +86,10 @@ class SampleConfig(CollectionConfig):
     """Shared keys of the stages that measure retrievers by MRR@10 on a sample of queries and passages."""
 
     queries: Annotated[str | None, Input("queries")] = None
-    """a stage with queries made from the text, to measure on held-out passages; a query that is a sentence is removed
-    from its passage"""
+    """a stage with queries made from the text; those of held-out passages are used; a sentence used as query is removed from
+    its passage"""
     by: Literal["dev", "queries"] | None = None
-    """queries to measure on: dev queries, or those of the stage in ``queries``; null: both, where both exist"""
+    """which queries are used: dev queries, or those of the stage in ``queries``; null: both, where both exist"""
     bm25_weight: Annotated[float, Ge(0), Lt(1)] = 0.0
     """weight of BM25 in the fusion with each retriever before it is measured; 0: the retriever alone"""
     number: Count = 1000

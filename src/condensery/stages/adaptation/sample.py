@@ -89,7 +89,7 @@ class Judge:
 def judge_of(
     config: SampleConfig, context: Context, folder: Path, start: SavedRetriever, left_out: bool = False
 ) -> Judge | None:
-    """Return the judge that compares retrievers with ``start``; None where there are no queries to measure on.
+    """Return the judge that compares retrievers with ``start``; None if there are no queries for the comparison.
 
     Args:
         config: config with the keys of the sample.

@@ -56,7 +56,7 @@ def finetune(
         data.batches.in_batch_teacher = scores
     settings = loop_settings(
         config, data.batches
-    )  # before the final order is set, because that order may need a process that runs beside the training
+    )  # before the final order is set, because that order may need a process that runs during the training
     module = BiEncoderModule(
         towers,
         loss=config.loss,

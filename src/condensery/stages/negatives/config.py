@@ -208,8 +208,8 @@ class DenoiseConfig(ScoringStageConfig):
 class AuditNegativesConfig(StageConfig):
     """List suspected false negatives on a sheet, for a person to judge.
 
-    The suspects are the candidates that mining excluded because of their scores, if there are any. Otherwise they are the
-    highest scoring negatives of each query, by ``scorer`` or by the retriever that mined them.
+    If mining excluded candidates because of their scores, these are the suspects. Otherwise the suspects are the highest
+    scoring negatives of each query, by ``scorer`` or by the retriever that mined them.
     """
 
     negatives: Annotated[str, Input("negatives")]

@@ -62,7 +62,7 @@ class SpanConfig(StageConfig):
         return work
 
     def objective(self) -> dict[str, Any]:
-        """Return the fields of ``Step`` that describe the objective's additional cost."""
+        """Return the keyword arguments of ``Step`` (``models/flops.py``) for the objective's additional cost."""
         raise NotImplementedError
 
     def texts(self, read: Read) -> Texts:
@@ -90,8 +90,8 @@ class MaskingConfig(StageConfig):
     whole_word: bool = True
     """mask whole words; false: mask single tokens"""
     mlm_weight: Weight = 1.0
-    """weight of the MLM losses; in CoT-MAE and RetroMAE, of the encoder's MLM loss; 2: effective weight in Condenser's
-    released gradient-cache code"""
+    """weight of the MLM losses; in CoT-MAE and RetroMAE, of the encoder's MLM loss; 2: as in Condenser's released code with
+    its gradient cache"""
 
     def identity(self: Any) -> list[str]:
         """Return the same strings as ``EncoderStageConfig.identity``.
@@ -128,7 +128,7 @@ class HeadConfig(StageConfig):
         return self
 
     def head(self) -> dict[str, Any]:
-        """Return the fields of ``Step`` that describe the head."""
+        """Return the keyword arguments of ``Step`` for the Condenser head."""
         return {"head_layers": self.head_layers, "losses": 1 + (self.late_mlm and self.head_layers > 0)}
 
 
@@ -183,7 +183,7 @@ class DecoderConfig(StageConfig):
     """share of the encoder's tokens that are masked and predicted"""
 
     def decoding(self, encoder: float, decoder: float) -> dict[str, Any]:
-        """Return the fields of ``Step`` that describe the decoder.
+        """Return the keyword arguments of ``Step`` for the decoder.
 
         Args:
             encoder: share of the tokens that the encoder predicts.
@@ -204,7 +204,7 @@ class PretrainMlmConfig(MaskingConfig, SpanConfig, ValidatedConfig, EncoderStage
     """spans per step"""
 
     def objective(self) -> dict[str, Any]:
-        """Return the fields of ``Step``: a share ``mask_rate`` of the tokens is predicted."""
+        """Return keyword arguments of ``Step``: the share ``mask_rate`` of the tokens is predicted."""
         return {"predicted": self.mask_rate}
 
 
@@ -216,7 +216,7 @@ class PretrainCondenserConfig(HeadConfig, MaskingConfig, SpanConfig, ValidatedCo
     """spans per step"""
 
     def objective(self) -> dict[str, Any]:
-        """Return the fields of ``Step``: the head predicts, and with ``late_mlm`` the backbone does too."""
+        """Return keyword arguments of ``Step``: the head predicts tokens, and with ``late_mlm`` the backbone does too."""
         return {"predicted": self.mask_rate, **self.head()}
 
 
@@ -236,7 +236,7 @@ class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, Validated
     """documents per step, or passages with ``queries``; each gives two texts"""
 
     def objective(self) -> dict[str, Any]:
-        """Return the fields of ``Step``: those of the head, and the contrast."""
+        """Return keyword arguments of ``Step``: those of the Condenser head, and ``contrast``."""
         return {"predicted": self.mask_rate, **self.head(), "contrast": True}
 
 
@@ -264,7 +264,7 @@ class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedCo
     """peak learning rate of AdamW"""
 
     def objective(self) -> dict[str, Any]:
-        """Return the fields of ``Step``; a causal decoder predicts every token."""
+        """Return keyword arguments of ``Step``; a causal decoder predicts every token."""
         return self.decoding(self.mask_rate, self.decoder_mask_rate if self.decoder == "masked" else 1.0)
 
 
@@ -282,7 +282,7 @@ class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, Validated
     """spans per step"""
 
     def objective(self) -> dict[str, Any]:
-        """Return the fields of ``Step``; an enhanced decoder predicts every token."""
+        """Return keyword arguments of ``Step``; an enhanced decoder predicts every token."""
         return self.decoding(self.mask_rate, self.decoder_mask_rate if self.decoder == "masked" else 1.0)
 
     @model_validator(mode="after")
@@ -306,7 +306,7 @@ class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
     """passages per step, one sentence each"""
 
     def objective(self) -> dict[str, Any]:
-        """Return the fields of ``Step``: the contrast."""
+        """Return keyword arguments of ``Step``: ``contrast``."""
         return {"contrast": True}
 
     def texts(self, read: Read) -> Texts:
@@ -342,7 +342,7 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
     """peak learning rate of AdamW; 1e-5 to 5e-5 preserve what a released retriever has learned"""
 
     def objective(self) -> dict[str, Any]:
-        """Return the fields of ``Step``: the contrast, and the predicted tokens."""
+        """Return keyword arguments of ``Step``: ``contrast``, and the share of predicted tokens."""
         return {"contrast": True, "predicted": self.mask_rate if self.mlm_weight else 0.0}
 
 

@@ -77,8 +77,8 @@ class GenerateQueriesConfig(QueryStageConfig):
     generator: Annotated[str | None, Input("generator")] = None
     """the stage that trains the generator (finetune_generator); null: use ``model``"""
     prefix: str = "text2query: "
-    """string put before each passage; must equal the prefix in the generator's training; '' for castorini's doc2query
-    models, which read the bare passage"""
+    """string put before each passage; must equal the prefix in the generator's training; '' for castorini's doc2query models,
+    which read the passage without a prefix"""
     titles: bool = True
     """the generator reads a passage's title, if there is one, before the text"""
     number: Annotated[int, Ge(1), Le(1 << 20)] = 5
@@ -245,8 +245,8 @@ class FinetuneGeneratorConfig(GeneratorConfig):
     split: Split = "train"
     """the split whose judged pairs are trained on"""
     prefix: str = "text2query: "
-    """string put before each passage, in training and in generation; '' to continue training castorini's doc2query
-    models, which read the bare passage"""
+    """string put before each passage, in training and in generation; '' to continue training castorini's doc2query models,
+    which read no prefix"""
     titles: bool = True
     """the model reads a passage's title, if there is one, before the text"""
     max_input_tokens: Annotated[int, Ge(8)] = 384

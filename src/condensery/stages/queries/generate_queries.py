@@ -68,7 +68,7 @@ class _Shards:
         return self._folder / f"{shard:06d}.jsonl"
 
     def missing(self) -> list[int]:
-        """Return the numbers of missing shards, after removing shards with another layout."""
+        """Return the indices of the missing shards, after removing shards with another layout."""
         about = self._folder / "layout.json"
         if not about.exists() or read_json(about) != self._layout:
             self.remove()

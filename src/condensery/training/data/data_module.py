@@ -1,7 +1,7 @@
 """Base classes of the LightningDataModules for pre-training and fine-tuning.
 
-A data module computes each batch from the step number alone and keeps no state. So a resumed run gets the same batches as an
-uninterrupted run, with any number of processes and of workers.
+A data module computes each batch from the index of the step alone and keeps no state. So a resumed run gets the same batches
+as an uninterrupted run, with any number of processes and of workers.
 """
 
 import time

@@ -115,7 +115,7 @@ class TextQueries:
         """Return the queries (b,) of a step that this process trains on, numbered 0 .. n - 1.
 
         Args:
-            step: number of the step, from 0.
+            step: index of the step, from 0.
             seed: seed of the order.
             share: this process's part of the step's queries.
             replicated: True = every process has the whole batch, and so gets all queries of the step.

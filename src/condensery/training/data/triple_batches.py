@@ -157,7 +157,7 @@ class TripleBatches:
         """Return a batch of any queries, with the positives and hard negatives that are drawn for them in an epoch.
 
         Args:
-            epoch: number of the epoch, which determines the draws.
+            epoch: index of the epoch, which determines the draws.
             chosen: (b,) the judged queries, numbered as in ``training``; they come first in the batch.
             of_text: (t,) the queries built from passages, numbered as in ``text_queries``; they follow the judged queries.
             shared: (s,) passages that are negatives of all queries.
