@@ -1,4 +1,4 @@
-"""Load a checkpoint's tokenizer without importing transformers, for programs that answer single queries.
+"""Load a checkpoint's tokenizer without importing transformers: to answer single queries, and in worker processes.
 
 ``load_tokenizer`` reads any tokenizer, but importing transformers takes longer than answering a query. This module reads
 the tokenizers of this project's checkpoints with the Rust library ``tokenizers``, which transformers uses too. All other
@@ -8,6 +8,8 @@ tokenizers are left to ``load_tokenizer``.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from tokenizers import Tokenizer
 
 from condensery.errors import UserError
 from condensery.system.files import read_json
@@ -27,24 +29,36 @@ def load_quick_tokenizer(folder: Path) -> QuickTokenizer:
     return _read(folder) or _by_library(folder)
 
 
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Read the ``tokenizers`` object of a tokenizer folder, without truncation and padding.
+
+    Raises:
+        UserError: ``tokenizer.json`` is missing or cannot be read.
+    """
+    path = Path(folder) / "tokenizer.json"
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; a tokenizer folder must hold a fast tokenizer (tokenizer.json)")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises a bare Exception
+        raise UserError(f"{path}: not a tokenizer ({' '.join(str(error).split())})") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
 def _read(folder: Path) -> QuickTokenizer | None:
     """Read the tokenizer without transformers. Returns None where the files are not in the form that transformers writes."""
-    from tokenizers import Tokenizer
-
     try:
         about = read_json(folder / "tokenizer_config.json")
         special = (about["cls_token"], about["sep_token"])  # the string alone, or with further settings
         words = [str(token["content"] if isinstance(token, dict) else token) for token in special]
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:  # tokenizers raises a bare Exception
-        if type(error) in (UserError, KeyError, TypeError, Exception):
-            return None
-        raise
+        tokenizer = read_tokenizer(folder)
+    except (UserError, KeyError, TypeError):
+        return None
     cls, sep = (tokenizer.token_to_id(word) for word in words)
     if cls is None or sep is None:
         return None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     return QuickTokenizer(lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids), cls, sep)
 
 

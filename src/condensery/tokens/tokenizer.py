@@ -41,7 +41,7 @@ MODULES = "modules.json"  # the file in which sentence-transformers names the fo
 ROUTER = "router_config.json"  # the file in which sentence-transformers names the folders of two towers
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 BROKEN = "its SentencePiece model, such as spiece.model, is broken"
-_CONFIGURED = ("BertNormalizer", "ByteLevel")  # parts whose settings tokenizer_config.json repeats
+_CONFIGURED = ("BertNormalizer", "ByteLevel")  # tokenizer_config.json decides about the settings of these parts
 _BATCH = 1024
 
 
@@ -147,39 +147,34 @@ def _read(name: str, local: bool) -> Any:
         words = [line for _, line in read_lines(folder / "vocab.txt")]  # a token may be a line separator such as U+2028
         cased = any(word != word.lower() for word in words if not word.startswith("["))
         return BertTokenizer(vocab={word: number for number, word in enumerate(words)}, do_lower_case=not cased)
-    return read_as_saved(str(folder) if local else name)
+    return read_saved(str(folder) if local else name)
 
 
-def read_as_saved(source: str | Path, revision: str | None = None) -> Any:
-    """Read a tokenizer from a folder or the hub. It has the parts that its ``tokenizer.json`` describes (``_rebuilt``)."""
+def read_saved(source: str | Path, revision: str | None = None) -> Any:
+    """Read a tokenizer, from a folder or the hub, that has the parts described in its ``tokenizer.json``.
+
+    From this file, the classes of transformers 5, such as ``BertTokenizer``, take only the vocabulary. They build the
+    other parts as their own models have them, so a model with another tokenizer would read wrong or unknown tokens. DPR's
+    classes lowercase all texts, whatever ``tokenizer_config.json`` says.
+    """
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
     from transformers.utils.hub import cached_file
 
     read: Any = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     if isinstance(read, BertTokenizer) and read.do_lower_case != read.backend_tokenizer.normalizer.lowercase:
-        read = BertTokenizer.from_pretrained(source, revision=revision)  # DPR's classes lowercase whatever the config says
+        read = BertTokenizer.from_pretrained(source, revision=revision)
     file = cached_file(source, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
-    if file and read.is_fast and _rebuilt(read.backend_tokenizer, Tokenizer.from_file(file)):
-        return PreTrainedTokenizerFast.from_pretrained(source, revision=revision)
+    if file and read.is_fast and _parts(read.backend_tokenizer) != _parts(Tokenizer.from_file(file)):
+        read = PreTrainedTokenizerFast.from_pretrained(source, revision=revision)
     return read
 
 
-def _rebuilt(tokenizer: "Tokenizer", saved: "Tokenizer") -> bool:
-    """Return whether transformers has given a tokenizer other parts than its ``tokenizer.json`` describes.
-
-    From this file, the classes of transformers 5, such as ``BertTokenizer``, take only the vocabulary. They build the
-    other parts as their own models have them, so a model with another tokenizer would read wrong or unknown tokens. The
-    settings of BERT's normaliser and of the byte level may differ: ``tokenizer_config.json`` decides about them.
-    """
-    if type(tokenizer.model) is not type(saved.model):
-        return True
-    parts = ((tokenizer.normalizer, saved.normalizer), (tokenizer.pre_tokenizer, saved.pre_tokenizer))
-    return any(
-        type(own) is not type(theirs)
-        or (type(own).__name__ not in _CONFIGURED and pickle.dumps(own) != pickle.dumps(theirs))
-        for own, theirs in parts
-    )
+def _parts(tokenizer: "Tokenizer") -> list[Any]:
+    """Return what the parts of a tokenizer are, except its words and the settings that ``tokenizer_config.json`` decides."""
+    parts = (tokenizer.normalizer, tokenizer.pre_tokenizer)
+    own = (type(part) if type(part).__name__ in _CONFIGURED else pickle.dumps(part) for part in parts)
+    return [type(tokenizer.model), *own]
 
 
 def train_wordpiece(

@@ -1,6 +1,5 @@
 """The sentence-transformers files of a retriever: written into saved folders, and read from folders of other origin."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
