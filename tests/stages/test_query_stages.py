@@ -13,7 +13,7 @@ from small_runs import Text, write
 from condensery.errors import UserError
 from condensery.stages.queries.config import FinetuneGeneratorConfig
 from condensery.tokens.artifacts import Passages, Queries
-from condensery.tokens.light_tokenizer import read_tokenizer
+from condensery.tokens.workers import read_tokenizer
 
 
 def test_queries_that_are_read_become_text_tokens_offsets_and_examples(

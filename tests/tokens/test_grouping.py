@@ -7,10 +7,10 @@ import pytest
 
 from condensery.tokens.batches import text_rows
 from condensery.tokens.grouping import DocumentTexts, cut, group_documents
-from condensery.tokens.light_tokenizer import read_tokenizer
 from condensery.tokens.store import tokenise
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
+from condensery.tokens.workers import read_tokenizer
 
 TITLES = ["", "river stone", "the encoder of a naïve passage " * 20, "   "]
 

@@ -1,4 +1,4 @@
-"""Load a checkpoint's tokenizer without importing transformers: to answer single queries, and in worker processes.
+"""Load a checkpoint's tokenizer without importing transformers, for programs that answer single queries.
 
 ``load_tokenizer`` reads any tokenizer, but importing transformers takes longer than answering a query. This module reads
 the tokenizers of this project's checkpoints with the Rust library ``tokenizers``, which transformers uses too. All other
@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from condensery.errors import UserError
 from condensery.system.files import read_json
+from condensery.tokens.workers import read_tokenizer
 
 
 @dataclass(frozen=True)
@@ -27,24 +26,6 @@ class QuickTokenizer:
 def load_quick_tokenizer(folder: Path) -> QuickTokenizer:
     """Load the tokenizer of a checkpoint folder. Raises ``UserError`` in the same cases as ``load_tokenizer``."""
     return _read(folder) or _by_library(folder)
-
-
-def read_tokenizer(folder: Path) -> Tokenizer:
-    """Read the ``tokenizers`` object of a tokenizer folder, without truncation and padding.
-
-    Raises:
-        UserError: ``tokenizer.json`` is missing or cannot be read.
-    """
-    path = Path(folder) / "tokenizer.json"
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; a tokenizer folder must hold a fast tokenizer (tokenizer.json)")
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises a bare Exception
-        raise UserError(f"{path}: not a tokenizer ({' '.join(str(error).split())})") from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
 
 
 def _read(folder: Path) -> QuickTokenizer | None:

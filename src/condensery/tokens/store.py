@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from condensery.errors import UserError, shown
 from condensery.system.files import read_json, write_json
 from condensery.system.progress import progress
-from condensery.tokens.light_tokenizer import read_tokenizer
-from condensery.tokens.workers import Piece, encode, in_order, vocabulary_size
+from condensery.tokens.workers import Piece, encode, in_order, read_tokenizer, vocabulary_size
 
 Ids = NDArray[np.int64]
 _FIELDS = {"dtype": str, "texts": int, "tokens": int, "sentences": int, "documents": int}

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from sentencex import get_sentence_boundaries
 from tokenizers import Encoding, Tokenizer
 
+from condensery.errors import UserError
 from condensery.system.children import Parent
 from condensery.system.signals import deaf_to_ctrl_c
 from condensery.system.spawning import spawning
-from condensery.tokens.light_tokenizer import read_tokenizer
 
 LONG = 4096  # from this number of tokens on, binary search is faster than the tokenizer's linear search
 AHEAD = 2  # batches queued per worker: enough to keep the worker busy, few enough to keep memory small
@@ -55,6 +55,24 @@ class Piece:
     ids: NDArray
     lengths: NDArray[np.int64]
     sentences: NDArray[np.int64]
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Read the ``tokenizers`` object of a tokenizer folder, without truncation and padding.
+
+    Raises:
+        UserError: ``tokenizer.json`` is missing or cannot be read.
+    """
+    path = Path(folder) / "tokenizer.json"
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; a tokenizer folder must hold a fast tokenizer (tokenizer.json)")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises a bare Exception
+        raise UserError(f"{path}: not a tokenizer ({' '.join(str(error).split())})") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:
