@@ -103,6 +103,18 @@ def test_no_chunking_changes_a_score(texts: list[str], wordpiece: Path, words: V
     assert torch.allclose(our_scores(model, pairs, budget=1), our_scores(model, pairs, budget=10_000), atol=1e-6)
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_scores_in_bf16_are_no_coarser_than_in_fp32(
+    family: str, texts: list[str], wordpiece: Path, words: Vocabulary, tmp_path: Path
+) -> None:
+    """A logit in bf16 has three digits, so pairs would be tied (sentence-transformers #3894)."""
+    model, pairs = new_cross_encoder(language_model(words, family), 1), reader(tmp_path, texts, wordpiece, words, True)
+    with torch.autocast("cpu", torch.bfloat16):
+        scores = our_scores(model, pairs)
+    assert (scores.bfloat16().float() != scores).sum() > 6
+    assert torch.allclose(scores, our_scores(model, pairs), atol=0.1)
+
+
 def test_types_tell_the_two_texts_apart(texts: list[str], wordpiece: Path, words: Vocabulary, tmp_path: Path) -> None:
     from dataclasses import replace
 

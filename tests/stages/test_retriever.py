@@ -163,6 +163,21 @@ def test_texts_that_only_the_library_makes_lower_case_are_refused(checkpoint: Pa
     config_of(tmp_path / "saved").identity()
 
 
+def test_the_case_that_counts_is_that_of_the_tokens(checkpoint: Path, tmp_path: Path) -> None:
+    """The normaliser in tokenizer.json does not decide where transformers builds the tokenizer from its vocabulary."""
+    old = as_formerly(checkpoint, tmp_path / "old", "sentence_bert_config.json", max_seq_length=24, do_lower_case=True)
+    inner = old / "0_Transformer"
+    words = read_json(inner / "tokenizer.json")["model"]["vocab"]
+    (inner / "vocab.txt").write_text("\n".join([*sorted(words, key=words.__getitem__), ""]))
+    (inner / "tokenizer.json").unlink()
+    for lowercase in (True, False):
+        write_json(inner / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", "do_lower_case": lowercase})
+        if lowercase:
+            config_of(old).identity()
+    with pytest.raises(UserError, match=f"do_lower_case is true, but {inner} keeps capitals"):
+        config_of(old).identity()
+
+
 def other_tokenizer(folder: Path) -> None:
     train_wordpiece(["Pack my box with five dozen liquor jugs, and judge my vow: sphinx of black quartz."], 100, folder)
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, BertTokenizer
 
 from condensery.errors import UserError
+from condensery.system.files import write_json
 from condensery.tokens.coverage import coverage
 from condensery.tokens.light_tokenizer import load_quick_tokenizer
 from condensery.tokens.tokenizer import SPECIAL, _alphabet, load_tokenizer, normaliser, train_wordpiece
@@ -227,6 +229,41 @@ def test_a_folder_with_berts_vocabulary_file_alone_is_a_tokenizer(tmp_path: Path
     ]  # the line of a token is its id, whatever the token
     (tmp_path / "vocab.txt").write_bytes("\r\n".join([*odd, ""]).encode())
     assert load_tokenizer(tmp_path)("水", add_special_tokens=False)["input_ids"] == [odd.index("水")]
+
+
+def test_a_tokenizer_has_the_parts_of_its_file_whatever_class_its_config_names(tmp_path: Path) -> None:
+    """transformers 5 builds tokenizers of a class from the vocabulary alone, released ones wrongly (mteb #5377)."""
+    pieces = {"unk": "<unk>", "pad": "<pad>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
+    unigram = Tokenizer(models.Unigram([(piece, -1.0) for piece in [*pieces.values(), "▁ri", "ver", "▁12"]], unk_id=0))
+    unigram.normalizer = normalizers.NFKC()
+    unigram.pre_tokenizer = pre_tokenizers.Metaspace()
+    words = [*SPECIAL.values(), "ü", "1", "2", "12"]
+    digits = Tokenizer(models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    digits.normalizer = normalizers.NFKC()
+    digits.pre_tokenizer = pre_tokenizers.Digits(individual_digits=True)
+    for backend, special, text, wanted, named in [
+        (unigram, pieces, "river １２", ["▁ri", "ver", "▁12"], {}),  # paraphrase-multilingual-MiniLM-L12-v2: no class
+        (unigram, pieces, "river １２", ["▁ri", "ver", "▁12"], {"tokenizer_class": "RobertaTokenizer"}),
+        (unigram, pieces, "river １２", ["▁ri", "ver", "▁12"], {"tokenizer_class": "XLMRobertaTokenizerFast"}),
+        (digits, SPECIAL, "１２", ["1", "2"], {"tokenizer_class": "BertTokenizerFast"}),
+    ]:
+        write_json(tmp_path / "config.json", {"model_type": "bert"})
+        write_json(tmp_path / "tokenizer_config.json", {f"{name}_token": one for name, one in special.items()} | named)
+        backend.save(str(tmp_path / "tokenizer.json"))
+        load_tokenizer(tmp_path).save_pretrained(str(tmp_path / "saved"))
+        for folder in (tmp_path, tmp_path / "saved"):
+            assert load_tokenizer(folder).tokenize(text) == wanted
+        assert AutoTokenizer.from_pretrained(tmp_path / "saved").tokenize(text) == wanted
+
+
+@pytest.mark.parametrize("kind", ["BertTokenizer", "DPRQuestionEncoderTokenizer", "DPRContextEncoderTokenizerFast"])
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_the_config_decides_on_lower_case(kind: str, lowercase: bool, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL.values(), "uganda", "Uganda", ""]))
+    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": kind, "do_lower_case": lowercase})
+    for folder in (tmp_path, tmp_path / "saved"):
+        assert load_tokenizer(folder).tokenize("Uganda") == ["uganda" if lowercase else "Uganda"]
+        load_tokenizer(folder).save_pretrained(str(tmp_path / "saved"))
 
 
 def test_wordpiece_words_go_on_with_hashes(vocabulary: Vocabulary, wordpiece: Path) -> None:

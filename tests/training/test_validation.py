@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from condensery.models.biencoder import QUERY
+from condensery.baselines.late_interaction.model import interaction_scores
+from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.retrieval.searchers.bm25 import BM25
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
@@ -17,6 +19,7 @@ from condensery.tokens.artifacts import Tokens, tokenise_collection
 from condensery.tokens.prefixes import NO_PREFIXES
 from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
 from condensery.training.validation import (
+    CandidateSample,
     ValidationSample,
     bm25_scores,
     candidate_sample,
@@ -123,6 +126,21 @@ def test_candidates_are_ranked_by_themselves_the_positive_first(tmp_path: Path) 
     assert mean_reciprocal_ranks(lambda chunk: same[chunk.tower == QUERY][chunk.rows], made, (100,))[
         0
     ] == pytest.approx(np.mean([1 / 4, 1 / 2, 1 / 4, 1 / 3, 1 / 4, 1 / 4])), "a tie counts against the positive"
+
+
+def test_a_run_in_bf16_ranks_by_scores_in_fp32() -> None:
+    """In bf16 these passages have one score."""
+    passages = 1 + torch.arange(12)[:, None] / 4096
+    queries, vectors = torch.ones(1, 1), {True: torch.ones(1, 1), False: passages}
+    parts: Any = [
+        [SimpleNamespace(tower=tower, rows=torch.arange(len(vectors[tower == QUERY])))] for tower in (QUERY, PASSAGE)
+    ]
+    candidates = CandidateSample(*parts, np.array([[11, *range(11)]]))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert float(reciprocal_ranks(queries, passages, ValidationSample([], [], np.eye(12)[-1:] > 0))) == 1.0
+        assert mean_reciprocal_ranks(lambda chunk: vectors[chunk.tower == QUERY], candidates, (10,)) == [1.0]
+        keyed = (torch.nn.functional.pad(part, (0, 1))[:, None] for part in (queries, passages))
+        assert len(set(interaction_scores(*keyed)[0].tolist())) == 12
 
 
 class Reader:

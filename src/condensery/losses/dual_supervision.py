@@ -75,8 +75,6 @@ class DualSupervision(RetrievalLoss):
         squares = torch.where(scored, ours - theirs, 0.0).square()  # (q, p)
         relevant = torch.zeros(len(passages), dtype=torch.bool, device=positive.device)  # (p,)
         relevant[positive] = True
-        halves = [
-            (squares * kind).sum() / (scored & kind).sum().clamp(min=1)  # scalar
-            for kind in (relevant, ~relevant)
-        ]
+        # two scalars
+        halves = [(squares * kind).sum() / (scored & kind).sum().clamp(min=1) for kind in (relevant, ~relevant)]
         return of_pairs + self.in_batch_weight * (halves[0] + halves[1]) / 2

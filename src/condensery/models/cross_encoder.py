@@ -18,6 +18,7 @@ from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.metadata import ABOUT, read_about
 from condensery.models.checkpoints.weights import ENCODER, Allowed, load_weights, quiet, readable
 from condensery.models.encoder import Encoder
+from condensery.models.precision import autocast
 from condensery.system.files import write_json
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
@@ -50,7 +51,8 @@ class CrossEncoder(nn.Module):
         cls = self.encoder.cls(chunk)[:, None]  # (b, 1, d)
         if self.classifier.config.model_type == "bert":
             cls = self.classifier.dropout(self.classifier.bert.pooler(cls))
-        return self.classifier.classifier(cls)[:, 0]
+        with autocast(cls.device, "fp32"):  # a logit in bf16 has three digits, so many pairs would have the same score
+            return self.classifier.classifier(cls.to(self.classifier.dtype))[:, 0]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from condensery.models.checkpoints.weights import Allowed, load_weights, quiet, 
 from condensery.models.precision import DTYPES
 from condensery.randomness import uniforms
 from condensery.tokens.prefixes import check_prefix
-from condensery.tokens.tokenizer import check_tokenizer, load_tokenizer, number_of_words, of_sentencepiece
+from condensery.tokens.tokenizer import check_tokenizer, load_tokenizer, number_of_words, of_sentencepiece, read_saved
 
 DROPOUTS = ("dropout_rate", "dropout", "attention_dropout")  # the first of T5, the others of BART
 _FEWEST_WORDS = 26
@@ -210,7 +210,7 @@ def load_generator(
         ).eval()
     _check_tokens(model, source, key)
     with _user_error(key, source, "cannot read the tokenizer of", "save the model's own tokenizer beside it"):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+        tokenizer = read_saved(source, revision)
     check_tokenizer(tokenizer, f"{key}: {str(source)!r}")
     # for a folder without a tokenizer, transformers creates an empty one
     if number_of_words(tokenizer) < _FEWEST_WORDS or tokenizer.pad_token_id is None:

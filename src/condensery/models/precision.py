@@ -17,7 +17,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(device: torch.device | str, precision: str) -> torch.autocast:
-    """Return the autocast context of a precision; for fp32 it has no effect.
+    """Return the autocast context of a precision. That of fp32 ends autocast in the code inside it.
 
     Args:
         device: the device of the computation, or its type, such as "cuda".
@@ -43,7 +43,7 @@ def with_cast_weights(model: Model, precision: str) -> Model:
         return model
     copied = copy.deepcopy(model, {id(shared): shared for shared in chain(model.parameters(), model.buffers())})
     for layer in copied.modules():
-        if type(layer) is nn.Linear:
+        if type(layer) is nn.Linear and layer.out_features > 1:  # a score may be computed in fp32
             for name, weight in list(layer.named_parameters(recurse=False)):
                 if weight.dtype == torch.float32:  # autocast does not cast float64
                     setattr(layer, name, nn.Parameter(weight.detach().to(DTYPES[precision]), requires_grad=False))

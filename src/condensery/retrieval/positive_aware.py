@@ -22,10 +22,8 @@ from condensery.system.files import load_array
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
 LEFT_OUT, LEFT_OUT_SCORES = "left_out", "left_out_scores"  # arrays (m,): excluded (query << 32) + passage; scores
-POSITIVES, POSITIVE_SCORES = (
-    "positive_passages",
-    "positive_scores",
-)  # arrays (n,): the positive that set each query's limits, and its score; -1 and NaN if no positive has a score
+# arrays (n,): the positive that set each query's limits, and its score; -1 and NaN if no positive has a score
+POSITIVES, POSITIVE_SCORES = "positive_passages", "positive_scores"
 ARRAYS = (LEFT_OUT, LEFT_OUT_SCORES, POSITIVES, POSITIVE_SCORES)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from condensery.errors import UserError
 from condensery.system.files import read_json
+from condensery.tokens.workers import read_tokenizer
 
 
 @dataclass(frozen=True)
@@ -29,22 +30,16 @@ def load_quick_tokenizer(folder: Path) -> QuickTokenizer:
 
 def _read(folder: Path) -> QuickTokenizer | None:
     """Read the tokenizer without transformers. Returns None where the files are not in the form that transformers writes."""
-    from tokenizers import Tokenizer
-
     try:
         about = read_json(folder / "tokenizer_config.json")
         special = (about["cls_token"], about["sep_token"])  # the string alone, or with further settings
         words = [str(token["content"] if isinstance(token, dict) else token) for token in special]
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:  # tokenizers raises a bare Exception
-        if type(error) in (UserError, KeyError, TypeError, Exception):
-            return None
-        raise
+        tokenizer = read_tokenizer(folder)
+    except (UserError, KeyError, TypeError):
+        return None
     cls, sep = (tokenizer.token_to_id(word) for word in words)
     if cls is None or sep is None:
         return None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     return QuickTokenizer(lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids), cls, sep)
 
 

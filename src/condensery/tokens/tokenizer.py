@@ -1,5 +1,6 @@
 """Load a pre-trained tokenizer by name or folder, or train a WordPiece tokenizer on the collection."""
 
+import pickle
 import sys
 import unicodedata
 import warnings
@@ -40,6 +41,7 @@ MODULES = "modules.json"  # the file in which sentence-transformers names the fo
 ROUTER = "router_config.json"  # the file in which sentence-transformers names the folders of two towers
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 BROKEN = "its SentencePiece model, such as spiece.model, is broken"
+_CONFIGURED = ("BertNormalizer", "ByteLevel")  # tokenizer_config.json decides about the settings of these parts
 _BATCH = 1024
 
 
@@ -133,7 +135,7 @@ def _read(name: str, local: bool) -> Any:
     If sentence-transformers wrote the tokenizer into a subfolder, as it did formerly, it is read there. If two towers
     are in subfolders, the tokenizer of the passage tower is read.
     """
-    from transformers import AutoTokenizer, BertTokenizer
+    from transformers import BertTokenizer
 
     folder = Path(name)
     if local and (folder / ROUTER).is_file() and not (folder / "tokenizer_config.json").is_file():
@@ -145,7 +147,34 @@ def _read(name: str, local: bool) -> Any:
         words = [line for _, line in read_lines(folder / "vocab.txt")]  # a token may be a line separator such as U+2028
         cased = any(word != word.lower() for word in words if not word.startswith("["))
         return BertTokenizer(vocab={word: number for number, word in enumerate(words)}, do_lower_case=not cased)
-    return AutoTokenizer.from_pretrained(str(folder) if local else name, trust_remote_code=False)
+    return read_saved(str(folder) if local else name)
+
+
+def read_saved(source: str | Path, revision: str | None = None) -> Any:
+    """Read a tokenizer, from a folder or the hub, that has the parts described in its ``tokenizer.json``.
+
+    From this file, the classes of transformers 5, such as ``BertTokenizer``, take only the vocabulary. They build the
+    other parts as their own models have them, so a model with another tokenizer would read wrong or unknown tokens. DPR's
+    classes lowercase all texts, whatever ``tokenizer_config.json`` says.
+    """
+    from tokenizers import Tokenizer
+    from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
+    from transformers.utils.hub import cached_file
+
+    read: Any = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+    if isinstance(read, BertTokenizer) and read.do_lower_case != read.backend_tokenizer.normalizer.lowercase:
+        read = BertTokenizer.from_pretrained(source, revision=revision)
+    file = cached_file(source, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
+    if file and read.is_fast and _parts(read.backend_tokenizer) != _parts(Tokenizer.from_file(file)):
+        read = PreTrainedTokenizerFast.from_pretrained(source, revision=revision)
+    return read
+
+
+def _parts(tokenizer: "Tokenizer") -> list[Any]:
+    """Return what the parts of a tokenizer are, except its words and the settings that ``tokenizer_config.json`` decides."""
+    parts = (tokenizer.normalizer, tokenizer.pre_tokenizer)
+    own = (type(part) if type(part).__name__ in _CONFIGURED else pickle.dumps(part) for part in parts)
+    return [type(tokenizer.model), *own]
 
 
 def train_wordpiece(

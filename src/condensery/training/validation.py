@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from condensery.models.biencoder import PASSAGE, QUERY
+from condensery.models.precision import autocast
 from condensery.randomness import generator
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.own_passages import own_passages
@@ -195,9 +196,8 @@ def pair_sample(
     _, ranked = bm25.rank(collection.queries.column("text").take(chosen), len(passage_rows))
     lists = []
     for row, known, left_out in zip(ranked, relevant, no_candidates, strict=True):
-        order = np.concatenate(
-            [row[row >= 0], np.setdiff1d(np.arange(len(passage_rows)), row)]
-        )  # passages that share no term with the query come last
+        # passages that share no term with the query come last
+        order = np.concatenate([row[row >= 0], np.setdiff1d(np.arange(len(passage_rows)), row)])
         lists.append(np.concatenate([np.flatnonzero(known)[:1], order[~left_out[order]][: size - 1]]))
     pairs = reader.chunks(np.repeat(chosen, size), passage_rows[np.concatenate(lists)], budget)
     return PairSample(pairs, size)
@@ -272,7 +272,8 @@ def mean_reciprocal_ranks(
     queries, passages = sample.vectors(encode)
     rows = torch.from_numpy(sample.candidates).to(queries.device)  # (q, c)
     parts = zip(queries.split(_QUERIES), rows.split(_QUERIES), strict=True)
-    scores = torch.cat([torch.einsum("qd,qcd->qc", some, passages[own]) for some, own in parts])  # (q, c)
+    with autocast(queries.device, "fp32"):  # in bf16, many passages would have the same score
+        scores = torch.cat([torch.einsum("qd,qcd->qc", some, passages[own]) for some, own in parts])  # (q, c)
     scores = scores.masked_fill(rows < 0, -torch.inf)
     ranks = 1 + (scores[:, 1:] >= scores[:, :1]).sum(dim=1)  # (q,)
     return [float((ranks <= cutoff).div(ranks).mean()) for cutoff in cutoffs]
@@ -291,7 +292,8 @@ def reciprocal_ranks(
             kinds of scores are scaled to [0, 1] for each query.
     """
     relevant = torch.from_numpy(sample.relevant).to(queries.device)  # (q, p)
-    scores = queries @ passages.T  # (q, p)
+    with autocast(queries.device, "fp32"):
+        scores = queries @ passages.T  # (q, p)
     if bm25 is not None:
         scores = weight * _scaled(bm25.to(scores)) + (1 - weight) * _scaled(scores)
     if sample.own is not None:

@@ -26,6 +26,7 @@ from condensery.losses.gradient_cache import wide
 from condensery.models.biencoder import QUERY, BiEncoder
 from condensery.models.encoder import Encoder
 from condensery.models.packing import PackedLayout
+from condensery.models.precision import autocast
 from condensery.ranges import Count, CountOrZero, Length
 from condensery.tokens.batches import Chunk
 
@@ -143,7 +144,8 @@ def interaction_scores(queries: Tensor, passages: Tensor) -> Tensor:
     keys, scores = passages[..., -1:], []  # (p, w, 1)
     for query in queries:  # one at a time: the products of all would need the memory of q * p * w * v numbers
         same = (keys == query[:, -1]) & (query[:, -1] != UNUSED)  # (p, w, v)
-        products = passages[..., :-1] @ query[:, :-1].T  # (p, w, v)
+        with autocast(query.device, "fp32"):
+            products = passages[..., :-1] @ query[:, :-1].T  # (p, w, v)
         best = products.masked_fill(~same, -torch.inf).max(dim=1).values  # (p, v)
         scores.append(best.masked_fill(~same.any(dim=1), 0.0).sum(dim=1))
     return torch.stack(scores)

@@ -108,18 +108,14 @@ def dropouts(family: str, p: float | None) -> dict[str, float]:
 def _from_scratch(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> PreTrainedModel:
     family = FAMILIES[config.family]
     tokens = {"pad_token_id": vocabulary.pad, "bos_token_id": vocabulary.cls, "eos_token_id": vocabulary.sep}
-    sizes = {
-        "hidden_size": config.hidden,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "intermediate_size": config.intermediate,
-    }
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    if config.family == "distilbert":
+        names = ("dim", "n_layers", "n_heads", "hidden_dim")
+    sizes = dict(zip(names, (config.hidden, config.layers, config.heads, config.intermediate), strict=True))
     own: dict[str, Any] = {}
     if config.family in ("bert", "roberta"):
         own = {"type_vocab_size": 1 if config.family == "roberta" else 2}
-    elif config.family == "distilbert":
-        sizes = dict(zip(("dim", "n_layers", "n_heads", "hidden_dim"), sizes.values(), strict=True))
-    else:
+    elif config.family == "modernbert":
         own = {"cls_token_id": vocabulary.cls, "sep_token_id": vocabulary.sep}
     model_config = AutoConfig.for_model(
         config.family,

@@ -1,14 +1,15 @@
 """The sentence-transformers files of a retriever: written into saved folders, and read from folders of other origin."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from string import ascii_letters
 from typing import Any, Literal
 
 from condensery.errors import UserError, shown
 from condensery.models.vectors import ACTIVATIONS, DenseShape, Pooling, VectorSettings
 from condensery.system.files import read_json, write_json
+from condensery.tokens.tokenizer import load_tokenizer
 
 MODULES = "modules.json"
 ROUTER = "router_config.json"
@@ -280,14 +281,14 @@ def _transformer(folder: Path) -> Path:
 
 def _check_case(folder: Path) -> None:
     """Raise ``UserError`` if sentence-transformers lowercases texts but the tokenizer of the folder does not."""
-    file, fast = _transformer(folder), folder / "tokenizer.json"
-    if not file.exists() or not _expected(file, dict).get("do_lower_case") or not fast.exists():
+    file, fast, letters = _transformer(folder), folder / "tokenizer.json", " ".join(ascii_letters)
+    if not file.exists() or not _expected(file, dict).get("do_lower_case"):
         return
-    normaliser = json.dumps(_expected(fast, dict).get("normalizer"))
-    if '"lowercase": true' not in normaliser and '"Lowercase"' not in normaliser:
+    tokenizer = load_tokenizer(folder)
+    if tokenizer.tokenize(letters) != tokenizer.tokenize(letters.lower()):
         raise UserError(
-            f"{file}: do_lower_case is true, but {fast} keeps capitals; load the model with sentence-transformers and save it"
-            " again, which writes a tokenizer that makes them small"
+            f"{file}: do_lower_case is true, but {fast if fast.exists() else folder} keeps capitals; load the model with"
+            " sentence-transformers and save it again, which writes a tokenizer that makes them small"
         )
 
 

@@ -121,9 +121,8 @@ class DenseIndex:
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         check_finite(vectors, f"{self.folder}: the vector of query")
         most = k if self.starts is None else k * int(np.diff(self.starts).max(initial=1))
-        group = max(
-            1, self.memory // (2 * 8 * 6 * max(most, 1))
-        )  # room for the candidates of two blocks and their copies while they merge
+        # room for the candidates of two blocks and their copies while they merge
+        group = max(1, self.memory // (2 * 8 * 6 * max(most, 1)))
         parts = []
         for first in range(0, len(vectors), group):
             queries = vectors[first : first + group]

@@ -89,9 +89,8 @@ class Analyser:
             self.stem = Stemmer.Stemmer(stemmer).stemWords
 
     def __reduce__(self) -> tuple[type["Analyser"], tuple[str, ...]]:
-        return Analyser, tuple(
-            self.settings.values()
-        )  # a stemmer cannot be pickled, and processes that make batches need it
+        # a stemmer cannot be pickled, and processes that make batches need it
+        return Analyser, tuple(self.settings.values())
 
     def terms(self, text: str) -> list[str]:
         """Return the terms of a text in order."""

@@ -54,9 +54,8 @@ def finetune(
     for folder in context.inputs("in_batch_teacher"):
         scores = scores_of(folder, context.input("corpus"), context.runtime.threads, context.stage_name)
         data.batches.in_batch_teacher = scores
-    settings = loop_settings(
-        config, data.batches
-    )  # before the final order is set, because that order may need a process that runs during the training
+    # before the final order is set, because that order may need a process that runs during the training
+    settings = loop_settings(config, data.batches)
     module = BiEncoderModule(
         towers,
         loss=config.loss,

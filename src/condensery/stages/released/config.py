@@ -23,9 +23,8 @@ from condensery.text.hashes import content_hashes
 class RetrieverConfig(VectorConfig, StageConfig):
     """Load a retriever that was trained elsewhere, unchanged."""
 
-    folder: Annotated[
-        str | Path, FromRecipe("backbone.name")
-    ]  # string as given: ./name is a folder, but name may be on the hub
+    # string as given: ./name is a folder, but name may be on the hub
+    folder: Annotated[str | Path, FromRecipe("backbone.name")]
     """folder or hub name of a checkpoint of this project, of sentence-transformers, or of the BERT family"""
     revision: Annotated[str | None, FromRecipe("backbone.revision"), Later()] = None
     """commit, tag or branch of the model on the Hugging Face hub"""
