@@ -24,11 +24,11 @@ from transformers.modeling_outputs import BaseModelOutput
 from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import config_content
 from condensery.models.checkpoints.config_file import check_config, shown
-from condensery.models.checkpoints.weights import Allowed, load_weights, quiet, reason
+from condensery.models.checkpoints.weights import Allowed, load_weights, quiet, reason, save_checkpoint
 from condensery.models.precision import DTYPES
 from condensery.randomness import uniforms
 from condensery.tokens.prefixes import check_prefix
-from condensery.tokens.tokenizer import check_tokenizer, load_tokenizer, number_of_words, of_sentencepiece
+from condensery.tokens.tokenizer import check_tokenizer, load_tokenizer, number_of_words, of_sentencepiece, tokenizer_of
 
 DROPOUTS = ("dropout_rate", "dropout", "attention_dropout")  # the first of T5, the others of BART
 _FEWEST_WORDS = 26
@@ -210,7 +210,7 @@ def load_generator(
         ).eval()
     _check_tokens(model, source, key)
     with _user_error(key, source, "cannot read the tokenizer of", "save the model's own tokenizer beside it"):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+        tokenizer = tokenizer_of(str(source), revision)
     check_tokenizer(tokenizer, f"{key}: {str(source)!r}")
     # for a folder without a tokenizer, transformers creates an empty one
     if number_of_words(tokenizer) < _FEWEST_WORDS or tokenizer.pad_token_id is None:
@@ -300,6 +300,4 @@ def _writing_tokenizer(folder: Path) -> transformers.PreTrainedTokenizerFast:
 
 def save_generator(generator: Generator, folder: Path) -> None:
     """Save model and tokenizer as a Hugging Face checkpoint."""
-    with quiet():
-        generator.model.save_pretrained(folder)
-    generator.tokenizer.save_pretrained(folder)
+    save_checkpoint(generator.model, generator.tokenizer, folder)
