@@ -51,8 +51,8 @@ def test_names_have_the_length_that_an_upload_accepts_and_stay_apart(
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     for end in "ab":
-        names = {"name": "n" * 200 + end, "group": "g" * 200, "job_type": "j" * 100}
-        with wandb_logger(tracked(tmp_path, end, **names), tmp_path / end, 0):
+        long = tracked(tmp_path, "n" * 200 + end, group="g" * 200, job_type="j" * 100, run_id=end)
+        with wandb_logger(long, tmp_path / end, 0):
             pass
     one, two = offline_runs(tmp_path)
     assert (len(one.name), len(one.group), len(one.job_type)) == (128, 128, 64)

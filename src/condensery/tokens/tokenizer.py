@@ -154,20 +154,20 @@ def tokenizer_of(source: str, revision: str | None = None) -> Any:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
     from transformers.utils import cached_file
 
-    built: Any = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+    made: Any = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     path = cached_file(source, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
-    if path is None or type(built) is PreTrainedTokenizerFast:
-        return built
-    own, filed = built.backend_tokenizer, Tokenizer.from_file(path)
+    if path is None or type(made) is PreTrainedTokenizerFast:
+        return made
+    own, filed = made.backend_tokenizer, Tokenizer.from_file(path)
     for part, kind in (("normalizer", normalizers.BertNormalizer), ("pre_tokenizer", pre_tokenizers.ByteLevel)):
         if all(isinstance(getattr(one, part), kind) for one in (own, filed)):
             setattr(filed, part, getattr(own, part))
     parts = [(one.model, one.normalizer, one.pre_tokenizer) for one in (own, filed)]
     if len({tuple(part and part.__getstate__() for part in one) for one in parts}) == 1:
-        return built
-    special = {key: str(one) for key, one in built.special_tokens_map.items() if filed.token_to_id(str(one)) is not None}
-    how = {"model_input_names": built.model_input_names, "tokenizer_object": filed, "revision": revision}
-    return PreTrainedTokenizerFast.from_pretrained(source, **special, **how)
+        return made
+    how: Any = {"model_input_names": made.model_input_names, "tokenizer_object": filed, "revision": revision}
+    how |= {key: str(one) for key, one in made.special_tokens_map.items() if filed.token_to_id(str(one)) is not None}
+    return PreTrainedTokenizerFast.from_pretrained(source, **how)
 
 
 def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
