@@ -7,17 +7,18 @@ import sys
 import unicodedata
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-from transformers import AutoTokenizer, BertTokenizer
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from condensery.errors import UserError
 from condensery.system.files import write_json
 from condensery.tokens.coverage import coverage
 from condensery.tokens.light_tokenizer import load_quick_tokenizer
-from condensery.tokens.tokenizer import SPECIAL, _alphabet, load_tokenizer, normaliser, train_wordpiece
+from condensery.tokens.tokenizer import SPECIAL, _alphabet, load_tokenizer, normaliser, save_tokenizer, train_wordpiece
 from condensery.tokens.vocabulary import Vocabulary
 
 
@@ -290,10 +291,61 @@ def test_byte_level_words_begin_with_a_blank(bytelevel: Path) -> None:
     assert not vocabulary.continues[vocabulary.special].any()
 
 
-def test_sentencepiece_words_begin_with_its_bar(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+def _checkpoint(folder: Path, backend: Tokenizer, family: str, **config: Any) -> Path:
+    """A folder with ``tokenizer.json``, the family of a model, and settings of its tokenizer."""
+    folder.mkdir()
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
 
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("named", ["BertTokenizer", "RobertaTokenizerFast", "XLMRobertaTokenizer", None])
+def test_a_tokenizer_is_that_of_its_file_whatever_class_is_named(
+    tmp_path: Path, named: str | None, family: str
+) -> None:
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "▁ri", "ver", "▁the", "▁", "T"]
+    backend = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=3))
+    backend.normalizer = normalizers.Replace("River", "river")
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = {
+        "cls_token": "<s>",
+        "pad_token": "<pad>",
+        "sep_token": "</s>",
+        "unk_token": "<unk>",
+        "mask_token": "<mask>",
+    }
+    folder = _checkpoint(tmp_path / "one", backend, family, **special, **({"tokenizer_class": named} if named else {}))
+    wanted = backend.encode("the River T").ids
+    read = load_tokenizer(folder)
+    save_tokenizer(read, tmp_path / "two")
+    for tokenizer in (read, load_tokenizer(tmp_path / "two"), AutoTokenizer.from_pretrained(tmp_path / "two")):
+        assert tokenizer("the River T", add_special_tokens=False)["input_ids"] == wanted == [7, 5, 6, 8, 9]
+        assert tokenizer.convert_tokens_to_ids([*special.values()]) == [0, 1, 2, 3, 4]
+
+
+def test_settings_of_the_class_beside_a_tokenizers_file_are_kept(tmp_path: Path, wordpiece: Path) -> None:
+    words = load_tokenizer(wordpiece).get_vocab()
+    cased = BertTokenizer(vocab={**words, "The": len(words)}, do_lower_case=False).backend_tokenizer
+    for lower, wanted in ((True, words["the"]), (False, len(words))):
+        folder = _checkpoint(tmp_path / str(lower), cased, "bert", tokenizer_class="BertTokenizer", do_lower_case=lower)
+        assert load_tokenizer(folder)("The", add_special_tokens=False)["input_ids"] == [wanted]
+
+
+def test_saved_tokenizers_have_the_names_that_release_4_of_transformers_knows(tmp_path: Path, wordpiece: Path) -> None:
+    tokenizer = load_tokenizer(wordpiece)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[Q]"]})
+    save_tokenizer(tokenizer, tmp_path)
+    for folder in (wordpiece, tmp_path):
+        about = json.loads((folder / "tokenizer_config.json").read_text())
+        assert about["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert about["additional_special_tokens"] == ["[Q]"]
+    assert "extra_special_tokens" not in about
+    assert load_tokenizer(tmp_path).tokenize("the [Q]") == ["the", "[Q]"]
+
+
+def test_sentencepiece_words_begin_with_its_bar(tmp_path: Path) -> None:
     pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "▁ri", "ver", "▁the"]
     backend = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=3))
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])

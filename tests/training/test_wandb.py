@@ -46,6 +46,20 @@ def test_each_stage_writes_and_closes_an_offline_run_and_a_failing_one_too(
     assert capsys.readouterr().out.count("W&B: no key, offline under") == 2
 
 
+def test_names_have_the_length_that_an_upload_accepts_and_stay_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for end in "ab":
+        long = tracked(tmp_path, "n" * 200 + end, group="g" * 200, job_type="j" * 100, run_id=end)
+        with wandb_logger(long, tmp_path / end, 0):
+            pass
+    one, two = offline_runs(tmp_path)
+    assert (len(one.name), len(one.group), len(one.job_type)) == (128, 128, 64)
+    assert one.name != two.name
+    assert one.group == two.group
+
+
 def test_a_stage_that_was_interrupted_leaves_one_run_with_the_whole_curve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

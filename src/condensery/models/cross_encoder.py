@@ -16,7 +16,7 @@ from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import DECODERS, checkpoint_config
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.metadata import ABOUT, read_about
-from condensery.models.checkpoints.weights import ENCODER, Allowed, load_weights, quiet, readable
+from condensery.models.checkpoints.weights import ENCODER, Allowed, load_weights, readable, save_checkpoint
 from condensery.models.encoder import Encoder
 from condensery.models.precision import autocast
 from condensery.system.files import write_json
@@ -122,16 +122,13 @@ def load_cross_encoder(
 
 def save_cross_encoder(reranker: Reranker, folder: Path, tokenizer: Path | str) -> None:
     """Save a cross-encoder for ``AutoModelForSequenceClassification`` and sentence-transformers' ``CrossEncoder`` to load."""
-    folder.mkdir(parents=True, exist_ok=True)
     classifier = reranker.model.classifier
     classifier.config.sentence_transformers = _PLAIN
-    with quiet():
-        classifier.save_pretrained(folder)
     saved = load_tokenizer(tokenizer)
     saved.model_max_length = reranker.length
     if classifier.config.type_vocab_size == 1:  # otherwise transformers would pass token types to the model
         saved.init_kwargs["model_input_names"] = saved.model_input_names = ["input_ids", "attention_mask"]
-    saved.save_pretrained(folder)
+    save_checkpoint(classifier, saved, folder)
     about = {"query_length": reranker.query_length, "length": reranker.length, "separators": reranker.separators}
     write_json(folder / ABOUT, about)
 

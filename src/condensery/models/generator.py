@@ -24,7 +24,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import config_content
 from condensery.models.checkpoints.config_file import check_config, shown
-from condensery.models.checkpoints.weights import Allowed, load_weights, quiet, reason
+from condensery.models.checkpoints.weights import Allowed, load_weights, quiet, reason, save_checkpoint
 from condensery.models.precision import DTYPES
 from condensery.randomness import uniforms
 from condensery.tokens.prefixes import check_prefix
@@ -300,6 +300,4 @@ def _writing_tokenizer(folder: Path) -> transformers.PreTrainedTokenizerFast:
 
 def save_generator(generator: Generator, folder: Path) -> None:
     """Save model and tokenizer as a Hugging Face checkpoint."""
-    with quiet():
-        generator.model.save_pretrained(folder)
-    generator.tokenizer.save_pretrained(folder)
+    save_checkpoint(generator.model, generator.tokenizer, folder)

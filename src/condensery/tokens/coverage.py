@@ -38,19 +38,13 @@ class Coverage:
         """
         lines = []
         if self.unknown > MOST_UNKNOWN:
-            key = (
-                "set stage.tokenizer.vocab_size higher"
-                if trained
-                else "is it one for this language? (backbone.name, backbone.tokenizer)"
-            )
+            other = "is it one for this language? (backbone.name, backbone.tokenizer)"
+            key = "set stage.tokenizer.vocab_size higher" if trained else other
             lines.append(f"{self.unknown:.1%} of the tokens of the texts are unknown to the tokenizer ([UNK]); {key}")
         if self.merged > MOST_MERGED:
-            key = (
-                "set stage.tokenizer.strip_accents=false to keep accents and other marks"
-                if trained
-                else "it may drop marks that are letters in this language; take another model (backbone.name,"
-                " backbone.tokenizer)"
-            )
+            models = "take another model (backbone.name, backbone.tokenizer)"
+            other = f"it may drop marks that are letters in this language; {models}"
+            key = "set stage.tokenizer.strip_accents=false to keep accents and other marks" if trained else other
             message = f"{self.merged:.1%} of the words of the texts get the token ids of another word"
             lines.append(f"{message} (as {' and '.join(self.examples)}); {key}")
         return lines

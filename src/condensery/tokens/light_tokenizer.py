@@ -11,6 +11,8 @@ from pathlib import Path
 
 from condensery.errors import UserError
 from condensery.system.files import read_json
+from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.vocabulary import Vocabulary
 from condensery.tokens.workers import read_tokenizer
 
 
@@ -25,28 +27,16 @@ class QuickTokenizer:
 
 def load_quick_tokenizer(folder: Path) -> QuickTokenizer:
     """Load the tokenizer of a checkpoint folder. Raises ``UserError`` in the same cases as ``load_tokenizer``."""
-    return _read(folder) or _by_library(folder)
-
-
-def _read(folder: Path) -> QuickTokenizer | None:
-    """Read the tokenizer without transformers. Returns None where the files are not in the form that transformers writes."""
     try:
         about = read_json(folder / "tokenizer_config.json")
         special = (about["cls_token"], about["sep_token"])  # the string alone, or with further settings
         words = [str(token["content"] if isinstance(token, dict) else token) for token in special]
-        tokenizer = read_tokenizer(folder)
-    except (UserError, KeyError, TypeError):
-        return None
-    cls, sep = (tokenizer.token_to_id(word) for word in words)
-    if cls is None or sep is None:
-        return None
-    return QuickTokenizer(lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids), cls, sep)
-
-
-def _by_library(folder: Path) -> QuickTokenizer:
-    from condensery.tokens.tokenizer import load_tokenizer
-    from condensery.tokens.vocabulary import Vocabulary
-
+        quick = read_tokenizer(folder)
+        cls, sep = (quick.token_to_id(word) for word in words)
+    except (UserError, KeyError, TypeError):  # the files are not in the form that transformers writes
+        cls = sep = None
+    if cls is not None and sep is not None:
+        return QuickTokenizer(lambda text: list(quick.encode(text, add_special_tokens=False).ids), cls, sep)
     tokenizer = load_tokenizer(folder)
     ends = Vocabulary.of(tokenizer)
     return QuickTokenizer(lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]), ends.cls, ends.sep)

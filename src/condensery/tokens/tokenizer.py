@@ -1,6 +1,5 @@
 """Load a pre-trained tokenizer by name or folder, or train a WordPiece tokenizer on the collection."""
 
-import pickle
 import sys
 import unicodedata
 import warnings
@@ -11,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers, trainers
 
 from condensery.errors import UserError
-from condensery.system.files import expanded, is_hub_name, read_json
+from condensery.system.files import expanded, is_hub_name, read_json, write_text
 from condensery.system.progress import ProgressTask, progress
 from condensery.text.lines import check_whole, read_lines
 from condensery.tokens.coverage import coverage
@@ -21,8 +21,6 @@ from condensery.tokens.store import Texts
 from condensery.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from tokenizers.normalizers import Normalizer
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -41,7 +39,6 @@ MODULES = "modules.json"  # the file in which sentence-transformers names the fo
 ROUTER = "router_config.json"  # the file in which sentence-transformers names the folders of two towers
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 BROKEN = "its SentencePiece model, such as spiece.model, is broken"
-_CONFIGURED = ("BertNormalizer", "ByteLevel")  # tokenizer_config.json decides about the settings of these parts
 _BATCH = 1024
 
 
@@ -62,12 +59,9 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
         reason = of_sentencepiece(error) or " ".join(str(error).split())[:200]
         if local and reason == BROKEN and not [*folder.glob("*.model")]:
             reason = "there is no tokenizer.json; save the model's own tokenizer there"
-        if local:
-            raise UserError(f"tokenizer {text!r}: no tokenizer in this folder can be read ({reason})") from None
-        raise UserError(
-            f"tokenizer {text!r}: no such folder, and not available from Hugging Face ({reason}); "
-            "check the name and the network, or download it once and give its folder"
-        ) from None
+        told = f"no such folder, and not available from Hugging Face ({reason}); check the name and the network, or download"
+        told = f"no tokenizer in this folder can be read ({reason})" if local else f"{told} it once and give its folder"
+        raise UserError(f"tokenizer {text!r}: {told}") from None
     if not tokenizer.is_fast or not len(tokenizer):
         raise UserError(f"tokenizer {text!r}: holds no fast tokenizer (tokenizer.json); give one that does")
     check_tokenizer(tokenizer, f"tokenizer {text!r}")
@@ -151,30 +145,39 @@ def _read(name: str, local: bool) -> Any:
 
 
 def read_saved(source: str | Path, revision: str | None = None) -> Any:
-    """Read a tokenizer, from a folder or the hub, that has the parts described in its ``tokenizer.json``.
+    """Read the tokenizer of a folder or hub name with transformers, as ``tokenizer.json`` describes it.
 
-    From this file, the classes of transformers 5, such as ``BertTokenizer``, take only the vocabulary. They build the
-    other parts as their own models have them, so a model with another tokenizer would read wrong or unknown tokens. DPR's
-    classes lowercase all texts, whatever ``tokenizer_config.json`` says.
+    Since release 5, the library's classes take only the words from this file, and bring their own normaliser, splitting and
+    model. Many checkpoints name the class of another tokenizer, or none. As in release 4, the settings of BERT's normaliser
+    and of byte-level splitting are those of the class, because ``tokenizer_config.json`` may set them.
     """
-    from tokenizers import Tokenizer
     from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
-    from transformers.utils.hub import cached_file
+    from transformers.utils import cached_file
 
-    read: Any = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-    if isinstance(read, BertTokenizer) and read.do_lower_case != read.backend_tokenizer.normalizer.lowercase:
-        read = BertTokenizer.from_pretrained(source, revision=revision)
-    file = cached_file(source, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
-    if file and read.is_fast and _parts(read.backend_tokenizer) != _parts(Tokenizer.from_file(file)):
-        read = PreTrainedTokenizerFast.from_pretrained(source, revision=revision)
-    return read
+    made: Any = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+    if isinstance(made, BertTokenizer) and made.do_lower_case != made.backend_tokenizer.normalizer.lowercase:
+        made = BertTokenizer.from_pretrained(source, revision=revision)  # DPR's classes always lowercase
+    path = cached_file(source, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
+    if path is None or type(made) is PreTrainedTokenizerFast:
+        return made
+    own, filed = made.backend_tokenizer, Tokenizer.from_file(path)
+    for part, kind in (("normalizer", normalizers.BertNormalizer), ("pre_tokenizer", pre_tokenizers.ByteLevel)):
+        if all(isinstance(getattr(one, part), kind) for one in (own, filed)):
+            setattr(filed, part, getattr(own, part))
+    parts = [(one.model, one.normalizer, one.pre_tokenizer) for one in (own, filed)]
+    if len({tuple(part and part.__getstate__() for part in one) for one in parts}) == 1:
+        return made
+    how: Any = {"model_input_names": made.model_input_names, "tokenizer_object": filed, "revision": revision}
+    how |= {key: str(one) for key, one in made.special_tokens_map.items() if filed.token_to_id(str(one)) is not None}
+    return PreTrainedTokenizerFast.from_pretrained(source, **how)
 
 
-def _parts(tokenizer: "Tokenizer") -> list[Any]:
-    """Return what the parts of a tokenizer are, except its words and the settings that ``tokenizer_config.json`` decides."""
-    parts = (tokenizer.normalizer, tokenizer.pre_tokenizer)
-    own = (type(part) if type(part).__name__ in _CONFIGURED else pickle.dumps(part) for part in parts)
-    return [type(tokenizer.model), *own]
+def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
+    """Save a tokenizer so that release 4 of transformers opens it too, which lacks two of the names in the file."""
+    tokenizer.save_pretrained(str(folder))
+    text = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
+    text = text.replace('"TokenizersBackend"', '"PreTrainedTokenizerFast"')
+    write_text(folder / "tokenizer_config.json", text.replace('"extra_special_tokens"', '"additional_special_tokens"'))
 
 
 def train_wordpiece(
@@ -207,14 +210,13 @@ def train_wordpiece(
     Raises:
         UserError: there is no text, or ``vocab_size`` is too small for the special tokens and the alphabet.
     """
-    from tokenizers.trainers import WordPieceTrainer
     from transformers import BertTokenizer, PreTrainedTokenizerFast
 
     backend = BertTokenizer().backend_tokenizer
     _as_ours(backend, lowercase, strip_accents)
     with progress(label, 2 * len(texts), "texts") as task:
         alphabet = _alphabet(_batches(texts, task), backend.normalizer.normalize_str, vocab_size)
-        trainer = WordPieceTrainer(
+        trainer = trainers.WordPieceTrainer(
             vocab_size=vocab_size,
             # The library numbers tokens "##x" in the order of a hash table, and breaks ties between merges by these
             # numbers. Tokens named here keep this order, so the same text gives the same tokenizer in every process.
@@ -226,29 +228,26 @@ def train_wordpiece(
         backend.train_from_iterator(_batches(texts, task), trainer=trainer)
     backend = BertTokenizer(vocab=backend.get_vocab()).backend_tokenizer
     _as_ours(backend, lowercase, strip_accents)
-    # The library's class for BERT would replace this normaliser by BERT's normaliser when the folder is opened.
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         **{f"{name}_token": token for name, token in SPECIAL.items()},
     )
-    tokenizer.save_pretrained(str(folder))
+    save_tokenizer(tokenizer, folder)
     trained = load_tokenizer(folder)
     for line in coverage(trained, texts).warnings(trained=True) if warn else ():
         warnings.warn(line, stacklevel=2)
     return trained
 
 
-def _as_ours(backend: "Tokenizer", lowercase: bool, strip_accents: StripAccents) -> None:
+def _as_ours(backend: Tokenizer, lowercase: bool, strip_accents: StripAccents) -> None:
     """Set ``normaliser`` as the tokenizer's normaliser, and make the tokenizer cut overlong runs (``LONG_RUN``)."""
-    from tokenizers import Regex, pre_tokenizers
-
     backend.normalizer = normaliser(lowercase, strip_accents)
     cut = pre_tokenizers.Split(Regex(LONG_RUN), "isolated")
     backend.pre_tokenizer = pre_tokenizers.Sequence([cut, pre_tokenizers.BertPreTokenizer()])
 
 
-def normaliser(lowercase: bool = True, strip_accents: StripAccents = "latin") -> "Normalizer":
+def normaliser(lowercase: bool = True, strip_accents: StripAccents = "latin") -> normalizers.Normalizer:
     """Return BERT's normaliser of texts with two changes: accents have a separate setting, and all text is decomposed.
 
     Invisible characters are removed, and spaces are put around ideographs. All characters are decomposed (NFD), Korean
@@ -261,16 +260,12 @@ def normaliser(lowercase: bool = True, strip_accents: StripAccents = "latin") ->
     - ``True``: all marks, as BERT's uncased models do.
     - ``False``: no marks.
     """
-    from tokenizers import Regex, normalizers
-
     cleaned = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False
     )
     stripped = {"latin": LATIN_ACCENTS, True: ALL_ACCENTS}.get(strip_accents)
-    steps = [cleaned, normalizers.NFD()]
-    steps += [normalizers.Replace(Regex(stripped), "")] if stripped else []
-    steps += [normalizers.Lowercase()] if lowercase else []
-    return normalizers.Sequence(steps)
+    steps = [cleaned, normalizers.NFD(), *([normalizers.Replace(Regex(stripped), "")] if stripped else [])]
+    return normalizers.Sequence([*steps, *([normalizers.Lowercase()] if lowercase else [])])
 
 
 def _alphabet(batches: Iterator[Sequence[str]], normalise: Callable[[str], str], vocab_size: int) -> list[str]:

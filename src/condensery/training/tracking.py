@@ -3,6 +3,7 @@
 Importing this module loads no heavy package. It never imports Lightning, because results are logged without Lightning.
 """
 
+import hashlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -72,9 +73,9 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
             mode="offline" if offline else "online",
             project=tracked.project,
             entity=tracked.entity,
-            group=tracked.group,
-            name=tracked.name,
-            job_type=tracked.job_type,
+            group=_accepted(tracked.group),
+            name=_accepted(tracked.name),
+            job_type=_accepted(tracked.job_type, 64),
             id=tracked.run_id,
             config=dict(tracked.config),
             dir=folder,
@@ -97,6 +98,15 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
             if path != Path(run.dir).parent:
                 shutil.rmtree(path)
     return run
+
+
+def _accepted(name: str, most: int = 128) -> str:
+    """Shorten a name to the length that W&B accepts. Otherwise an offline run could not be uploaded.
+
+    A hash of the whole name at the end keeps the names of a study apart.
+    """
+    digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
+    return name if len(name) <= most else f"{name[: most - len(digest) - 1]} {digest}"
 
 
 def logged(tracked: Tracked) -> bool:

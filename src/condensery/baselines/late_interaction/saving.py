@@ -14,7 +14,7 @@ from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.models.checkpoints.head import load_head, save_head
 from condensery.models.checkpoints.retrievers import load_encoder
 from condensery.models.checkpoints.sentence_transformers import SavedDense, write_multi_vector
-from condensery.models.checkpoints.weights import quiet
+from condensery.models.checkpoints.weights import save_checkpoint
 from condensery.models.encoder import Encoder
 from condensery.models.pooling import head_of
 from condensery.models.vectors import DenseShape
@@ -67,9 +67,7 @@ def _tokenizer(tokenizer: Path | str, interaction: Interaction) -> Any:
 def save_token_encoder(model: TokenEncoder, folder: Path, tokenizer: Path | str) -> None:
     """Save a token encoder. sentence-transformers opens that of ColBERT as ``MultiVectorEncoder``, with equal scores."""
     interaction = model.interaction
-    with quiet():
-        model.query.model.save_pretrained(folder)
-    _tokenizer(tokenizer, interaction).save_pretrained(folder)
+    save_checkpoint(model.query.model, _tokenizer(tokenizer, interaction), folder)
     for path, head in ((folder / DENSE, model.query.head), (folder / WHOLE, model.whole)):
         path.mkdir(exist_ok=True)
         save_head(head, [path] * len(head))

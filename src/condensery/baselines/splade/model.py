@@ -16,7 +16,7 @@ from condensery.models.checkpoints.backbone import load_masked_language_model
 from condensery.models.checkpoints.metadata import ABOUT, read_about
 from condensery.models.checkpoints.sentence_transformers import ABOUT as THEIR_ABOUT
 from condensery.models.checkpoints.sentence_transformers import TRANSFORMER, write_list
-from condensery.models.checkpoints.weights import quiet
+from condensery.models.checkpoints.weights import save_checkpoint
 from condensery.models.encoder import Encoder
 from condensery.models.packing import PackedLayout
 from condensery.system.files import write_json
@@ -115,9 +115,7 @@ def flops(weights: Tensor) -> Tensor:
 
 def save_sparse_encoder(model: SparseEncoder, folder: Path, tokenizer: Path | str, lengths: tuple[int, int]) -> None:
     """Save the model with the files of sentence-transformers, whose ``SparseEncoder`` computes the same scores from them."""
-    with quiet():
-        model.language_model.save_pretrained(folder)
-    load_tokenizer(tokenizer).save_pretrained(folder)
+    save_checkpoint(model.language_model, load_tokenizer(tokenizer), folder)
     write_json(folder / ABOUT, dict(zip(("query_length", "passage_length"), lengths, strict=True)))
     kinds = {
         "": "base.modules.transformer.Transformer",

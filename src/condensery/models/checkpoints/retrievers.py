@@ -37,7 +37,7 @@ from condensery.models.checkpoints.metadata import (
     vector_settings,
 )
 from condensery.models.checkpoints.sentence_transformers import write_modules, write_router
-from condensery.models.checkpoints.weights import ENCODER, Allowed, load_weights, quiet, readable
+from condensery.models.checkpoints.weights import ENCODER, Allowed, load_weights, readable, save_checkpoint
 from condensery.models.encoder import Encoder
 from condensery.models.families import FAMILIES
 from condensery.models.pooling import shapes_of
@@ -231,9 +231,6 @@ def save_model(
     head: Iterable[nn.Module] = (),
 ) -> None:
     """Save a model with its tokenizer, the modules of sentence-transformers, and the layers after the pooling."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with quiet():
-        model.save_pretrained(folder)
-    load_tokenizer(tokenizer).save_pretrained(folder)
+    save_checkpoint(model, load_tokenizer(tokenizer), folder)
     layers = list(head)
     save_head(layers, write_modules(folder, model.config.hidden_size, max_length, settings, shapes_of(layers)))

@@ -21,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from condensery.errors import UserError, number_of
 from condensery.system.files import check_file
+from condensery.tokens.tokenizer import save_tokenizer
 
 NAMED = 3  # largest number of tensors of each kind that a message names
 _WEIGHTS = {".safetensors", ".bin"}
@@ -97,6 +98,14 @@ def read_tensors(file: Path, beginning: str = "") -> dict[str, Tensor]:
         else:
             held = dict(torch.load(file, map_location="cpu", weights_only=True))
     return {name.removeprefix(beginning): value for name, value in held.items() if name.startswith(beginning)}
+
+
+def save_checkpoint(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Save a model of transformers and its tokenizer in ``folder``, which is created."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with quiet():
+        model.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
 
 
 def reason(error: Exception) -> str:

@@ -25,7 +25,7 @@ from condensery.text.collection import Collection
 from condensery.text.to_collection import Given, collection_of
 from condensery.tokens.artifacts import Tokens, tokenise_collection
 from condensery.tokens.prefixes import Prefixes
-from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.tokenizer import load_tokenizer, save_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.checkpoint_fingerprint import Fingerprint, described, settings_of
 from condensery.training.data.steps import Batch, Batches, Share, StepDataset, StepSampler, begin_worker
@@ -257,4 +257,4 @@ def _saved(name: str) -> Path:
     """Return the cached folder of a tokenizer. The folder's name depends on the tokenizer's content, not on its path."""
     tokenizer = load_tokenizer(name)
     content = f"{tokenizer.backend_tokenizer.to_str()} {sorted(tokenizer.special_tokens_map.items())}"
-    return cached("tokenizer", content, lambda folder: tokenizer.save_pretrained(folder))
+    return cached("tokenizer", content, partial(save_tokenizer, tokenizer))
