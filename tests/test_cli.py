@@ -199,6 +199,7 @@ def test_the_command_line_is_made_ready_for_hydra() -> None:
     given = ["experiment=x", "stages.a.steps=1,2", "data.root=d", "data=beir", "hydra.verbose=true", "-m"]
     wanted = ["-m", "experiment=x", "++stages.a.steps=1,2", "++data.root=d", "data=beir", "hydra.verbose=true"]
     assert prepared(given) == wanted
+    assert prepared(["stages={a: {stage: bm25}}", "figures={}"]) == ["++stages={a: {stage: bm25}}", "++figures={}"]
     # argparse takes a word before an option for the last of its kind: what is deleted stands with the other keys
     assert prepared(["experiment=x", "~table.rows.a", "--cfg", "job"]) == [
         "--cfg",

@@ -27,7 +27,7 @@ from condensery.system.terminal import check_arguments, print_anything
 FOLDER_FILE = "CONDENSERY_FOLDER_FILE"  # environment variable: file into which the path of the run's folder is written
 COMMAND = "data"  # `condensery data NAME`
 ALONE = "stages.corpus={stage: corpus}"  # the stages of this command if no recipe is named
-GROUPS = re.compile(r"^((stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+|push_to_hub[^=]*)=")
+GROUPS = re.compile(r"^((stage|data|backbone|trainer|launcher|logger|table)\.[^=]+|(stages|figures|push_to_hub)[^=]*)=")
 PLAIN = re.compile(r"""[\w.@/+-]+=[^'"()\[\]{}$=]+""")  # key=value without quotes, nesting or interpolation
 
 

@@ -10,10 +10,8 @@ DISK = {
     errno.EDQUOT: "the disk quota is used up",
     errno.EFBIG: "the file is larger than this disk, or `ulimit -f`, allows",
     errno.EROFS: "the file system is read-only",
-    errno.EACCES: "no permission to read or write here",
-    errno.EPERM: "no permission to read or write here",
-    errno.ENOTDIR: "a file stands where a folder is needed",
-    errno.EEXIST: "a file stands where a folder is needed",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "no permission to read or write here"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "a file stands where a folder is needed"),
     errno.ENAMETOOLONG: "the name is too long for this disk",
     errno.ELOOP: "links that lead in a circle",
 }
@@ -114,18 +112,14 @@ RENAMED = {  # name in older recipes -> name now
 
 
 ELSEWHERE = {  # name in other toolkits -> name here
+    **dict.fromkeys(("max_length", "max_seq_length"), "length"),
+    **dict.fromkeys(("p_max_len", "passage_max_len"), "passage_length"),
+    **dict.fromkeys(("q_max_len", "query_max_len"), "query_length"),
+    **dict.fromkeys(("per_device_train_batch_size", "train_batch_size"), "batch_size"),
     "gradient_clip_val": "max_grad_norm",
     "lr": "learning_rate",
-    "max_length": "length",
-    "max_seq_length": "length",
     "max_steps": "steps",
     "num_train_epochs": "epochs",
-    "p_max_len": "passage_length",
-    "passage_max_len": "passage_length",
-    "per_device_train_batch_size": "batch_size",
-    "q_max_len": "query_length",
-    "query_max_len": "query_length",
-    "train_batch_size": "batch_size",
     "warmup_steps": "warmup_ratio",
 }
 

@@ -68,6 +68,14 @@ def test_a_failed_job_hides_no_other(command: Command, tmp_path: Path) -> None:
     }
 
 
+def test_a_sweep_over_no_values_is_an_error(command: Command) -> None:
+    done = command("-m", "stages.plain.steps=glob(*)")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: stages.plain.steps: a sweep over no values, so there is no job\n",
+    )
+
+
 def test_a_label_is_what_tells_the_jobs_apart() -> None:
     jobs = [["experiment=x", "stages.a.steps=1", "seed=1"], ["experiment=x", "stages.a.steps=2", "seed=1"]]
     assert labels_of(jobs) == ["steps=1", "steps=2"]

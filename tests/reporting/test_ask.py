@@ -144,3 +144,10 @@ def test_a_long_passage_is_not_cut_between_a_letter_and_its_marks() -> None:
         assert text.startswith(shown)
         assert 590 <= len(shown) <= 600
         assert unicodedata.category(text[len(shown)])[0] != "M"
+
+
+def test_of_a_long_question_the_beginning_is_shown() -> None:
+    stream = io.StringIO()
+    show("word " * 1000, [], Console(file=stream, width=10_000))
+    assert stream.getvalue().splitlines()[0].endswith("word word … (4,999 characters)")
+    assert len(stream.getvalue().splitlines()[0]) < 640

@@ -58,6 +58,7 @@ def test_markdown_shows_percent_best_dash_and_significance() -> None:
     text = markdown(table)
     assert "† differs from MLM: paired randomisation test" in text
     assert "Holm-corrected over the 3 tests" in text
+    assert "over the 1 test of" in markdown(build_table(rows[:2], ["MRR@10"], Significance("MLM"), title="x"))
     assert [(one.name, one.p < 0.01) for one in table.comparisons] == [
         ("BM25", True), ("coCondenser", True), ("MLM | again", False),
     ]  # fmt: skip

@@ -6,19 +6,9 @@ from condensery.errors import UserError, shown
 
 _NAME = re.compile(r"(?P<name>[a-z]+)(?:@(?P<cutoff>[1-9][0-9]*))?", re.IGNORECASE)
 HIT = "Hit"  # computed without trec_eval: whether one of the first k passages contains an answer
-MEASURES = {  # name in lower case -> measure of ir_measures, or HIT
-    "mrr": "RR",
-    "rr": "RR",
-    "recall": "R",
-    "r": "R",
-    "ndcg": "nDCG",
-    "success": "Success",
-    "map": "AP",
-    "ap": "AP",
-    "precision": "P",
-    "p": "P",
-    "hit": HIT,
-}
+# name in lower case -> measure of ir_measures, or HIT
+MEASURES = {"mrr": "RR", "rr": "RR", "recall": "R", "r": "R", "ndcg": "nDCG", "success": "Success"}
+MEASURES |= {"map": "AP", "ap": "AP", "precision": "P", "p": "P", "hit": HIT}
 _NEEDS_CUTOFF = ("R", "Success", "P", HIT)
 
 

@@ -15,16 +15,9 @@ Maker = TypeVar("Maker", bound="Callable[..., RetrievalLoss]")
 Named = str | Mapping[str, Any]
 _LOSSES: "dict[str, Callable[..., RetrievalLoss]]" = {}
 OWN_LOSSES = "; for one of your own set CONDENSERY_STAGES to the module that registers it"
-_OURS = {  # name -> the file in this folder
-    "dual_supervision": "dual_supervision",
-    "info_nce": "info_nce",
-    "kl": "distillation",
-    "learning_to_rank": "learning_to_rank",
-    "margin_mse": "distillation",
-    "matryoshka": "matryoshka",
-    "passage_centric": "passage_centric",
-    "rank_consistent": "rank_consistent",
-}
+_IN_OWN_FILES = ("dual_supervision", "info_nce", "learning_to_rank", "matryoshka", "passage_centric", "rank_consistent")
+# name -> the file in this folder
+_OURS = {**{name: name for name in _IN_OWN_FILES}, "kl": "distillation", "margin_mse": "distillation"}
 _TAUGHT = {"dual_supervision", "kl", "margin_mse", "rank_consistent"}  # need a teacher's scores
 _TWICE_TAUGHT = {"dual_supervision"}  # also need the scores of an in-batch teacher
 _NEED_OPTIONS = {"matryoshka"}  # built-in losses with an option that has no default
@@ -42,8 +35,10 @@ def register(name: str) -> Callable[[Maker], Maker]:
     """
 
     def known(make: Maker) -> Maker:
-        if _LOSSES.get(name, make) is not make:
-            raise ValueError(f"there are two losses called {name!r}: {_LOSSES[name]} and {make}")
+        ours = name in _OURS and make.__module__ != f"condensery.losses.{_OURS[name]}"  # whose file is not imported yet
+        first = "Condensery's" if ours else _LOSSES.get(name, make)
+        if first is not make:
+            raise ValueError(f"there are two losses called {name!r}: {first} and {make}")
         _LOSSES[name] = make
         return make
 
@@ -87,11 +82,17 @@ def check_loss(loss: Named) -> str:
         plain = (option for option, how in known.items() if how.default is how.empty and how.kind in _BY_NAME)
         if missing := [option for option in plain if option not in {*options, "temperature"}]:
             raise ValueError(f"{name} needs a value of {missing[0]!r}: {{name: {name}, {missing[0]}: ...}}")
-        if isinstance(inner := options.get("loss"), str | Mapping):  # the loss inside of another loss
+        if (inner := _inner(loss)) is not None:
             check_loss(inner)
         if wrong := first_fault(annotations_of(made), options):
             raise ValueError(f"{name}: {wrong}")
     return name
+
+
+def makers_of(loss: Named) -> "list[Callable[..., RetrievalLoss]]":
+    """Return what is registered under the name of a loss, and of the loss inside of it; a built-in one may be missing."""
+    inner = _inner(loss)
+    return [made for name, made in _LOSSES.items() if name == check_name(loss)] + (makers_of(inner) if inner else [])
 
 
 def teaching(loss: Named) -> tuple[bool, bool]:
@@ -100,8 +101,8 @@ def teaching(loss: Named) -> tuple[bool, bool]:
     A registered function is assumed to return a loss that takes a teacher's scores, since the function has not been called
     yet. ``BiEncoderModule`` checks the returned loss later.
     """
-    name, inner = check_name(loss), _options(loss).get("loss")
-    if name in _OURS and isinstance(inner, str | Mapping):  # the loss inside of another loss
+    name, inner = check_name(loss), _inner(loss)
+    if name in _OURS and inner is not None:
         return teaching(inner)
     if name in _OURS:
         return (name in _TAUGHT,) * 2
@@ -138,10 +139,16 @@ def temperature_of(loss: Named, default: float) -> tuple[str, float]:
     name, options = check_name(loss), _options(loss)
     if "temperature" in options:
         return "loss.temperature", options["temperature"]
-    if isinstance(inner := options.get("loss"), str | Mapping):  # the loss inside of another loss
+    if (inner := _inner(loss)) is not None:
         key, value = temperature_of(inner, default)
         return (f"loss.{key}" if key != "temperature" else key), value
     return "temperature", default if _takes(_made_by(name), "temperature") else 0.0
+
+
+def _inner(loss: Named) -> Named | None:
+    """Return the loss inside of another loss."""
+    inner = _options(loss).get("loss")
+    return inner if isinstance(inner, str | Mapping) else None
 
 
 def _options(loss: Named) -> dict[str, Any]:

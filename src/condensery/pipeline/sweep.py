@@ -43,6 +43,8 @@ class JoinedTable(Callback):
         """Write ``results.json``, the table, the figures and the page over all jobs, and print the table."""
         folder = Path(os.environ[FOLDER])
         records = [read_json(path) for path in sorted((folder / "jobs").glob("*.json"))]
+        if not records:
+            raise Stopped from UserError(f"{os.environ[SWEPT]}: a sweep over no values, so there is no job")
         if planned := [record["costs"] for record in records if record.get("costs") is not None]:
             from condensery.pipeline.dry_run.costs import project_sweep
 

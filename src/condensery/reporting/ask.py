@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.reporting.plain import DROPPED, SPACES
 from condensery.retrieval.indexes.opening import Search
 from condensery.retrieval.searchers.base import Hit
@@ -35,18 +35,18 @@ def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[H
 def show(text: str, answers: list[Hit], console: Console | None = None) -> None:
     """Print the query ``text`` and its results to a terminal.
 
-    Long passages are truncated. Characters that control a terminal are replaced by visible symbols.
+    Long queries and passages are truncated. Characters that control a terminal are replaced by visible symbols.
     """
     console = console or Console()
-    console.print(Text.assemble(("? ", "bold"), in_line(text)))
+    console.print(Text.assemble(("? ", "bold"), shown(in_line(text), CHARACTERS)))
     if not answers:
         console.print("no passage shares a word with it")
     for answer in answers:
         end = between_letters(answer.text, CHARACTERS)
-        shown = answer.text if len(answer.text) <= CHARACTERS else answer.text[:end].rstrip() + " …"
+        excerpt = answer.text if len(answer.text) <= CHARACTERS else answer.text[:end].rstrip() + " …"
         parts = (str(answer.rank), in_line(answer.title), in_line(answer.id), f"{answer.score:.2f}")
         head = " · ".join(part for part in parts if part)
-        console.print(Panel(Text(printable(shown)), title=Text(head), title_align="left"))
+        console.print(Panel(Text(printable(excerpt)), title=Text(head), title_align="left"))
 
 
 def in_line(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.errors import UserError
+from condensery.errors import UserError, number_of
 from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import PERMUTATIONS, Interval, Test, compare, holm, interval
 from condensery.reporting.results import Row
@@ -376,7 +376,7 @@ def mark_significant(
         table.notes.append(
             f"{MARK} differs from {how.baseline}{' of the same settings' * swept}: "
             f"{TESTS[how.test]} over queries, two-sided{times}, "
-            f"p < {how.level:g}, Holm-corrected over the {len(tested)} tests of the table."
+            f"p < {how.level:g}, Holm-corrected over the {number_of(len(tested), 'tests')} of the table."
         )
 
 

@@ -3,7 +3,8 @@
 Like ``StageConfig.input_error``, a check of the inputs returns the faulty field and the error message, or None.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +18,13 @@ from condensery.system.files import expanded
 from condensery.text.hashes import content_hashes
 
 Split = Literal["train", "dev", "test", "dl19", "dl20"]
+
+
+def plugin_code(defined: Iterable[object]) -> list[str]:
+    """Return the content hashes of the plugins' files that define these functions and classes; none for this project's."""
+    modules = {str(getattr(one, "__module__", "")) for one in defined}
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in modules if not name.startswith("condensery.")]
+    return sorted(content_hashes([Path(file) for file in files if file]))
 
 
 def missing_split(split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:

@@ -22,6 +22,8 @@ So a dry run is fast. A plugin may have both in one file and decorate the functi
 import importlib
 import os
 import pkgutil
+import re
+import traceback
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ from functools import cache, cached_property
 from typing import Any, TypeVar
 
 from condensery.errors import UserError
-from condensery.stages.base import Context, StageConfig
+from condensery.stages.base import NAME, Context, StageConfig
 
 PLUGINS = "CONDENSERY_STAGES"  # environment variable: comma-separated modules with further stages, losses and formats
 BASELINES = "condensery.baselines"  # package with a package for each baseline
@@ -95,34 +97,49 @@ def stage(
             returns whether several processes save time.
 
     Raises:
-        ValueError: another stage already has this name.
+        UserError: another stage already has this name, a name or the version has a wrong form, or the config is no
+            ``StageConfig``.
     """
 
     def register(decorated: Decorated) -> Decorated:
         package = decorated.__module__.rpartition(".")[0]
         place = f"{package}.{function}" if function else f"{decorated.__module__}:{decorated.__qualname__}"
         if kind in _STAGES and _STAGES[kind].place != place:
-            raise ValueError(f"two stages are called {kind!r}: {_STAGES[kind].place} and {place}")
-        config = decorated if isinstance(decorated, type) else typing.get_type_hints(decorated)["config"]
+            raise UserError(f"two stages are called {kind!r}: {_STAGES[kind].place} and {place}")
+        config = decorated if isinstance(decorated, type) else typing.get_type_hints(decorated).get("config")
+        if not (isinstance(config, type) and issubclass(config, StageConfig)):
+            raise UserError(f"stage {kind!r}: the class of its argument config must be a subclass of StageConfig")
+        if not (re.fullmatch(NAME, kind) and re.fullmatch(NAME, makes) and type(version) is int):
+            raise UserError(f"stage {kind!r}: kind and makes must match {NAME}, and version must be a whole number")
         _STAGES[kind] = Stage(kind, place, version, makes, adapts, together, config, decorated)
         return decorated
 
     return register
 
 
+def _import_plugin(name: str) -> Any:
+    """Import a module of a plugin. Raises ``UserError`` that names the module's line at which the import fails."""
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):  # or its package
+            raise UserError(
+                f"{PLUGINS}: there is no module {name!r} (without .py); is its folder in PYTHONPATH?"
+            ) from None
+        named = [(one.f_globals.get("__name__", ""), one, line) for one, line in traceback.walk_tb(error.__traceback__)]
+        own = [(one, line) for module, one, line in named if module.partition(".")[0] == name.partition(".")[0]]
+        place = "".join(f"{one.f_code.co_filename}:{line}: " for one, line in own[-1:])
+        raise UserError(f"{PLUGINS}: {place or f'{name}: '}{type(error).__name__}: {error}") from error
+
+
 @cache
 def _import_all(plugins: str) -> None:
     """Import the plugins with their submodules, then this project's configs, which use what the plugins register."""
     for name in filter(None, (name.strip() for name in plugins.split(","))):
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name != name.partition(".")[0]:  # a module that the plugin imports is missing
-                raise
-            raise UserError(f"{PLUGINS}: there is no module {name!r}; is its folder in PYTHONPATH?") from None
+        module = _import_plugin(name)
         for submodule in pkgutil.walk_packages(getattr(module, "__path__", []), f"{name}."):
             if not submodule.name.endswith(".__main__"):  # importing a program would run it
-                importlib.import_module(submodule.name)
+                _import_plugin(submodule.name)
     for package in ("condensery.stages", BASELINES):  # each subpackage is a family or a baseline
         for family in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
             if family.ispkg:

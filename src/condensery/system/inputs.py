@@ -27,14 +27,8 @@ GZIP = b"\x1f\x8b"
 PACKED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}  # end of a name -> module that unpacks the file
 HEAD = 1024  # number of bytes at the beginning of a file that are checked for being text
 FILE, FOLDER = "a file", "a folder"
-KINDS = {
-    stat.S_IFREG: FILE,
-    stat.S_IFDIR: FOLDER,
-    stat.S_IFIFO: "a pipe (FIFO)",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
+KINDS = {stat.S_IFREG: FILE, stat.S_IFDIR: FOLDER, stat.S_IFIFO: "a pipe (FIFO)", stat.S_IFSOCK: "a socket"}
+KINDS |= dict.fromkeys((stat.S_IFCHR, stat.S_IFBLK), "a device")
 
 
 def standing(path: Path) -> str:

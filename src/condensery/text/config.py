@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
+from condensery.errors import UserError
 from condensery.text.formats import (
     ADDED,
     Format,
@@ -32,8 +33,10 @@ FORMATS: dict[str, Format] = {
     "huggingface": (huggingface.HuggingfaceSource, huggingface.read),
     "huggingface_triples": (huggingface.HuggingfaceTriplesSource, huggingface.read_triples),
     "huggingface_documents": (huggingface.HuggingfaceDocumentsSource, huggingface.read_documents),
-    **ADDED,
 }
+if taken := FORMATS.keys() & ADDED:
+    raise UserError(f"CONDENSERY_STAGES: format {min(taken)!r}: a format of Condensery has this name; give another")
+FORMATS |= ADDED
 if TYPE_CHECKING:
     DataConfig = DataConfig
 else:

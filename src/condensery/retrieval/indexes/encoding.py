@@ -176,12 +176,7 @@ class Encoding:
         compute_in_shards(encoded, len(source), path, label, size=self.shard_size, group=self.group, unit="texts")
 
     def _vectors(
-        self,
-        encode: Encode,
-        source: EncoderInput,
-        rows: NDArray[np.int64],
-        label: str,
-        task: ProgressTask = SILENT,
+        self, encode: Encode, source: EncoderInput, rows: NDArray[np.int64], label: str, task: ProgressTask = SILENT
     ) -> NDArray[Any]:
         """Return the vectors (n, d) of the rows ``rows`` (n,) of ``source``, before quantisation."""
         dtype: Dtype = "float32" if self.dtype in QUANTISED else self.dtype

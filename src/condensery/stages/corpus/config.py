@@ -9,10 +9,10 @@ from annotated_types import Ge
 from condensery.models.checkpoints.whole import check_whole
 from condensery.ranges import Count
 from condensery.stages.base import FromRecipe, Input, Operational, StageConfig
-from condensery.stages.checks import check_folder, model_folder
+from condensery.stages.checks import check_folder, model_folder, plugin_code
 from condensery.stages.registry import stage
 from condensery.stages.workload import Read, Sizes, Work, known, over, product, total
-from condensery.text.config import DataConfig
+from condensery.text.config import FORMATS, DataConfig
 from condensery.text.hashes import content_hashes
 from condensery.text.sizes import CHARACTERS, HELD_OUT_SHARE, CollectionSizes
 
@@ -25,6 +25,10 @@ class CorpusConfig(StageConfig):
 
     data: Annotated[DataConfig, FromRecipe("data")]
     """the data set to read: the group ``data``"""
+
+    def identity(self) -> list[str]:
+        """Return the content hashes of the files that define and read the format of a plugin."""
+        return plugin_code(FORMATS[self.data.format])
 
     def work(self, read: Read) -> Work:
         """Estimate the work from the size of the input; the artifact holds one copy of the text."""

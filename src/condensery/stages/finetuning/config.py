@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from condensery.losses.registry import check_loss, check_name, teaching, twice_taught
+from condensery.losses.registry import check_loss, check_name, makers_of, teaching, twice_taught
 from condensery.models.flops import Step
 from condensery.ranges import Count, CountOrZero, Positive, no_room
 from condensery.stages.base import Input, Later, Operational, RowLength, Seed, StageConfig, TextLength
-from condensery.stages.checks import Split, missing_split, not_encoded
+from condensery.stages.checks import Split, missing_split, not_encoded, plugin_code
 from condensery.stages.registry import stage
 from condensery.stages.trainer_options import identity
 from condensery.stages.training_config import EncoderStageConfig, ValidatedConfig
@@ -161,6 +161,10 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         watched = any(part.startswith("validation ") for part in identity(self.callbacks, self.validations()))
         unused = set() if self.text_queries else {"text_batch_size"}
         return super().by_content() | unused | (set() if watched else {"validation_candidates"})
+
+    def identity(self) -> list[str]:
+        """Also return the content hash of the file that defines the loss of a plugin."""
+        return [*super().identity(), *plugin_code(makers_of(self.loss))]
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Report a loss without the teacher that it needs, or with a teacher that it cannot use.

@@ -17,12 +17,7 @@ from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder
 from condensery.stages.base import Artifact, Context
 from condensery.stages.checks import check_no_retriever
 from condensery.stages.pretraining import config as configs
-from condensery.stages.training import (
-    folder_of_start,
-    initial_towers,
-    lengths_of_start,
-    train_and_save,
-)
+from condensery.stages.training import folder_of_start, initial_towers, lengths_of_start, train_and_save
 from condensery.tokens.artifacts import Passages, Queries, Tokens
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.data.data_module import TokenDataModule

@@ -5,7 +5,7 @@ Other packages add their own formats with ``register_format``. A format is a des
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from condensery.text.source import DataConfig
 
@@ -30,9 +30,11 @@ def register_format(source: type[DataConfig], read: Reader) -> None:
         read: function that adds the passages, queries and judgements of the described input to a ``CollectionWriter``.
 
     Raises:
-        ValueError: the name is taken, or recipes have already been read.
+        ValueError: the name is taken or not declared in this way, or recipes have already been read.
     """
     name = str(source.model_fields["format"].default)
+    if get_args(source.model_fields["format"].annotation) != (name,):
+        raise ValueError(f'{source.__name__}: its field format must be as in format: Literal["name"] = "name"')
     if name in ADDED and ADDED[name] != (source, read):
         raise ValueError(f"there are two formats called {name!r}")
     if name not in ADDED and "condensery.text.config" in sys.modules:
