@@ -17,8 +17,10 @@ from omegaconf import OmegaConf
 from condensery.cli import prepared
 from condensery.errors import UserError
 from condensery.pipeline.error_lines import in_one_line, quoted
+from condensery.system.progress import style
 
 TOYS = Path(__file__).parent / "pipeline"
+SOURCE = str(TOYS.parents[1] / "src")
 HEAVY = {
     "torch", "pytorch_lightning", "transformers", "tokenizers", "faiss", "datasets", "pyarrow", "pandas", "numpy", "scipy",
     "bm25s", "ir_measures", "matplotlib", "jinja2", "wandb",
@@ -247,7 +249,7 @@ def test_null_asks_nothing_and_what_is_quoted_for_hydra_is_let_be() -> None:
         assert prepared([given]) == [given]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EISDIR, errno.EIO, errno.EMFILE])
 def test_a_full_or_closed_disk_is_one_line(number: int) -> None:
     line = in_one_line(OSError(number, os.strerror(number), "/data/x"))
     assert line is not None
@@ -353,6 +355,51 @@ def test_a_terminal_that_knows_few_characters_gets_the_rest_as_question_marks(
     assert done.returncode == 0, done.stderr
     assert b"?? ?" in done.stdout
     assert done.stdout.strip().endswith(b"?")
+
+
+def program_of(code: str) -> list[str]:
+    """A program that runs ``code`` as the command line runs a recipe."""
+    head = "import os, sys\nfrom pathlib import Path\nfrom condensery.cli import run_program\nsys.argv[1:] = []\n"
+    body = "".join(f"    {line}\n" for line in code.splitlines())
+    return [sys.executable, "-c", f"{head}def program():\n{body}sys.exit(run_program(program, Path()))"]
+
+
+def test_output_that_nobody_reads_ends_it_in_one_line(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = program_of("print('a' * 99, flush=True)")
+    done = subprocess.run(command, cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "interrupted; run the same command again to go on\n")
+
+
+def test_streams_that_are_closed_take_what_is_printed_and_no_file_gets_their_number(tmp_path: Path) -> None:
+    child = "import sys; sys.exit(None in (sys.stdout, sys.stderr))"
+    code = f"""import subprocess
+print('a', flush=True), print('b', file=sys.stderr)
+assert open('file', 'w').fileno() > 2
+subprocess.run([sys.executable, '-c', {child!r}], check=True)"""
+    done = subprocess.run(
+        ["bash", "-c", 'exec "$@" <&- >&- 2>&-', "bash", *program_of(code)], cwd=tmp_path, timeout=60, check=False
+    )
+    assert done.returncode == 0
+
+
+def test_progress_needs_no_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CONDENSERY_PROGRESS", raising=False)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert style() == "lines"
+
+
+def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    script = 'rmdir "$PWD"; exec "$@"'
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *program_of("pass")],
+        cwd=tmp_path / "gone", env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    wanted = "error: the folder in which this command was started is gone; start it in another\n"
+    assert (done.returncode, done.stderr.splitlines(keepends=True)[-1]) == (1, wanted)
 
 
 @pytest.mark.parametrize("value", ["/a,b", "/a=b", "/a[b", "/a(b)", "/a{b", "/a'b", '/a"b', "/a,b'", "/a;b,"])

@@ -10,7 +10,8 @@ import pytest
 from damage import refused_as_a_pipe
 
 from condensery.errors import UserError
-from condensery.system.cache import cached
+from condensery.pipeline.reports.study import tidied
+from condensery.system.cache import cache_folder, cached
 from condensery.system.files import expanded, inside, load_array, load_arrays, read_json
 
 
@@ -86,6 +87,14 @@ def test_a_name_below_a_folder_is_kept(tmp_path: Path) -> None:
 def test_a_home_that_is_nobodys_is_a_name_like_any_other() -> None:
     assert expanded("~") == Path.home()
     assert expanded("~nobody-of-this-name/x") == Path("~nobody-of-this-name/x")
+
+
+def test_who_has_no_home_needs_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("CONDENSERY_CACHE", raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)  # a user that the system does not know
+    assert tidied(f"{tmp_path}/a", tmp_path) == f"{tmp_path.name}/a"
+    assert cache_folder().parts[-2:] == (".cache", "condensery")
 
 
 @pytest.mark.parametrize("raw", [b"{", b"\xff", b"[" * 99_999, b"9" * 5000, b""])

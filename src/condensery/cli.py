@@ -58,7 +58,8 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
     """Run a program and return its exit code.
 
     For bad input, an error of Hydra, or a full or read-only disk, one line is printed and 1 is returned. Ctrl-C returns 130,
-    and SIGTERM returns 143. An unexpected exception is raised with its traceback, because it is a bug in this project.
+    SIGTERM 143, the end of the terminal (SIGHUP) 129, and the end of the program that reads the output (SIGPIPE) 141. An
+    unexpected exception is raised with its traceback, because it is a bug in this project.
 
     Args:
         program: the function wrapped by ``hydra.main``.
@@ -66,10 +67,11 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
             recipes in ``home/conf`` are the user's own.
     """
     print_anything()
-    of_outputs = os.environ.get("CONDENSERY_HOME") or str(home)
     try:
+        home = home.absolute()
+        of_outputs = os.environ.get("CONDENSERY_HOME") or str(home)
         check_arguments([*sys.argv[1:], of_outputs])
-    except UserError as refused:
+    except (UserError, FileNotFoundError) as refused:
         print(in_one_line(refused), file=sys.stderr)
         return 1
     os.environ["CONDENSERY_HOME"] = of_outputs
@@ -81,18 +83,21 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
         program()
         return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and this function prints the message in one line
-    signals.leave_upon((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), lambda number: KeyboardInterrupt())
+    signals.leave_upon((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1), lambda _: KeyboardInterrupt())
     try:
         sys.argv[1:] = prepared(sys.argv[1:])
         recipe_guard.install(whole, home, helps)
         program()
     except (Exception, Stopped, KeyboardInterrupt, SystemExit) as stop:
+        error = stop.__cause__ if isinstance(stop, Stopped) and stop.__cause__ else stop
+        if isinstance(error, BrokenPipeError):  # nobody reads the output any longer, as in `| head`
+            signals.came.append(signal.SIGPIPE)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise Python would fail to write the rest at exit
         if signals.came:
             print("interrupted; run the same command again to go on", file=sys.stderr)
             return 128 + signals.came[0]
-        if isinstance(stop, KeyboardInterrupt | SystemExit):
+        if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
-        error = stop.__cause__ if isinstance(stop, Stopped) and stop.__cause__ else stop
         line = in_one_line(error)
         if line is None:
             raise error from None

@@ -32,4 +32,4 @@ def start(home: Path, recipes: Path, called: str = "") -> int:
 
 def installed() -> int:
     """Run the command ``condensery`` and return the exit code. Its outputs are written under the current folder."""
-    return start(Path.cwd(), RECIPES, INSTALLED)
+    return start(Path(), RECIPES, INSTALLED)

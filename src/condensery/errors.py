@@ -12,17 +12,20 @@ DISK = {
     errno.EROFS: "the file system is read-only",
     **dict.fromkeys((errno.EACCES, errno.EPERM), "no permission to read or write here"),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "a file stands where a folder is needed"),
+    errno.EISDIR: "a folder stands where a file is needed",
+    errno.EIO: "the disk or the terminal reports an input/output error",
+    errno.EMFILE: "too many files are open at once; raise `ulimit -n`",
     errno.ENAMETOOLONG: "the name is too long for this disk",
     errno.ELOOP: "links that lead in a circle",
 }
 
-# Messages about a full disk in exceptions raised by safetensors, tokenizers, NumPy's `tofile` and faiss
-LARGE = re.compile(r"File too large \(os error")
-FULL = re.compile(
-    r"No space left on device|^\d+ requested and \d+ written$|faiss::write_.* failed: write error", re.DOTALL
-)
+SAID = {  # phrases in exceptions raised by safetensors, tokenizers, NumPy's `tofile` and faiss -> the disk's error
+    r"File too large \(os error": errno.EFBIG,
+    r"No space left on device|^\d+ requested and \d+ written$|faiss::write_.* failed: write error": errno.ENOSPC,
+}
 
 GPU_FULL = re.compile(r"(CUDA|HIP)( error:)? out of memory")
+MEMORY_FULL = re.compile(r"[Cc]an('|no)t allocate memory|std::bad_alloc")  # as torch and C libraries say it
 
 LISTED = 25  # maximum number of names that a message lists
 SHOWN = 60  # maximum number of characters of a wrong value in a message
@@ -74,18 +77,17 @@ def of_the_disk(error: BaseException) -> DiskError | None:
     """Return a ``DiskError`` for an ``error`` that the disk caused; None for any other error."""
     if isinstance(error, OSError) and error.errno in DISK:
         return DiskError(f"{error.filename2 or error.filename or 'output_root'}: {DISK[error.errno]}")
-    if LARGE.search(str(error)):
-        return DiskError(f"output_root: {DISK[errno.EFBIG]}")
-    if FULL.search(str(error)):
-        return DiskError(f"output_root: {DISK[errno.ENOSPC]}")
+    found = next((number for phrase, number in SAID.items() if re.search(phrase, str(error), re.DOTALL)), None)
+    return DiskError(f"output_root: {DISK[found]}") if found else None
+
+
+def of_memory(error: BaseException, place: str) -> UserError | None:
+    """Return a ``UserError`` for an ``error`` of full memory, of a GPU or of the machine; None for any other error."""
+    if GPU_FULL.search(str(error)):
+        return UserError(f"{place}: the GPU's memory is full; lower chunk_tokens, or end other programs on this GPU")
+    if isinstance(error, MemoryError) or MEMORY_FULL.search(str(error)):
+        return UserError(f"{place}: this machine's memory is full, or `ulimit -v` is reached; end other programs")
     return None
-
-
-def of_the_gpu(error: BaseException, stage: str) -> UserError | None:
-    """Return a ``UserError`` for an ``error`` of a ``stage`` that fills the memory of a GPU; None for any other error."""
-    if not GPU_FULL.search(str(error)):
-        return None
-    return UserError(f"stages.{stage}: the GPU's memory is full; lower chunk_tokens, or end other programs on this GPU")
 
 
 def message_within(error: BaseException) -> UserError | None:

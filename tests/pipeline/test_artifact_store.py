@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -123,6 +124,16 @@ def test_a_link_to_a_stage_is_replaced_and_not_followed(small: Compose, tmp_path
     run(small())
     assert link.resolve() == Store(tmp_path / "out").path(build(small()).nodes["plain"])
     assert list(elsewhere.iterdir()) == []
+
+
+def test_outputs_that_were_copied_with_folders_in_place_of_links_are_gone_on_with(
+    small: Compose, tmp_path: Path
+) -> None:
+    run(small())
+    shutil.copytree(tmp_path / "out", tmp_path / "copied", symlinks=False)  # as `scp -r` copies
+    run(small(f"output_root={tmp_path / 'copied'}"))
+    link = next((tmp_path / "copied" / "runs").iterdir()) / "stages" / "plain"
+    assert (link / "manifest.json").exists()
 
 
 def test_a_manifest_that_names_files_elsewhere_is_not_believed(small: Compose, tmp_path: Path) -> None:

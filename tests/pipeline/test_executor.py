@@ -1,18 +1,22 @@
 """Running the graph: side by side as one by one, and every way in which it can end before its time."""
 
+import multiprocessing
 import os
 import random
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from toy_commands import Command, Compose, Launch
 
-from condensery.errors import DiskError, StageError, UserError
-from condensery.pipeline.executor import causes, chain_lengths
+from condensery.errors import DiskError, StageError, UserError, of_memory
+from condensery.pipeline.executor import Worker, causes, chain_lengths
 from condensery.pipeline.graph import build
 from condensery.pipeline.launch.hardware import threads_of_a_stage
 from condensery.pipeline.run import run
@@ -42,6 +46,9 @@ def test_threads_are_divided_among_the_jobs(monkeypatch: pytest.MonkeyPatch) -> 
     assert threads_of_a_stage("auto", 1) == cores
     assert threads_of_a_stage("auto", 2 * cores) == 1
     assert threads_of_a_stage(5, 2) == 5
+    for asked in ("0", "²", "4,2", "many"):  # the numeric libraries ignore them or take the first
+        monkeypatch.setattr("condensery.pipeline.launch.hardware._ASKED", asked)
+        assert threads_of_a_stage("auto", 1) == cores
     monkeypatch.setattr("condensery.pipeline.launch.hardware._ASKED", "1")
     assert threads_of_a_stage("auto", 1) == 1
 
@@ -82,6 +89,14 @@ def test_a_full_disk_ends_the_run_at_once(
 def test_a_gpu_without_memory_is_one_line(bare: Compose) -> None:
     with pytest.raises(UserError, match=r"^stages\.plain: the GPU's memory is full; lower chunk_tokens"):
         run(bare("stages.plain.fail=gpu"))
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError(12, "Cannot allocate memory"), RuntimeError("can't allocate memory: you")]
+)
+def test_a_machine_without_memory_is_one_line(error: Exception) -> None:
+    assert "stages.plain: this machine's memory is full" in str(of_memory(error, "stages.plain"))
+    assert of_memory(ValueError("memory"), "stages.plain") is None
 
 
 def test_a_worker_that_died_is_replaced(bare: Compose, tmp_path: Path) -> None:
@@ -141,8 +156,12 @@ def test_workers_end_when_the_run_is_killed(launch: Launch, tmp_path: Path) -> N
     assert not [worker for worker in workers if alive(worker)]
 
 
-@pytest.mark.parametrize(("number", "code", "jobs"), [(signal.SIGINT, 130, 2), (signal.SIGTERM, 143, 1)])
-def test_ctrl_c_and_sigterm_end_in_one_line(number: int, code: int, jobs: int, launch: Launch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "jobs"), [(signal.SIGINT, 130, 2), (signal.SIGTERM, 143, 1), (signal.SIGHUP, 129, 2)]
+)
+def test_ctrl_c_sigterm_and_the_end_of_the_terminal_end_in_one_line(
+    number: int, code: int, jobs: int, launch: Launch, tmp_path: Path
+) -> None:
     process = launch(f"jobs={jobs}", "stage.toy_train.pause=30", recipe="bare")
     workers = wait_for("plain", tmp_path)
     process.send_signal(number)
@@ -150,6 +169,31 @@ def test_ctrl_c_and_sigterm_end_in_one_line(number: int, code: int, jobs: int, l
     assert process.returncode == code
     assert err == "interrupted; run the same command again to go on\n"
     assert not [worker for worker in workers if alive(worker)]
+
+
+def _deaf() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(60)
+
+
+def test_a_second_ctrl_c_kills_all_workers_at_once() -> None:
+    context = multiprocessing.get_context("fork")
+    workers: list[Any] = [
+        SimpleNamespace(process=context.Process(target=_deaf), connection=context.Pipe()[0], node="busy") for _ in "ab"
+    ]
+    for worker in workers:
+        worker.process.start()
+    time.sleep(0.1)  # until they are deaf
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Worker.stop(workers)
+        assert [worker.process.exitcode for worker in workers] == [-signal.SIGKILL] * 2
+    finally:
+        signal.signal(signal.SIGINT, before)
+        for worker in workers:
+            worker.process.kill()
 
 
 @pytest.mark.parametrize("seconds", [pytest.param(0.0, marks=pytest.mark.slow), 0.1, 0.3])

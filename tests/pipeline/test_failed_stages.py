@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 from toy_commands import Command, Compose
 
+from condensery.pipeline.artifact_store import Store
+from condensery.pipeline.graph import build
 from condensery.pipeline.reports.report import draw_logs
 from condensery.pipeline.reports.sweep_report import distinct_rows
 from condensery.pipeline.run import run, run_all
@@ -33,6 +36,22 @@ def test_one_broken_stage_is_one_line_and_a_dash_in_the_table(command: Command, 
     assert [(one["row"], bool(one["metrics"]), "failed" in one) for one in results] == [
         ("BM25", True, False), ("plain", True, False), ("better", False, True), ("round2", False, True),
     ]  # fmt: skip
+
+
+def test_a_row_whose_deleted_input_fails_tells_that_failure(
+    composed: Compose, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = composed("jobs=1")
+    whole = run(before)
+    for name in ("plain", "better"):  # deleted for want of space; their evaluations are still there
+        shutil.rmtree(Store(tmp_path / "out").path(build(before).nodes[name]))
+    monkeypatch.setenv("TOY_STOP", "plain")
+    broken = run_all(before)
+    assert str(broken.error) == "stopped at plain"
+    why = "the stage plain failed: stopped at plain"
+    assert {row.name: row.failed for row in broken.rows} == {
+        row.name: "" if row.name == "BM25" else why for row in whole.rows
+    }
 
 
 @pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])

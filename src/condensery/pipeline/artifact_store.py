@@ -17,7 +17,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -31,7 +31,7 @@ from condensery.pipeline.launch import on_ray
 from condensery.pipeline.launch.processes import compute
 from condensery.stages.base import Artifact, Context, Runtime
 from condensery.stages.registry import Stage, registry
-from condensery.system.files import content_hash, inside, read_json, write_json
+from condensery.system.files import content_hash, inside, read_json, remove, write_json
 from condensery.system.seconds import Seconds
 
 SCHEMA = 1
@@ -69,12 +69,9 @@ class Store:
 
     def has(self, node: Node) -> bool:
         """Return whether the artifact exists. Raises ``UserError`` if it exists but is damaged."""
-        path = self.path(node)
-        if not path.exists():
-            return False
-        if fault := _twice(path):
+        if fault := _twice(path := self.path(node)):
             raise UserError(f"{path}: damaged artifact ({fault}); delete the folder, or give force=[{node.name}]")
-        return True
+        return path.exists()
 
     def sound(self, node: Node) -> bool:
         """Return whether the artifact exists and passes the checks of ``has``."""
@@ -97,10 +94,9 @@ class Store:
                 continue
             if fault := _twice(artifact.path, whole=True):
                 raise UserError(f"{artifact.path}: damaged artifact ({fault}); delete the folder and run again")
-            if not parents:
-                continue
-            self._sound.add(artifact.path)
-            left += artifact.parents()
+            if parents:
+                self._sound.add(artifact.path)
+                left += artifact.parents()
 
     def states(self, graph: Graph) -> dict[str, State]:
         """Return the state of each node: whether a run would reuse it, compute it, or compute it after an input.
@@ -275,10 +271,7 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 def _remove_half_written(folder: Path) -> None:
     """Remove files that ``files.atomic`` was writing when an earlier attempt was killed; the artifact would keep them."""
     for path in sorted(folder.rglob(".*.tmp")):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        remove(path)
 
 
 def _files(folder: Path) -> dict[str, Path]:
@@ -309,10 +302,8 @@ def _manifest(stage: Stage, node: Node, summary: Mapping[str, Any], seconds: Map
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for library in ("condensery", *LIBRARIES):
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             versions[library] = importlib.metadata.version(library)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return versions
 
 
@@ -327,10 +318,9 @@ def _revision() -> str | None:
     describe = ["describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # these can name commands
     own["GIT_OPTIONAL_LOCKS"] = "0"
-    try:
+    with suppress(OSError, subprocess.SubprocessError):
         completed = subprocess.run(
             [*git, *describe], capture_output=True, text=True, check=True, timeout=10, env=own, stdin=subprocess.DEVNULL
         )
         return completed.stdout.strip() or None
-    except (OSError, subprocess.SubprocessError):
-        return None
+    return None

@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NamedTuple
 
-from condensery.errors import DiskError, StageError, UserError, check_known, number_of, of_the_disk, of_the_gpu
+from condensery.errors import DiskError, StageError, UserError, check_known, number_of, of_memory, of_the_disk
 from condensery.pipeline.artifact_store import State, Store
 from condensery.pipeline.config_check import follow
 from condensery.pipeline.graph import Graph, Node
@@ -170,12 +170,10 @@ class _Run:
         return self.graph.nodes.keys() - self.done - causes(self.graph, self.failures).keys()
 
     def failed_stages(self) -> dict[str, FailedStage]:
-        """Return the stages that failed or could not be started, unless they have an artifact of an earlier run."""
-        return {
-            name: FailedStage(cause, self.failures[cause].reason)
-            for name, cause in causes(self.graph, self.failures).items()
-            if not self.store.sound(self.graph.nodes[name])
-        }
+        """Return the stages that failed or could not be started, unless an earlier run left their artifact and its inputs."""
+        cause_of = causes(self.graph, self.failures)
+        lost = causes(self.graph, [name for name in cause_of if not self.store.sound(self.graph.nodes[name])])
+        return {name: FailedStage(cause_of[name], self.failures[cause_of[name]].reason) for name in lost}
 
     def ready(self) -> list[Node]:
         """Return the stages that can be started, in the order of the graph, and those without trained models first."""
@@ -253,11 +251,10 @@ class _Run:
                 for worker in Worker.wait([worker for worker in workers if worker.node]):
                     self.finish(*worker.end())
                 for dead in [worker for worker in workers if worker.process.exitcode is not None and not worker.node]:
-                    dead.stop()
+                    Worker.stop([dead])
                     workers.remove(dead)
         finally:
-            for worker in workers:
-                worker.stop()
+            Worker.stop(workers)
 
     def in_cluster(self, launcher: RayLauncher) -> None:
         """Compute each stage that can be started as tasks of a Ray cluster. One thread per stage waits for its tasks.
@@ -304,7 +301,7 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | F
         return store.ensure(node, runtime, force)
     except Exception as error:
         leave_if_asked()
-        known = of_the_disk(error) or of_the_gpu(error, node.name) or error
+        known = of_the_disk(error) or of_memory(error, f"stages.{node.name}") or error
         if isinstance(known, UserError):
             kind = DiskError if isinstance(known, DiskError) else UserError
             return Failure(kind(str(known)), " ".join(str(known).split()))
@@ -359,18 +356,25 @@ class Worker:
         text = f"stage {node.name}: its process died ({why}); run the same command to go on"
         return node, Failure(UserError(text), text)
 
-    def stop(self) -> None:
-        """End the process and its child processes: immediately when idle, by SIGTERM and then SIGKILL when busy."""
-        with suppress(OSError):
-            if self.node is None:
-                self.connection.send(None)
-            else:
-                self.process.terminate()
-        self.process.join(PATIENCE)
-        _kill_group(self.process.pid)
-        self.process.kill()  # a process that is still starting does not lead a group yet
-        self.process.join()
-        self.connection.close()
+    @staticmethod
+    def stop(workers: Sequence["Worker"]) -> None:
+        """End the processes and their child processes: immediately when idle, by SIGTERM and then SIGKILL when busy.
+
+        If a second signal raises during the wait for SIGTERM, SIGKILL follows at once. A process that is left would be waited
+        for at exit.
+        """
+        try:
+            for worker in workers:
+                with suppress(OSError):
+                    worker.process.terminate() if worker.node else worker.connection.send(None)
+            for worker in workers:
+                worker.process.join(PATIENCE)
+        finally:
+            for worker in workers:
+                _kill_group(worker.process.pid)
+                worker.process.kill()  # a process that is still starting does not lead a group yet
+                worker.process.join()
+                worker.connection.close()
 
 
 def _kill_group(leader: int | None) -> None:

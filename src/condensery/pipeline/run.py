@@ -207,8 +207,11 @@ def _write_recipe(cfg: DictConfig, graph: Graph, store: Store, folder: Path) -> 
     links = folder / "stages"
     links.mkdir(exist_ok=True)
     for name, node in graph.nodes.items():
-        with atomic(links / name) as temporary:
-            temporary.symlink_to(os.path.relpath(store.path(node), links), target_is_directory=True)
+        if (links / name).is_symlink() or not (
+            links / name
+        ).is_dir():  # `scp -r` copies the artifact in place of the link
+            with atomic(links / name) as temporary:
+                temporary.symlink_to(os.path.relpath(store.path(node), links), target_is_directory=True)
 
 
 def run_job(cfg: DictConfig) -> None:

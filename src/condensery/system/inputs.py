@@ -15,7 +15,7 @@ import os
 import stat
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
@@ -99,11 +99,9 @@ def _hold_the_same(plain: State, packed: State) -> bool:
         file.seek(max(0, packed[1] - 4))
         if int.from_bytes(file.read(), "little") != plain[1] % (1 << 32):  # the unpacked size of the last gzip member
             return False
-    try:
-        with open(plain[0], "rb") as one, gzip.open(packed[0], "rb") as other:
-            return hashlib.file_digest(one, "blake2b").digest() == hashlib.file_digest(other, "blake2b").digest()
-    except (OSError, EOFError, zlib.error):
-        return False
+    with suppress(OSError, EOFError, zlib.error), open(plain[0], "rb") as one, gzip.open(packed[0], "rb") as other:
+        return hashlib.file_digest(one, "blake2b").digest() == hashlib.file_digest(other, "blake2b").digest()
+    return False
 
 
 @contextmanager

@@ -25,6 +25,7 @@ import ctypes
 import gc
 import os
 import sys
+from contextlib import suppress
 from mmap import PAGESIZE
 from pathlib import Path
 
@@ -52,11 +53,10 @@ def restart_flat() -> None:
 
 def _libc() -> ctypes.CDLL | None:
     """Return the C library if it is glibc, otherwise None."""
-    try:
+    with suppress(OSError, TypeError):
         library = ctypes.CDLL(None)
         return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
-    except (OSError, TypeError):
-        return None
+    return None
 
 
 def keep_flat() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -29,11 +30,10 @@ def _oldest_gpu() -> tuple[int, int] | None:
     """Return the lowest compute capability among the GPUs of this process; None where nvidia-smi does not report it."""
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", *(["-i", wanted] if wanted else [])]
-    try:
+    with suppress(OSError, subprocess.SubprocessError, ValueError):
         capabilities = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.split()
         return min((int(major), int(minor)) for major, _, minor in (line.partition(".") for line in capabilities))
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
+    return None
 
 
 def _cpu_is_quick_at_bf16() -> bool:
@@ -55,8 +55,7 @@ def _quick_at_bf16(flags: set[str]) -> bool:
 @cache
 def of_the_processor(entry: str) -> str:
     """Return an entry of /proc/cpuinfo for the first core; empty where there is none."""
-    try:
+    with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(entry)), "")
+        return next((line.partition(":")[2].strip() for line in lines if line.startswith(entry)), "")
+    return ""

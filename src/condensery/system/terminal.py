@@ -4,6 +4,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from condensery.errors import UserError
 
@@ -14,8 +15,14 @@ _STRICT = ("strict", "surrogateescape")  # surrogateescape: in Python's C locale
 def print_anything() -> None:
     """Make this process and its children print ``?`` for a character that their output cannot encode.
 
-    Otherwise the first table would end a run with an error on a terminal that uses ASCII, Latin-1 or Windows-1252.
+    Otherwise the first table would end a run with an error on a terminal that uses ASCII, Latin-1 or Windows-1252. Streams
+    that are closed (``2>&-``) are opened on the null device. Otherwise a file of an artifact would take their number, and the
+    libraries that print there would write into this file.
     """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+            os.set_inheritable(getattr(sys, name).fileno(), True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in _STRICT:
             stream.reconfigure(errors="replace")
@@ -48,8 +55,6 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 def _is_utf8(argument: str) -> bool:
     """Return whether the bytes as typed are UTF-8, whichever encoding Python used to decode them."""
-    try:
-        os.fsencode(argument).decode()
-    except UnicodeError:
-        return False
-    return True
+    with suppress(UnicodeError):
+        return bool(os.fsencode(argument).decode())
+    return False

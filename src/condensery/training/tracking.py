@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -126,8 +127,7 @@ def _key_at_hand() -> bool:
     """Return whether ``wandb login`` has stored a key for the default host."""
     import netrc
 
-    try:
+    with suppress(OSError, netrc.NetrcParseError):
         hosts = netrc.netrc().hosts
-    except (OSError, netrc.NetrcParseError):
-        return False
-    return any(host in hosts for host in ("api.wandb.ai", os.environ.get("WANDB_BASE_URL", "").split("//")[-1]))
+        return any(host in hosts for host in ("api.wandb.ai", os.environ.get("WANDB_BASE_URL", "").split("//")[-1]))
+    return False

@@ -41,7 +41,7 @@ def threads_of_a_stage(threads: int | str, jobs: int) -> int:
     if isinstance(threads, int):
         return threads
     share = max(1, cores() // jobs)
-    return min(share, int(_ASKED)) if _ASKED.isdigit() and int(_ASKED) else share
+    return min(share, int(_ASKED)) if _ASKED.isdecimal() and int(_ASKED) else share
 
 
 def limit_threads(threads: int) -> None:

@@ -198,7 +198,7 @@ def tidied(text: str, root: Path) -> str:
         str(root): root.name,
         str(Path.cwd()): ".",
         os.environ.get("CONDENSERY_HOME", ""): ".",
-        str(Path.home()): "~",
+        os.path.expanduser("~"): "~",
     }
     for long in sorted(filter(lambda path: len(path) > 1, shorter), key=len, reverse=True):
         whole = re.compile(rf"(?<![\w/.-]){re.escape(long)}(?![\w.-])")

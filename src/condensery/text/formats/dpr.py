@@ -13,6 +13,7 @@ Every file is accepted plain or gzip. The id of a question is its split and its 
 import ast
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -189,8 +190,6 @@ def _read_csv(rows: Iterator[tuple[str, list[str]]], split: str, writer: Collect
 def _list(written: str, place: str) -> Any:
     """Parse a list that is written as JSON or as a Python literal. DPR's files use Python literals."""
     for parse in (json.loads, ast.literal_eval):
-        try:
+        with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             return parse(written)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-            continue
     raise UserError(f'{place}: the answers must be a list such as ["one", "another"], not {written[:60]!r}')

@@ -14,7 +14,7 @@ import difflib
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partialmethod
 from itertools import groupby
@@ -310,10 +310,9 @@ def knows(name: str) -> bool:
 
     False where the library is not installed.
     """
-    try:
+    with suppress(UserError):
         return load(name) is not None or name in NOT_IN_BEIR or name.startswith(f"{DPR}/")
-    except UserError:
-        return False
+    return False
 
 
 def _judges(identifier: str) -> bool:
@@ -342,10 +341,9 @@ def library() -> Any:
 
 def load(identifier: str) -> Any:
     """Return a data set of the library, or None where the id is unknown."""
-    try:
+    with suppress(KeyError):
         return library().load(identifier)
-    except KeyError:
-        return None
+    return None
 
 
 def files_of(handler: Any) -> Iterator[Any]:
