@@ -10,6 +10,7 @@ Symbols in shapes: n tokens of a query, d hidden size, i intermediate size, h he
 import json
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ EMBEDDINGS = [f"embeddings.{name}_embeddings.weight" for name in ("word", "posit
 
 def load_tower(folder: Path, length: int) -> Tower | None:
     """Load a folder's backbone for rows of up to ``length`` tokens; None if only transformers can run the backbone."""
-    try:
+    with suppress(UserError, OSError, ValueError, LookupError, TypeError, AttributeError, ZeroDivisionError):
         about = read_json(folder / "config.json")
         offset = 0 if about["model_type"] == "bert" else about["pad_token_id"] + 1  # as in ``families``
         whole = about["hidden_size"] % about["num_attention_heads"] == 0
@@ -140,8 +141,7 @@ def load_tower(folder: Path, length: int) -> Tower | None:
         if {name: value.shape for name, value in weights.items()} != shapes(about):
             return None
         return Tower(weights, about["num_hidden_layers"], about["num_attention_heads"], about["layer_norm_eps"], offset)
-    except (UserError, OSError, ValueError, LookupError, TypeError, AttributeError, ZeroDivisionError):
-        return None  # transformers then reports the fault with a better message
+    return None  # if something is wrong, transformers reports it with a better message
 
 
 def _of_backbone(weights: Mapping[str, Vector], family: str) -> Mapping[str, Vector]:

@@ -9,7 +9,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 
@@ -168,17 +168,12 @@ def unchanged(graph: Graph, states: Mapping[str, State], folder: Path) -> list[R
     Nothing is left to do under three conditions: every artifact exists, and no stage is forced; all files of the run still
     exist; the results have the same content.
     """
-
-    try:
+    same = False
+    with suppress(UserError, OSError, KeyError, TypeError):
         about = read_json(folder / FINISHED)
         there = all((folder / name).is_file() for name in about["files"])
-        if not there or about["run"] != _identity(graph) or about["results"] != content_hash(folder / "results.json"):
-            return None
-    except (UserError, OSError, KeyError, TypeError):
-        return None
-    if any(state != "hit" for state in states.values()):
-        return None
-    return read_results(folder / "results.json")
+        same = there and (about["run"], about["results"]) == (_identity(graph), content_hash(folder / "results.json"))
+    return read_results(folder / "results.json") if same and set(states.values()) <= {"hit"} else None
 
 
 def _identity(graph: Graph) -> str:

@@ -207,10 +207,9 @@ def _write_recipe(cfg: DictConfig, graph: Graph, store: Store, folder: Path) -> 
     links = folder / "stages"
     links.mkdir(exist_ok=True)
     for name, node in graph.nodes.items():
-        if (links / name).is_symlink() or not (
-            links / name
-        ).is_dir():  # `scp -r` copies the artifact in place of the link
-            with atomic(links / name) as temporary:
+        link = links / name
+        if link.is_symlink() or not link.is_dir():  # `scp -r` copies the artifact in place of the link
+            with atomic(link) as temporary:
                 temporary.symlink_to(os.path.relpath(store.path(node), links), target_is_directory=True)
 
 

@@ -3,6 +3,7 @@
 import csv
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,11 +71,9 @@ def read_curves(path: Path) -> dict[str, Curve]:
 
 
 def _number(text: object) -> float | None:
-    try:
-        value = float(text) if isinstance(text, str) else math.nan
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+    with suppress(ValueError):
+        return float(text) if isinstance(text, str) and math.isfinite(float(text)) else None
+    return None
 
 
 def draw_curves(stages: Mapping[str, Path], stem: Path) -> Figure:

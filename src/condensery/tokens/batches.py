@@ -86,11 +86,7 @@ class TokenRows:
     """
 
     def __init__(
-        self,
-        flat_ids: ArrayLike,
-        starts: ArrayLike,
-        masked: ArrayLike | None = None,
-        targets: ArrayLike | None = None,
+        self, flat_ids: ArrayLike, starts: ArrayLike, masked: ArrayLike | None = None, targets: ArrayLike | None = None
     ) -> None:
         if (masked is None) != (targets is None):
             raise ValueError("masked and targets belong together")

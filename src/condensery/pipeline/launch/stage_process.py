@@ -42,9 +42,8 @@ def main(folder: Path) -> None:
         os.environ["CONDENSERY_PROGRESS"] = "off"
         print_into(folder / OUTPUT.format(member.rank))
     try:
-        write_json(folder / DONE, computed(task, member.rank, member))
-    except NotRankZero:
-        pass
+        with suppress(NotRankZero):
+            write_json(folder / DONE, computed(task, member.rank, member))
     except Exception as error:
         leave_if_asked()
         with suppress(FileNotFoundError):  # the pipeline has given up and removed the folder

@@ -278,19 +278,17 @@ class Retriever(Searcher):
 
     def _state(self) -> list[Any]:
         """Return a list that changes with the model's settings and weights."""
-        weights = list(self.model.parameters())
-        versions = [0 if weight.is_inference() else weight._version for weight in weights]
-        return [self.model, self.model.settings, *versions, *(weight.data_ptr() for weight in weights)]
+        weights = self.model.parameters()
+        versions = [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
+        return [self.model, self.model.settings, *versions]
 
 
 def _one_ahead(rows_of: Callable[[slice], Rows], parts: Sequence[slice]) -> Iterator[Rows]:
     """Yield the rows of each part. While they are used, a thread computes those of the next part."""
-    if len(parts) == 1:
-        yield rows_of(parts[0])
-        return
+    rows = rows_of(parts[0])
     with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(rows_of, parts[0])
         for part in parts[1:]:
-            ready, coming = coming, thread.submit(rows_of, part)
-            yield ready.result()
-        yield coming.result()
+            coming = thread.submit(rows_of, part)
+            yield rows
+            rows = coming.result()
+    yield rows

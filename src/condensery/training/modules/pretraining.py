@@ -18,11 +18,7 @@ from condensery.losses.mlm import MaskedPrediction
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.metadata import made_for_search
-from condensery.models.checkpoints.pretraining import (
-    load_condenser,
-    load_masked_autoencoder,
-    save_pretraining_model,
-)
+from condensery.models.checkpoints.pretraining import load_condenser, load_masked_autoencoder, save_pretraining_model
 from condensery.models.condenser import Condenser
 from condensery.models.masked_autoencoder import Init, Kind, MaskedAutoEncoder, decoder_shape
 from condensery.ranges import Count, CountOrZero, Positive, Share, Weight, check_values
