@@ -156,7 +156,7 @@ def read_saved(source: str | Path, revision: str | None = None) -> Any:
 
     made: Any = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     if isinstance(made, BertTokenizer) and made.do_lower_case != made.backend_tokenizer.normalizer.lowercase:
-        made = BertTokenizer.from_pretrained(source, revision=revision)  # DPR's classes always lowercase
+        made = BertTokenizer.from_pretrained(source, revision=revision or "main")  # DPR's classes always lowercase
     path = cached_file(source, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
     if path is None or type(made) is PreTrainedTokenizerFast:
         return made
