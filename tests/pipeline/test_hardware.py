@@ -7,7 +7,7 @@ import pytest
 from condensery.errors import UserError
 from condensery.pipeline.launch import hardware
 from condensery.pipeline.launch.hardware import check_devices
-from condensery.system import processor
+from condensery.system import children, processor
 from condensery.system.processor import quick_precision
 
 
@@ -103,3 +103,17 @@ def test_devices_that_are_not_there_are_refused(
 )
 def test_bf16_is_taken_where_a_processor_is_quick_at_it(flags: str, quick: bool) -> None:
     assert processor._quick_at_bf16(set(flags.split())) is quick
+
+
+@pytest.mark.parametrize(
+    ("quota", "number"),
+    [("150000 100000", 2), ("50000 100000", 1), ("max 100000", 8), ("9900000 100000", 8), (None, 8)],
+)
+def test_the_quota_of_a_container_limits_the_cores(
+    quota: str | None, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children.os, "sched_getaffinity", lambda process: set(range(8)))
+    monkeypatch.setattr(children, "QUOTA", tmp_path / "cpu.max")
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    assert children.cores() == number

@@ -204,3 +204,10 @@ def test_an_operation_that_cannot_be_deterministic_is_one_line(tmp_path: Path) -
     assert not torch.are_deterministic_algorithms_enabled()
     with pytest.warns(UserWarning, match="put_ does not have a deterministic implementation"):
         fit(module, data, settings, tmp_path / "warned", "x", callbacks=[Put()], flags={"deterministic": "warn"})
+
+
+def test_a_copy_of_a_checkpoint_is_none(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("step=2.ckpt", "step=10.ckpt", "step=30 (1).ckpt", "step=.ckpt", "step=last.ckpt"):
+        (tmp_path / "checkpoints" / name).touch()
+    assert first_step(tmp_path) == 10

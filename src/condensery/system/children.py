@@ -26,14 +26,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+QUOTA = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU time, and the period in which they may be used
 PAUSE = 0.2  # seconds between two checks
 PATIENCE = 3.0  # seconds between SIGTERM and SIGKILL for a guarded program
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of CPU cores that this process may use, at most the quota of its container (cgroup v2), rounded up."""
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # there is no quota, or it is "max"
+        quota, period = map(int, QUOTA.read_text().split())
+        own = min(own, -(-quota // period))
+    return own
 
 
 @dataclass(frozen=True)
@@ -75,13 +80,11 @@ def alive(process: int) -> bool:
     """Return whether a process of this machine is alive. The process need not be a child of this process."""
     with suppress(OSError):  # Linux: an ended process may stay listed until its parent reads the exit code
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    try:
-        os.kill(process, 0)
-    except PermissionError:
+    with suppress(ProcessLookupError):
+        with suppress(PermissionError):
+            os.kill(process, 0)
         return True
-    except ProcessLookupError:
-        return False
-    return True
+    return False
 
 
 def manner_of_death(code: int | None) -> str:

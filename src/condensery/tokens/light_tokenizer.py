@@ -6,6 +6,7 @@ tokenizers are left to ``load_tokenizer``.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,16 +28,14 @@ class QuickTokenizer:
 
 def load_quick_tokenizer(folder: Path) -> QuickTokenizer:
     """Load the tokenizer of a checkpoint folder. Raises ``UserError`` in the same cases as ``load_tokenizer``."""
-    try:
+    with suppress(UserError, KeyError, TypeError):  # the files are not in the form that transformers writes
         about = read_json(folder / "tokenizer_config.json")
         special = (about["cls_token"], about["sep_token"])  # the string alone, or with further settings
         words = [str(token["content"] if isinstance(token, dict) else token) for token in special]
         quick = read_tokenizer(folder)
         cls, sep = (quick.token_to_id(word) for word in words)
-    except (UserError, KeyError, TypeError):  # the files are not in the form that transformers writes
-        cls = sep = None
-    if cls is not None and sep is not None:
-        return QuickTokenizer(lambda text: list(quick.encode(text, add_special_tokens=False).ids), cls, sep)
+        if cls is not None and sep is not None:
+            return QuickTokenizer(lambda text: list(quick.encode(text, add_special_tokens=False).ids), cls, sep)
     tokenizer = load_tokenizer(folder)
     ends = Vocabulary.of(tokenizer)
     return QuickTokenizer(lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]), ends.cls, ends.sep)

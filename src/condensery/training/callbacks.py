@@ -184,9 +184,8 @@ class Checkpoints(pl.callbacks.Checkpoint):
         """Write the checkpoint of this step."""
         path = self.folder / f"step={trainer.global_step}.ckpt"
         trainer.save_checkpoint(path)
-        for other in self.folder.glob("step=*.ckpt"):
-            if other != path:
-                other.unlink()
+        for other in set(self.folder.glob("step=*.ckpt")) - {path}:
+            other.unlink()
         self.written = time.monotonic()
 
 

@@ -156,18 +156,16 @@ def fit(
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint of the highest step in a stage's folder, or None."""
-    return max((folder / CHECKPOINTS).glob("step=*.ckpt"), key=_step_of, default=None)
+    """Return the checkpoint of the highest step in a stage's folder, or None. Copies such as ``step=2 (1).ckpt`` are ignored."""
+    steps = (path.stem.removeprefix("step=") for path in (folder / CHECKPOINTS).glob("step=*.ckpt"))
+    last = max(map(int, filter(str.isdecimal, steps)), default=None)
+    return None if last is None else folder / CHECKPOINTS / f"step={last}.ckpt"
 
 
 def first_step(folder: Path) -> int:
     """Return the step at which training in this folder begins: the step of the last checkpoint, or 0."""
     checkpoint = last_checkpoint(folder)
-    return _step_of(checkpoint) if checkpoint else 0
-
-
-def _step_of(checkpoint: Path) -> int:
-    return int(checkpoint.stem.removeprefix("step="))
+    return int(checkpoint.stem.removeprefix("step=")) if checkpoint else 0
 
 
 def _quieten() -> None:

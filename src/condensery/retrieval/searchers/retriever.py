@@ -278,8 +278,7 @@ class Retriever(Searcher):
 
     def _state(self) -> list[Any]:
         """Return a list that changes with the model's settings and weights."""
-        weights = self.model.parameters()
-        versions = [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
+        versions = ((one.data_ptr(), 0 if one.is_inference() else one._version) for one in self.model.parameters())
         return [self.model, self.model.settings, *versions]
 
 
