@@ -33,7 +33,10 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def cores() -> int:
-    """Return the number of CPU cores that this process may use, at most the quota of its container (cgroup v2), rounded up."""
+    """Return the number of CPU cores that this process may use.
+
+    The quota of a container (cgroup v2) limits it, rounded up to whole cores.
+    """
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # there is no quota, or it is "max"
         quota, period = map(int, QUOTA.read_text().split())

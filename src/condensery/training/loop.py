@@ -156,7 +156,10 @@ def fit(
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint of the highest step in a stage's folder, or None. Copies such as ``step=2 (1).ckpt`` are ignored."""
+    """Return the checkpoint of the highest step in a stage's folder, or None.
+
+    Other names, such as that of the copy ``step=2 (1).ckpt``, are ignored.
+    """
     steps = (path.stem.removeprefix("step=") for path in (folder / CHECKPOINTS).glob("step=*.ckpt"))
     last = max(map(int, filter(str.isdecimal, steps)), default=None)
     return None if last is None else folder / CHECKPOINTS / f"step={last}.ckpt"
