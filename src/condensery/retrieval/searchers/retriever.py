@@ -277,10 +277,10 @@ class Retriever(Searcher):
         return self._ready[1]
 
     def _state(self) -> list[Any]:
-        """Return a list that changes with the model's settings and weights."""
+        """Return a list that changes with the device, the precision, and the model's settings and weights."""
         weights = self.model.parameters()
         versions = [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
-        return [self.model, self.model.settings, *versions]
+        return [self.model, self.model.settings, self.device, self.precision, *versions]
 
 
 def _one_ahead(rows_of: Callable[[slice], Rows], parts: Sequence[slice]) -> Iterator[Rows]:
