@@ -13,7 +13,6 @@ from condensery.errors import UserError, shown
 from condensery.system.processor import quick_precision
 
 Model = TypeVar("Model", bound=nn.Module)
-SCORES = "classifier.classifier"  # the head of a cross-encoder, which computes in fp32 (``CrossEncoder.scores``)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -44,7 +43,8 @@ def with_cast_weights(model: Model, precision: str) -> Model:
         return model
     copied = copy.deepcopy(model, {id(shared): shared for shared in chain(model.parameters(), model.buffers())})
     for place, layer in copied.named_modules():
-        if type(layer) is nn.Linear and not place.startswith(SCORES):
+        # the head of a cross-encoder computes in fp32
+        if type(layer) is nn.Linear and not place.startswith("classifier.classifier"):
             for name, weight in list(layer.named_parameters(recurse=False)):
                 if weight.dtype == torch.float32:  # autocast does not cast float64
                     setattr(layer, name, nn.Parameter(weight.detach().to(DTYPES[precision]), requires_grad=False))
