@@ -369,7 +369,9 @@ def test_output_that_nobody_reads_ends_it_in_one_line(tmp_path: Path) -> None:
     os.close(read)
     command = program_of("print('a' * 99, flush=True)")
     done = subprocess.run(command, cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    both = subprocess.run(command, cwd=tmp_path, stdout=write, stderr=write, timeout=60)  # `2>&1 | head`
     os.close(write)
+    assert both.returncode == 141
     assert (done.returncode, done.stderr) == (141, "interrupted; run the same command again to go on\n")
 
 
@@ -389,6 +391,11 @@ def test_progress_needs_no_standard_error(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("CONDENSERY_PROGRESS", raising=False)
     monkeypatch.setattr(sys, "stderr", None)
     assert style() == "lines"
+
+
+def test_a_missing_file_without_a_name_is_no_folder_that_is_gone() -> None:
+    """pyarrow and sockets raise such errors."""
+    assert in_one_line(FileNotFoundError(errno.ENOENT, "Failed to open local file")) is None
 
 
 def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:

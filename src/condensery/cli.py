@@ -22,7 +22,7 @@ from condensery.pipeline import recipe_guard, sweep
 from condensery.pipeline.error_lines import Stopped, in_one_line, quoted
 from condensery.pipeline.reports import study
 from condensery.system import signals
-from condensery.system.terminal import check_arguments, print_anything
+from condensery.system.terminal import check_arguments, print_anything, print_last
 
 FOLDER_FILE = "CONDENSERY_FOLDER_FILE"  # environment variable: file into which the path of the run's folder is written
 COMMAND = "data"  # `condensery data NAME`
@@ -92,14 +92,12 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
         error = stop.__cause__ if isinstance(stop, Stopped) and stop.__cause__ else stop
         if isinstance(error, BrokenPipeError):  # nobody reads the output any longer, as in `| head`
             signals.came.append(signal.SIGPIPE)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise Python would fail to write the rest at exit
         if signals.came:
-            print("interrupted; run the same command again to go on", file=sys.stderr)
+            print_last("interrupted; run the same command again to go on")
             return 128 + signals.came[0]
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
-        line = in_one_line(error)
-        if line is None:
+        if (line := in_one_line(error)) is None:
             raise error from None
         print(line, file=sys.stderr)
         return 1

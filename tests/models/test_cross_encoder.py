@@ -28,6 +28,7 @@ from condensery.models.cross_encoder import (
     save_cross_encoder,
 )
 from condensery.models.encoder import Encoder
+from condensery.models.precision import with_cast_weights
 from condensery.tokens.pairs import PairReader
 from condensery.tokens.store import TokenStore, tokenise
 from condensery.tokens.tokenizer import load_tokenizer
@@ -113,6 +114,8 @@ def test_scores_in_bf16_are_no_coarser_than_in_fp32(
         scores = our_scores(model, pairs)
     assert (scores.bfloat16().float() != scores).sum() > 6
     assert torch.allclose(scores, our_scores(model, pairs), atol=0.1)
+    with torch.autocast("cpu", torch.bfloat16):  # as in a stage, which casts the weights once
+        assert torch.equal(our_scores(with_cast_weights(model.eval(), "bf16"), pairs), our_scores(model, pairs))
 
 
 def test_types_tell_the_two_texts_apart(texts: list[str], wordpiece: Path, words: Vocabulary, tmp_path: Path) -> None:

@@ -304,6 +304,11 @@ def test_a_retriever_whose_weights_or_settings_change_encodes_with_the_new_ones(
     assert not np.array_equal(changed, before)
     retriever.model.passage.settings = replace(retriever.model.settings, **vectors)
     np.testing.assert_allclose(np.linalg.norm(retriever.encode_passages(texts), axis=1), 1.0, rtol=1e-2)
+    retriever.precision = "fp32"
+    assert np.array_equal(
+        retriever.encode_passages(texts),
+        Retriever(retriever.model, tokenizer=checkpoint, precision="fp32").encode_passages(texts),
+    )
     retriever.model.train()
     again = retriever.encode_passages(texts)
     assert np.array_equal(retriever.encode_passages(texts), again)

@@ -325,6 +325,13 @@ def test_a_tokenizer_is_that_of_its_file_whatever_class_is_named(
         assert tokenizer.convert_tokens_to_ids([*special.values()]) == [0, 1, 2, 3, 4]
 
 
+def test_a_class_without_a_fast_tokenizer_is_named_as_such(tmp_path: Path) -> None:
+    folder = _checkpoint(tmp_path / "one", Tokenizer(models.Unigram([("<unk>", -1.0)], unk_id=0)), "bert")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "CanineTokenizer"}')
+    with pytest.raises(UserError, match="holds no fast tokenizer"):
+        load_tokenizer(folder)
+
+
 def test_settings_of_the_class_beside_a_tokenizers_file_are_kept(tmp_path: Path, wordpiece: Path) -> None:
     words = load_tokenizer(wordpiece).get_vocab()
     cased = BertTokenizer(vocab={**words, "The": len(words)}, do_lower_case=False).backend_tokenizer

@@ -42,8 +42,9 @@ def with_cast_weights(model: Model, precision: str) -> Model:
     if precision == "fp32":
         return model
     copied = copy.deepcopy(model, {id(shared): shared for shared in chain(model.parameters(), model.buffers())})
-    for layer in copied.modules():
-        if type(layer) is nn.Linear and layer.out_features > 1:  # a score may be computed in fp32
+    for place, layer in copied.named_modules():
+        # the head of a cross-encoder computes in fp32
+        if type(layer) is nn.Linear and not place.startswith("classifier.classifier"):
             for name, weight in list(layer.named_parameters(recurse=False)):
                 if weight.dtype == torch.float32:  # autocast does not cast float64
                     setattr(layer, name, nn.Parameter(weight.detach().to(DTYPES[precision]), requires_grad=False))

@@ -1,5 +1,6 @@
 """Error messages for exceptions that end a run. A foreseeable fault is reported in one line."""
 
+import os
 import re
 import shlex
 import sys
@@ -33,7 +34,7 @@ def in_one_line(error: BaseException) -> str | None:
         return f"error: {f'{mark.name}:{mark.line + 1}: ' if mark else ''}not valid YAML ({error.problem})"
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
         return f"error: {UserError(error.object[:SHOWN])}: holds half a character, or bytes that are no UTF-8"
-    if isinstance(error, FileNotFoundError) and error.errno and error.filename is None:  # raised by `getcwd`
+    if isinstance(error, FileNotFoundError) and error.filename is None and not os.stat(".").st_nlink:  # of `getcwd`
         return "error: the folder in which this command was started is gone; start it in another"
     if isinstance(error, FileNotFoundError) and _raised_in(error)[0] == "mkdir":
         return f"error: {error.filename}: no folder can be made here; choose another output_root"

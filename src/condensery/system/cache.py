@@ -14,7 +14,7 @@ from condensery.system.files import atomic
 
 def cache_folder() -> Path:
     """Return the folder of all data that is cached across runs: ``CONDENSERY_CACHE``, or ``~/.cache/condensery``."""
-    return Path(os.environ.get("CONDENSERY_CACHE") or os.path.expanduser("~/.cache/condensery"))
+    return Path(os.environ.get("CONDENSERY_CACHE") or os.path.expanduser("~/.cache/condensery").removeprefix("~/"))
 
 
 def cached(kind: str, content: str, make: Callable[[Path], object]) -> Path:

@@ -82,14 +82,8 @@ def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[Progr
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[text]}"),
-    )
+    name, note = TextColumn("{task.description}"), TextColumn("{task.fields[text]}")
+    columns = (name, BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn(), note)
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(label, total=total, completed=done, text="")
 

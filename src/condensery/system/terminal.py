@@ -29,6 +29,15 @@ def print_anything() -> None:
     os.environ[ENCODING] = f"{os.environ.get(ENCODING, '').partition(':')[0]}:replace"
 
 
+def print_last(message: str) -> None:
+    """Print ``message`` on standard error. A closed pipe or a hung-up terminal loses it and the rest of the output."""
+    for stream, text in ((sys.stdout, ""), (sys.stderr, f"{message}\n")):
+        try:
+            print(text, end="", file=stream, flush=True)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # otherwise Python would write it again at exit
+
+
 def check_arguments(arguments: Sequence[str]) -> None:
     """Raise ``UserError`` where an argument contains bytes that are not UTF-8. Python decodes them as lone surrogates.
 

@@ -158,7 +158,7 @@ def read_saved(source: str | Path, revision: str | None = None) -> Any:
     if isinstance(made, BertTokenizer) and made.do_lower_case != made.backend_tokenizer.normalizer.lowercase:
         made = BertTokenizer.from_pretrained(source, revision=revision or "main")  # DPR's classes always lowercase
     path = cached_file(source, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
-    if path is None or type(made) is PreTrainedTokenizerFast:
+    if path is None or not made.is_fast or type(made) is PreTrainedTokenizerFast:
         return made
     own, filed = made.backend_tokenizer, Tokenizer.from_file(path)
     for part, kind in (("normalizer", normalizers.BertNormalizer), ("pre_tokenizer", pre_tokenizers.ByteLevel)):

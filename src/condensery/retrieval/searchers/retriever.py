@@ -277,9 +277,8 @@ class Retriever(Searcher):
         return self._ready[1]
 
     def _state(self) -> list[Any]:
-        """Return a list that changes with the model's settings and weights."""
         versions = ((one.data_ptr(), 0 if one.is_inference() else one._version) for one in self.model.parameters())
-        return [self.model, self.model.settings, *versions]
+        return [self.model, self.model.settings, self.device, self.precision, *versions]
 
 
 def _one_ahead(rows_of: Callable[[slice], Rows], parts: Sequence[slice]) -> Iterator[Rows]:
