@@ -22,7 +22,7 @@ BASELINES = SOURCE / "baselines"
 LIMITS = {
     "lines of code (neither comment nor docstring), baselines apart": 29_660,
     "lines of code of the largest baseline": 250,
-    "imports of our own modules inside functions": 29,
+    "imports of our own modules inside functions": 30,
     "blocks of imports for types alone": 22,
     # walk.py says what a stay, a room and a return are, and shows the way
     "stays on a recipe's way from command to table": 42,

@@ -76,10 +76,12 @@ def launch(project: Path, tmp_path: Path) -> Iterator[Launch]:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen([*command, *given], **pipes, text=True, cwd=tmp_path, env=os.environ, **how)
 
-    # tests that are themselves run in the background inherit a SIGINT that is ignored
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    # tests that are themselves run in the background, or by nohup, inherit a SIGINT or SIGHUP that is ignored
+    heard = ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL))
+    before = {number: signal.signal(number, handler) for number, handler in heard}
     yield start
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The tokenizer without the library gives the ids that the library gives."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from transformers import AutoTokenizer
@@ -26,19 +27,22 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_ids_are_those_of_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quick, "_by_library", lambda _: pytest.fail("the library was asked"))
-    theirs, ours = AutoTokenizer.from_pretrained(folder), quick.load_quick_tokenizer(folder)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    monkeypatch.setattr(quick, "load_tokenizer", lambda _: pytest.fail("the library was asked"))
+    ours = quick.load_quick_tokenizer(folder)
     assert (ours.cls, ours.sep) == (theirs.cls_token_id, theirs.sep_token_id)
     for text in TEXTS:
         assert ours.ids(text) == theirs(text, add_special_tokens=False)["input_ids"]
 
 
 @pytest.mark.parametrize("lost", ["tokenizer_config.json", "tokenizer.json"])
-def test_what_is_not_as_we_write_it_is_left_to_the_library(folder: Path, lost: str) -> None:
-    wanted = quick.load_quick_tokenizer(folder).ids("read a file") if lost == "tokenizer_config.json" else None
+def test_what_is_not_as_we_write_it_is_left_to_the_library(
+    folder: Path, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / lost).write_text("{}")
-    if wanted is None:
+    if lost == "tokenizer.json":
         with pytest.raises(UserError, match="no tokenizer in this folder"):
             quick.load_quick_tokenizer(folder)
-    else:
-        assert quick._read(folder) is None
+    monkeypatch.setattr(quick, "load_tokenizer", Mock(side_effect=UserError("the library was asked")))
+    with pytest.raises(UserError, match="the library was asked"):
+        quick.load_quick_tokenizer(folder)

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from condensery.errors import UserError, shown
 from condensery.models.vectors import ACTIVATIONS, DenseShape, Pooling, VectorSettings
 from condensery.system.files import read_json, write_json
-from condensery.tokens.tokenizer import load_tokenizer
 
 MODULES = "modules.json"
 ROUTER = "router_config.json"
@@ -281,6 +280,8 @@ def _transformer(folder: Path) -> Path:
 
 def _check_case(folder: Path) -> None:
     """Raise ``UserError`` if sentence-transformers lowercases texts but the tokenizer of the folder does not."""
+    from condensery.tokens.tokenizer import load_tokenizer  # a dry run needs no tokenizer
+
     file, fast, letters = _transformer(folder), folder / "tokenizer.json", " ".join(ascii_letters)
     if not file.exists() or not _expected(file, dict).get("do_lower_case"):
         return
