@@ -15,7 +15,7 @@ from sentence_transformers.multi_vector_encoder.losses import MultiVectorMultipl
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from condensery.baselines.late_interaction.model import Interaction, TokenEncoder, interaction_scores
+from condensery.baselines.late_interaction.model import UNUSED, Interaction, TokenEncoder, interaction_scores
 from condensery.baselines.late_interaction.saving import load_token_encoder, new_token_encoder, save_token_encoder
 from condensery.baselines.late_interaction.training import InteractionLoss
 from condensery.baselines.late_interaction_index.index import Block
@@ -135,6 +135,24 @@ def test_scores_are_those_of_the_paper(tokenizer: Path, label: str) -> None:
     model = encoder(tokenizer, label)
     found = interaction_scores(keyed(model, tokenizer, QUERY), keyed(model, tokenizer, PASSAGE))
     torch.testing.assert_close(found, textbook(model, tokenizer), rtol=0, atol=1e-9)
+
+
+def test_the_gradient_of_the_scores_is_that_of_finite_differences() -> None:
+    draw = torch.Generator().manual_seed(0)
+    parts = []
+    for texts, places in ((3, 4), (5, 6)):
+        vectors = torch.randn(texts, places, 3, generator=draw, dtype=torch.float64)
+        keys = torch.randint(0, 3, (texts, places, 1), generator=draw).double()
+        keys[torch.arange(places) >= torch.randint(0, places, (texts, 1), generator=draw)] = (
+            UNUSED  # some texts have none
+        )
+        parts += [vectors.requires_grad_(), keys]
+
+    def scores(queries: Tensor, passages: Tensor) -> Tensor:
+        return interaction_scores(torch.cat([queries, parts[1]], 2), torch.cat([passages, parts[3]], 2))
+
+    assert 0 < (scores(parts[0], parts[2]) == 0).sum() < 15
+    assert torch.autograd.gradcheck(scores, (parts[0], parts[2]))
 
 
 @pytest.mark.parametrize("label", METHODS)

@@ -16,7 +16,6 @@ from transformers import (
     BartForConditionalGeneration,
     BertConfig,
     BertModel,
-    LogitsProcessorList,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -26,7 +25,6 @@ from condensery.models.generator import (
     Generator,
     OneDraw,
     Sampling,
-    _processors,
     draws,
     load_generator,
     save_generator,
@@ -69,9 +67,7 @@ def by_hand(logits: np.ndarray, draw: float, top_k: int, top_p: float) -> int:
 
 
 def chosen(logits: torch.Tensor, drawn: torch.Tensor, top_k: int, top_p: float) -> list[int]:
-    sampling = Sampling(1, top_k, top_p, drawn.shape[1], 8, "", 0)
-    processors: LogitsProcessorList = _processors(sampling, drawn)
-    scores = processors(torch.zeros(len(logits), 1, dtype=torch.long), logits)
+    scores = OneDraw(drawn, top_k, top_p)(torch.zeros(len(logits), 1, dtype=torch.long), logits)
     assert ((scores == 0).sum(dim=1) == 1).all()
     assert ((scores == -torch.inf).sum(dim=1) == logits.shape[1] - 1).all()
     return scores.argmax(dim=1).tolist()
@@ -83,6 +79,13 @@ def test_a_draw_is_the_inverse_distribution_of_what_top_k_and_top_p_leave(top_k:
     drawn = torch.from_numpy(uniforms(1, index=np.arange(300)))[:, None]
     wanted = [by_hand(row.numpy(), float(draw), top_k, top_p) for row, draw in zip(logits, drawn, strict=True)]
     assert chosen(logits, drawn, top_k, top_p) == wanted
+
+
+def test_top_k_keeps_all_tokens_that_are_as_probable_as_the_last() -> None:
+    logits = torch.tensor([[0.0, 1.0, 0.0, -1.0, 0.0], [3.0, 2.0, 1.0, 0.0, -1.0]], dtype=torch.float64)
+    places = torch.linspace(0, 0.999, 200, dtype=torch.float64)
+    drawn = [{chosen(logits, draw.expand(2, 1), 2, 1.0)[row] for draw in places} for row in range(2)]
+    assert drawn == [{0, 1, 2, 4}, {0, 1}]
 
 
 def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:

@@ -61,33 +61,41 @@ class Sampling:
 class OneDraw(transformers.LogitsProcessor):
     """Draws one token per row and excludes all others.
 
-    A uniform number selects the token from the cumulative distribution over the tokens in order of token id.
+    A uniform number selects the token from the cumulative distribution over the tokens in order of token id. The filters are
+    those of transformers, but they sort only the best tokens, not the whole vocabulary.
 
     Args:
         draws: (b, steps) uniform draws in [0, 1), one for each row and position. The decoder begins with one token.
+        top_k, top_p: as in ``Sampling``.
 
     Raises:
         UserError: a logit is NaN.
     """
 
-    def __init__(self, draws: Tensor) -> None:
-        self.draws = draws
+    def __init__(self, draws: Tensor, top_k: int = 0, top_p: float = 1.0) -> None:
+        self.draws, self.top_k, self.top_p = draws, top_k, top_p
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return (b, V) with 0 for the drawn token and -inf for all others.
 
         ``scores`` (b, V) are log-probabilities up to a constant, with -inf for tokens that may not be drawn.
         """
-        if scores.isnan().any():
+        last = scores.topk(min(self.top_k or scores.shape[1], scores.shape[1]), dim=1).values[:, -1:]  # (b, 1)
+        allowed = int((scores >= last).sum(dim=1).max())  # more than top_k where tokens are equally probable
+        logits, ids = scores.topk(max(1, allowed), dim=1)  # (b, allowed) each
+        if logits.isnan().any():
             raise UserError("the generator's logits are not finite; use precision: fp32 or bf16")
-        allowed = max(1, int((scores > -torch.inf).sum(dim=1).max()))
-        ids = scores.topk(allowed, dim=1).indices.sort(dim=1).values  # (b, allowed)
-        probabilities = scores.gather(1, ids).double().softmax(dim=1)  # (b, allowed)
-        reached = probabilities.cumsum(dim=1)  # (b, allowed)
+        ids, order = ids.sort(dim=1)
+        logits = logits.gather(1, order).masked_fill(logits.gather(1, order) < last, -torch.inf)
+        if self.top_p < 1.0:
+            rising, order = logits.sort(dim=1, stable=True)
+            rare = rising.softmax(dim=1).cumsum(dim=1) <= 1 - self.top_p  # (b, allowed)
+            rare[:, -1] = False
+            logits = logits.masked_fill(rare.scatter(1, order, rare), -torch.inf)
+        reached = logits.double().softmax(dim=1).cumsum(dim=1)  # (b, allowed)
         draw = self.draws[:, input_ids.shape[1] - 1, None] * reached[:, -1:]  # (b, 1)
-        place = (reached <= draw).sum(dim=1, keepdim=True).clamp(max=allowed - 1)  # (b, 1)
-        chosen = ids.gather(1, place)  # (b, 1)
-        return torch.full_like(scores, -torch.inf).scatter(1, chosen, 0.0)
+        place = (reached <= draw).sum(dim=1, keepdim=True).clamp(max=reached.shape[1] - 1)  # (b, 1)
+        return torch.full_like(scores, -torch.inf).scatter(1, ids.gather(1, place), 0.0)
 
 
 def check_room(tokenizer: Any, prefix: str, max_input_tokens: int) -> None:
@@ -132,11 +140,12 @@ class Generator:
         read = self.encode([sampling.prefix + text for text in texts], sampling.max_input_tokens)
         read = {name: tensor.to(device) for name, tensor in read.items()}
         states = self.model.get_encoder()(**read).last_hidden_state.repeat_interleave(number, dim=0)  # (b, t, hidden)
+        drawn = torch.from_numpy(draws(rows, sampling)).to(device)  # (b, steps)
         token_ids = self.model.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=states),
             attention_mask=read["attention_mask"].repeat_interleave(number, dim=0),
             generation_config=self._generation(sampling.max_tokens),
-            logits_processor=_processors(sampling, torch.from_numpy(draws(rows, sampling)).to(device)),
+            logits_processor=transformers.LogitsProcessorList([OneDraw(drawn, sampling.top_k, sampling.top_p)]),
         )
         written = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=True)
         return [written[begin : begin + number] for begin in range(0, len(written), number)]
@@ -153,16 +162,6 @@ def draws(rows: Sequence[int], sampling: Sampling) -> np.ndarray:
     """Return uniform draws (rows * number, max_tokens), one per query and position. The queries of a row are adjacent."""
     named = np.asarray(rows, dtype=np.int64)[:, None] << 20 | np.arange(sampling.number)  # (rows, number)
     return uniforms(sampling.seed, "query", index=named.reshape(-1, 1), second=np.arange(sampling.max_tokens)[None])
-
-
-def _processors(sampling: Sampling, drawn: Tensor) -> transformers.LogitsProcessorList:
-    processors = transformers.LogitsProcessorList()
-    if sampling.top_k:
-        processors.append(transformers.TopKLogitsWarper(sampling.top_k))
-    if sampling.top_p < 1.0:
-        processors.append(transformers.TopPLogitsWarper(sampling.top_p))
-    processors.append(OneDraw(drawn))
-    return processors
 
 
 def load_generator(

@@ -1,6 +1,5 @@
 """Config of the stage that trains a retriever of token vectors."""
 
-import math
 from dataclasses import replace
 from typing import Literal, Self
 
@@ -59,7 +58,7 @@ class FinetuneLateInteractionConfig(QueriesConfig, ValidatedConfig, EncoderStage
         """Estimate the work of steps of queries, their positives and their hard negatives."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.passage_length)
         each = 1 + (self.negatives_per_query if self.negatives or self.labels else 0)
-        vectors = min((sizes.collection.passage_tokens or math.inf) + 2, self.passage_length)
+        vectors = min((sizes.collection.passage_tokens or self.passage_length) + 2, self.passage_length)
         vectors = min(vectors, self.first) if self.method == "me_bert" else vectors + self.whole // self.dimensions
         sizes = replace(sizes, token_vectors=vectors, token_numbers=vectors * self.dimensions)
         return training_work(self, sizes, each, self.passage_length, contrast=True)  # type: ignore[arg-type]  # same keys

@@ -17,6 +17,7 @@ Symbols in shapes: b rows of a chunk, t width of the chunk, v vectors of a text,
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,8 +67,8 @@ class Interaction:
     @property
     def most(self) -> int:
         """The largest number of vectors of a text."""
-        tokens = max(self.query_length, self.passage_length)
-        return self.first if self.method == "me_bert" else tokens + self.whole // self.dimensions
+        others = max(self.query_length, self.passage_length) + self.whole // self.dimensions
+        return self.first if self.method == "me_bert" else others
 
 
 class TokenEncoder(BiEncoder):
@@ -90,8 +91,7 @@ class TokenEncoder(BiEncoder):
     def keyed(self, chunk: Chunk) -> Tensor:
         """Return the vectors of each row with their keys as last coordinate, (b, v, d + 1); key ``UNUSED`` = no vector."""
         interaction, query = self.interaction, chunk.tower == QUERY
-        if interaction.markers:
-            chunk = self._marked(chunk)
+        chunk = self._marked(chunk) if interaction.markers else chunk
         layout = PackedLayout(chunk)
         states = layout.tokens.pad(self.query(layout)[0])  # (b, t, h)
         ids, used = chunk.input_ids, chunk.attention_mask  # (b, t) each
@@ -100,10 +100,10 @@ class TokenEncoder(BiEncoder):
         elif interaction.method == "coil" or not query:
             used = used & ~torch.isin(ids, self.left_out)
         vectors = wide(self.query.head(states))  # (b, v, d)
-        if interaction.method == "colbert":
-            vectors = nn.functional.normalize(vectors, dim=-1)
-        keys = ids if interaction.method == "coil" else torch.zeros_like(used, dtype=torch.long)
-        keys = keys.masked_fill(~used, UNUSED)  # (b, v)
+        vectors = nn.functional.normalize(vectors, dim=-1) if interaction.method == "colbert" else vectors
+        keys = (ids if interaction.method == "coil" else torch.zeros_like(used).long()).masked_fill(
+            ~used, UNUSED
+        )  # (b, v)
         if len(self.whole):
             pieces = wide(self.whole(states[:, 0])).unflatten(1, (-1, interaction.dimensions))  # (b, pieces, d)
             own = self.query.model.config.vocab_size + torch.arange(pieces.shape[1], device=keys.device)
@@ -126,8 +126,35 @@ class TokenEncoder(BiEncoder):
     def vectors(self, chunk: Chunk) -> Tensor:
         """Return the vectors of ``keyed`` as one row per text, (b, most * (d + 1)), for the gradient cache."""
         keyed = self.keyed(chunk)
-        missing = self.interaction.most - keyed.shape[1]
-        return nn.functional.pad(keyed, (0, 0, 0, missing), value=float(UNUSED)).flatten(1)
+        return nn.functional.pad(keyed, (0, 0, 0, self.interaction.most - keyed.shape[1]), value=UNUSED).flatten(1)
+
+
+class _BestMatches(torch.autograd.Function):
+    """The formula at the head of this file. The backward pass reads only the best matches, not all products."""
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, query_keys: Tensor, passages: Tensor, passage_keys: Tensor) -> Tensor:
+        """Return the scores (q, p); arguments (q, v, d), (q, v), (p, w, d) and (p, w)."""
+        found = []
+        with autocast(queries.device, "fp32"):
+            for query, keys in zip(queries, query_keys, strict=True):  # all at once would take too much memory
+                found.append((passages @ query.T).masked_fill_(passage_keys[..., None] != keys, -torch.inf).max(dim=1))
+        best, matches = (torch.stack(part) for part in zip(*found, strict=True))  # (q, p, v) each
+        used = (best != -torch.inf) & (query_keys != UNUSED)[:, None]  # (q, p, v)
+        ctx.save_for_backward(queries, passages, matches, used)
+        return torch.where(used, best, 0.0).sum(dim=2)
+
+    @staticmethod
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None, Tensor, None]:
+        """Return the gradients of both vectors; argument (q, p)."""
+        queries, passages, matches, used = ctx.saved_tensors
+        places = matches + passages.shape[1] * torch.arange(len(passages), device=matches.device)[:, None]  # (q, p, v)
+        of_queries, of_passages = torch.empty_like(queries), torch.zeros_like(passages).flatten(0, 1)  # (p * w, d)
+        for row, place in enumerate(places):
+            weights = (gradients[row, :, None] * used[row])[..., None]  # (p, v, 1)
+            of_queries[row] = (weights * passages.flatten(0, 1)[place]).sum(dim=0)
+            of_passages.index_add_(0, place.flatten(), (weights * queries[row]).flatten(0, 1))
+        return of_queries, None, of_passages.view_as(passages), None
 
 
 def interaction_scores(queries: Tensor, passages: Tensor) -> Tensor:
@@ -141,11 +168,5 @@ def interaction_scores(queries: Tensor, passages: Tensor) -> Tensor:
     Returns:
         the scores, (q, p).
     """
-    keys, scores = passages[..., -1:], []  # (p, w, 1)
-    for query in queries:  # one at a time: the products of all would need the memory of q * p * w * v numbers
-        same = (keys == query[:, -1]) & (query[:, -1] != UNUSED)  # (p, w, v)
-        with autocast(query.device, "fp32"):
-            products = passages[..., :-1] @ query[:, :-1].T  # (p, w, v)
-        best = products.masked_fill(~same, -torch.inf).max(dim=1).values  # (p, v)
-        scores.append(best.masked_fill(~same.any(dim=1), 0.0).sum(dim=1))
-    return torch.stack(scores)
+    queries, passages = (part[:, (part[..., -1] != UNUSED).any(dim=0)] for part in (queries, passages))
+    return _BestMatches.apply(queries[..., :-1], queries[..., -1], passages[..., :-1], passages[..., -1])

@@ -44,16 +44,16 @@ def new_token_encoder(encoder: Encoder, interaction: Interaction, tokenizer: Pat
         ids |= {"markers": tuple(markers), "left_out": tuple(sorted(signs))}
     elif interaction.method == "coil":
         ids["left_out"] = tuple(sorted(read.all_special_ids))
-    hidden, sizes = int(model.config.hidden_size), (interaction.dimensions, interaction.whole)
-    head, whole = (head_of([_shape(interaction, hidden, size)] if size else []) for size in sizes)
+    head, whole = map(head_of, _shapes(interaction, model))
     for layer in (*head, *whole):  # orthogonal weights keep inner products; the gain gives the size of torch's default
         torch.nn.init.orthogonal_(layer.linear.weight, gain=3**-0.5)
     return TokenEncoder(Encoder(model, head=head), replace(interaction, **ids), whole)
 
 
-def _shape(interaction: Interaction, hidden: int, outputs: int) -> DenseShape:
-    """Return the shape of a layer after the backbone; ColBERT's layer has no bias."""
-    return DenseShape(hidden, outputs, interaction.method != "colbert", "Identity")
+def _shapes(interaction: Interaction, model: Any) -> list[list[DenseShape]]:
+    """Return the shapes of the layers after a backbone, of a token's vector and of COIL's [CLS]; ColBERT's has no bias."""
+    hidden, sizes = int(model.config.hidden_size), (interaction.dimensions, interaction.whole)
+    return [[DenseShape(hidden, size, interaction.method != "colbert", "Identity")] if size else [] for size in sizes]
 
 
 def _tokenizer(tokenizer: Path | str, interaction: Interaction) -> Any:
@@ -75,8 +75,9 @@ def save_token_encoder(model: TokenEncoder, folder: Path, tokenizer: Path | str)
     if interaction.method == "colbert":
         sizes = int(model.query.model.config.hidden_size), interaction.dimensions
         signs, prefixes = list(string.punctuation), (f"{MARKERS[QUERY]} ", f"{MARKERS[PASSAGE]} ")
-        lengths = interaction.query_length, interaction.passage_length
-        write_multi_vector(folder, sizes, lengths, prefixes, signs, DENSE)
+        write_multi_vector(
+            folder, sizes, (interaction.query_length, interaction.passage_length), prefixes, signs, DENSE
+        )
 
 
 def load_token_encoder(folder: Path) -> TokenEncoder:
@@ -90,9 +91,7 @@ def load_token_encoder(folder: Path) -> TokenEncoder:
     largest = max(0, interaction.mask, *interaction.markers, *interaction.left_out)
     if largest >= encoder.model.config.vocab_size or len(interaction.markers) != 2 * (interaction.method == "colbert"):
         raise UserError(f"{folder / OWN}: its ids are not of this method and vocabulary; copy the checkpoint anew")
-    hidden = int(encoder.model.config.hidden_size)
-    encoder.head, whole = (
-        load_head([SavedDense(folder / name, _shape(interaction, hidden, size))] if size else [], hidden)
-        for name, size in ((DENSE, interaction.dimensions), (WHOLE, interaction.whole))
-    )
+    parts = zip((folder / DENSE, folder / WHOLE), _shapes(interaction, encoder.model), strict=True)
+    saved = ([SavedDense(path, shape) for shape in shapes] for path, shapes in parts)
+    encoder.head, whole = (load_head(layers, int(encoder.model.config.hidden_size)) for layers in saved)
     return TokenEncoder(encoder, interaction, whole)

@@ -85,14 +85,12 @@ class LateInteractionModule(BiEncoderModule):
 
 def finetune(config: FinetuneLateInteractionConfig, context: Context) -> dict[str, Any]:
     """Train the encoder and save the last step's weights as a checkpoint; return the metrics for the manifest."""
-    collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
-    training = training_queries(config, context, collection)
+    training = training_queries(config, context, Collection(context.input("corpus")))
     by_text = left_out_by_text(training.by_text, context.stage_name)
     lengths = config.query_length, config.passage_length
     interaction = Interaction(config.method, config.dimensions, *lengths, config.first, config.whole)
-    backbone = initial_towers(config, context, tokens.vocabulary, separate=False).passage
+    backbone = initial_towers(config, context, Tokens(context.input("tokens")).vocabulary, separate=False).passage
     model = new_token_encoder(backbone, interaction, context.input("tokenizer"), config.seed)
     data = triple_data(config, context, training, model.interaction.lengths)
     module = LateInteractionModule(model, temperature=config.temperature, **config.optimiser())
-    values = train_and_save(module, data, config, context, data.lengths)
-    return {"queries": len(training.rows), **by_text, **values}
+    return {"queries": len(training.rows), **by_text, **train_and_save(module, data, config, context, data.lengths)}

@@ -39,6 +39,7 @@ from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary, with_special
 
 BLOCK = 1 << 18  # vectors that are compared at once
+PIECE = {"cpu": 1 << 14}  # vectors of a list that are compared at once: a CPU's cache holds their products
 GROUP = 64  # queries that are encoded together, and compared with a block while it is in memory
 Rows = NDArray[np.integer]
 
@@ -61,7 +62,7 @@ class Block:
         self.vectors = torch.from_numpy(vectors[order].astype(np.float32)).to(device)
         self.keys, self.number = keys[order], len(counts)
         self.owners = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)[order]).to(device)
-        self.lists: dict[float, tuple[Tensor, Tensor, Tensor] | None] = {}
+        self.lists: dict[float, list[tuple[Tensor, Tensor, Tensor]]] = {}
         # bytes of a vector besides its numbers: 4 for the key, 8 for the owner, at most 16 in its list; 1,024 bytes of a list
         self.size = self.vectors.nbytes + 28 * len(keys) + 1024 * len(np.unique(self.keys))
 
@@ -69,21 +70,39 @@ class Block:
         """Return the scores (m,) of a query, whose vectors (v, d + 1) have their keys as last coordinate."""
         total = self.vectors.new_zeros(self.number)
         for key in query[:, -1].unique().tolist():
-            found = None if key == UNUSED else self._list(key)
-            if found is not None:
-                vectors, owners, counts = found
-                products = vectors @ query[query[:, -1] == key, :-1].T  # (vectors of this key, vectors of the query)
-                best = torch.segment_reduce(products, "max", lengths=counts)  # (passages with this key, ...)
-                total[owners] += best.sum(dim=1)
+            of_query = query[query[:, -1] == key, :-1]  # (vectors of the query with this key, d)
+            for vectors, owners, counts in [] if key == UNUSED else self._list(key):
+                total[owners] += maxima(vectors, counts, of_query).sum(dim=0)
         return total.cpu().numpy()
 
-    def _list(self, key: float) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return the inverted list of a key: its vectors, the passages that have them, and how many each has."""
+    def _list(self, key: float) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Return the inverted list of a key in pieces: its vectors, the passages that have them, and how many each has."""
         if key not in self.lists:
-            first, stop = np.searchsorted(self.keys, [key, key + 1])
+            first, stop = np.searchsorted(self.keys, [key, key + 1]).tolist()
             owners, counts = self.owners[first:stop].unique_consecutive(return_counts=True)
-            self.lists[key] = (self.vectors[first:stop], owners, counts) if stop > first else None
+            size = max(
+                1, PIECE.get(counts.device.type, BLOCK) * len(counts) // max(1, stop - first)
+            )  # passages of a piece
+            vectors = self.vectors[first:stop].split([int(part.sum()) for part in counts.split(size)])
+            pieces = zip(vectors, owners.split(size), counts.split(size), strict=True)
+            self.lists[key] = [piece for piece in pieces if len(piece[0])]
         return self.lists[key]
+
+
+def maxima(vectors: Tensor, counts: Tensor, query: Tensor) -> Tensor:
+    """Return the largest inner product of each vector of a query with the vectors of each passage, (v, m).
+
+    Args:
+        vectors: (N, d), passage after passage.
+        counts: (m,) number of vectors of each passage, at least 1.
+        query: (v, d).
+    """
+    if vectors.device.type != "cpu":
+        return torch.segment_reduce(vectors @ query.T, "max", lengths=counts).T
+    starts = (counts.cumsum(0) - counts).numpy()
+    return torch.from_numpy(
+        np.maximum.reduceat((query @ vectors.T).numpy(), starts, axis=1)
+    )  # faster than segment_reduce
 
 
 class LateInteractionIndex:

@@ -53,9 +53,12 @@ class SparseEncoder(BiEncoder):
         """Return the weights of each text, (b, V)."""
         layout = PackedLayout(chunk)
         states = self.query.family.transform(self.language_model, self.query(layout)[0])
-        logits = layout.tokens.pad(self.language_model.get_output_embeddings()(states))  # (b, t, V)
-        largest = logits.masked_fill(~chunk.attention_mask[..., None], -torch.inf).max(dim=1).values  # (b, V)
-        return largest.relu().log1p()  # both rise with the logit, so the maximum can be taken before them
+        logits = self.language_model.get_output_embeddings()(states)  # (n, V)
+        rows = logits.tensor_split((layout.positions == 0).nonzero()[1:, 0].tolist())  # (at most t, V) each
+        texts = [row[:length] for row, length in zip(rows, chunk.lengths.tolist(), strict=True)]  # without padding
+        # amax is faster than max, but shares the gradient among equal logits
+        largest = [text.max(dim=0).values if text.requires_grad else text.amax(dim=0) for text in texts]
+        return torch.stack(largest).relu().log1p()  # both rise with the logit, so the maximum can be taken before them
 
 
 @torch.no_grad()
