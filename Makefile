@@ -8,6 +8,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ON_GPU := .venv/.gpu
 WANTED := requirements$(if $(wildcard $(ON_GPU)),-gpu).txt
 
+# Packages are installed without bytecode, so Python must be able to write it. Many images of containers forbid it, and each
+# process would then compile the libraries again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install install-gpu install-locked lock quickstart smoke test test-slow gpu-report conf check docs docs-serve clean
 
 help: ## show this list
