@@ -20,8 +20,7 @@ _MIX2 = np.uint64(0x94D049BB133111EB)
 
 def hash64(*keys: Key) -> int:
     """Return a 64-bit unsigned hash of the sequence of keys. It is the same in all processes and versions."""
-    digest = hashlib.blake2b(repr(keys).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+    return int.from_bytes(hashlib.blake2b(repr(keys).encode(), digest_size=8).digest(), "little")
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -61,9 +60,7 @@ def nested_subset(seed: int, items: int, number: int | None) -> NDArray[np.int64
         items: number of items.
         number: size of the subset; None = all items.
     """
-    if number is None:
-        return np.arange(items)
-    return np.sort(generator(seed, "subset").permutation(items)[:number])
+    return np.arange(items) if number is None else np.sort(generator(seed, "subset").permutation(items)[:number])
 
 
 def check_subset(number: int | None, items: int, key: str, what: str) -> None:

@@ -307,6 +307,17 @@ def test_more_epochs_go_on_as_if_they_had_been_asked_for(world: Path, tmp_path: 
         assert seen.read == all_of_it.read[epoch:], path
 
 
+@pytest.mark.parametrize("limit", [2, 0.7])
+def test_every_epoch_has_as_many_batches_as_the_trainer_limits_it_to(limit: float, world: Path, tmp_path: Path) -> None:
+    made, epochs = biencoder(), {"max_steps": -1, "max_epochs": 3, "limit_train_batches": limit}
+    keeps = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    _, whole = train(made, world, tmp_path, **epochs, callbacks=[keeps], enable_checkpointing=True)
+    _, passes = train(made, world, tmp_path, max_steps=6)  # two passes of three batches
+    assert (whole.read, whole.rates) == (passes.read, passes.rates)
+    _, seen = train(made, world, tmp_path, tmp_path / "step=3.ckpt", **epochs)
+    assert (seen.read, seen.rates) == (whole.read[3:], whole.rates[3:])
+
+
 def test_epochs_of_another_length_are_refused_where_they_end_the_run(world: Path, tmp_path: Path) -> None:
     made, epochs = biencoder(), {"max_steps": -1, "max_epochs": 3}
     run = trainer(tmp_path, **epochs, limit_train_batches=2, callbacks=[Stop(3)])

@@ -1,12 +1,18 @@
 """The precision that ``auto`` stands for is what the hardware is quick at; devices that are not there are refused."""
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from condensery.errors import UserError
+from condensery.pipeline.config import RootConfig
 from condensery.pipeline.launch import hardware
 from condensery.pipeline.launch.hardware import check_devices
+from condensery.stages.launcher_config import LocalLauncher
+from condensery.stages.trainer_options import TrainerFlags
 from condensery.system import children, processor
 from condensery.system.processor import quick_precision
 
@@ -117,3 +123,17 @@ def test_the_quota_of_a_container_limits_the_cores(
     if quota is not None:
         (tmp_path / "cpu.max").write_text(f"{quota}\n")
     assert children.cores() == number
+
+
+@pytest.mark.parametrize(("deterministic", "workspace"), [(True, ":4096:8"), ("warn", ":4096:8"), (None, None)])
+def test_products_on_a_gpu_can_be_deterministic_from_the_first_stage_on(
+    deterministic: Any, workspace: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    trainer = SimpleNamespace(accelerator="cpu", devices=1, threads=1, workers=0, compile=False)
+    trainer.flags = TrainerFlags(deterministic=deterministic)
+    logger = SimpleNamespace(check_installed=lambda: None, wandb=None, tensorboard=False, trackio=None)
+    root: Any = SimpleNamespace(trainer=trainer, logger=logger, launcher=LocalLauncher(kind="local"), jobs=1)
+    root.name, root.output_root = "x", Path("x")
+    RootConfig.runtime(root)
+    assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == workspace

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from hydra._internal.utils import create_config_search_path
 from hydra.conf import HydraConf
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 import condensery
@@ -15,10 +17,13 @@ from condensery.pipeline.recipe_guard import (
     GROUPS,
     HYDRA,
     KEYS,
+    MODE,
+    RecipeLoader,
     check_content,
     may_be_called,
     refuse_foreign_targets,
 )
+from condensery.recipes import RECIPES
 
 
 @pytest.mark.parametrize(
@@ -158,3 +163,14 @@ def test_the_folder_conf_beside_run_py_is_known(project: Path, tmp_path: Path, m
     assert recipe_guard._own(str(program / "conf"))
     assert not recipe_guard._own(str(outputs / "conf")), "where outputs go, anybody may have put recipes"
     assert not recipe_guard._own(str(tmp_path))
+
+
+def test_hydra_may_ask_a_third_time_for_a_config_that_it_has_closed() -> None:
+    """As it does for hydra.verbose."""
+    loader = RecipeLoader(create_config_search_path(str(RECIPES)))
+    loader.load_configuration("config", ["seed=3"], RunMode.RUN, validate_sweep_overrides=False)
+    second = loader.load_configuration("config", ["seed=3", MODE], RunMode.RUN)
+    OmegaConf.set_readonly(second.hydra, True)
+    third = loader.load_configuration("config", ["seed=3", MODE], RunMode.RUN)
+    assert third.seed == 3
+    assert third.hydra.overrides == second.hydra.overrides

@@ -197,3 +197,13 @@ def test_equal_quality_is_read_between_two_points_on_the_log_axis() -> None:
         ["never", "MRR@10 (%): 30.0", "never", "", ""],
     ]
     assert equal_quality({"MRR@10 (%)": [fast]}, "slow", "steps") == ""
+
+
+def test_letters_without_a_glyph_are_one_line_in_place_of_a_warning_for_each(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with canvas(1) as drawn:
+        drawn.suptitle("中文 हिन्दी é")
+        save(drawn, tmp_path / "x", "x")
+    assert not recwarn
+    assert capsys.readouterr().out == "figures: boxes stand for the letters that the font DejaVu Sans lacks\n"

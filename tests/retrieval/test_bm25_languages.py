@@ -56,6 +56,8 @@ def test_a_word_that_is_in_no_passage_finds_none() -> None:
         ("ＡＢＣ ﬁne", "abc fine"),
         ("ｶﾞｲﾄﾞ", "ガイド"),
         ("इतिहास १९४७", "1947"),
+        ("пʼять", "п'ять"),
+        ("Hawaiʻi", "Hawai’i"),
     ],
 )
 def test_how_a_text_was_typed_does_not_count(passage: str, query: str) -> None:

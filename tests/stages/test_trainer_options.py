@@ -5,6 +5,7 @@ import inspect
 import re
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -15,7 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 from small_runs import Done, run_command
 
 from condensery.stages.trainer_options import INSTEAD, Callback, TrainerFlags, identity
+from condensery.stages.training import _callbacks
 from condensery.system.files import read_json
+from condensery.training.callbacks import EMAWeightAveraging
 
 ALLOWED = {one.__name__: one for one in get_args(get_args(Callback)[0])}
 STOP = "stop: {name: EarlyStopping, monitor: val/mrr@10, mode: max, stopping_threshold: 0.0}"
@@ -55,6 +58,13 @@ def test_arguments_and_their_defaults_are_lightnings(name: str, tmp_path: Path) 
     getattr(pl.callbacks, name)(**ALLOWED[name](**given).arguments(tmp_path, validated=True))
 
 
+def test_the_average_is_that_of_this_package(tmp_path: Path) -> None:
+    stage: Any = SimpleNamespace(callbacks={"mean": ALLOWED["EMAWeightAveraging"](name="EMAWeightAveraging")})
+    context: Any = SimpleNamespace(folder=tmp_path)
+    (callback,) = _callbacks(stage, context, validated=True)
+    assert type(callback) is EMAWeightAveraging
+
+
 def dry(*given: str) -> Done:
     return run_command("dry_run=plan", "output_root=/nowhere/at/all", *given)
 
@@ -76,6 +86,11 @@ FAULTS = [  # what is given, the place that the line names, what else it says
     (
         *("trainer.callbacks.x={name: RichModelSummary, max_depth: true}", "trainer.callbacks.x.max_depth"),
         *("whole number", "got true"),
+    ),
+    ("trainer.callbacks.x={name: ModelCheckpoint, save_top_k: 3}", "trainer.callbacks.x", "give a monitor", "=-1"),
+    (
+        "trainer.callbacks.x={name: ModelCheckpoint, monitor: val/mrr@10, every_n_train_steps: 5}",
+        *("trainer.callbacks.x", "at each validation", "leave every_n_train_steps out"),
     ),
     ("stages.round1.callbacks.x={name: EarlyStopping, patienc: 1}", "stages.round1.callbacks.x.patienc", "unknown key"),
     (

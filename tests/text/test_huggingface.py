@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from condensery.errors import UserError
 from condensery.text import read_collection
 from condensery.text.collection import Collection
+from condensery.text.formats.hub import Repository
 from tests.error_lines import names
 from tests.served import Place, publish_data_set, served
 
@@ -55,7 +57,6 @@ dataset_info:
 
 def parquet(rows: list[dict[str, Any]]) -> bytes:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     out = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows), out)
@@ -132,6 +133,42 @@ def test_a_folder_in_the_layout_is_read_the_same(
         (tmp_path / "folder" / name).write_bytes(content)
     named = read_collection(config("huggingface", name=str(tmp_path / "folder")), tmp_path / "named")
     assert same(named, native(config, write, beir_files, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("entry", "chosen"),
+    [
+        ("{data_files: {train: data/**/*.jsonl}}", ["data/0.jsonl", "data/old/1.jsonl"]),
+        ("{data_files: {train: data/*}}", ["data/0.jsonl"]),
+        ("{data_files: {train: ./data/*}}", ["data/0.jsonl"]),
+        ("{data_dir: data}", ["data/0.jsonl", "data/old/1.jsonl"]),
+        ("{data_files: '**'}", ["2.jsonl", "data/0.jsonl", "data/old/1.jsonl"]),
+    ],
+)
+def test_patterns_of_the_card_choose_the_files_that_the_library_chooses(
+    entry: str, chosen: list[str], tmp_path: Path
+) -> None:
+    hidden = ("data/.ipynb_checkpoints/0-checkpoint.jsonl", "__MACOSX/data/0.jsonl", "data/._0.jsonl")
+    for name in ("data/0.jsonl", "data/old/1.jsonl", "2.jsonl", *hidden):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(jsonl(PASSAGES))
+    (tmp_path / "README.md").write_text(f"---\nconfigs: [{entry}]\n---\n")
+    assert Repository(str(tmp_path), None, "data.name").select(None, "train") == chosen
+
+
+def test_a_pattern_that_the_library_refuses_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("---\nconfigs: [{data_files: a**/b}]\n---\n")
+    with pytest.raises(UserError, match=r"^data.name: .*'\*\*' can only be an entire path component"):
+        Repository(str(tmp_path), None, "data.name").select(None, "train")
+
+
+def test_an_empty_file_and_a_byte_order_mark_add_nothing(tmp_path: Path) -> None:
+    (tmp_path / "0.parquet").write_bytes(parquet(PASSAGES))
+    pq.write_table(pq.read_table(tmp_path / "0.parquet").slice(0, 0), tmp_path / "1.parquet")
+    (tmp_path / "2.txt").write_bytes(b"\xef\xbb\xbfone\r\n\ntwo")
+    folder = Repository(str(tmp_path), None, "data.name")
+    assert [row["_id"] for _, row in folder.rows(["1.parquet", "0.parquet"])] == [one["_id"] for one in PASSAGES]
+    assert [row["text"] for _, row in folder.rows(["2.txt"])] == ["one", "", "two"]
 
 
 def test_only_what_is_read_is_fetched_and_then_no_network_is_needed(tmp_path: Path, config: Make, hub: Place) -> None:

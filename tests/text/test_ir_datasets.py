@@ -61,6 +61,14 @@ def test_ms_marco_by_name_is_what_its_native_files_hold(
     assert set(named.splits) == {"train", "test", "dl19", "dl20"}
 
 
+def test_another_encoding_than_utf_8_is_refused_before_anything_is_fetched(
+    config: Make, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("condensery.text.formats.ir_datasets.getpreferredencoding", lambda _: "ISO-8859-1")
+    with pytest.raises(UserError, match=r"^data\.name=msmarco-passage: .* as ISO-8859-1, .* set PYTHONUTF8=1"):
+        config("ir_datasets", name="msmarco-passage").check()
+
+
 def test_a_beir_set_by_name_is_what_its_folder_holds(
     tmp_path: Path, config: Make, write: Write, beir_files: dict[str, str], home: Path
 ) -> None:

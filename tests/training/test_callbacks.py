@@ -14,6 +14,7 @@ from pytorch_lightning.callbacks import EarlyStopping, EMAWeightAveraging, Learn
 from torch import Tensor
 
 from condensery.errors import UserError
+from condensery.training import callbacks
 from condensery.training.loop import first_step, fit
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.validation import mean_reciprocal_rank
@@ -149,6 +150,21 @@ def test_the_moving_average_of_the_weights_is_validated_and_is_the_result(
         train(tmp_path, "parts", [ema(), Snapshots(at=13)])
     resumed, _ = train(tmp_path, "parts", [ema()])
     assert equal(module.state_dict(), resumed.state_dict())
+
+
+def test_before_its_first_update_the_average_is_the_weights_themselves(tmp_path: Path) -> None:
+    def late(begin: int = STEPS) -> EMAWeightAveraging:
+        return callbacks.EMAWeightAveraging(decay=0.5, update_starting_at_step=begin)
+
+    plain, _ = train(tmp_path, "plain", [])
+    never, _ = train(tmp_path, "never", [late()])
+    assert equal(dict(plain.named_parameters()), never.state_dict()), "not the weights of before the training"
+    assert test_resume._curves(tmp_path / "plain") == test_resume._curves(tmp_path / "never")
+    whole, _ = train(tmp_path, "whole", [late(10)])
+    with pytest.raises(trainings.InterruptionError):
+        train(tmp_path, "parts", [late(10), Snapshots(at=7)])
+    resumed, _ = train(tmp_path, "parts", [late(10)])
+    assert equal(whole.state_dict(), resumed.state_dict())
 
 
 @pytest.mark.parametrize("name", ["sentences", "lists", "queries", "learned scores"])

@@ -63,6 +63,8 @@ def test_a_resumed_sampler_goes_on_where_it_stopped() -> None:
     assert list(StepSampler(lambda: 6, 9)) == [6, 7, 8]
     assert list(StepSampler(lambda: 9, 9)) == list(range(9, 18)), "the next epoch"
     assert list(StepSampler(lambda: 16, 9)) == [16, 17]
+    limited = StepSampler(lambda: 4, 4, length=9)
+    assert (list(limited), len(limited)) == ([4, 5, 6, 7], 9), "of limit_train_batches"
 
 
 def test_every_document_gives_one_pair_an_epoch_and_the_last_batch_is_short(tmp_path: Path) -> None:

@@ -169,8 +169,7 @@ class MPNet(Bert):
         return made
 
     def embed(self, model: Any, ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
-        at = positions[None] + self.offset(model.config)
-        return model.embeddings(input_ids=ids[None], position_ids=at)[0]
+        return model.embeddings(input_ids=ids[None], position_ids=positions[None] + self.offset(model.config))[0]
 
     def attention(self, layer: Any) -> Any:
         return layer.attention.attn

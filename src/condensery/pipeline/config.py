@@ -1,5 +1,6 @@
 """The root of the composed config: the keys of ``conf/config.yaml``, as pydantic models that accept no other keys."""
 
+import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -204,6 +205,8 @@ class RootConfig(NumberKeys):
             check_devices(trainer.accelerator, trainer.devices)
         if self.launcher.kind == "ray" and not find_spec("ray"):
             raise UserError("launcher: ray is not installed; pip install condensery[ray]")
+        if trainer.flags.deterministic:  # torch reads this at its first product on a GPU, maybe before any training
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         return Runtime(
             accelerator=trainer.accelerator,
             devices=trainer.devices,

@@ -77,12 +77,12 @@ class RecipeLoader(ConfigLoaderImpl):
 
     whole = helps = False
     home = Path()
+    _first: tuple[list[str], DictConfig] = [MODE], OmegaConf.create()  # overrides of the command, their config
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
         self.repository = _Files(config_search_path)
         self._repositories: dict[tuple[str | None, tuple[str, ...]], Any] = {}
-        self._first: tuple[list[str], DictConfig] = [MODE], OmegaConf.create()  # overrides of the command, their config
         self.lengths: dict[str, set[str]] = {}  # a stage or kind -> the key of training length that the last file sets
         self.words: frozenset[str] = frozenset()  # the words of the command, and so all kinds that it names
         self._read: dict[tuple[str | None, str | None], Any] = {}  # files that are read and not yet merged
@@ -106,13 +106,14 @@ class RecipeLoader(ConfigLoaderImpl):
     ) -> DictConfig:
         """Compose the config of a command.
 
-        Hydra calls this twice. The first call is only to look up ``hydra.mode``, and does not check the sweep.
+        Hydra calls this twice, and a third time for ``hydra.verbose``. The first call is only to look up ``hydra.mode``, and
+        does not check the sweep. The second call takes the config of the first.
 
         Raises:
             UserError: the files include each other in a cycle, or name a class that may not be called.
         """
         overrides = [] if self.helps else overrides
-        given, config = self._first
+        (given, config), self._first = self._first, RecipeLoader._first
         if run_mode == RunMode.RUN and overrides == [*given, MODE]:
             self.validate_sweep_overrides_legal(OverridesParser.create().parse_overrides(given), run_mode, from_shell)
             config.hydra.overrides.hydra.append(MODE)
@@ -292,8 +293,7 @@ def _check_choices(path: Path, defaults: list[InputDefault]) -> None:
 
 def _own(folder: str) -> bool:
     """Whether a folder is ``conf`` beside ``run.py``, or the folder of recipes in the installed package."""
-    own = (RecipeLoader.home / "conf", RECIPES)
-    return os.path.realpath(folder) in map(os.path.realpath, own)
+    return os.path.realpath(folder) in map(os.path.realpath, (RecipeLoader.home / "conf", RECIPES))
 
 
 def _counted_reference(self: Container, *args: Any, **kwargs: Any) -> Any:

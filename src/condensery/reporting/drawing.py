@@ -6,6 +6,7 @@ dashes, in markers, and in colours that colour-blind readers can distinguish.
 
 import math
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -98,10 +99,12 @@ def canvas(height: float, width: float = WIDTH) -> Iterator["Canvas"]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
-    with style.context([_SETTINGS], after_reset=True):
+    with style.context([_SETTINGS], after_reset=True), warnings.catch_warnings(record=True) as told:
         drawn = Canvas(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(drawn)
         yield drawn
+    if any("missing from font" in str(one.message) for one in told):  # matplotlib warns once for each letter
+        print("figures: boxes stand for the letters that the font DejaVu Sans lacks", flush=True)
 
 
 def save(drawn: "Canvas", stem: Path, title: str) -> dict[str, Path]:

@@ -293,8 +293,7 @@ class _Questions:
         if -1 in rows:
             raise UserError(f"{system.folder / RUN}: no passage is called {ids[rows.index(-1)]!r}; {RECOMPUTE}")
         rank = next((rank for rank, row in enumerate(rows, 1) if judge(row)), None)
-        first = self._passage(rows[0]) if rows else None
-        return Finding(system.name, value, rank, system.depth, first, rank == 1)
+        return Finding(system.name, value, rank, system.depth, self._passage(rows[0]) if rows else None, rank == 1)
 
     def _passage(self, row: int) -> Shown:
         return Shown(self.ids[row], beginning(self.titles[row]), beginning(self.texts[row]))

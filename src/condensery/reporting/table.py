@@ -312,8 +312,7 @@ def _cell(seeds: Sequence[Row], metric: str) -> Cell:
     if not values:
         return Cell()
     mean = f"{np.mean(values):.{digits}f}"
-    text = f"{mean} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else mean
-    return Cell(text, number=float(mean))
+    return Cell(f"{mean} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else mean, number=float(mean))
 
 
 def mark_best(cells: Sequence[Sequence[Cell]], best: Sequence[Best] = (), within: float = 0.0) -> None:

@@ -25,8 +25,7 @@ NONE = np.empty(0, np.int64)
 
 def probabilities(scores: Scores) -> Scores:
     """Return the cross-encoder's probability that each pair is relevant: the sigmoid of its logit, 0 for -inf."""
-    wide = scores.astype(np.float64)
-    return (0.5 * (1.0 + np.tanh(0.5 * wide))).astype(np.float32)
+    return (0.5 * (1.0 + np.tanh(0.5 * scores.astype(np.float64)))).astype(np.float32)
 
 
 def write_denoised(

@@ -149,8 +149,7 @@ def mined(
         index.warn(np.array(sorted(collection.qrels(split).positives()), np.int64))
         mine(index, collection, split, depth, target, below=below, relabelled=relabelled)
 
-    folder = cached("negatives", content, make)
-    return open_negatives(folder, collection)
+    return open_negatives(cached("negatives", content, make), collection)
 
 
 class _Found(NamedTuple):

@@ -77,17 +77,14 @@ class _Callback(_Closed):
     Attributes:
         changes: whether the callback changes the stage's product, and so enters the artifact id.
         everywhere: whether every training process has the callback; otherwise only the first has it.
+        at_validation: whether the callback acts only at validations, and so has no effect in a stage without validation.
         name: Lightning's name of the callback.
     """
 
     changes: ClassVar[bool] = False
     everywhere: ClassVar[bool] = False
+    at_validation: ClassVar[bool] = False
     name: str
-
-    @property
-    def at_validation(self) -> bool:
-        """Whether the callback acts only at validations, and so has no effect in a stage without validation."""
-        return False
 
     def arguments(self, folder: Path, validated: bool) -> dict[str, Any]:
         """Return the arguments of Lightning's class.
@@ -102,7 +99,7 @@ class _Callback(_Closed):
 class EarlyStopping(_Callback):
     """Ends training when ``monitor`` stops improving; checked after every validation."""
 
-    changes = True
+    changes = at_validation = True
     name: Literal["EarlyStopping"]
     monitor: Curve
     min_delta: Annotated[float, Field(ge=0)] = 0.0
@@ -111,11 +108,6 @@ class EarlyStopping(_Callback):
     check_finite: bool = True
     stopping_threshold: float | None = None
     divergence_threshold: float | None = None
-
-    @property
-    def at_validation(self) -> bool:
-        """Always true."""
-        return True
 
     def arguments(self, folder: Path, validated: bool) -> dict[str, Any]:
         """Return the arguments. The check is set to follow validations, because Lightning does not see the stage's own."""
@@ -134,8 +126,18 @@ class ModelCheckpoint(_Callback):
     mode: Literal["min", "max"] = "min"
     every_n_train_steps: Count | None = None
 
+    @model_validator(mode="after")
+    def _compares_what_it_keeps(self) -> Self:
+        if self.monitor is None and self.save_top_k > 1:
+            raise ValueError("save_top_k keeps the best by `monitor`; give a monitor, or save_top_k=-1 to keep all")
+        if (
+            self.at_validation and self.every_n_train_steps
+        ):  # Lightning would compare the value of the validation before
+            raise ValueError(f"{self.monitor} is compared at each validation; leave every_n_train_steps out")
+        return self
+
     @property
-    def at_validation(self) -> bool:
+    def at_validation(self) -> bool:  # type: ignore[override]
         """Whether the callback keeps the checkpoints of the best validations."""
         return self.monitor == "val/mrr@10"
 
@@ -147,7 +149,10 @@ class ModelCheckpoint(_Callback):
 
 
 class EMAWeightAveraging(_Callback):
-    """Validates and saves an exponential moving average of the weights in place of the weights themselves."""
+    """Validates and saves an exponential moving average of the weights in place of the weights themselves.
+
+    Until the first update, the average equals the weights.
+    """
 
     changes = everywhere = True
     name: Literal["EMAWeightAveraging"]

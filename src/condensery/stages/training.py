@@ -36,6 +36,7 @@ from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.callbacks import EMAWeightAveraging
 from condensery.training.chunk_size import chunk_that_fits
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.steps import Batches, steps_of_epochs, steps_of_tokens
@@ -229,7 +230,8 @@ def _callbacks(config: OptimisedStageConfig, context: Context, validated: bool) 
                 print(f"[{context.stage_name}] {chosen.name} does nothing: this stage is not validated", flush=True)
         elif chosen.everywhere or rank() == 0:
             arguments = chosen.arguments(context.folder / SAVED / label, validated)
-            instances.append(getattr(callbacks, chosen.name)(**arguments))
+            kinds = {**vars(callbacks), EMAWeightAveraging.__name__: EMAWeightAveraging}
+            instances.append(kinds[chosen.name](**arguments))
     return instances
 
 

@@ -61,8 +61,7 @@ def clock(seconds: float) -> str:
 
 def style() -> str:
     """Return the current style of the progress display: ``bar``, ``lines`` or ``off``."""
-    chosen = os.environ.get("CONDENSERY_PROGRESS", "")
-    return chosen or ("bar" if sys.stderr and sys.stderr.isatty() else "lines")
+    return os.environ.get("CONDENSERY_PROGRESS") or ("bar" if sys.stderr and sys.stderr.isatty() else "lines")
 
 
 @contextmanager

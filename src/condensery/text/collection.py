@@ -104,8 +104,7 @@ class Collection:
     @cached_property
     def answers(self) -> Column[list[str]] | None:
         """The list of known answers of each query, which may be empty; ``None`` where no query has answers."""
-        path = self.folder / "answers.arrow"
-        return TextTable(path).column("answers") if self.description.get("answers") else None
+        return TextTable(self.folder / "answers.arrow").column("answers") if self.description.get("answers") else None
 
     @cached_property
     def given_negatives(self) -> NDArray[np.int32] | None:

@@ -43,8 +43,7 @@ def bare(text: str) -> str:
 
 def _plain(text: str) -> str:
     """Return the text as one line that UTF-8 can encode; a text from a JSON file may contain lone surrogates."""
-    held = unicodedata.normalize("NFC", text.encode(errors="replace").decode())
-    return " ".join(CONTROL.sub(" ", held).split())
+    return " ".join(CONTROL.sub(" ", unicodedata.normalize("NFC", text.encode(errors="replace").decode())).split())
 
 
 def filled_sheets(sheets: Path | Sequence[Path], key: str = "sheets") -> list[Path]:

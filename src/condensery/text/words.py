@@ -5,7 +5,8 @@ accents, fullwidth and plain letters, ligatures, and digits of any script. Invis
 joiners and direction marks are ignored. The words of an ASCII text are ``re.findall(r"\\w+", text.lower())``.
 
 Marks stay with their letters, as in Unicode's rules of word boundaries (UAX 29, WB4). Three rules differ from UAX 29. A
-word ends at an apostrophe or a full stop between letters. ``_`` is a word character. Symbols and emoji are not.
+word ends at an apostrophe or a full stop between letters, also at an apostrophe that Unicode counts as a letter. ``_`` is
+a word character. Symbols and emoji are not.
 """
 
 import re
@@ -37,6 +38,7 @@ _SEEN = regex.compile(r"[^\s\p{Cc}\p{Default_Ignorable_Code_Point}\u2800]")
 _MARKS, _CHARACTER = regex.compile(r"\A\p{M}+"), regex.compile(r"\P{M}\p{M}*")  # a character is a letter with its marks
 _BREAK = "\u200b"  # the zero width space, which may separate words of scripts without spaces
 _TATWEEL = "\u0640"  # stretches an Arabic word
+_APOSTROPHES = "\u02b9\u02ba\u02bb\u02bc\u02bd\u02be\u02bf\u02ee\ua78b\ua78c"  # letters that most people type as ' or "
 _MEANT = ("<super", "<fraction")  # forms that carry meaning: 10² must not become 102, nor ½ two numbers
 _WIDTHS = ("<wide", "<narrow", "<small", "<square", "<vertical")
 
@@ -63,7 +65,7 @@ class _Characters(dict[int, str]):
             return ""
         if kind == "Nd":
             return str(decimal(character))
-        is_letter = character.isalnum() or kind[0] == "M" or character == "_"
+        is_letter = (character.isalnum() or kind[0] == "M" or character == "_") and character not in _APOSTROPHES
         plain = normalize("NFKC", character)
         if plain != character and form not in _MEANT and (is_letter or form in _WIDTHS):
             return "".join(self[ord(one)] for one in plain)

@@ -83,6 +83,4 @@ def _sample(texts: Texts) -> Iterator[str]:
 
 
 def _ids(tokenizer: "PreTrainedTokenizerFast", texts: Sequence[str]) -> list[list[int]]:
-    if not texts:
-        return []
-    return tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+    return tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"] if texts else []

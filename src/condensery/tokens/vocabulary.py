@@ -147,5 +147,4 @@ class Ends(Protocol):
 
 def with_special(ids: ArrayLike, ends: Ends, length: int) -> NDArray[np.int64]:
     """Return [CLS] ids [SEP], cut to a total of ``length`` tokens: (min(len(ids) + 2, length),)."""
-    body = np.asarray(ids, dtype=np.int64)[: length - 2]
-    return np.concatenate([[ends.cls], body, [ends.sep]])
+    return np.concatenate([[ends.cls], np.asarray(ids, dtype=np.int64)[: length - 2], [ends.sep]])

@@ -31,6 +31,7 @@ _ENDS = re.compile(
     r"[。！？｡]+[”’]*(?=[0-9a-z])"  # Chinese and Japanese, before a year or a name such as iPhone
     r"|[\u0f0d-\u0f11](?:\s*[\u0f0d-\u0f11])*[»”’)]*\s*"  # Tibetan, whose mark may be doubled, with a space between
     r"|(?<!\u17d4\u179b)[\u17d4\u17d5](?!\u179b\u17d4)[»”’)]*\s*"  # Khmer, except its "and so on"
+    r"|(?<=[\u0370-\u03ff\u1f00-\u1fff][\u0300-\u03ff\u1f00-\u1fff])[;\u037e][»”’)]*\s+"  # a question mark in Greek
     # a space between Thai or Lao letters, but not a space after a sign of repetition or abbreviation
     r"|(?<=[\u0e01-\u0e2e\u0e30-\u0e45\u0e47-\u0e4e\u0e81-\u0eae\u0eb0-\u0ec4\u0ec8-\u0ecd\u0edc-\u0edf])\s+"
     r"(?=[\u0e01-\u0e2e\u0e40-\u0e44\u0e81-\u0eae\u0ec0-\u0ec4\u0edc-\u0edf])"
@@ -96,9 +97,9 @@ def sentence_begins(text: str) -> list[int]:
     """Return the characters at which the sentences of a text begin. The first sentence includes the spaces before it.
 
     The library sentencex finds the beginnings, with two corrections. First, ends that sentencex misses are added: Khmer
-    and Tibetan have special marks, Thai and Lao have only a space between sentences, and a Chinese or Japanese sentence
-    can begin with a digit or a small Latin letter. Second, wrong ends are moved or removed: closing brackets stay with the
-    text that they close, and a number in fullwidth digits is not split.
+    and Tibetan have special marks, Thai and Lao have only a space between sentences, a Greek question ends with a
+    semicolon, and a Chinese or Japanese sentence can begin with a digit or a small Latin letter. Second, wrong ends are
+    moved or removed: closing brackets stay with the text that they close, and a number in fullwidth digits is not split.
     """
     begins = [boundary["start_index"] for boundary in get_sentence_boundaries(_LANGUAGE, text)]
     if text.isascii():

@@ -153,6 +153,19 @@ class EndTogether(pl.Callback):
             trainer.should_stop = from_rank_zero(trainer.should_stop)
 
 
+class EMAWeightAveraging(pl.callbacks.EMAWeightAveraging):
+    """Lightning's callback, whose average equals the current weights until its first update.
+
+    Until then, Lightning's own average consists of the initial weights. They would be validated and, if training ends before
+    the first update, they would be the result.
+    """
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *more: Any) -> None:
+        super().on_train_batch_end(trainer, pl_module, *more)
+        if self._average_model is not None and not self._latest_update_step:
+            self._average_model.module.load_state_dict(pl_module.state_dict())
+
+
 class Checkpoints(pl.callbacks.Checkpoint):
     """Writes checkpoints, and keeps only the newest one.
 

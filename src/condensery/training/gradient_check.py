@@ -247,8 +247,7 @@ class _Check:
 
     def _alike(self, *seeds: int) -> bool:
         """Return whether two seeds of torch's random numbers give the same loss."""
-        losses = [self._plain("as given", Replayed(seed)).detach() for seed in seeds]
-        return torch.equal(*losses)
+        return torch.equal(*(self._plain("as given", Replayed(seed)).detach() for seed in seeds))
 
     def _of_the_loss(self) -> list[str]:
         """Return the names of the weights that the loss reads and no encoder reads."""

@@ -24,8 +24,7 @@ Ids = NDArray[np.int64]
 def held_out(number: int) -> NDArray[np.bool_]:
     """Return a mask (number,), True for a passage that is held out. The result is the same in every stage."""
     least, most = SHARES
-    share = min(max(WANTED / max(number, 1), least), most)
-    return np.asarray(uniforms("held out", index=np.arange(number)) < share)
+    return np.asarray(uniforms("held out", index=np.arange(number)) < min(max(WANTED / max(number, 1), least), most))
 
 
 def chosen_queries(queries: Queries, number: int, seed: int) -> Ids:

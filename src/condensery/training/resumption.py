@@ -140,8 +140,7 @@ class Resumption:
 
     def _ruled(self, steps: int) -> dict[str, Plain]:
         own = {name: getattr(self.module, name) for name in RULED}
-        precision = str(self.module.trainer.precision)
-        return {**own, "steps": steps, "precision": precision, "processes": processes()}
+        return {**own, "steps": steps, "precision": str(self.module.trainer.precision), "processes": processes()}
 
     def _settings(self) -> Fingerprint:
         """Return the settings on which the loss depends: settings of the module, of a loss object and of the model."""

@@ -199,8 +199,7 @@ def pair_sample(
         # passages that share no term with the query come last
         order = np.concatenate([row[row >= 0], np.setdiff1d(np.arange(len(passage_rows)), row)])
         lists.append(np.concatenate([np.flatnonzero(known)[:1], order[~left_out[order]][: size - 1]]))
-    pairs = reader.chunks(np.repeat(chosen, size), passage_rows[np.concatenate(lists)], budget)
-    return PairSample(pairs, size)
+    return PairSample(reader.chunks(np.repeat(chosen, size), passage_rows[np.concatenate(lists)], budget), size)
 
 
 def _drawn(

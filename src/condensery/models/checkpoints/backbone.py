@@ -95,9 +95,7 @@ def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
 def config_content(source: str | Path, revision: str | None = None) -> Any:
     """Return the content of ``config.json`` of a folder or hub name. Raises ``UserError`` if a folder's file is not JSON."""
     file = Path(source) / "config.json"
-    if file.is_file():
-        return read_json(file)
-    return PretrainedConfig.get_config_dict(source, revision=revision)[0]
+    return read_json(file) if file.is_file() else PretrainedConfig.get_config_dict(source, revision=revision)[0]
 
 
 def dropouts(family: str, p: float | None) -> dict[str, float]:

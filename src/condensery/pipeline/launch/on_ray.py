@@ -47,7 +47,7 @@ SETTINGS = {  # environment variables that are set unless they already have a va
     "RAY_worker_niceness": "0",  # Ray's own 15 lets any other work of the machine go first
     "CONDENSERY_PROGRESS": "lines",  # bars of several stages would overwrite each other
 }
-PASSED = ("CONDENSERY_", "HF_", "WANDB_")  # beginnings of the names of environment variables that every node gets
+PASSED = ("CONDENSERY_", "CUBLAS_", "HF_", "WANDB_")  # beginnings of names of environment variables that all nodes get
 SECRET = ("KEY", "TOKEN")  # ends of the names of secrets among these variables, which no node gets
 TASKS = 4  # tasks that shards are divided into, per task that the cluster runs at once; rounding may nearly double it
 WITHOUT_GPU = ("condensery.stages.corpus.", "condensery.stages.queries.", "condensery.stages.sentences.")

@@ -106,8 +106,7 @@ def measured(output_root: Path, study: str) -> list[Row]:
     paths = [path for path in paths if path.is_file()][:1] or sorted(
         runs, key=lambda path: (run_number(path.parent), path.stat().st_mtime)
     )[-1:]
-    rows = [row for path in paths for row in read_results(path)]
-    return report.with_values(rows, output_root)
+    return report.with_values([row for path in paths for row in read_results(path)], output_root)
 
 
 def _studies(output_root: Path) -> list[str]:

@@ -79,8 +79,7 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
     )
     data = StepDataModule(batches, context.runtime.workers)
     longest = saved.query_length, saved.passage_length
-    values = train_and_save(module, data, config, context, longest, tokenizer=encoder)
-    return {"queries": len(rows), **values}
+    return {"queries": len(rows), **train_and_save(module, data, config, context, longest, tokenizer=encoder)}
 
 
 def _ranked(

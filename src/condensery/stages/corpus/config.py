@@ -45,8 +45,7 @@ class CorpusConfig(StageConfig):
         pairs = {split: one["judgements"] for split, one in metrics["splits"].items()}
         unjudged = metrics["queries"] - sum(queries.values())
         texts = metrics["passages"], tokens, metrics["documents"] or None, None
-        counted = CollectionSizes(*texts, queries, pairs, unjudged)
-        return Sizes(over(expected.collection, counted))
+        return Sizes(over(expected.collection, CollectionSizes(*texts, queries, pairs, unjudged)))
 
     def _sizes(self) -> CollectionSizes:
         """Return the sizes of the input after some training queries have been set aside.

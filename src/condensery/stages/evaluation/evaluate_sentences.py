@@ -23,8 +23,7 @@ from condensery.tokens.batches import chunks, text_rows
 def evaluate_sentences(config: EvaluateSentencesConfig, context: Context) -> dict[str, Any]:
     """Write evaluation.npz, with a value for each triplet or pair, and metrics.json; return the metrics."""
     sentences = Sentences(context.input("sentences"))
-    rows = sentences.rows(config.split)
-    vectors = _vectors(config, context, sentences, rows)
+    vectors = _vectors(config, context, sentences, sentences.rows(config.split))
     return write_evaluation(vectors, sentences, config.split, context.folder)
 
 

@@ -48,8 +48,7 @@ def mine(config: MineConfig, context: Context) -> dict[str, Any]:
     )
     queries = collection.qrels(config.split).query_set
     warnings = [*about.pop("warnings", []), *unmatched_queries(retriever, queries).get("warnings", [])]
-    found = recall_of(retriever, context.stage_name)
-    return {**about, **found, **({"warnings": warnings} if warnings else {})}
+    return about | recall_of(retriever, context.stage_name) | ({"warnings": warnings} if warnings else {})
 
 
 def _scorer(config: MineConfig, context: Context, collection: Collection) -> Scorer | None:

@@ -131,8 +131,7 @@ def span_data(
 ) -> SpanPairDataModule:
     """Return the data module of spans of the documents, by default single spans. ``kind`` is its class."""
     cut = {"spans": config.spans, "short_probability": config.short_probability, "min_length": config.min_length}
-    given = {"pairs": None, **_shared(config, context), **cut, **own}
-    return kind(Tokens(context.input("tokens")), **given)
+    return kind(Tokens(context.input("tokens")), **{"pairs": None, **_shared(config, context), **cut, **own})
 
 
 def _pairs(

@@ -37,8 +37,7 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
             raise UserError(
                 f"stages.{context.stage_name}.kind: title, but the passages have none; set titles: true in their stage"
             )
-        counts = write_queries(enumerate(column), context)
-        return {**counts, "remove": config.remove}
+        return {**write_queries(enumerate(column), context), "remove": config.remove}
     titles = passages.table.column("title") if config.kind == "both" else None
     times = Counter(titles or ())
     with progress(f"{context.stage_name}: words", len(column), "passages") as task:

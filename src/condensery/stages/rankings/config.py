@@ -67,8 +67,7 @@ class ReadRunConfig(OneSplitConfig):
         Raises:
             UserError: the file is missing or unreadable; this is checked before anything is computed.
         """
-        named = InputFile("run file", self.file, "; stage.read_run.file names it", exact=True)
-        return content_hashes([named.look()])
+        return content_hashes([InputFile("run file", self.file, "; stage.read_run.file names it", exact=True).look()])
 
     def work(self, read: Read) -> Work:
         """Estimate the work of reading a thousand lines for each query."""

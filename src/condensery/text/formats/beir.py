@@ -45,8 +45,7 @@ class BeirSource(FolderSource):
         ):
             return values
         folder = expanded(values["root"]).absolute()
-        whole = f"{folder.parent.name}/" if folder.parent.name == IN_PARTS else ""
-        return values | {"name": whole + folder.name}
+        return values | {"name": (f"{folder.parent.name}/" if folder.parent.name == IN_PARTS else "") + folder.name}
 
     outside_identity: ClassVar[set[str]] = {"root", "documents", "splits"}
 

@@ -9,7 +9,6 @@ This module follows the documented behaviour of huggingface_hub 2.4 and datasets
 machine. The layouts of the data sets named in ``conf/data/`` could not be checked, for lack of a network.
 """
 
-import fnmatch
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,16 +26,18 @@ from condensery.system.inputs import HEAD, opened
 from condensery.system.progress import progress, style
 from condensery.text.arrays import BLANK, read_array
 from condensery.text.hashes import content_hashes
-from condensery.text.lines import BOM, TAB, read_objects, read_records
+from condensery.text.lines import BOM, TAB, read_lines, read_objects, read_records
 from condensery.text.source import WantedFile
 
 CARD = "README.md"
 PAGE = "https://huggingface.co/datasets"
 DATA = re.compile(r"\.(parquet|jsonl?|csv|tsv|txt|arrow)(\.(gz|bz2|xz|zst))?$")
+HIDDEN = re.compile(r"(^|/)(\.|__[^/]*/)")  # .ipynb_checkpoints, ._corpus.jsonl, __MACOSX/
 # extension -> reader of ``datasets``, where their names differ
 READERS = {"jsonl": "json", "tsv": "csv", "txt": "text"}
 # Files that are not read by ``datasets``, which takes the id 007 for a number, a date for a time, and NA for nothing.
 AS_TEXT = re.compile(r"\.(jsonl?|csv|tsv)(\.(gz|bz2|xz))?$")
+LINES = re.compile(r"\.txt(\.(gz|bz2|xz))?$")  # one row for each line; ``datasets`` keeps a byte-order mark
 SPLIT_WORDS = {"dev": ("dev", "validation", "valid", "val"), "validation": ("validation", "valid", "val", "dev")}
 ROWS = 1000  # number of rows read at a time
 
@@ -127,8 +128,8 @@ class Repository:
 
     @cached_property
     def data(self) -> list[str]:
-        """The paths of the files whose format can be read."""
-        return [path for path in self.files if DATA.search(path)]
+        """The paths of the files whose format can be read, without hidden files and folders, as in ``datasets``."""
+        return [path for path in self.files if DATA.search(path) and not HIDDEN.search(path)]
 
     def has(self, config: str) -> bool:
         """Return whether the data set has a configuration ``config``, by the README or else by the names of the files."""
@@ -154,7 +155,11 @@ class Repository:
                 wanted = list(chain.from_iterable(patterns.values()))
             else:
                 raise UserError(f"{self.key}: {self.name} has no split {split!r}{close_to(split, patterns)}{without}")
-            paths = [path for path in self.data if any(fnmatch.fnmatch(path, one) for one in wanted)]
+            from fsspec.utils import glob_translate  # as in ``datasets``
+
+            with self._talking():  # a pattern such as a**b is refused
+                fitting = re.compile("|".join(glob_translate(one.removeprefix("./")) for one in wanted))
+            paths = [path for path in self.data if fitting.match(path)]
         paths = _of_split(paths, named)
         if not paths:
             what = " of ".join(filter(None, (split and f"split {split!r}", config and f"configuration {config!r}")))
@@ -217,6 +222,8 @@ class Repository:
             yield from (read_array if array else read_objects)(file, show=False)
         elif text:
             yield from read_records(file, "CSV or TSV with a header", (), TAB if text[1] == "tsv" else ",", False)
+        elif LINES.search(path):
+            yield from ((place, {"text": line}) for place, line in read_lines(file, show=False))
         else:
             with self._talking(file=f"/{path}"):
                 for batch in _opened(file).iter(batch_size=ROWS):
@@ -315,7 +322,7 @@ def _of_split(paths: list[str], split: str | None) -> list[str]:
 def _patterns(entry: dict[str, Any]) -> dict[str, list[str]]:
     """Return split -> file patterns for a configuration in a README; the key "" has the patterns without a split."""
     folder = str(entry.get("data_dir") or "").strip("/")
-    given = entry.get("data_files") or f"{folder}/*".lstrip("/")
+    given = entry.get("data_files") or f"{folder}/**".lstrip("/")
     patterns: dict[str, list[str]] = {}
     for one in [given] if isinstance(given, str | dict) else given:
         of_splits = one if isinstance(one, dict) else {"": str(one)}
@@ -333,5 +340,7 @@ def _opened(path: Path) -> Any:
     datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)  # it prints an error before it raises it
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # otherwise the library reports the use of JSON to a server
     kind = DATA.findall(path.name)[0][0]
-    how = {"sep": "\t"} if kind == "tsv" else {}
-    return datasets.load_dataset(READERS.get(kind, kind), data_files=[str(path)], split="train", streaming=True, **how)
+    # the size of a batch is otherwise that of the first group of rows, and an empty file has none
+    options: dict[str, dict[str, Any]] = {"tsv": {"sep": "\t"}, "parquet": {"batch_size": ROWS}}
+    how = {"data_files": [str(path)], "split": "train", "streaming": True, **options.get(kind, {})}
+    return datasets.load_dataset(READERS.get(kind, kind), **how)

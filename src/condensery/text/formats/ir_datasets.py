@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partialmethod
 from itertools import groupby
+from locale import getpreferredencoding
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -232,11 +233,17 @@ class IrDatasetsSource(DataConfig):
         return self.from_dpr and bool(self.judged_splits())
 
     def check(self) -> None:
-        """Raise ``UserError`` for an unknown id, and for missing files that can only be downloaded by hand."""
+        """Raise ``UserError`` for an unknown id, for missing files that can only be downloaded by hand, and without UTF-8.
+
+        The library opens most files in the encoding of the locale, in which every byte of UTF-8 may be a letter of its own.
+        """
         wanted = [one for one in self.downloads() if not one.urls and not one.path.exists()]
         if wanted:
             files = "; ".join(f"{one.path}: {one.by_hand}" for one in wanted)
             raise UserError(f"data.name={self.name}: {len(wanted)} of its files can only be fetched by hand: {files}")
+        if (encoding := getpreferredencoding(False)).lower() not in ("utf-8", "utf8"):
+            fault = f"ir_datasets would read its files as {encoding}, the encoding of the locale"
+            raise UserError(f"data.name={self.name}: {fault}; set PYTHONUTF8=1, or LC_ALL=C.UTF-8")
 
     def fingerprint(self) -> str:
         """Return the identity of the input: a hash of each part's id and file digests, and of the keys that change the data.

@@ -78,15 +78,23 @@ class StepDataModule(pl.LightningDataModule):
             self.val_dataloader = None  # type: ignore[method-assign, assignment]
 
     def batches_an_epoch(self) -> int:
-        """Return the number of batches that Lightning counts as an epoch."""
+        """Return the number of batches that Lightning counts as an epoch, of which ``limit_train_batches`` may be a part."""
+        each, limit = self._whole_epoch, self.trainer.limit_train_batches if self.trainer else 1.0
+        return min(each, limit) if isinstance(limit, int) else int(each * limit)
+
+    @property
+    def _whole_epoch(self) -> int:
         return self.epoch or self.batches.steps_an_epoch()
+
+    def _step(self) -> int:
+        return self.trainer.global_step if self.trainer else 0
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Return a loader of this process's share of the batches, in the order of the steps."""
         loader = _Loader(
             StepDataset(self.batches, Share(rank(), processes())),
             batch_size=None,
-            sampler=StepSampler(lambda: self.trainer.global_step if self.trainer else 0, self.batches_an_epoch()),
+            sampler=StepSampler(self._step, self.batches_an_epoch(), self._whole_epoch),
             num_workers=self.workers,
             multiprocessing_context=spawning(f"workers={self.workers}") if self.workers else None,
             worker_init_fn=partial(begin_worker, Parent.here()),

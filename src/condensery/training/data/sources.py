@@ -286,8 +286,7 @@ class Prefixed:
 
 def prefixed(source: RowSource, prefixes: Prefixes, queries: bool) -> RowSource:
     """Return ``source`` with prefixes, or ``source`` itself where both prefixes are empty."""
-    there = len(prefixes.query) or len(prefixes.passage)
-    return Prefixed(source, prefixes, queries) if there else source
+    return Prefixed(source, prefixes, queries) if len(prefixes.query) or len(prefixes.passage) else source
 
 
 def joined(first: Rows, second: Rows) -> Rows:

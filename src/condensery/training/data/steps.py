@@ -143,22 +143,24 @@ class StepSampler(DistributedSampler[int]):
     """Yields the steps from the trainer's current step to the end of the current epoch.
 
     The sampler's length is that of a whole epoch, because Lightning, when it resumes, also counts the batches before the
-    interruption. The class derives from ``DistributedSampler``, because Lightning replaces any other sampler with its own.
+    interruption, and applies ``limit_train_batches`` to this length. The class derives from ``DistributedSampler``, because
+    Lightning replaces any other sampler with its own.
 
     Args:
         first: function that returns the trainer's current step.
         epoch: number of steps in an epoch.
+        length: number of steps in an epoch without ``limit_train_batches``; 0 = there is no such limit.
     """
 
-    def __init__(self, first: Callable[[], int], epoch: int) -> None:
-        self.first, self.epoch_steps = first, epoch
+    def __init__(self, first: Callable[[], int], epoch: int, length: int = 0) -> None:
+        self.first, self.epoch_steps, self.length = first, epoch, length or epoch
 
     def __iter__(self) -> Iterator[int]:
         first = self.first()  # read at the first request; Lightning may create the iterator before it resumes
         yield from range(first, (first // self.epoch_steps + 1) * self.epoch_steps)
 
     def __len__(self) -> int:
-        return self.epoch_steps
+        return self.length
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: Lightning passes the epoch, but the step already determines it."""

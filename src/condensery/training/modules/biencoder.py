@@ -86,8 +86,7 @@ class BiEncoderModule(TowersModule):
                 passages, positive, known = joined_passages(passages, batch.passages, positive, batch.judged)
             if batch.in_batch is not None:
                 teacher["in_batch" if teacher else "teacher"] = gathered(batch.in_batch)  # (Q, P)
-            masked = known if self.mask_known_positives else None
-            return self.loss(queries, passages, positive, masked, **teacher)
+            return self.loss(queries, passages, positive, known if self.mask_known_positives else None, **teacher)
 
         return Featured(self.model, self.loss), contrast
 

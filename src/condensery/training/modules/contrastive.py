@@ -118,5 +118,4 @@ class ContrastiveModule(TowersModule):
 
     def rate_shares(self) -> dict[nn.Parameter, float]:
         """Return the factors of the learning rate as ``TrainingModule`` does, with the temperature's larger factor."""
-        own = {self.log_temperature: TEMPERATURE_RATE} if self.learn_temperature else {}
-        return {**super().rate_shares(), **own}
+        return super().rate_shares() | ({self.log_temperature: TEMPERATURE_RATE} if self.learn_temperature else {})

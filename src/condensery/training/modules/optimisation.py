@@ -138,10 +138,7 @@ class TrainingModule(pl.LightningModule):
 
     def _batches_an_epoch(self) -> int | None:
         """Return the number of batches that Lightning counts as an epoch; None for a data module of another package."""
-        if not hasattr(self._data, "batches_an_epoch"):
-            return None
-        each, limit = int(self._data.batches_an_epoch()), self.trainer.limit_train_batches
-        return min(each, limit) if isinstance(limit, int) else int(each * limit)
+        return self._data.batches_an_epoch() if hasattr(self._data, "batches_an_epoch") else None
 
     def on_fit_start(self) -> None:
         """Raise ``UserError`` if the data module does not fit this module, or the trainer shards the weights.
