@@ -130,9 +130,8 @@ class ModelCheckpoint(_Callback):
     def _compares_what_it_keeps(self) -> Self:
         if self.monitor is None and self.save_top_k > 1:
             raise ValueError("save_top_k keeps the best by `monitor`; give a monitor, or save_top_k=-1 to keep all")
-        if (
-            self.at_validation and self.every_n_train_steps
-        ):  # Lightning would compare the value of the validation before
+        # Lightning would compare the value of the previous validation
+        if self.at_validation and self.every_n_train_steps:
             raise ValueError(f"{self.monitor} is compared at each validation; leave every_n_train_steps out")
         return self
 
