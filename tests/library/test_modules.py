@@ -556,6 +556,7 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
             "evaluate: split must be one of train, dev, test",
         ),  # type: ignore[arg-type]
         (lambda world: evaluate(BM25(), world / "judged", []), "and at least one metric"),
+        (lambda world: evaluate(BM25(), world / "judged", None), "metric 'None' does not exist"),
         (lambda world: evaluate(BM25, world / "judged"), "evaluate: give a searcher"),  # type: ignore[arg-type]
         (lambda world: Fused(BM25()), "Fused: a list of searchers is expected"),  # type: ignore[arg-type]
         (
