@@ -49,8 +49,8 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
     """Begin a W&B run and return it; None if W&B is disabled or does not respond.
 
     Without an API key, or with ``WANDB_MODE=offline`` or ``dryrun``, the run is written to disk and can be uploaded later
-    with ``wandb sync``. An interrupted online run is resumed. Offline, W&B creates a new folder each time. If two folders with
-    the same id are uploaded, the later one replaces the earlier one. So the rows in the argument ``earlier`` are first
+    with ``wandb sync``. An interrupted online run is resumed. Offline, W&B creates a new folder each time. If two folders
+    with the same id are uploaded, the later one replaces the earlier one. So the rows in the argument ``earlier`` are first
     written into the new offline run, and the old folder is deleted.
 
     Args:
