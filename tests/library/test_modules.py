@@ -65,6 +65,12 @@ class Kind:
     data: Callable[[Path], Any]
 
 
+class Table(list[str]):
+    """Like a table of pandas: it iterates over the names of its columns."""
+
+    columns = ("text",)
+
+
 def spans(**changes: Any) -> Callable[[Path], SpanPairDataModule]:
     return lambda world: SpanPairDataModule(world / "notes", world / "bert", **{**SPANS, **changes})
 
@@ -543,6 +549,8 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: Retriever(world / "bert").encode_passages(["rain", None]), "text 1 must be a str, not NoneType"),  # type: ignore[list-item]
         (lambda world: Retriever(world / "bert").encode_passages(["a", "b"], ["c"]), "encode: 1 title, but 2 texts"),
         (lambda world: BM25().index({"rain", "sun"}), "index: give a sequence of texts"),  # type: ignore[arg-type]
+        (lambda world: BM25().index(Table(["text"])), "index: give a sequence of texts"),
+        (lambda world: BM25().index(["rain"]).search(Table(["text"])), "a list of strings is expected, not one Table"),
         (lambda world: BM25().index(["rain"]).rank("rain", 1), "a list of strings is expected, not one str"),
         (lambda world: BM25().index(["rain"]).search({"rain"}), "a list of strings is expected, not one set"),  # type: ignore[call-overload]
         (lambda world: BM25().index(["rain"]).search("rain", k=None), "k must be a whole number >= 1, not None"),  # type: ignore[call-overload]

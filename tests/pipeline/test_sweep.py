@@ -83,7 +83,7 @@ def test_a_dry_run_leaves_the_jobs_of_a_running_sweep(tmp_path: Path, monkeypatc
     dry_run.on_multirun_start(config)
     write_json(Path(os.environ[RECORDS]) / "0000.json", {"folder": None, "error": None})
     dry_run.on_multirun_end(config)
-    assert [path for path in tmp_path.rglob("*.json")] == [kept]
+    assert list(tmp_path.rglob("*.json")) == [kept]
 
 
 def test_a_sweep_over_no_values_is_an_error(command: Command) -> None:

@@ -67,7 +67,7 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
     no_key = not (os.environ.get("WANDB_API_KEY") or _key_at_hand())
     if offline := no_key or os.environ.get("WANDB_MODE") in ("offline", "dryrun"):  # two names of one mode
         why = "no key, " * no_key
-        print(f"[{tracked.name}] W&B: {why}offline under {tracked.folder}/wandb (send it with `wandb sync`)", flush=True)
+        print(f"[{tracked.name}] W&B: {why}offline under {tracked.folder}/wandb (`wandb sync` sends it)", flush=True)
     tracked.folder.mkdir(parents=True, exist_ok=True)
     try:
         run = wandb.init(
