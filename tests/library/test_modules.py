@@ -1,6 +1,7 @@
 """Every public module in a plain ``pl.Trainer``: as Lightning's users expect it."""
 
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -579,6 +580,18 @@ def test_what_is_wrong_is_one_line(wrong: Any, message: str | None, world: Path)
     if message is not None:
         with pytest.raises(UserError, match=message):
             wrong(world)
+
+
+def test_a_path_may_begin_with_the_home_folder(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    BiEncoderModule(world / "bert").save_pretrained("~/saved")
+    CrossEncoderModule(world / "bert").save_pretrained("~/crossed", world / "bert", (20, 60))
+    assert {path.name for path in tmp_path.iterdir()} == {"saved", "crossed"}
+    for where in ("negatives", "teacher"):
+        data = triples(**{where: "~/lists.jsonl"})(world)
+        with pytest.raises(UserError, match=re.escape(f"{tmp_path}/lists.jsonl: no such file")):
+            data.prepare_data()
 
 
 def test_texts_may_come_from_a_generator_or_an_array(world: Path) -> None:
