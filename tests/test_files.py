@@ -125,7 +125,6 @@ def test_of_two_programs_that_make_the_same_at_once_the_first_wins(
         cached("texts", "content", of_the_other)
         of_the_other(folder)
 
-    monkeypatch.setattr("os.getpid", iter(range(100, 200)).__next__)
     made = cached("texts", "content", make)
     assert (made / "lines").read_text() == "first"
     assert [path.name for path in made.parent.iterdir()] == [made.name]

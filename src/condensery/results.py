@@ -12,6 +12,7 @@ from typing import Any
 from condensery.cli import FOLDER_FILE
 from condensery.errors import UserError, close_to, shown
 from condensery.reporting.results import Row, read_results
+from condensery.text.lines import whole_texts
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,10 @@ def run(
         The rows of the recipe's table.
 
     Raises:
-        UserError: the run failed, or an override is an option, such as ``-m`` for a sweep. If the run failed, the message is
-            the error that the run printed.
+        UserError: the run failed or was a dry run, or an override is an option, such as ``-m`` for a sweep, or no string. If
+            the run failed, the message is the error that the run printed.
     """
+    overrides = whole_texts(overrides, "run: override")
     if wrong := [one for one in overrides if one.startswith("-")]:
         raise UserError(f"run: {wrong[0]}: one run with key=value overrides; a sweep is `condensery -m experiment=...`")
     with NamedTemporaryFile("r", prefix="condensery-", encoding="utf-8") as file:
@@ -88,12 +90,11 @@ def run(
         command += ["--config-dir", str(recipes)] if recipes else []
         given = {**os.environ, **(environment or {}), FOLDER_FILE: file.name}
         last = ""
-        with subprocess.Popen(command, env=given, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(command, env=given, stderr=subprocess.PIPE, text=True, errors="replace") as process:
             for line in process.stderr or ():
                 last = line.strip() or last
                 sys.stderr.write(line)
         folder = file.read()
     if process.returncode or not folder:
-        reason = last.removeprefix("error: ") or f"the run ended with code {process.returncode}"
-        raise UserError(f"run: {reason}")
+        raise UserError("run: " + (last.removeprefix("error: ") or f"no results, exit code {process.returncode}"))
     return Results(Path(folder), read_results(Path(folder) / "results.json"))

@@ -3,6 +3,7 @@
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -161,8 +162,11 @@ def test_hits_need_answers_and_other_metrics_judgements(answered: Collection, co
         evaluate(run_of({2: [1]}), answered, "test", ["MRR@10"])
 
 
-@pytest.mark.parametrize("name", ["Hit", "ERR@10", "MRR@0", "MRR@ten", "", "Recall", "MRR@10@5", "Success"])
-def test_an_unknown_metric_is_a_user_error(collection: Collection, name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["Hit", "ERR@10", "MRR@0", "MRR@ten", "", "Recall", "MRR@10@5", "Success", f"P@{2**63}", "MRR@" + "9" * 5000, 5],
+)
+def test_an_unknown_metric_is_a_user_error(collection: Collection, name: Any) -> None:
     with pytest.raises(UserError, match="metric"):
         evaluate(run_of({0: [0]}), collection, "test", [name])
 

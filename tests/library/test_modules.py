@@ -1,6 +1,7 @@
 """Every public module in a plain ``pl.Trainer``: as Lightning's users expect it."""
 
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -63,6 +64,12 @@ class Kind:
 
     module: Callable[..., Any]
     data: Callable[[Path], Any]
+
+
+class Table(list[str]):
+    """Like a table of pandas: it iterates over the names of its columns."""
+
+    columns = ("text",)
 
 
 def spans(**changes: Any) -> Callable[[Path], SpanPairDataModule]:
@@ -543,6 +550,8 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: Retriever(world / "bert").encode_passages(["rain", None]), "text 1 must be a str, not NoneType"),  # type: ignore[list-item]
         (lambda world: Retriever(world / "bert").encode_passages(["a", "b"], ["c"]), "encode: 1 title, but 2 texts"),
         (lambda world: BM25().index({"rain", "sun"}), "index: give a sequence of texts"),  # type: ignore[arg-type]
+        (lambda world: BM25().index(Table(["text"])), "index: give a sequence of texts"),
+        (lambda world: BM25().index(["rain"]).search(Table(["text"])), "a list of strings is expected, not one Table"),
         (lambda world: BM25().index(["rain"]).rank("rain", 1), "a list of strings is expected, not one str"),
         (lambda world: BM25().index(["rain"]).search({"rain"}), "a list of strings is expected, not one set"),  # type: ignore[call-overload]
         (lambda world: BM25().index(["rain"]).search("rain", k=None), "k must be a whole number >= 1, not None"),  # type: ignore[call-overload]
@@ -556,6 +565,7 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
             "evaluate: split must be one of train, dev, test",
         ),  # type: ignore[arg-type]
         (lambda world: evaluate(BM25(), world / "judged", []), "and at least one metric"),
+        (lambda world: evaluate(BM25(), world / "judged", None), "metric 'None' does not exist"),
         (lambda world: evaluate(BM25, world / "judged"), "evaluate: give a searcher"),  # type: ignore[arg-type]
         (lambda world: Fused(BM25()), "Fused: a list of searchers is expected"),  # type: ignore[arg-type]
         (
@@ -570,6 +580,18 @@ def test_what_is_wrong_is_one_line(wrong: Any, message: str | None, world: Path)
     if message is not None:
         with pytest.raises(UserError, match=message):
             wrong(world)
+
+
+def test_a_path_may_begin_with_the_home_folder(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    BiEncoderModule(world / "bert").save_pretrained("~/saved")
+    CrossEncoderModule(world / "bert").save_pretrained("~/crossed", world / "bert", (20, 60))
+    assert {path.name for path in tmp_path.iterdir()} == {"saved", "crossed"}
+    for where in ("negatives", "teacher"):
+        data = triples(**{where: "~/lists.jsonl"})(world)
+        with pytest.raises(UserError, match=re.escape(f"{tmp_path}/lists.jsonl: no such file")):
+            data.prepare_data()
 
 
 def test_texts_may_come_from_a_generator_or_an_array(world: Path) -> None:

@@ -99,6 +99,12 @@ def test_the_table_of_a_recipe_in_ten_lines_of_python(poems: Path, monkeypatch: 
     monkeypatch.setenv("CONDENSERY_STAGES", "haiku")
     with pytest.raises(UserError, match="one run with key=value overrides"):
         run("haiku", ["-m"])
+    with pytest.raises(UserError, match="run: override: a list of strings is expected, not one str"):
+        run("haiku", "seed=2")
+    with pytest.raises(UserError, match="unknown key"):  # a generator is read once
+        run("quickstart", (one for one in ["sed=2", "dry_run=plan"]))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="run: no results, exit code 0"):
+        run("quickstart", ["dry_run=plan"])
     with pytest.raises(UserError, match="experiment=haikuu: there is no such option"):
         run("haikuu")
     small = ["trainer=cpu", "trainer.precision=fp32", "jobs=1"]

@@ -1,6 +1,7 @@
 """Every loader has all tensors of a checkpoint and no others, or says which; published checkpoints stay readable."""
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from condensery.models.checkpoints.retrievers import (
     load_retriever,
     save_retriever,
 )
+from condensery.models.checkpoints.weights import quiet
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.cross_encoder import Reranker, load_cross_encoder, load_reranker, save_cross_encoder
 from condensery.models.generator import load_generator
@@ -392,3 +394,18 @@ def test_a_model_far_larger_than_its_weights_is_refused_before_memory_is_taken(t
     folder = bert(tmp_path / "model")
     configure(folder, vocab_size=2_000_000_000)
     refused(load_encoder, folder, r"it describes a model of 32,\d+,\d+,\d+ parameters, but the weights beside it have")
+
+
+def test_threads_load_one_after_the_other() -> None:
+    inside = threading.Event()
+
+    def load() -> None:
+        with quiet():
+            inside.set()
+
+    thread = threading.Thread(target=load)
+    with quiet():
+        thread.start()
+        assert not inside.wait(0.2), "transformers changes a class while it loads, and would leave it changed"
+    thread.join()
+    assert inside.is_set()

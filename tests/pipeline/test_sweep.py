@@ -1,6 +1,7 @@
 """Sweeps: one joined table, shared stages computed once, a failed job beside the results of the others."""
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from toy_commands import Command
 
 from condensery.pipeline.reports.study import SWEPT
@@ -19,7 +21,9 @@ from condensery.pipeline.reports.sweep_report import (
     with_settings,
     without_seed,
 )
+from condensery.pipeline.sweep import RECORDS, JoinedTable
 from condensery.reporting.results import Row
+from condensery.system.files import write_json
 
 
 def test_jobs_share_stages_and_end_in_one_table(
@@ -66,6 +70,20 @@ def test_a_failed_job_hides_no_other(command: Command, tmp_path: Path) -> None:
         "fail=user · plain": False,
         "fail=null · plain": True,
     }
+
+
+def test_a_dry_run_leaves_the_jobs_of_a_running_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RECORDS, "")
+    monkeypatch.setenv(SWEPT, "")
+    config = OmegaConf.create({"name": "toy", "hydra": {"sweep": {"dir": str(tmp_path)}, "overrides": {"task": []}}})
+    sweep, dry_run = JoinedTable(), JoinedTable()
+    sweep.on_multirun_start(config)
+    kept = Path(os.environ[RECORDS]) / "0000.json"
+    write_json(kept, {})
+    dry_run.on_multirun_start(config)
+    write_json(Path(os.environ[RECORDS]) / "0000.json", {"folder": None, "error": None})
+    dry_run.on_multirun_end(config)
+    assert list(tmp_path.rglob("*.json")) == [kept]
 
 
 def test_a_sweep_over_no_values_is_an_error(command: Command) -> None:

@@ -106,12 +106,13 @@ def test_switched_off_there_is_no_run(mode: str | None, tmp_path: Path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("kind", [wandb.Error, ValueError], ids=["no answer", "a wrong environment variable"])
 def test_without_an_answer_auto_goes_on_and_true_is_an_error_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def unreachable(**settings: Any) -> None:
         assert (settings["mode"], settings["resume"]) == ("online", "allow")
-        raise wandb.Error("no way\nto the host")
+        raise kind("no way\nto the host")
 
     monkeypatch.delenv("WANDB_MODE")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
@@ -120,3 +121,18 @@ def test_without_an_answer_auto_goes_on_and_true_is_an_error_in_one_line(
     assert "logger.wandb: no way to the host; goes on with the CSV alone" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"^logger\.wandb: no way to the host$"):
         start(tracked(tmp_path, "one", enabled=True))
+
+
+@pytest.mark.parametrize("mode", ["offline", "dryrun"])
+def test_offline_counts_even_if_there_is_a_key(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def noted(**settings: Any) -> None:
+        assert (settings["mode"], settings["resume"]) == ("offline", None)
+        raise wandb.Error("enough")
+
+    monkeypatch.setenv("WANDB_MODE", mode)
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setattr(wandb, "init", noted)
+    assert start(tracked(tmp_path, "one")) is None
+    assert "W&B: offline under" in capsys.readouterr().out

@@ -1,6 +1,6 @@
 """Evaluate a retriever from your own program on a data set."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -40,7 +40,7 @@ def evaluate(
     Raises:
         UserError: a metric does not exist, the data cannot be read, or the split does not exist.
     """
-    metrics = [metrics] if isinstance(metrics, str) else list(metrics)
+    metrics = [metrics] if isinstance(metrics, str) or not isinstance(metrics, Iterable) else list(metrics)
     depth = max((split_metric(name)[1] or DEPTH for name in metrics), default=0)
     if not isinstance(retriever, Searcher) or not depth:
         raise UserError("evaluate: give a searcher, such as BM25() or Retriever(...), and at least one metric")

@@ -4,7 +4,7 @@ import re
 
 from condensery.errors import UserError, shown
 
-_NAME = re.compile(r"(?P<name>[a-z]+)(?:@(?P<cutoff>[1-9][0-9]*))?", re.IGNORECASE)
+_NAME = re.compile(r"(?P<name>[a-z]+)(?:@(?P<cutoff>[1-9][0-9]{0,8}))?", re.IGNORECASE)
 HIT = "Hit"  # computed without trec_eval: whether one of the first k passages contains an answer
 # name in lower case -> measure of ir_measures, or HIT
 MEASURES = {"mrr": "RR", "rr": "RR", "recall": "R", "r": "R", "ndcg": "nDCG", "success": "Success"}
@@ -21,11 +21,11 @@ def split_metric(name: str) -> tuple[str, int | None]:
     Raises:
         UserError: the name does not exist or lacks its cutoff.
     """
-    match = _NAME.fullmatch(name.strip())
+    match = _NAME.fullmatch(name.strip()) if isinstance(name, str) else None
     measure = MEASURES.get(match["name"].lower()) if match else None
     if match is None or measure is None:
         known = "MRR@k, Recall@k, NDCG@k, Success@k, Hit@k, P@k, MAP, MAP@k"
-        raise UserError(f"metric {shown(name)!r} does not exist; known: {known}")
+        raise UserError(f"metric {shown(str(name))!r} does not exist; known: {known}")
     cutoff = int(match["cutoff"]) if match["cutoff"] else None
     if cutoff is None and measure in _NEEDS_CUTOFF:
         raise UserError(f"metric {shown(name)!r} needs a cutoff, for example {name}@100")

@@ -21,7 +21,7 @@ from condensery.pipeline.graph import Graph, can_answer
 from condensery.pipeline.launch.hardware import limit_threads
 from condensery.pipeline.reports import study
 from condensery.pipeline.several_checkpoints import read
-from condensery.pipeline.sweep import FOLDER
+from condensery.pipeline.sweep import RECORDS
 from condensery.system.files import atomic, write_json, write_text
 from condensery.system.signals import leave_if_asked
 
@@ -220,7 +220,7 @@ def run_job(cfg: DictConfig) -> None:
     record: dict[str, Any] = {"number": int(hydra.job.num), "overrides": overrides, "folder": None, "error": None}
     print(f"\n== job {record['number']}: {' '.join(overrides)}", flush=True)
     try:
-        finished = run_all(cfg, study.Job(Path(os.environ[FOLDER]).name, overrides))
+        finished = run_all(cfg, study.Job(Path(os.environ[RECORDS]).parent.name, overrides))
         record["folder"] = str(finished.folder) if finished.folder else None
         record["costs"] = finished.costs
         if finished.error:
@@ -230,4 +230,4 @@ def run_job(cfg: DictConfig) -> None:
         line = in_one_line(error)
         record["error"] = line or f"error: {type(error).__name__}: {error}"
         print(line or traceback.format_exc(), file=sys.stderr, flush=True)
-    write_json(Path(os.environ[FOLDER]) / "jobs" / f"{record['number']:04d}.json", record)
+    write_json(Path(os.environ[RECORDS]) / f"{record['number']:04d}.json", record)

@@ -3,6 +3,7 @@
 Hydra imports this module at every start, so it imports nothing heavy at its head.
 """
 
+import atexit
 import os
 import re
 import shutil
@@ -18,12 +19,12 @@ from condensery.pipeline.error_lines import Stopped
 from condensery.pipeline.reports.study import SWEPT, swept_keys
 from condensery.system.files import expanded, read_json
 
-FOLDER = "CONDENSERY_SWEEP"  # environment variable: folder of the records of this sweep's jobs
+RECORDS = "CONDENSERY_SWEEP"  # environment variable: folder of the records of this sweep's jobs, in the sweep's folder
 failed: list[str] = []  # labels of the failed jobs of the last sweep in this process
 
 
 class JoinedTable(Callback):
-    """Hydra's callback: removes the records of an earlier sweep and writes one table of all jobs of this sweep at the end."""
+    """Hydra's callback: collects the records of this sweep's jobs, and writes one table of all jobs at the end."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Set the folder of the records in the environment, so that a launcher's processes know it too."""
@@ -31,18 +32,19 @@ class JoinedTable(Callback):
 
         if not re.fullmatch(STUDY, str(config.get("name"))):  # before anything in a folder of that name is touched
             raise Stopped from UserError(f"name: must match {STUDY}, got {shown(repr(config.get('name')))}")
-        folder = expanded(config.hydra.sweep.dir).absolute()
-        os.environ[FOLDER] = str(folder)
+        # another sweep or dry run of the same name may be running, so each has records of its own
+        os.environ[RECORDS] = str(expanded(config.hydra.sweep.dir).absolute() / f"jobs-{os.urandom(8).hex()}")
+        atexit.register(shutil.rmtree, os.environ[RECORDS], ignore_errors=True)  # if it is interrupted
         recipe = OmegaConf.select(config, "hydra.sweeper.params") or {}
         keys = [*recipe, *swept_keys(config.hydra.overrides.task)]
         os.environ[SWEPT] = " ".join(str(key).lstrip("+") for key in keys)
-        shutil.rmtree(folder / "jobs", ignore_errors=True)
         failed.clear()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Write ``results.json``, the table, the figures and the page over all jobs, and print the table."""
-        folder = Path(os.environ[FOLDER])
-        records = [read_json(path) for path in sorted((folder / "jobs").glob("*.json"))]
+        folder = Path(os.environ[RECORDS]).parent
+        records = [read_json(path) for path in sorted(Path(os.environ[RECORDS]).glob("*.json"))]
+        shutil.rmtree(os.environ[RECORDS], ignore_errors=True)
         if not records:
             raise Stopped from UserError(f"{os.environ[SWEPT]}: a sweep over no values, so there is no job")
         if planned := [record["costs"] for record in records if record.get("costs") is not None]:
@@ -50,7 +52,6 @@ class JoinedTable(Callback):
 
             project_sweep(planned)
         if not any(record["folder"] or record["error"] for record in records):  # a dry run writes nothing
-            shutil.rmtree(folder / "jobs", ignore_errors=True)
             with suppress(OSError):  # fails where the folder has files of an earlier sweep or of other recipes
                 if [path.name for path in folder.iterdir()] == ["multirun.yaml"]:  # Hydra's own file
                     (folder / "multirun.yaml").unlink()

@@ -25,6 +25,7 @@ from condensery.retrieval.ranking import without_repeats
 from condensery.retrieval.searchers.base import Searcher, SearcherIndex
 from condensery.retrieval.searchers.reranked import by_texts, predicting
 from condensery.system.cache import cached
+from condensery.system.files import expanded
 from condensery.system.progress import ProgressTask, progress
 from condensery.text.collection import Collection
 
@@ -112,7 +113,7 @@ def taught_by(
     if isinstance(teacher, Mapping):
         return PairScores.of(teacher, collection)
     if isinstance(teacher, str | Path):
-        path = Path(teacher)
+        path = expanded(teacher)
         return PairScores.mapped(path) if path.is_dir() else read_pair_scores(path, collection)
     queries, candidates = pool_to_score(positives, negatives)
     teacher = teacher() if isinstance(teacher, type) else teacher

@@ -23,9 +23,12 @@ RECOMPUTE = "delete the folder that it lies in, and the next run computes it ane
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``. If the block ends without error, the temporary path is renamed to ``path``."""
+    """Yield a temporary path beside ``path``. If the block ends without error, the temporary path is renamed to ``path``.
+
+    Its name is random. Threads, and processes with the same id in two containers, may write the same path at once.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     try:
         yield temporary
         os.replace(temporary, path)

@@ -214,8 +214,7 @@ def field(record: dict[str, Any], name: str, place: str, kind: type[Kind], defau
     of a different type.
     """
     value = record.get(name)
-    if value is None and default is not None:
-        return default
+    value = default if value is None else value
     if value is None:
         raise UserError(f'{place}: the field "{name}" is missing ({fields_of(record)})')
     if not isinstance(value, kind):
@@ -235,9 +234,11 @@ def whole_texts(texts: Iterable[str], what: str) -> list[str]:
     """Return texts as a list. ``what``: the beginning of an error message, such as "search: query".
 
     Raises:
-        UserError: the texts are a single string, have no order, or one of them is not a string or holds half a character.
+        UserError: the texts are a single string or a table of pandas, or have no order, or one of them is not a string or
+            holds half a character.
     """
-    if isinstance(texts, str | Mapping | set | frozenset) or not isinstance(texts, Iterable):
+    unfit = isinstance(texts, str | Mapping | set | frozenset) or hasattr(texts, "columns")
+    if unfit or not isinstance(texts, Iterable):
         raise UserError(f"{what}: a list of strings is expected, not one {type(texts).__name__}")
     found = list(texts)
     for number, text in enumerate(found):
@@ -277,12 +278,10 @@ def json_fault(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
 
 
-_NAMES: dict[type, str] = {str: "a string", list: "a list", dict: "an object", int: "a number"}
+_NAMES: dict[type, str] = {str: "a string", list: "a list", dict: "an object", int: "a number", bool: "true or false"}
 
 
 def _called(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true or false"
     return _NAMES.get(type(value), "null" if value is None else "a number")
 
 

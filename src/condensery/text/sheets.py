@@ -46,12 +46,12 @@ def _plain(text: str) -> str:
     return " ".join(CONTROL.sub(" ", unicodedata.normalize("NFC", text.encode(errors="replace").decode())).split())
 
 
-def filled_sheets(sheets: Path | Sequence[Path], key: str = "sheets") -> list[Path]:
+def filled_sheets(sheets: str | Path | Sequence[str | Path], key: str = "sheets") -> list[Path]:
     """Return the files that the config key ``key`` names: a list of files, or all ``*.csv`` of a folder.
 
     Raises ``UserError`` where a file is missing or the folder has no CSV file.
     """
-    if not isinstance(sheets, Path):
+    if not isinstance(sheets, str | Path):
         paths = [expanded(path) for path in sheets]
     elif expanded(sheets).is_dir():
         paths = sorted(path for path in expanded(sheets).glob("*.csv") if not path.name.startswith("."))

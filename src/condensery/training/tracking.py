@@ -48,9 +48,9 @@ class Tracked:
 def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None) -> Any | None:
     """Begin a W&B run and return it; None if W&B is disabled or does not respond.
 
-    Without an API key, or with ``WANDB_MODE=offline``, the run is written to disk and can be uploaded later with
-    ``wandb sync``. An interrupted online run is resumed. Offline, W&B creates a new folder each time. If two folders with
-    the same id are uploaded, the later one replaces the earlier one. So the rows in the argument ``earlier`` are first
+    Without an API key, or with ``WANDB_MODE=offline`` or ``dryrun``, the run is written to disk and can be uploaded later
+    with ``wandb sync``. An interrupted online run is resumed. Offline, W&B creates a new folder each time. If two folders
+    with the same id are uploaded, the later one replaces the earlier one. So the rows in the argument ``earlier`` are first
     written into the new offline run, and the old folder is deleted.
 
     Args:
@@ -58,17 +58,17 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
         earlier: rows of the run that were logged before, with a column ``step``; None = a run without curves.
 
     Raises:
-        UserError: W&B does not respond, and ``enabled`` is True.
+        UserError: W&B does not respond or refuses its environment variables, and ``enabled`` is True.
     """
     if tracked.enabled is False or os.environ.get("WANDB_MODE") == "disabled":
         return None
     import wandb
 
-    folder = tracked.folder
-    offline = os.environ.get("WANDB_MODE") == "offline" or not (os.environ.get("WANDB_API_KEY") or _key_at_hand())
-    if offline:
-        print(f"[{tracked.name}] W&B: no key, offline under {folder / 'wandb'} (send it with `wandb sync`)", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
+    no_key = not (os.environ.get("WANDB_API_KEY") or _key_at_hand())
+    if offline := no_key or os.environ.get("WANDB_MODE") in ("offline", "dryrun"):  # two names of one mode
+        why = "no key, " * no_key
+        print(f"[{tracked.name}] W&B: {why}offline under {tracked.folder}/wandb (`wandb sync` sends it)", flush=True)
+    tracked.folder.mkdir(parents=True, exist_ok=True)
     try:
         run = wandb.init(
             mode="offline" if offline else "online",
@@ -79,11 +79,11 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
             job_type=_accepted(tracked.job_type, 64),
             id=tracked.run_id,
             config=dict(tracked.config),
-            dir=folder,
+            dir=tracked.folder,
             resume=None if offline else "allow",
             settings=wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True),
         )
-    except wandb.Error as error:
+    except (wandb.Error, ValueError) as error:  # a ValueError: an environment variable such as WANDB_MODE is wrong
         text = f"logger.wandb: {' '.join(str(error).split())}"
         if tracked.enabled is True:
             raise UserError(text) from None
@@ -95,7 +95,7 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
     if offline:
         for row in earlier or ():
             run.log({(STEP if name == "step" else name): value for name, value in row.items()})
-        for path in (folder / "wandb").glob(f"offline-run-*-{tracked.run_id}"):
+        for path in (tracked.folder / "wandb").glob(f"offline-run-*-{tracked.run_id}"):
             if path != Path(run.dir).parent:
                 shutil.rmtree(path)
     return run

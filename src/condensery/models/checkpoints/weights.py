@@ -7,6 +7,7 @@ one line is printed for them. Heads of other tasks, which published checkpoints 
 """
 
 import re
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from condensery.tokens.tokenizer import save_tokenizer
 
 NAMED = 3  # largest number of tensors of each kind that a message names
 _WEIGHTS = {".safetensors", ".bin"}
+_ALONE = threading.RLock()
 # how encoders are loaded: in fp32; their modules are used without the library's attention
 ENCODER: dict[str, Any] = {"trust_remote_code": False, "dtype": torch.float32, "attn_implementation": "eager"}
 
@@ -48,16 +50,21 @@ class Allowed:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Context manager. Inside it, transformers shows no progress bars and does not report unused weights."""
-    level, bar = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(level)
-        if bar:
-            transformers_logging.enable_progress_bar()
+    """Context manager. Inside it, transformers shows no progress bars and does not report unused weights.
+
+    One thread at a time is inside, because these settings, and the class that transformers changes while it loads a model,
+    belong to the whole process.
+    """
+    with _ALONE:
+        level, bar = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            transformers_logging.set_verbosity(level)
+            if bar:
+                transformers_logging.enable_progress_bar()
 
 
 @contextmanager
@@ -189,9 +196,7 @@ def _told_apart(model: Any, missing: set[str], parts: Mapping[str, str]) -> tupl
 
 def _is_unused(name: str, model: Any, beginnings: Collection[str]) -> bool:
     own = name.removeprefix(f"{model.base_model_prefix}.")
-    return re.search(r"(^|\.)position_ids$", name) is not None or any(
-        own.startswith(f"{beginning}.") for beginning in beginnings
-    )
+    return bool(re.search(r"(^|\.)position_ids$", name)) or own.startswith(tuple(f"{one}." for one in beginnings))
 
 
 def _some(names: Collection[str]) -> str:

@@ -68,8 +68,9 @@ class Searcher(ABC):
         Raises:
             UserError: there are no passages, or a passage is not a string.
         """
-        # a set has no order
+        # a set has no order, and a table of pandas gives the names of its columns
         listed = isinstance(passages, Iterable) and not isinstance(passages, str | set | frozenset)
+        listed = listed and not hasattr(passages, "columns")
         named = passages if isinstance(passages, Mapping) else dict(enumerate(passages)) if listed else {}
         if not named:
             raise UserError("index: give a sequence of texts, or a mapping of ids to texts; it must not be empty")
@@ -103,7 +104,6 @@ class Searcher(ABC):
             UserError: nothing is indexed.
         """
         check_values(Searcher.search, {"k": k})
-        one = isinstance(query, str)
         queries = [query] if isinstance(query, str) or not isinstance(query, Iterable) else query
         scores, rows = self.rank(queries, max(1, min(k, len(self))))  # no memory for more results than passages
         hits = [
@@ -114,7 +114,7 @@ class Searcher(ABC):
             ]
             for pair in zip(scores, rows.tolist(), strict=True)
         ]
-        return hits[0] if one else hits
+        return hits[0] if isinstance(query, str) else hits
 
     def rank(self, queries: Sequence[str], k: Count) -> Ranking:
         """Return the ``k`` best passages as two arrays: scores, float32 (n, k), and row numbers of passages, int64 (n, k).

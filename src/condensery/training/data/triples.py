@@ -26,7 +26,7 @@ from condensery.retrieval.searchers.reranked import Predict, Predicting
 from condensery.retrieval.searchers.retriever import Retriever
 from condensery.retrieval.teachers import taught_by
 from condensery.system.cache import cached
-from condensery.system.files import load_array
+from condensery.system.files import expanded, load_array
 from condensery.text.collection import Collection
 from condensery.text.sheets import filled_sheets
 from condensery.text.to_collection import Given, collection_of
@@ -168,7 +168,7 @@ class TripleDataModule(TokenDataModule):
         one = isinstance(negatives, str | Path | Searcher | type | Negatives)
         self.negatives: list[Any] = [negatives] if one else list(negatives or [])  # type: ignore[arg-type]
         self.below = Below(below_share, below_margin, below_score)
-        self.relabel = [] if relabel is None else filled_sheets(_paths(relabel), "relabel")
+        self.relabel = [] if relabel is None else filled_sheets(relabel, "relabel")
         self.split, self.mining_depth, self.train_queries = split, mining_depth, train_queries
         self.each_positive, self.leave_out_dev_passages = each_positive, leave_out_dev_passages
         self.negatives_per_query = negatives_per_query if self.negatives or training else 0
@@ -286,7 +286,7 @@ class TripleDataModule(TokenDataModule):
         if isinstance(source, Negatives):
             return source
         if isinstance(source, str | Path):
-            path = Path(source)
+            path = expanded(source)
             return open_negatives(path, collection) if path.is_dir() else read_negatives(path, collection)
         searcher = source() if isinstance(source, type) else source
         return mined(searcher, collection, self.split, self.mining_depth, self.below, self._relabelled(collection))
@@ -304,7 +304,3 @@ def _checked(text_queries: Sequence[tuple[str, str]] | None, pairs: bool) -> lis
         if not isinstance(text, str) or is_blank(text):
             raise UserError(f"TripleDataModule: text_queries[{number}] is no text or a blank one; leave it out")
     return made
-
-
-def _paths(given: str | Path | Sequence[str | Path]) -> Path | list[Path]:
-    return Path(given) if isinstance(given, str | Path) else [Path(one) for one in given]

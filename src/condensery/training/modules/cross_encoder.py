@@ -17,6 +17,7 @@ from condensery.models.cross_encoder import (
     save_cross_encoder,
 )
 from condensery.ranges import Share, check_values, no_room
+from condensery.system.files import expanded
 from condensery.training.data.list_batches import ListBatch
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Optimiser
@@ -88,6 +89,5 @@ class CrossEncoderModule(TrainingModule):
         query_length, length = lengths
         if wrong := no_room(query_length, length):
             raise UserError(f"save_pretrained: {wrong}")
-        save_cross_encoder(
-            Reranker(self.model, query_length, length, pair_separators(tokenizer)), Path(folder), tokenizer
-        )
+        made = Reranker(self.model, query_length, length, pair_separators(tokenizer))
+        save_cross_encoder(made, expanded(folder), tokenizer)

@@ -14,6 +14,7 @@ from condensery.models.checkpoints.retrievers import SavedRetriever, load_bienco
 from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorOptions, VectorSettings
 from condensery.ranges import Share, check_values
+from condensery.system.files import expanded
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.training.modules.optimisation import PathOrName, TrainingModule
@@ -83,15 +84,15 @@ class EncoderModule(TrainingModule):
         if tokenizer is None:
             raise UserError("save_pretrained: give `tokenizer`, the folder or hub name that the texts are read with")
         lengths = lengths or self.lengths
-        self._save(Path(folder), tokenizer, lengths)
+        folder = expanded(folder)
+        self._save(folder, tokenizer, lengths)
         card = card or self._card()
-        name = card.name or Path(folder).resolve().name
-        write_card(Path(folder), card.text(name, self.described(), lengths))
+        name = card.name or folder.resolve().name
+        write_card(folder, card.text(name, self.described(), lengths))
 
     def _card(self) -> Card:
-        trainer, plain = self._trainer, (int, float, str, bool)
-        logged = trainer.logged_metrics if trainer else {}
-        settings = {name: value for name, value in self.hparams.items() if isinstance(value, plain)}
+        logged = self._trainer.logged_metrics if self._trainer else {}
+        settings = {name: value for name, value in self.hparams.items() if isinstance(value, int | float | str)}
         return Card(
             f"Trained by `{type(self).__name__}`",
             **base_of(self.hparams.get("model")),
