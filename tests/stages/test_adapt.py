@@ -218,6 +218,8 @@ def test_a_training_that_destroys_is_not_kept_and_that_is_said(adapted: tuple[Do
     destroyed = ["stages.distilled.learning_rate=0.1", "stages.distilled.steps=6", "stages.adapted.level=0.05"]
     broken = run_command(*command, *destroyed).sound()
     assert "the initial weights are kept" in broken.out
+    assert "[adapted] warning: training made the retriever much worse" in broken.out
+    assert "[adapted] warning: " not in done.out
     kept = read_json(artifact(broken, "adapted") / "kept.json")
     assert (kept["kept"], kept["share"]) == ("start", 0)
     assert {value["of"] for value in kept["values"]} == {"start", "distilled"}
