@@ -94,7 +94,9 @@ def test_without_the_packages_a_line_says_how_to_get_them(project: Path) -> None
     assert "source .venv/bin/activate" in done.stderr
 
 
-@pytest.mark.parametrize("key", ["stages.round2.temperature", "+stages.round2.temperature", "++stages.round2.temperature"])
+@pytest.mark.parametrize(
+    "key", ["stages.round2.temperature", "+stages.round2.temperature", "++stages.round2.temperature"]
+)
 def test_a_recipe_sweeps_over_a_key_that_it_leaves_at_its_default(key: str, tmp_path: Path) -> None:
     recipe = tmp_path / "experiment" / "swept.yaml"
     recipe.parent.mkdir()

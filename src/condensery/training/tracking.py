@@ -15,6 +15,7 @@ from typing import Any, Literal
 from condensery.errors import UserError
 
 STEP = "trainer/global_step"  # Lightning's name for the optimisation step
+_told: set[tuple[Path, str]] = set()  # folders and groups of which this process has said that their runs are offline
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
 
     folder = tracked.folder
     offline = os.environ.get("WANDB_MODE") == "offline" or not (os.environ.get("WANDB_API_KEY") or _key_at_hand())
-    if offline:
+    if offline and (folder, tracked.group) not in _told:
+        _told.add((folder, tracked.group))
         print(f"[{tracked.name}] W&B: no key, offline under {folder / 'wandb'} (send it with `wandb sync`)", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     try:
