@@ -1,7 +1,9 @@
 """What a run leaves and shows: its folder, its table."""
 
 import json
+import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,8 +87,7 @@ def test_a_run_ends_with_how_to_go_on(
     monkeypatch.setenv(study.COMMAND, "experiment=toy 'stages.plain.steps=1' seed=1")
     monkeypatch.setattr("condensery.pipeline.reports.study._python", lambda: "bin/py")
     finished = run(composed())
-    monkeypatch.setenv("PYTHONPATH", "my plugins")
-    called = "CONDENSERY_STAGES=toys PYTHONPATH='my plugins' bin/py run.py"
+    called = f"CONDENSERY_STAGES=toys PYTHONPATH={shlex.quote(os.environ['PYTHONPATH'])} bin/py run.py"
     whole = f'Ask it:  {called} experiment=toy stages.plain.steps=1 seed=1 ask="what you look for"'
     assert capsys.readouterr().out.endswith(f"\n\n{whole}\n\n{finished.folder}\n")
     own = composed()
