@@ -3,7 +3,12 @@
 import sys
 from pathlib import Path
 
-from condensery.command import start
+try:
+    from condensery.command import start
+except ModuleNotFoundError as missing:
+    sys.exit(
+        f"error: {missing.name} is not installed for {sys.executable}: `make install && source .venv/bin/activate`"
+    )
 
 if __name__ == "__main__":
     home = Path(__file__).resolve().parent

@@ -86,6 +86,33 @@ def test_one_job_of_a_sweep_says_that_it_is_alone(project: Path, tmp_path: Path)
     assert done.stdout.startswith("this recipe is a sweep over seed: -m runs all jobs"), done.stdout + done.stderr
 
 
+def test_without_the_packages_a_line_says_how_to_get_them(project: Path) -> None:
+    command = [sys.executable, "-S", "-E", str(project / "run.py"), "experiment=quickstart"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("error: condensery is not installed for ")
+    assert "source .venv/bin/activate" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "key", ["stages.round2.temperature", "+stages.round2.temperature", "++stages.round2.temperature"]
+)
+def test_a_recipe_sweeps_over_a_key_that_it_leaves_at_its_default(key: str, tmp_path: Path) -> None:
+    recipe = tmp_path / "experiment" / "swept.yaml"
+    recipe.parent.mkdir()
+    recipe.write_text(
+        "# @package _global_\ndefaults: [/experiment/quickstart, _self_]\nname: swept\n"
+        f"hydra: {{sweeper: {{params: {{{key}: '1,2'}}}}}}\n"
+    )
+    command = ["-m", "--config-dir", tmp_path, "experiment=swept", "dry_run=plan", f"output_root={tmp_path / 'out'}"]
+    done = small_runs.run_command(*command).sound()
+    jobs = [line.split()[3] for line in done.out.splitlines() if line.startswith("== job")]
+    assert jobs == [f"stages.round2.temperature={value}" for value in (1, 2)]
+    if key[0] != "+":
+        done = small_runs.run_command(*command, "+stages.round2.temperature=3").sound()
+        assert "1 job" in done.out, "the command replaces the values of the recipe"
+
+
 def test_what_is_started_again_has_imported_nothing_yet(project: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\ndef started(*_):\n    print({'hydra', 'omegaconf', 'yaml'} & set(sys.modules), flush=True)\n"

@@ -27,7 +27,6 @@ from condensery.system.terminal import check_arguments, print_anything, print_la
 FOLDER_FILE = "CONDENSERY_FOLDER_FILE"  # environment variable: file into which the path of the run's folder is written
 COMMAND = "data"  # `condensery data NAME`
 ALONE = "stages.corpus={stage: corpus}"  # the stages of this command if no recipe is named
-GROUPS = re.compile(r"^((stage|data|backbone|trainer|launcher|logger|table)\.[^=]+|(stages|figures|push_to_hub)[^=]*)=")
 PLAIN = re.compile(r"""[\w.@/+-]+=[^'"()\[\]{}$=]+""")  # key=value without quotes, nesting or interpolation
 
 
@@ -137,7 +136,7 @@ def prepared(arguments: list[str]) -> list[str]:
         key, _, value = argument.partition("=")
         if PLAIN.fullmatch(argument) and not value.isascii() and (sweep or "," not in value):
             argument = f"{key}={','.join(map(_verbatim, value.split(',')))}"
-        return f"++{argument}" if GROUPS.match(argument) else argument
+        return recipe_guard.ADDED.sub("++", argument)
 
     if sweep:
         _check_paths(arguments)

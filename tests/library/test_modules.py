@@ -719,6 +719,16 @@ def test_another_runs_checkpoint_is_refused(world: Path, tmp_path: Path) -> None
         )
 
 
+@pytest.mark.parametrize("kind", [CondenserModule, CrossEncoderModule])
+def test_an_artifact_of_a_run_is_not_overwritten(kind: Any, world: Path, tmp_path: Path) -> None:
+    (tmp_path / "finetune" / "1").mkdir(parents=True)
+    (tmp_path / "finetune" / "1" / "manifest.json").write_text("{}")
+    (tmp_path / "link").symlink_to(tmp_path / "finetune" / "1")
+    with pytest.raises(UserError, match=r"^\S*link: is a stage's artifact, .*; save into another folder$"):
+        kind(world / "bert").save_pretrained(str(tmp_path / "link"), world / "bert", (8, 40))
+    assert [path.name for path in (tmp_path / "link").iterdir()] == ["manifest.json"]
+
+
 def test_what_a_teacher_taught_opens_as_a_retriever_with_the_passages_as_they_were(world: Path, tmp_path: Path) -> None:
     data, module = rankings()(world), QueryTowerModule(world / "bert", **RATE)
     trainer(tmp_path, max_steps=6).fit(module, data)

@@ -1,7 +1,9 @@
 """What a run leaves and shows: its folder, its table."""
 
 import json
+import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,13 +87,14 @@ def test_a_run_ends_with_how_to_go_on(
     monkeypatch.setenv(study.COMMAND, "experiment=toy 'stages.plain.steps=1' seed=1")
     monkeypatch.setattr("condensery.pipeline.reports.study._python", lambda: "bin/py")
     finished = run(composed())
-    whole = 'Ask it:  bin/py run.py experiment=toy stages.plain.steps=1 seed=1 ask="what you look for"'
+    called = f"CONDENSERY_STAGES=toys PYTHONPATH={shlex.quote(os.environ['PYTHONPATH'])} bin/py run.py"
+    whole = f'Ask it:  {called} experiment=toy stages.plain.steps=1 seed=1 ask="what you look for"'
     assert capsys.readouterr().out.endswith(f"\n\n{whole}\n\n{finished.folder}\n")
     own = composed()
     own.next = ["Again:  {command}", "Other:  {program} experiment=x"]
     again = run(own)
     assert again.folder == finished.folder, "it changes no artifact and no run"
-    lines = "Again:  bin/py run.py experiment=toy stages.plain.steps=1 seed=1\nOther:  bin/py run.py experiment=x"
+    lines = f"Again:  {called} experiment=toy stages.plain.steps=1 seed=1\nOther:  {called} experiment=x"
     assert capsys.readouterr().out.endswith(f"\n\n{lines}\n\n{finished.folder}\n")
 
 
@@ -123,6 +126,7 @@ def test_a_command_that_is_not_known_is_not_told(monkeypatch: pytest.MonkeyPatch
 
 def test_python_is_called_as_a_shell_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONDENSERY_STAGES")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "my venv" / "python"))
     monkeypatch.setattr("shutil.which", lambda name: str(tmp_path / "my venv" / name))
     assert study.going_on(["{program}"]) == ["python run.py"]

@@ -233,6 +233,13 @@ def test_a_p_value_stands_on_its_side_of_the_limit(p: float, level: float, words
     assert words in choice({**KEPT, "p": p, "level": level})
 
 
+def test_a_choice_tells_the_best_trained_weights_although_none_are_kept() -> None:
+    values = [KEPT["values"][0], *({**one, "MRR@10": 0.17 / one["share"]} for one in KEPT["values"][1:])]
+    assert choice({**NOT_KEPT, "p": 1.0, "values": values}).endswith(
+        "71.5 as it is, at most 34.0 with 50 % of the weights of distilled: the initial weights are kept"
+    )
+
+
 def test_of_several_seeds_a_training_that_some_kept_is_compared() -> None:
     made = {**MADE, "adapted": Made(frozenset({"retriever/1"}), kept=NOT_KEPT)}
     rows = [row(name, mean) for name, mean in means(0.49, 0.516, 0.516, 0.54, 0.562).items()]

@@ -44,7 +44,7 @@ def test_markdown_shows_percent_best_dash_and_significance() -> None:
     ]
     table = build_table(rows, ["MRR@10", "Recall@100", "NDCG@10"], Significance("MLM"), title="quickstart")
     lines = markdown(table).splitlines()
-    assert lines[0] == "## quickstart · pydocs, test"
+    assert lines[0] == f"## quickstart · pydocs, test ({QUERIES} queries)"
     cells = [[cell.strip() for cell in line.replace("\\|", "/").split("|")[1:-1]] for line in lines[2:8]]
     mlm = f"{100 * rows[0].metrics['MRR@10']:.1f}"
     assert cells == [
@@ -125,6 +125,10 @@ def test_a_wide_table_has_a_line_for_each_collection() -> None:
     assert [line[3].best for line in table.cells] == [False, True]
     assert re.search(r"^\| set3 test Recall@100 +\| +10.0 \| +\*\*30.0\*\* \|$", markdown(table), re.M)
     assert table.notes[0] == "In percent; the best of each line in bold."
+    for terminal, note in ((True, table.notes[0]), (False, "In percent.")):
+        stream = io.StringIO()
+        show(table, Console(file=stream, width=400, force_terminal=terminal, no_color=True))
+        assert note in [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in stream.getvalue().splitlines()]
     assert len(build_table(rows, ["MRR@10"], Significance("a")).comparisons) == 12, "an average has no queries"
 
 

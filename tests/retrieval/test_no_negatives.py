@@ -87,10 +87,14 @@ def test_nothing_is_known_by_text_where_all_texts_differ(
 
 @pytest.mark.parametrize("depth", [1, 3, 10])
 def test_mining_leaves_out_what_is_known_and_is_as_deep_as_there_are(
-    words: Collection, depth: int, tmp_path: Path
+    words: Collection, depth: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     about = mine(InRowOrder(), words, "train", depth, tmp_path / "n")  # type: ignore[arg-type]
     assert about["left_out_by_text"] == 6
+    assert capsys.readouterr().out == (
+        "[mine train] 6 passages are left out as negatives of a query: the text equals that of the query or of a relevant"
+        " passage\n"
+    )
     assert json.loads((tmp_path / "n" / "negatives.json").read_text()) == about
     for query, line in enumerate((tmp_path / "n" / "negatives.jsonl").read_text().splitlines()):
         wanted = [PASSAGES[row][0] for row in range(10) if row not in EXPECTED[query]]

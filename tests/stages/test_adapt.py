@@ -216,8 +216,11 @@ def test_mlm_stands_beside_the_contrast_where_the_start_has_a_head(adapted: tupl
 def test_a_training_that_destroys_is_not_kept_and_that_is_said(adapted: tuple[Done, list[str]]) -> None:
     done, command = adapted
     destroyed = ["stages.distilled.learning_rate=0.1", "stages.distilled.steps=6", "stages.adapted.level=0.05"]
+    destroyed.append("stages.adapted.shares=[1.0]")
     broken = run_command(*command, *destroyed).sound()
     assert "the initial weights are kept" in broken.out
+    assert "[adapted] warning: training made the retriever much worse" in broken.out
+    assert "[adapted] warning: " not in done.out
     kept = read_json(artifact(broken, "adapted") / "kept.json")
     assert (kept["kept"], kept["share"]) == ("start", 0)
     assert {value["of"] for value in kept["values"]} == {"start", "distilled"}

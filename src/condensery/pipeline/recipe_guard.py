@@ -48,6 +48,11 @@ LAUNCHER = ("kind", "cluster", "nodes", "hours", "cpus_per_process", "memory")
 
 CALLED = {f"{one.__module__}.{one.__qualname__}": one for one in (JoinedTable,)}  # classes that a config may name
 
+# The prefix of a key that a command or a sweep may set although the recipe leaves it at its default: Hydra needs ++
+ADDED = re.compile(
+    r"^\+*(?=((stage|data|backbone|trainer|launcher|logger|table)\.[^=]+|(stages|figures|push_to_hub)[^=]*)(=|$))"
+)
+
 _follow = Container.resolve_parse_tree
 
 NAME = 255  # maximum characters of a file's name in `defaults`
@@ -127,6 +132,8 @@ class RecipeLoader(ConfigLoaderImpl):
         except RecursionError:
             raise UserError("experiment: its files name each other in a circle in `defaults`") from None
         release(config, lengths(typed(overrides)))
+        if params := items(OmegaConf.select(config, "hydra.sweeper.params")):
+            config.hydra.sweeper.params = {ADDED.sub("++", key): value for key, value in params}
         for called in ("callbacks", "launcher", "sweeper") if run_mode == RunMode.MULTIRUN else ("callbacks",):
             refuse_foreign_targets(config.hydra.get(called))
         if not validate_sweep_overrides:

@@ -11,7 +11,7 @@ def choice(kept: Kept) -> str:
     """Describe the content of ``kept.json`` in a sentence.
 
     The sentence names the queries by which the weights were chosen, the MRR@10 of the initial checkpoint and of the best
-    candidate, the p-value with its limit, and the weights that are kept.
+    trained candidate, its p-value with the limit if it is better, and the weights that are kept.
 
     Args:
         kept: a mapping with the keys
@@ -29,16 +29,18 @@ def choice(kept: Kept) -> str:
     """
     if kept["by"] is None:
         return "There are no queries to choose by: the initial weights are kept"
-    start = kept["values"][0]
-    best = max(kept["values"], key=lambda one: (one["MRR@10"], -one["share"]))
+    start, *trained = kept["values"]
+    best = max(trained, key=lambda one: (one["MRR@10"], -one["share"]), default=start)
     line = f"MRR@10 of {kept['queries']:,} {kept['by']}: {100 * start['MRR@10']:.1f} as it is"
     if best["share"]:
-        weights = f"{100 * best['share']:g} % of the weights of {best['of']}"
+        line += ", " if best["MRR@10"] > start["MRR@10"] else ", at most "
+        line += f"{100 * best['MRR@10']:.1f} with {100 * best['share']:g} % of the weights of {best['of']}"
+    if best["MRR@10"] > start["MRR@10"]:
         p, level = kept["p"], kept.get("level", 1)
         digits = (f"{p:.{number}g}" for number in (2, 3, 4, 5))  # more digits if p rounds to the limit
         shown = next((one for one in digits if (float(one) < level) == (p < level)), p)
         limit = f", {'' if p < level else 'not '}below {level:g}" if level < 1 else ""
-        line += f", {100 * best['MRR@10']:.1f} with {weights} (p = {shown}{limit})"
+        line += f" (p = {shown}{limit})"
     if kept.get("worse_on_dev"):
         line += ", but lower on the dev queries alone"
     if "BM25" in kept:

@@ -153,7 +153,7 @@ def build_table(
         rows: the rows of one or several collections.
         metrics: the metrics in the order of the columns; None = all metrics, in the order in which they appear.
         significance: settings of the test against a baseline; None = no test.
-        title: the title. Collection and split are added if there is only one of them.
+        title: the title. If there is only one collection and split, they are added, with the number of queries.
         costs: costs of the rows, in columns after the metrics, without mark or test.
 
     Raises:
@@ -172,7 +172,8 @@ def build_table(
     chosen = [*(metrics or dict.fromkeys(metric for row in rows for metric in row.metrics)), *costs]
     columns: list[Column] = [(*place, metric) for place in places for metric in chosen]
     single = len(places) == 1
-    where = f"{places[0][0]}, {places[0][1]}" if single else ""
+    queries = number_of(max(len(row.query_ids) for row in rows), "queries")
+    where = f"{', '.join(places[0])}{f' ({queries})' * (queries[0] != '0')}" if single else ""
     seeds = [[groups.get((name, *column[:2]), []) for column in columns] for name in names]
     measured = Measured(names, [metric for *_, metric in columns], seeds)
     table = Table(

@@ -27,6 +27,7 @@ ABOUT_COMPARED = (
 )
 SPREAD, SIGNIFICANCE, PRINTED = "±", "significance", "printed"  # further columns of a CSV, after that of the number
 LINE = 240  # characters per line if the output is not a terminal
+IN_BOLD = re.compile(r"; [^.;]*\bin bold\b[^.;]*(?=\.)")  # part of a note that needs a terminal
 # Markup of GitHub-flavoured Markdown. "_" within a word, "<" before a space, and a single bracket are not markup.
 MARKUP = re.compile(r"[\\`*~]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[:])")
 LATEX = str.maketrans(
@@ -283,7 +284,7 @@ def show(table: Table, console: Console | None = None) -> None:
         for line in lines:
             shown.add_row(*map(_text, line))
     console.print(shown)
-    for note in table.notes:
+    for note in table.notes if console.is_terminal else [IN_BOLD.sub("", note) for note in table.notes]:
         console.print(Text(note), soft_wrap="python run.py" in note)  # a command is copied as one line
     if table.conclusion:
         console.print(Text(f"\n{table.conclusion}"))

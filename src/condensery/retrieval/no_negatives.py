@@ -102,8 +102,8 @@ def left_out_by_text(number: int, label: str) -> dict[str, int]:
     """Print how many passages are excluded for their text alone, and return the count for a manifest; {} for 0."""
     if not number:
         return {}
-    message = f"{number_of(number, 'passages have')} the text of a query or of a passage relevant to it"
-    print(f"[{label}] {message}: no negatives of it", flush=True)
+    what = number_of(number, "passages are left out as negatives of a query")
+    print(f"[{label}] {what}: the text equals that of the query or of a relevant passage", flush=True)
     return {"left_out_by_text": number}
 
 

@@ -155,6 +155,14 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def no_artifact(folder: str | Path) -> Path:
+    """Return the path of a folder to save into. Raises ``UserError`` if it is an artifact, which later runs would read."""
+    path = expanded(folder)
+    if (path / "manifest.json").exists():
+        raise UserError(f"{folder}: is a stage's artifact, which is never changed; save into another folder")
+    return path
+
+
 def existing(folder: Path) -> Path:
     """Return the folder, or the nearest existing folder above it."""
     return next(one for one in (folder, *folder.parents) if one.exists())

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Environment variables, also for a launcher's processes: the arguments as typed, and the keys that a sweep varies.
 COMMAND, SWEPT = "CONDENSERY_COMMAND", "CONDENSERY_SWEPT"
 KEY = re.compile(r"[\w-]+(?:\.[\w-]+)+")  # in a value with ${...}
+OF_PLUGINS = ("CONDENSERY_STAGES", "PYTHONPATH")  # environment variables that lead to a plug-in's code
 MULTIRUN = {"-m", "--multirun"}
 FIRST_LOOK = "experiment=bm25_msmarco data=ir_datasets data.name=msmarco-passage"  # a recipe on MS MARCO for a CPU
 SETTINGS = ("data.dev_queries=", "data.unlabelled_queries=", "data.empty_passages=")  # keys of data in any format
@@ -74,10 +75,11 @@ def _program(python: str = "python") -> str:
 def going_on(lines: Sequence[str]) -> list[str]:
     """Return the recipe's lines about how to continue (``next``), with their placeholders filled in.
 
-    ``{command}`` becomes the command of this process, and ``{program}`` the name of the program. A line with ``{command}`` is
-    left out where no command was typed.
+    ``{command}`` becomes the command of this process, and ``{program}`` the name of the program, each with the environment
+    variables that lead to a plug-in's code. A line with ``{command}`` is left out where no command was typed.
     """
-    own, called = command(), _program(shlex.quote(_python()))
+    plugins = [f"{name}={shlex.quote(os.environ[name])}" for name in OF_PLUGINS if os.environ.get(name)]
+    own, called = command(), " ".join([*plugins * (OF_PLUGINS[0] in os.environ), _program(shlex.quote(_python()))])
     typed_so = called + own.removeprefix(_program())
     return [
         line.replace("{command}", typed_so).replace("{program}", called)

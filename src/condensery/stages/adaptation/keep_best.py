@@ -14,6 +14,8 @@ from condensery.stages.base import Context
 from condensery.system.files import write_json
 
 KEPT_START = "the initial weights are kept"
+FAR = 0.9  # a trained candidate with a smaller share of the initial MRR@10 is far below it
+WORSE = "training made the retriever much worse, whatever the share of its weights; try a lower learning rate"
 OF_DEV = "judge some (qrels/dev.tsv, or at least ten in qrels/train.tsv)"
 OF_HELD_OUT = f"only a passage of several sentences has such a query; {DEV} (qrels/dev.tsv) serve as well"
 
@@ -71,4 +73,8 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     print(f"[{context.stage_name}] {fused}{choice({**chosen, 'level': config.level, 'values': values})}", flush=True)
     if queries < FEW:
         print(f"[{context.stage_name}] with so few queries, the choice is mostly chance", flush=True)
-    return {**chosen, "MRR@10 of the start": means["start", 0.0]}
+    first, *trained = means.values()
+    if trained and max(trained) < FAR * first:
+        print(f"[{context.stage_name}] warning: {WORSE}", flush=True)
+        chosen["warnings"] = [f"{context.stage_name}: {WORSE}"]
+    return {**chosen, "MRR@10 of the start": first}

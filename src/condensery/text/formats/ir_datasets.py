@@ -13,6 +13,7 @@ Tests serve small files instead of the real files.
 import difflib
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ RELEVANT_FROM = {"msmarco-passage": 2, "msmarco-passage-v2": 2}  # lowest releva
 GRADED = {"dl19", "dl20"}
 LARGE = 1_000_000  # number of passages above which unpacking takes minutes
 EVERY = 1000  # number of rows between two reports of progress
+CONFIRM = "Please confirm you agree", "Who fetches the files agrees"  # the library waits for no answer
+UNREACHED = re.compile(r"HTTPS?ConnectionPool\(host='([^']*)'.*")  # of requests, with all causes
 DPR = "dpr-w100"
 CALLED = {  # id in ir_datasets -> name in this project's tables
     "msmarco-passage": "msmarco",
@@ -279,7 +282,7 @@ class IrDatasetsSource(DataConfig):
         check_room(library().util.home_path(), sum(one.size or 0 for one in missing), "data.name")
         for terms in dict.fromkeys(one.dua for part in self.parts.values() for one in files_of(part.handler)):
             if terms and missing:
-                print(" ".join(terms.split()), flush=True)
+                print(" ".join(terms.split()).replace(*CONFIRM), flush=True)
         for download in downloads:
             fetch(download)
 
@@ -447,7 +450,7 @@ def _library_at_work(fault: str) -> Iterator[None]:
     except Exception as error:
         if disk_error := of_the_disk(error):
             raise disk_error from None
-        text = " ".join(str(error).split())[:300] or type(error).__name__
+        text = UNREACHED.sub(r"\1 cannot be reached", " ".join(str(error).split()))[:300] or type(error).__name__
         raise UserError(f"{fault} ({type(error).__name__}: {text})") from error
 
 

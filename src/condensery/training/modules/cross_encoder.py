@@ -17,7 +17,7 @@ from condensery.models.cross_encoder import (
     save_cross_encoder,
 )
 from condensery.ranges import Share, check_values, no_room
-from condensery.system.files import expanded
+from condensery.system.files import no_artifact
 from condensery.training.data.list_batches import ListBatch
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Optimiser
@@ -80,14 +80,14 @@ class CrossEncoderModule(TrainingModule):
             lengths: maximum query length and pair length in tokens; None = the lengths of that data module.
 
         Raises:
-            UserError: ``tokenizer`` or ``lengths`` is not known, or the query leaves no room for a passage.
+            UserError: ``tokenizer`` or ``lengths`` is not known, the query leaves no room for a passage, or the folder is an
+                artifact of a run.
         """
-        tokenizer = tokenizer or getattr(self._data, "tokenizer_folder", None)
+        folder, tokenizer = no_artifact(folder), tokenizer or getattr(self._data, "tokenizer_folder", None)
         lengths = lengths or getattr(self._data, "lengths", None)
         if tokenizer is None or lengths is None:
             raise UserError("save_pretrained: give `tokenizer` and `lengths`; it was trained on no TripleDataModule")
         query_length, length = lengths
         if wrong := no_room(query_length, length):
             raise UserError(f"save_pretrained: {wrong}")
-        made = Reranker(self.model, query_length, length, pair_separators(tokenizer))
-        save_cross_encoder(made, expanded(folder), tokenizer)
+        save_cross_encoder(Reranker(self.model, query_length, length, pair_separators(tokenizer)), folder, tokenizer)

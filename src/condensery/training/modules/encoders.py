@@ -14,7 +14,7 @@ from condensery.models.checkpoints.retrievers import SavedRetriever, load_bienco
 from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorOptions, VectorSettings
 from condensery.ranges import Share, check_values
-from condensery.system.files import expanded
+from condensery.system.files import no_artifact
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.training.modules.optimisation import PathOrName, TrainingModule
@@ -78,13 +78,12 @@ class EncoderModule(TrainingModule):
             card: content of the model card; None = this module's class and settings, and the values logged last.
 
         Raises:
-            UserError: no tokenizer is known.
+            UserError: no tokenizer is known, or the folder is an artifact of a run.
         """
-        tokenizer = tokenizer or self.saved_with
+        folder, tokenizer = no_artifact(folder), tokenizer or self.saved_with
         if tokenizer is None:
             raise UserError("save_pretrained: give `tokenizer`, the folder or hub name that the texts are read with")
         lengths = lengths or self.lengths
-        folder = expanded(folder)
         self._save(folder, tokenizer, lengths)
         card = card or self._card()
         name = card.name or folder.resolve().name
