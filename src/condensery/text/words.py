@@ -42,9 +42,7 @@ _DROPPED = "\u0640\u055b\u055c\u055e"
 # letters that most people type as ' or ", and the Korean letter that is typed as a middle dot
 _APOSTROPHES = "\u02b9\u02ba\u02bb\u02bc\u02bd\u02be\u02bf\u02ee\ua78b\ua78c\u318d"
 # Malayalam and Bengali letters that older texts write as a consonant, a virama and a joiner
-_JOINED = dict(
-    zip("\u0d23\u0d28\u0d30\u0d32\u0d33\u0d15\u09a4", "\u0d7a\u0d7b\u0d7c\u0d7d\u0d7e\u0d7f\u09ce", strict=True)
-)
+_JOINED = dict(zip("\u0d23\u0d28\u0d30\u0d32\u0d33\u0d15\u09a4", "ൺൻർൽൾൿৎ", strict=True))
 _MEANT = ("<super", "<fraction")  # forms that carry meaning: 10² must not become 102, nor ½ two numbers
 _WIDTHS = ("<wide", "<narrow", "<small", "<square", "<vertical")
 
@@ -71,8 +69,8 @@ class _Characters(dict[int, str]):
             return ""
         if kind == "Nd":
             return str(decimal(character))
-        is_radical = "\u2e80" <= character <= "\u2fd5"  # files made from PDFs have radicals in place of ideographs
-        is_letter = character.isalnum() or kind[0] == "M" or character == "_" or is_radical
+        # a file made from a PDF may have radicals in place of ideographs
+        is_letter = character.isalnum() or kind[0] == "M" or character == "_" or "\u2e80" <= character <= "\u2fd5"
         is_letter = is_letter and character not in _APOSTROPHES
         plain = normalize("NFKC", character)
         if plain != character and form not in _MEANT and (is_letter or form in _WIDTHS):

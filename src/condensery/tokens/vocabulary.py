@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from tokenizers import decoders
 
 from condensery.errors import UserError
 from condensery.system.files import read_json, save_array, write_json
@@ -122,6 +121,8 @@ def _continuation(backend: dict[str, Any]) -> Any:
         return lambda token: token.startswith(prefix) and len(token) > len(prefix) and not unspaced(token)
     kinds = _kinds(backend.get("pre_tokenizer")) | _kinds(backend.get("decoder"))
     if "ByteLevel" in kinds:
+        from tokenizers import decoders  # a dry run does not import it
+
         plain = decoders.ByteLevel()
         return lambda token: not token.startswith(_WORD_START) and 1 + unspaced(plain.decode([token]))
     if "Metaspace" in kinds:

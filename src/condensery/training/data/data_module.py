@@ -27,7 +27,6 @@ from condensery.tokens.artifacts import Tokens, tokenise_collection
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.tokenizer import load_tokenizer, save_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.tokens.workers import ENGLISH
 from condensery.training.checkpoint_fingerprint import Fingerprint, described, settings_of
 from condensery.training.data.steps import Batch, Batches, Share, StepDataset, StepSampler, begin_worker
 from condensery.training.resumption import check_same
@@ -195,7 +194,7 @@ class TokenDataModule(StepDataModule):
 
     query_prefix: str | None = None
     passage_prefix: str | None = None
-    language = ENGLISH
+    language = "en"
 
     def __init__(self, data: Given | Tokens, tokenizer: str | Path | None, titles: bool, workers: int) -> None:
         super().__init__(workers=workers)
@@ -259,9 +258,7 @@ class TokenDataModule(StepDataModule):
         """Return a collection's tokenised texts. They are cached on disk (see ``condensery.system.cache``)."""
         tokenizer = self.tokenizer_folder
         assert tokenizer is not None
-        content = f"{collection.content_hash} {tokenizer.name} {self.titles} {self.language}".removesuffix(
-            f" {ENGLISH}"
-        )
+        content = f"{collection.content_hash} {tokenizer.name} {self.titles} {self.language}".removesuffix(" en")
         how: Any = {"titles": self.titles, "language": self.language, "workers": max(1, self.workers)}
         make = partial(tokenise_collection, collection, tokenizer, **how)
         return Tokens(cached("tokens", content, lambda folder: make(folder=folder)))

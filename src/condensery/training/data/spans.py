@@ -9,7 +9,6 @@ from condensery.text.to_collection import Given
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.spans import SPECIAL_TOKENS, RandomWindows, SentencePacked, SpanSet
 from condensery.tokens.store import TokenStore
-from condensery.tokens.workers import ENGLISH
 from condensery.training.data.data_module import TokenDataModule
 from condensery.training.data.sources import RowSource, SentencePairs, SingleSpans, SpanPairs, prefixed
 from condensery.training.data.span_batches import ContextMasking, SpanBatches
@@ -127,7 +126,7 @@ class SpanPairDataModule(MaskedDataModule):
         workers: CountOrZero = 0,
         query_prefix: str = "",
         passage_prefix: str = "",
-        sentence_language: str = ENGLISH,
+        sentence_language: str = "en",
     ) -> None:
         check_values(SpanPairDataModule, locals())
         super().__init__(data, tokenizer, titles=False, workers=workers)
