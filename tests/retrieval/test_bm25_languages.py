@@ -97,6 +97,20 @@ def test_a_named_language_rules_and_an_unknown_one_is_refused() -> None:
         BM25(language="klingon").index(passages)
 
 
+@pytest.mark.parametrize(
+    ("stemmer", "passage", "query"),
+    [
+        ("arabic", "هذه المدينة", "مدينة"),
+        ("persian", "کتاب\u200cها", "کتاب"),
+        ("hindi", "ज़रूरत", "जरूरतें"),
+        ("turkish", "KIRMIZI", "kırmızı"),
+    ],
+)
+def test_the_language_of_the_stemmer_rules_where_none_is_named(stemmer: str, passage: str, query: str) -> None:
+    found = BM25(stopwords="none", stemmer=stemmer).index(["something else", passage]).search(query)
+    assert [hit.id for hit in found] == ["1"]
+
+
 def collection_of(folder: Path, passages: list[str], queries: list[str]) -> Collection:
     with CollectionWriter(folder, "small") as writer:
         for number in range(len(queries)):

@@ -16,7 +16,7 @@ from condensery.tokens.tokenizer import train_wordpiece
 
 TEXT = some_text(documents=8)
 VECTORS = ("revision", "pooling", "normalise", "truncate_dim", "query_prefix", "passage_prefix")
-GENERAL = {"seed": 1, "precision": "fp32", "callbacks": {}, **dict.fromkeys(VECTORS)}
+GENERAL = {"seed": 1, "sentence_language": "en", "precision": "fp32", "callbacks": {}, **dict.fromkeys(VECTORS)}
 
 
 def inputs(folder: Path, text: Text = TEXT) -> dict[str, Path]:

@@ -537,6 +537,7 @@ LATE: dict[str, tuple[list[str], list[str]]] = {
     ),
     "an unknown stemmer": (["stages.bm25.stemmer=klingon"], ["stages.bm25.stemmer", "klingon", "english"]),
     "unknown stopwords": (["stages.bm25.stopwords=klingon"], ["stages.bm25.stopwords", "klingon", "english"]),
+    "no code of a language": (["sentence_language=german"], ["sentence_language", "'german'", "such as de"]),
     "an unknown language": (["stages.bm25.language=chinse"], ["stages.bm25.language", "did you mean 'chinese'"]),
 }
 

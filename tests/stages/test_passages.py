@@ -9,9 +9,10 @@ from single_stage import TEXT, inputs, run_stage
 from condensery.text.collection import Collection
 from condensery.text.records import Document, Passage
 from condensery.text.writer import CollectionWriter
-from condensery.tokens.artifacts import Passages
+from condensery.tokens.artifacts import Passages, Queries, Tokens
 from condensery.tokens.batches import text_rows
 from condensery.tokens.spans import SentencePacked
+from condensery.tokens.tokenizer import train_wordpiece
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +74,19 @@ def test_separate_documents_are_what_is_grouped(made: dict[str, Path], tmp_path:
     assert list(table.column("text")) == ["Known near pipe. Some kata. Of the faripu.", "Was it?"]
     assert list(table.column("id")) == ["a#0", "b#0"]
     assert list(table.column("title")) == ["poda", ""]
+
+
+def test_sentences_end_by_the_rules_of_their_language(tmp_path: Path) -> None:
+    made = {"corpus": tmp_path / "corpus", "tokenizer": tmp_path / "tokenizer"}
+    with CollectionWriter(made["corpus"], "german") as writer:
+        writer.add_passage(Passage("p", "", "Am 3. Juni kam er in Bonn an. Dort blieb er bis zum 5. Juli.", "d"))
+    train_wordpiece(Collection(made["corpus"]).passages.column("text"), 100, made["tokenizer"], warn=False)
+    for language, sentences in {"en": 4, "de": 2}.items():
+        folder, how = tmp_path / language, {"sentence_language": language}
+        run_stage("tokens", folder / "tokens", made, workers=1, **how)
+        assert len(Tokens(folder / "tokens").passages.sentence_spans(0)) == sentences
+        run_stage("passages", folder / "passages", made, workers=1, length=40, **how)
+        read = {**made, "passages": folder / "passages"}
+        assert len(Passages(read["passages"]).store.sentence_spans(0)) == sentences
+        run_stage("extract_queries", folder / "queries", read, minimum_words=1, number=9, **how)
+        assert len(Queries(folder / "queries").texts(0)) == sentences

@@ -56,7 +56,13 @@ def test_turkish_has_two_letters_i() -> None:
         ("arabic", "\ufe8d\ufedf\ufecc\ufeae\ufe91", "العرب"),
         ("persian", "كتابي", "کتابی"),
         ("urdu", "کتابِ", "كتاب"),
+        ("arabic", "ده\u200cنگ", "دەنگ"),  # Sorani
+        ("persian", "کتاب\u200cها می\u200cروند", "کتاب ها می روند"),
         ("hebrew", "שָׁלוֹם", "שלום"),
+        ("hindi", "ज़रूर हाँ ऩ", "जरूर हां न"),
+        ("romanian", "ŞTIINŢĂ", "știință"),
+        ("serbian", "Људи, ЊЕГОШ, џеп", "ljudi njegoš džep"),
+        ("thai", "เเปลก", "แปลก"),
         ("korean", "\u1112\u1161\u11ab\u1100\u116e\u11a8", "한국"),
         ("any", "क़लम", "क\u093cलम"),
     ],

@@ -47,6 +47,15 @@ def words_of(ids: NDArray, words: Vocabulary) -> list[list[int]]:
     return found
 
 
+def test_a_token_of_a_script_without_blanks_is_masked_alone() -> None:
+    continues = np.zeros(60, np.uint8)
+    continues[20:40], continues[40:] = 1, 2
+    words, span = Vocabulary(60, 0, 2, 3, 4, 1, np.arange(5), continues), [2, *range(10, 60), 3]
+    _, masked, _ = mask_spans(span, [0, 52], words, 0.15, True, 1, "mask", 0, span_ids=[0])
+    assert len(masked) == 8, "a word of 21 tokens does not fit"
+    assert (masked > 30).any()
+
+
 @pytest.mark.parametrize("whole_word", [True, False])
 @pytest.mark.parametrize("rate", [0.15, 0.3, 0.45])
 def test_every_span_fills_its_quota_as_far_as_words_allow(words: Vocabulary, whole_word: bool, rate: float) -> None:

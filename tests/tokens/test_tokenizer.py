@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import ByteLevelBPETokenizer, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from condensery.errors import UserError
@@ -291,6 +291,18 @@ def test_byte_level_words_begin_with_a_blank(bytelevel: Path) -> None:
     assert not vocabulary.continues[vocabulary.special].any()
 
 
+def test_each_token_of_a_script_without_blanks_is_a_word_of_a_byte_level_tokenizer() -> None:
+    backend = ByteLevelBPETokenizer()
+    backend.train_from_iterator(
+        ["東京", "abc abc"] * 9, 300, special_tokens=list(SPECIAL.values()), show_progress=False
+    )
+    names = {f"{name}_token": token for name, token in SPECIAL.items()}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend._tokenizer, **names)
+    vocabulary = Vocabulary.of(tokenizer)
+    kinds = {tokenizer.decode(number): int(vocabulary.continues[number]) for number in range(vocabulary.size)}
+    assert (kinds["東京"], kinds["abc"], kinds[" abc"]) == (2, 1, 0)
+
+
 def _checkpoint(folder: Path, backend: Tokenizer, family: str, **config: Any) -> Path:
     """A folder with ``tokenizer.json``, the family of a model, and settings of its tokenizer."""
     folder.mkdir()
@@ -353,13 +365,13 @@ def test_saved_tokenizers_have_the_names_that_release_4_of_transformers_knows(tm
 
 
 def test_sentencepiece_words_begin_with_its_bar(tmp_path: Path) -> None:
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "▁ri", "ver", "▁the"]
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "▁ri", "ver", "▁the", "▁蜜", "蜂", "跳舞"]
     backend = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=3))
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     backend.decoder = decoders.Metaspace()
     names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **dict(zip(names, pieces, strict=False)))
-    assert Vocabulary.of(tokenizer).continues.tolist() == [False] * 6 + [True, False]
+    assert Vocabulary.of(tokenizer).continues.tolist() == [0] * 6 + [1, 0, 0, 2, 2], "each token of Chinese is a word"
 
 
 def test_a_vocabulary_survives_saving(vocabulary: Vocabulary, tmp_path: Path) -> None:

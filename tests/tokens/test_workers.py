@@ -32,3 +32,22 @@ def test_sentences_begin_where_the_one_before_ends(language: str) -> None:
     text = "".join(parts)
     begins = sentence_begins(text)
     assert [text[begin:end] for begin, end in zip(begins, [*begins[1:], len(text)], strict=True)] == parts
+
+
+BY_LANGUAGE = {
+    "de": ["Am 3. Juni kam er an. ", "Er blieb usw. bis zum 5. Juli."],
+    "ru": ["А. С. Пушкин родился в Москве в 1799 г. по ул. Ленина. ", "Вот."],
+    "hy": ["Նա եկավ: ", "Ի՞նչ է սա: ", "Այո:"],
+    "es": ["La Dra. Ruiz vino. ", "Ud. sabe."],
+    "gsw": ["Am 3. Juni isch er cho. ", "Ja."],  # Alemannic has German's rules
+    "sv": ["Se s. 5 f.ö. ", "Ja."],  # has no rules, and takes English's
+}
+
+
+@pytest.mark.parametrize("language", BY_LANGUAGE)
+def test_a_language_has_abbreviations_and_ordinals_of_its_own(language: str) -> None:
+    parts = BY_LANGUAGE[language]
+    text = "".join(parts)
+    begins = sentence_begins(text, language)
+    assert [text[begin:end] for begin, end in zip(begins, [*begins[1:], len(text)], strict=True)] == parts
+    assert (sentence_begins(text) == begins) == (language == "sv")

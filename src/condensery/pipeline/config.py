@@ -168,6 +168,7 @@ class RootConfig(NumberKeys):
 
     name: StudyName
     seed: Annotated[int, Field(ge=0)]
+    sentence_language: Text
     output_root: Path
     jobs: Annotated[int, Field(gt=0, le=256)]
     fetch: bool

@@ -39,7 +39,17 @@ ROOT = "config"  # the name of the root config
 MODE = "hydra.mode=RUN"  # Hydra adds this override, unless the command or a file sets the key
 GROUPS = ("data", "backbone", "trainer", "launcher", "logger", "stage", "stages", "table", "figures")  # all mappings
 KEYS: tuple[str, ...] = ("name", "seed", "output_root", "jobs", "force", "ask", "next", "push_to_hub", *GROUPS)
-KEYS += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost", "estimate", "choose")
+KEYS += (
+    "sentence_language",
+    "fetch",
+    "dry_run",
+    "dry_run_gpu",
+    "dry_run_share",
+    "published_cost",
+    "estimate",
+    "choose",
+)
+KEYS += ("sentence_language",)
 TYPED = ("output_root", "launcher", "push_to_hub")  # keys that only the command line or the user's own files may set
 
 # Keys of `hydra` and `launcher` that a recipe may set: no key names a command, a class, a file, a host or a variable

@@ -14,6 +14,7 @@ from condensery.sharing import ShardTask
 from condensery.stages.launcher_config import Launcher, LocalLauncher
 from condensery.stages.workload import Read, Sizes, Work
 from condensery.system.files import expanded, inside, read_json
+from condensery.text.languages import check_code
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # of stages, figures, callbacks; dots are reserved for automatically added stages
 Name = Annotated[str, Field(pattern=NAME, max_length=100)]
@@ -71,6 +72,7 @@ class FromRecipe:
 
 NamedFile = Annotated[Path, AfterValidator(expanded)]  # a file that the user names; ~ is the home folder
 Seed = Annotated[int, Ge(0), FromRecipe("seed")]
+SentenceLanguage = Annotated[str, AfterValidator(check_code), FromRecipe("sentence_language"), Later()]
 TextLength = Annotated[int, Ge(4)]  # maximum tokens of a query or passage, including [CLS] and [SEP]
 RowLength = Annotated[int, Ge(8)]  # maximum tokens of a pre-training text, or of a query and a passage in one input
 Precision = Annotated[Literal["fp32", "bf16", "fp16"], FromRecipe("trainer.precision")]

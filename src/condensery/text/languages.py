@@ -2,11 +2,13 @@
 
 Every entry of ``LANGUAGES`` except ``words`` splits scripts without spaces into character bigrams
 (``text.words.terms``), also within texts of other scripts. The foldings are those of Lucene's
-ArabicNormalizationFilter, PersianNormalizationFilter and TurkishLowerCaseFilter.
+ArabicNormalizationFilter, PersianCharFilter, PersianNormalizationFilter, RomanianNormalizationFilter and
+TurkishLowerCaseFilter; that of the nukta in HindiNormalizationFilter; and those of SerbianNormalizationRegularFilter.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from condensery.errors import close_to, shown
 from condensery.text import words
@@ -63,20 +65,27 @@ _TURKISH = Language(
     says="the small letter of I is \u0131, that of \u0130 is i",
 )
 _FORMS = "vowel points do not count, nor do the forms of alef, yeh, kaf and heh"
-_ARABIC = Language(letters=_letters(_POINTS, "اآأإٱ", "يىیے", "كک", "هةۀہۂۃ"), says=_FORMS)
+_ARABIC = Language(letters=_letters(_POINTS, "اآأإٱ", "يىیے", "كک", "هةۀہۂۃە"), says=_FORMS)
 # the forms of the Persian stemmer
-_PERSIAN = Language(letters=_letters(_POINTS, "اآأإٱ", "یيىے", "کك", "هةۀہۂۃ"), says=_FORMS)
+_PERSIAN = Language(letters=_letters(_POINTS, "اآأإٱ", "یيىے", "کك", "هةۀہۂۃە"), says=_FORMS)
+_CYRILLIC, _LATIN = "абвгдђежзијклмнопрстћуфхцчш", "abvgdđežzijklmnoprstćufhcčš"
+_SERBIAN = dict(zip(map(ord, _CYRILLIC), _LATIN, strict=True)) | {ord("љ"): "lj", ord("њ"): "nj", ord("џ"): "dž"}
 _PAIRED = Language()
 
 LANGUAGES = {
     ANY: _PAIRED,
     WORDS: Language(paired=""),
-    **dict.fromkeys(("chinese", "japanese", "thai", "lao", "khmer", "burmese"), _PAIRED),
+    **dict.fromkeys(("chinese", "japanese", "lao", "khmer", "burmese"), _PAIRED),
+    "thai": Language(before=(("\u0e40\u0e40", "\u0e41"),)),  # ae that is typed as e twice
     "korean": Language(paired=words.UNSPACED + words.HANGUL),
     **dict.fromkeys(("turkish", "azerbaijani"), _TURKISH),
     "arabic": _ARABIC,
-    **dict.fromkeys(("persian", "urdu"), _PERSIAN),
+    "persian": replace(_PERSIAN, before=(("\u200c", " "),)),  # the joiner parts an ending from its word
+    "urdu": _PERSIAN,
     "hebrew": Language(letters=_letters(_HEBREW_POINTS), says="vowel points do not count"),
+    "hindi": Language(letters=_letters((0x093C,), "ंँ", "नऩ", "रऱ", "ळऴ")),  # without nuktas
+    "romanian": Language(letters=_letters((), "șş", "țţ")),
+    "serbian": Language(letters=_SERBIAN),
 }
 
 _SCRIPTS = {  # language -> its letters; on equal counts the first language wins
@@ -103,6 +112,13 @@ def check_language(name: str) -> str:
             " between words, their stemmer is a key of its own"
         )
     return name
+
+
+def check_code(code: str) -> str:
+    """Return ``code``. Raises ``ValueError`` where it does not have the form of a language code."""
+    if not re.fullmatch("[a-z]{2,3}(-[a-z]+)*", code):
+        raise ValueError(f"{shown(code)!r} is not a language code, such as de for German")
+    return code
 
 
 def guess(texts: Sequence[str]) -> str:

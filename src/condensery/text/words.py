@@ -22,7 +22,7 @@ THAI, LAO, KHMER = "\u0e00-\u0e7f", "\u0e80-\u0eff", "\u1780-\u17ff\u19e0-\u19ff
 BURMESE = "\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f"
 TAI_AND_JAVANESE = "\u1950-\u19df\u1a20-\u1aaf\uaa80-\uaadf\u1b00-\u1b7f\ua980-\ua9df"  # Balinese, too
 KANA = "\u3031-\u3035\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f"
-HAN = "\u3005-\u3007\u3021-\u3029\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+HAN = "\u2e80-\u2fd5\u3005-\u3007\u3021-\u3029\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 BOPOMOFO_AND_TANGUT = "\u3100-\u312f\u31a0-\u31bf\U00016fe0-\U00018dff\U0001b170-\U0001b2ff"  # Khitan and Nushu, too
 # (letters of scripts without spaces, mean number of letters per word in running text, marks not counted)
 LETTERS = [(THAI + LAO, 3.0), (BURMESE + KHMER + TAI_AND_JAVANESE, 2.4), (KANA, 2.0), (HAN + BOPOMOFO_AND_TANGUT, 1.6)]
@@ -37,8 +37,12 @@ _INVISIBLE = regex.compile(r"(?!\u200b)[\p{Default_Ignorable_Code_Point}\ufff9-\
 _SEEN = regex.compile(r"[^\s\p{Cc}\p{Default_Ignorable_Code_Point}\u2800]")
 _MARKS, _CHARACTER = regex.compile(r"\A\p{M}+"), regex.compile(r"\P{M}\p{M}*")  # a character is a letter with its marks
 _BREAK = "\u200b"  # the zero width space, which may separate words of scripts without spaces
-_TATWEEL = "\u0640"  # stretches an Arabic word
-_APOSTROPHES = "\u02b9\u02ba\u02bb\u02bc\u02bd\u02be\u02bf\u02ee\ua78b\ua78c"  # letters that most people type as ' or "
+# characters that do not count within a word: Arabic's stretching tatweel; Armenian's emphasis, exclamation, question marks
+_DROPPED = "\u0640\u055b\u055c\u055e"
+# letters that most people type as ' or ", and the Korean letter that is typed as a middle dot
+_APOSTROPHES = "\u02b9\u02ba\u02bb\u02bc\u02bd\u02be\u02bf\u02ee\ua78b\ua78c\u318d"
+# Malayalam and Bengali letters that older texts write as a consonant, a virama and a joiner
+_JOINED = dict(zip("\u0d23\u0d28\u0d30\u0d32\u0d33\u0d15\u09a4", "ൺൻർൽൾൿৎ", strict=True))
 _MEANT = ("<super", "<fraction")  # forms that carry meaning: 10² must not become 102, nor ½ two numbers
 _WIDTHS = ("<wide", "<narrow", "<small", "<square", "<vertical")
 
@@ -61,11 +65,13 @@ class _Characters(dict[int, str]):
 
     def _plain(self, character: str) -> str:
         kind, form = category(character), decomposition(character).partition(">")[0]
-        if kind == "Me" or character == _TATWEEL or _INVISIBLE.match(character):
+        if kind == "Me" or character in _DROPPED or _INVISIBLE.match(character):
             return ""
         if kind == "Nd":
             return str(decimal(character))
-        is_letter = (character.isalnum() or kind[0] == "M" or character == "_") and character not in _APOSTROPHES
+        # a file made from a PDF may have radicals in place of ideographs
+        is_letter = character.isalnum() or kind[0] == "M" or character == "_" or "\u2e80" <= character <= "\u2fd5"
+        is_letter = is_letter and character not in _APOSTROPHES
         plain = normalize("NFKC", character)
         if plain != character and form not in _MEANT and (is_letter or form in _WIDTHS):
             return "".join(self[ord(one)] for one in plain)
@@ -161,6 +167,8 @@ def is_one_character(term: str) -> bool:
 
 def _folded(text: str) -> str:
     """Return the text in plain, composed, lower-case letters, with a space for every character outside words."""
+    if "\u200d" in text:
+        text = re.sub(f"([{''.join(_JOINED)}])[\u0d4d\u09cd]\u200d", lambda found: _JOINED[found[1]], text)
     small = text.translate(_CHARACTERS).casefold()
     return normalize("NFC", small.replace("i\u0307", "i"))  # casefold of the dotted capital I gives "i" and a dot
 

@@ -34,7 +34,7 @@ def pretraining_texts(collection: Collection) -> tuple[Column[str], np.ndarray]:
 
 
 def tokenise_collection(
-    collection: Collection, tokenizer: Path, folder: Path, *, titles: bool, workers: int = 1, label: str = "tokens"
+    collection: Collection, tokenizer: Path, folder: Path, *, titles: bool, label: str = "tokens", **others: Any
 ) -> dict[str, TokenStore]:
     """Tokenise a collection and write the artifact ``Tokens``.
 
@@ -43,8 +43,8 @@ def tokenise_collection(
         tokenizer: folder with ``tokenizer.json``.
         folder: folder to which the token stores and the vocabulary are written.
         titles: whether to tokenise titles too, for passages that are read as title [SEP] text.
-        workers: number of processes.
         label: label of the progress display.
+        others: ``language`` and ``workers``, as in ``tokenise``.
 
     Returns:
         The token stores by name: passages, queries, separate documents if the collection has them, and titles if
@@ -63,7 +63,7 @@ def tokenise_collection(
     stores = {}
     for name, column in columns.items():
         how: dict[str, Any] = {"sentences": name == grouped, "documents": documents if name == grouped else None}
-        stores[name] = tokenise(column, tokenizer, folder / name, workers=workers, label=f"{label}: {name}", **how)
+        stores[name] = tokenise(column, tokenizer, folder / name, label=f"{label}: {name}", **how, **others)
     return stores
 
 

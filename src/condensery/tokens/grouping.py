@@ -10,7 +10,7 @@ from itertools import pairwise
 from tokenizers import Tokenizer
 
 from condensery.text.words import between_letters
-from condensery.tokens.workers import sentence_begins
+from condensery.tokens.workers import ENGLISH, sentence_begins
 
 SPECIAL_TOKENS = 2  # [CLS] and [SEP]; a title adds another [SEP]
 
@@ -43,23 +43,24 @@ class _Unit:
 
 
 def group_documents(
-    tokenizer: Tokenizer, documents: Sequence[DocumentTexts], length: int
+    tokenizer: Tokenizer, documents: Sequence[DocumentTexts], length: int, language: str = ENGLISH
 ) -> list[tuple[str, list[Grouped]]]:
     """Group the sentences of each document into passages of at most ``length`` tokens.
 
     A passage holds as many consecutive sentences as fit. A sentence that is longer than a passage is cut, between words
     if possible. Only white space between sentences is lost. A passage that continues in the next text of the document
     joins the two texts with a space. A passage has the title of the text in which it begins. A title that takes more than
-    half of the available length is cut.
+    half of the available length is cut. ``language``: see ``sentence_begins``.
 
     Returns:
         The id and the passages of each document; a document without words has no passages.
     """
     titles = {title: _first_piece(tokenizer, title, (length - 3) // 2) for one in documents for title in one.titles}
     rooms = {title: length - SPECIAL_TOKENS - (tokens + 1 if tokens else 0) for title, (_, tokens) in titles.items()}
+    units_of_each = _units(tokenizer, documents, rooms, language)
     every = [
         (number, list(_groups(units, [rooms[title] for title in document.titles])))
-        for number, (document, units) in enumerate(zip(documents, _units(tokenizer, documents, rooms), strict=True))
+        for number, (document, units) in enumerate(zip(documents, units_of_each, strict=True))
     ]
     passages: list[list[Grouped]] = [[] for _ in documents]
     flat = [(number, group) for number, groups in every for group in groups]
@@ -122,9 +123,11 @@ def _count(tokenizer: Tokenizer, texts: list[str]) -> list[int]:
     return [len(encoding) for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def _units(tokenizer: Tokenizer, documents: Sequence[DocumentTexts], rooms: dict[str, int]) -> Iterator[list[_Unit]]:
+def _units(
+    tokenizer: Tokenizer, documents: Sequence[DocumentTexts], rooms: dict[str, int], language: str
+) -> Iterator[list[_Unit]]:
     """Yield the units of each document. Each unit is tokenised by itself, the units of all documents in one call."""
-    ranges = [[sentences(text) for text in document.texts] for document in documents]
+    ranges = [[sentences(text, language) for text in document.texts] for document in documents]
     texts = [document.texts[n] for document in documents for n in range(len(document.texts))]
     flat = [text[b:e] for text, spans in zip(texts, (r for one in ranges for r in one), strict=True) for b, e in spans]
     counts = iter(_count(tokenizer, flat))
@@ -143,9 +146,9 @@ def _units(tokenizer: Tokenizer, documents: Sequence[DocumentTexts], rooms: dict
         yield units
 
 
-def sentences(text: str) -> list[tuple[int, int]]:
+def sentences(text: str, language: str = ENGLISH) -> list[tuple[int, int]]:
     """Return the character range (begin, end) of each sentence, without white space around it."""
-    spans = (_stripped(text, begin, end) for begin, end in pairwise([*sentence_begins(text), len(text)]))
+    spans = (_stripped(text, begin, end) for begin, end in pairwise([*sentence_begins(text, language), len(text)]))
     return [(begin, end) for begin, end in spans if begin < end]
 
 

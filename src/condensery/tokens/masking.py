@@ -85,7 +85,7 @@ def _word_starts(
     preceded[:1] = False
     preceded[1:] = ordinary[:-1]
     preceded[edges[:-1][edges[:-1] < len(flat)]] = False
-    return ordinary & ~(vocabulary.continues[flat] & preceded)
+    return ordinary & ~((vocabulary.continues[flat] == 1) & preceded)
 
 
 def _take_words(word_span: Ids, sizes: Ids, draws: NDArray[np.float64], quota: Ids) -> NDArray[np.bool_]:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from condensery.errors import UserError, shown
 from condensery.system.files import read_json, write_json
 from condensery.system.progress import progress
-from condensery.tokens.workers import Piece, encode, in_order, read_tokenizer, vocabulary_size
+from condensery.tokens.workers import ENGLISH, Piece, encode, in_order, read_tokenizer, vocabulary_size
 
 Ids = NDArray[np.int64]
 _FIELDS = {"dtype": str, "texts": int, "tokens": int, "sentences": int, "documents": int}
@@ -144,6 +144,7 @@ def tokenise(
     folder: Path,
     *,
     sentences: bool,
+    language: str = ENGLISH,
     documents: ArrayLike | None = None,
     workers: int = 1,
     batch: int = 512,
@@ -160,6 +161,7 @@ def tokenise(
         tokenizer: folder with ``tokenizer.json`` (the artifact of the stage `tokenizer`).
         folder: folder to which the store is written; an older store there is replaced.
         sentences: whether to record also where sentences begin.
+        language: see ``sentence_begins``.
         documents: (D + 1,) first text of each document; the last entry is len(texts).
         workers: number of processes; with 1 the work is done in this process.
         batch: number of texts per task.
@@ -178,7 +180,8 @@ def tokenise(
     dtype = "uint16" if vocabulary_size(read_tokenizer(tokenizer)) <= 1 << 16 else "uint32"
     slices = (texts[start : start + batch] for start in range(0, len(texts), batch))
     with progress(label, len(texts), "texts") as task:
-        pieces = in_order(partial(encode, dtype=dtype, sentences=sentences), slices, tokenizer, workers)
+        work = partial(encode, dtype=dtype, sentences=sentences, language=language)
+        pieces = in_order(work, slices, tokenizer, workers)
         tokens, sentence_count = _write(folder, pieces, sentences, task.advance)
     counts = {"texts": len(texts), "tokens": tokens, "sentences": sentence_count, "documents": _ABSENT}
     if documents is not None:

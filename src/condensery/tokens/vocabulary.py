@@ -29,8 +29,8 @@ class Vocabulary:
         size: number of ids (V); the embedding matrix has at least as many rows.
         pad, cls, sep, mask, unk: ids of the special tokens.
         special: int64 (s,), every special id, sorted. Special ids are never masked and never drawn as random tokens.
-        continues: bool (V,), True where a token continues the word of the previous token. In scripts without spaces
-            between words, it is False for every token.
+        continues: uint8 (V,), 1 where a token continues the word of the previous token. 2 where it follows that token
+            without a space, in a script without spaces between words: there each token counts as a word.
     """
 
     size: int
@@ -40,7 +40,7 @@ class Vocabulary:
     mask: int
     unk: int
     special: NDArray[np.int64] = field(repr=False)
-    continues: NDArray[np.bool_] = field(repr=False)
+    continues: NDArray[np.uint8] = field(repr=False)
 
     @classmethod
     def of(cls, tokenizer: "PreTrainedTokenizerFast") -> "Vocabulary":
@@ -64,12 +64,12 @@ class Vocabulary:
                 f"tokenizer {tokenizer.name_or_path or type(tokenizer).__name__!r} has {len(tokens):,} tokens and numbers"
                 f" {last[:20]!r} {size - 1}; its tokenizer.json is damaged"
             )
-        continues = np.zeros(size, dtype=np.bool_)
+        continues = np.zeros(size, dtype=np.uint8)
         goes_on = _continuation(json.loads(tokenizer.backend_tokenizer.to_str()))
         for token, number in tokens.items():
             continues[number] = goes_on(token)
         special = np.unique(np.asarray(tokenizer.all_special_ids, dtype=np.int64))
-        continues[special] = False
+        continues[special] = 0
         return cls(size=size, special=special, continues=continues, **ids)
 
     @cached_property
@@ -88,7 +88,7 @@ class Vocabulary:
         """Return whether the shared ids seem to mean the same tokens. One vocabulary may have further ids at its end."""
         both = min(self.size, other.size)
         same = all(getattr(self, name) == getattr(other, name) for name in NEEDED)
-        return same and np.array_equal(self.continues[:both], other.continues[:both])
+        return same and np.array_equal(self.continues[:both] > 0, other.continues[:both] > 0)
 
     def save(self, folder: Path) -> None:
         """Write ``vocabulary.json`` and ``vocabulary.npy`` (the flags ``continues``) into ``folder``."""
@@ -113,7 +113,7 @@ class Vocabulary:
 
 
 def _continuation(backend: dict[str, Any]) -> Any:
-    """Return the function that decides whether a token continues a word, from the tokenizer's serialised description."""
+    """Return the function that gives a token's entry in ``continues``, from the tokenizer's serialised description."""
     model = backend["model"]
     prefix = model.get("continuing_subword_prefix")
     if prefix:
@@ -121,9 +121,12 @@ def _continuation(backend: dict[str, Any]) -> Any:
         return lambda token: token.startswith(prefix) and len(token) > len(prefix) and not unspaced(token)
     kinds = _kinds(backend.get("pre_tokenizer")) | _kinds(backend.get("decoder"))
     if "ByteLevel" in kinds:
-        return lambda token: not token.startswith(_WORD_START)
+        from tokenizers import decoders  # a dry run does not import it
+
+        plain = decoders.ByteLevel()
+        return lambda token: not token.startswith(_WORD_START) and 1 + unspaced(plain.decode([token]))
     if "Metaspace" in kinds:
-        return lambda token: not token.startswith("▁")
+        return lambda token: not token.startswith("▁") and 1 + unspaced(token)
     return lambda token: False  # the tokens are whole words or characters, so each token is a word
 
 

@@ -26,7 +26,7 @@ from condensery.system.spawning import spawning
 
 LONG = 4096  # from this number of tokens on, binary search is faster than the tokenizer's linear search
 AHEAD = 2  # batches queued per worker: enough to keep the worker busy, few enough to keep memory small
-_LANGUAGE = "en"  # for the sentence splitter, which uses the sentence marks of all languages anyway
+ENGLISH = "en"  # default of the sentence splitter, which uses the sentence marks of all languages anyway
 _ENDS = re.compile(
     r"[。！？｡]+[”’]*(?=[0-9a-z])"  # Chinese and Japanese, before a year or a name such as iPhone
     r"|[\u0f0d-\u0f11](?:\s*[\u0f0d-\u0f11])*[»”’)]*\s*"  # Tibetan, whose mark may be doubled, with a space between
@@ -81,7 +81,7 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
     return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
-def encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bool) -> Piece:
+def encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bool, language: str = ENGLISH) -> Piece:
     """Tokenise each text as a whole, without special tokens. With ``sentences``, also detect where sentences begin."""
     run = tokenizer.encode_batch if sentences else tokenizer.encode_batch_fast  # the fast method returns no offsets
     encodings = run(list(texts), add_special_tokens=False)
@@ -90,18 +90,20 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bo
     ids = np.fromiter(flat, dtype=dtype, count=int(lengths.sum()))
     if not sentences:
         return Piece(ids, lengths, np.empty(0, dtype=np.int64))
-    return Piece(ids, lengths, _sentence_starts(texts, encodings))
+    return Piece(ids, lengths, _sentence_starts(texts, encodings, language))
 
 
-def sentence_begins(text: str) -> list[int]:
+def sentence_begins(text: str, language: str = ENGLISH) -> list[int]:
     """Return the characters at which the sentences of a text begin. The first sentence includes the spaces before it.
+
+    ``language``: code of the language by whose abbreviations and ordinals a full stop does not end a sentence.
 
     The library sentencex finds the beginnings, with two corrections. First, ends that sentencex misses are added: Khmer
     and Tibetan have special marks, Thai and Lao have only a space between sentences, a Greek question ends with a
     semicolon, and a Chinese or Japanese sentence can begin with a digit or a small Latin letter. Second, wrong ends are
     moved or removed: closing brackets stay with the text that they close, and a number in fullwidth digits is not split.
     """
-    begins = [boundary["start_index"] for boundary in get_sentence_boundaries(_LANGUAGE, text)]
+    begins = [boundary["start_index"] for boundary in get_sentence_boundaries(language, text)]
     if text.isascii():
         return begins
     ends = (match.end() for match in _ENDS.finditer(text))
@@ -115,7 +117,7 @@ def _behind_closing(text: str, at: int) -> int:
     return closing.end() if closing else at
 
 
-def _sentence_starts(texts: Sequence[str], encodings: Sequence[Encoding]) -> NDArray[np.int64]:
+def _sentence_starts(texts: Sequence[str], encodings: Sequence[Encoding], language: str) -> NDArray[np.int64]:
     """Return the tokens at which sentences begin, counted over all texts.
 
     A sentence begins with the first token that ends after the sentence's first character. With byte-level BPE this token
@@ -123,7 +125,7 @@ def _sentence_starts(texts: Sequence[str], encodings: Sequence[Encoding]) -> NDA
     """
     starts, first = [], 0
     for text, encoding in zip(texts, encodings, strict=True):
-        found = {0, *(_first_behind(encoding, at) for at in sentence_begins(text))}
+        found = {0, *(_first_behind(encoding, at) for at in sentence_begins(text, language))}
         starts += [first + token for token in sorted(found) if token < len(encoding)]
         first += len(encoding)
     return np.array(starts, dtype=np.int64)

@@ -94,7 +94,7 @@ class SpannedBatches(SpanBatches):
 
     def _words(self, ids: Ids) -> NDArray[np.int64]:
         """Return the places where words begin in a row of ids (t,), between [CLS] and [SEP], and the place of [SEP]."""
-        begins = ~self.vocabulary.continues[ids[1:]]  # (t - 1,) of the tokens after [CLS]
+        begins = self.vocabulary.continues[ids[1:]] != 1  # (t - 1,) of the tokens after [CLS]
         begins[:1] = begins[-1:] = True
         return 1 + np.flatnonzero(begins)
 

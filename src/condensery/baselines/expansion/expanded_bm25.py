@@ -23,7 +23,7 @@ def expanded_bm25(config: ExpandedBm25Config, context: Context) -> dict[str, Any
     collection, queries = Collection(context.input("corpus")), Queries(context.input("queries"))
     titles, texts = (collection.passages.column(name) for name in ("title", "text"))
     label, passages = context.stage_name, len(collection.passages)
-    language = chosen_language(config.language, texts, (f"[{label}]", f"stages.{label}.language"))
+    language = chosen_language(config.language, config.stemmer, texts, (f"[{label}]", f"stages.{label}.language"))
     joined = expanded(with_titles(titles, texts), queries)
     what, terms = f"collection '{collection.name}'", (config.stopwords, config.stemmer)
     about = index_texts(joined, passages, context.folder, config.k1, config.b, *terms, what, language)

@@ -71,6 +71,6 @@ def weighted_bm25(config: WeightedBm25Config, context: Context) -> dict[str, Any
         return {path.stem: passages.frequencies(part, task)}
 
     compute_in_shards(work, number, path, label, size=config.shard_size, unit="passages")
-    language = chosen_language(config.language, own_texts, (f"[{label}]", f"stages.{label}.language"))
+    language = chosen_language(config.language, config.stemmer, own_texts, (f"[{label}]", f"stages.{label}.language"))
     texts, terms = passages.texts(load_array(path, mapped=True)), (config.stopwords, config.stemmer)
     return index_texts(texts, number, context.folder, config.k1, config.b, *terms, "the weighted passages", language)

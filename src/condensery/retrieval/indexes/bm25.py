@@ -85,7 +85,7 @@ def build_bm25(
         UserError: no passage has a word to index.
     """
     titles, texts = (collection.passages.column(name) for name in ("title", "text"))
-    language = chosen_language(language, texts, (f"[{label}]", f"stages.{label}.language"))
+    language = chosen_language(language, stemmer, texts, (f"[{label}]", f"stages.{label}.language"))
     joined = with_titles(titles, texts)
     what = f"collection '{collection.name}'"
     return index_texts(joined, len(collection.passages), folder, k1, b, stopwords, stemmer, what, language)

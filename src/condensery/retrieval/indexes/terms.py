@@ -1,6 +1,7 @@
 """Split a text into terms for BM25. The module imports no large library, so that a dry run stays fast."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from condensery.errors import UserError, shown
 from condensery.text.languages import ANY, AUTO, LANGUAGES, check_language, guess
@@ -35,17 +36,20 @@ def check_stemmer(name: str) -> str:
     return name
 
 
-def chosen_language(language: str, texts: Sequence[str], say: tuple[str, str] | None = None) -> str:
-    """Return ``language``, or for ``auto`` the language guessed from the script of the passages.
+def chosen_language(language: str, stemmer: str, texts: Sequence[str], say: tuple[str, str] | None = None) -> str:
+    """Return ``language``; for ``auto`` that of the stemmer if it has rules, else that guessed from the passages' script.
 
     Args:
         language: a language, or ``auto``.
+        stemmer: the stemmer.
         texts: the passages, from which ``text.languages.guess`` guesses the language.
         say: the beginning of the printed line and the config key of the language. The line is printed if the terms of the
             guessed language are not plain words. None = print nothing.
     """
     if language != AUTO:
         return language
+    if stemmer in LANGUAGES:
+        return stemmer
     name = guess(texts)
     if say and name != ANY:
         who, key = say
@@ -81,6 +85,9 @@ class Analyser:
         language = ANY if language == AUTO else language
         self.settings = {"stopwords": stopwords, "stemmer": stemmer, "language": language}
         self.language = LANGUAGES[language]
+        if stemmer == "arabic":  # it strips the letter teh marbuta, and must see it
+            letters = {letter: to for letter, to in self.language.letters.items() if letter != ord("ة")}
+            self.language = replace(self.language, letters=letters)
         self.stopwords = STOPWORDS[stopwords]
         self.stem: Callable[[list[str]], list[str]] | None = None
         if stemmer != "none":

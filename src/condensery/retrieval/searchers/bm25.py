@@ -86,7 +86,7 @@ class BM25(Searcher):
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
 
-        language = chosen_language(self._language, texts, ("BM25:", "BM25(language=...)"))
+        language = chosen_language(self._language, self._settings[3], texts, ("BM25:", "BM25(language=...)"))
         folder = TemporaryDirectory(prefix="bm25-")
         joined = with_titles(titles, texts)
         index_texts(joined, len(texts), Path(folder.name), *self._settings, what="index", language=language)

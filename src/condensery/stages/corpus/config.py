@@ -8,7 +8,7 @@ from annotated_types import Ge
 
 from condensery.models.checkpoints.whole import check_whole
 from condensery.ranges import Count
-from condensery.stages.base import FromRecipe, Input, Operational, StageConfig
+from condensery.stages.base import FromRecipe, Input, Operational, SentenceLanguage, StageConfig
 from condensery.stages.checks import check_folder, model_folder, plugin_code
 from condensery.stages.registry import stage
 from condensery.stages.workload import Read, Sizes, Work, known, over, product, total
@@ -83,6 +83,8 @@ class PassagesConfig(StageConfig):
     """maximum tokens of a passage, including [CLS], [SEP] and the title with its [SEP] (grouping: sentences)"""
     titles: bool = True
     """a passage is tokenised as title [SEP] text; false: titles are dropped"""
+    sentence_language: SentenceLanguage = "en"
+    """language by whose abbreviations and ordinals sentences are split, as a code"""
     workers: Annotated[Count, Operational()] = 2
     """number of worker processes"""
 
@@ -163,6 +165,8 @@ class TokensConfig(StageConfig):
     """the stage with the tokenizer"""
     titles: bool = True
     """passages are tokenised as title [SEP] text"""
+    sentence_language: SentenceLanguage = "en"
+    """language by whose abbreviations and ordinals sentences are split, as a code"""
     workers: Annotated[Count, Operational()] = 2
     """number of worker processes"""
 

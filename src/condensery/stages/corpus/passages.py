@@ -41,6 +41,7 @@ def passages(config: PassagesConfig, context: Context) -> dict[str, Any]:
             folder,
             context.folder / name,
             sentences=name == "texts",
+            language=config.sentence_language,
             documents=starts,
             workers=config.workers,
             label=f"{context.stage_name}: {name}",
@@ -90,7 +91,8 @@ def _as_they_are(collection: Collection, with_titles: bool) -> Iterator[list[Row
 def _grouped(config: PassagesConfig, context: Context, collection: Collection) -> Iterator[list[Row]]:
     """Yield the rows of each document, with sentences grouped into passages; each worker processes a block of documents."""
     number = len(collection.document_starts) - 1 if collection.documents is None else len(collection.documents)
-    work, blocks = partial(group_documents, length=config.length), _blocks(collection, config.titles)
+    work = partial(group_documents, length=config.length, language=config.sentence_language)
+    blocks = _blocks(collection, config.titles)
     with progress(f"{context.stage_name}: group", number, "documents") as task:
         for grouped in in_order(work, blocks, context.input("tokenizer"), config.workers):
             for name, of_document in grouped:

@@ -11,7 +11,7 @@ from condensery.tokens.artifacts import Tokens, tokenise_collection, unknown_wor
 def tokens(config: TokensConfig, context: Context) -> dict[str, Any]:
     """Write the token stores of passages, queries, titles and separate documents; return their numbers of tokens."""
     collection, folder = Collection(context.input("corpus")), context.input("tokenizer")
-    how: Any = {"titles": config.titles, "workers": config.workers, "label": context.stage_name}
-    stores = tokenise_collection(collection, folder, context.folder, **how)
+    how: Any = {"titles": config.titles, "language": config.sentence_language, "workers": config.workers}
+    stores = tokenise_collection(collection, folder, context.folder, label=context.stage_name, **how)
     counts = {name: store.token_count for name, store in stores.items()}
     return {**counts, **unknown_words(stores, Tokens(context.folder).vocabulary.unk)}

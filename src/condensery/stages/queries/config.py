@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from condensery.models.flops import T5_BASE, EncoderSize, Step
 from condensery.ranges import Count, CountOrZero, Positive, PositiveShare
-from condensery.stages.base import Input, Operational, Precision, Seed, StageConfig
+from condensery.stages.base import Input, Operational, Precision, Seed, SentenceLanguage, StageConfig
 from condensery.stages.checks import Split, content_of_model, missing_split, model_folder
 from condensery.stages.registry import stage
 from condensery.stages.training_config import OptimisedStageConfig
@@ -58,6 +58,8 @@ class ExtractQueriesConfig(QueryStageConfig):
     """maximum words of a sentence that becomes a query (kind: sentence or both)"""
     remove: bool = False
     """remove the sentence from its passage in training; a passage of a single sentence then has no query"""
+    sentence_language: SentenceLanguage = "en"
+    """language by whose abbreviations and ordinals sentences are split, as a code"""
 
     @model_validator(mode="after")
     def _some_length_fits(self) -> Self:

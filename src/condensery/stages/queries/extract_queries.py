@@ -51,7 +51,7 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
                 if title:
                     places.append((-1, -1))
                     yield row, title
-                pieces = [text[begin:end] for begin, end in sentences(text)]
+                pieces = [text[begin:end] for begin, end in sentences(text, config.sentence_language)]
                 known = passages.store.sentence_spans(row)
                 seen = {title} if title else set[str]()
                 most = config.number + len(seen)

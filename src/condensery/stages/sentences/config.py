@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from condensery.models.flops import Step
 from condensery.ranges import Count, CountOrZero, Positive, Weight
-from condensery.stages.base import Input, Operational, StageConfig, TextLength
+from condensery.stages.base import Input, Operational, SentenceLanguage, StageConfig, TextLength
 from condensery.stages.registry import stage
 from condensery.stages.training_config import EncoderStageConfig
 from condensery.stages.workload import Read, Sizes, Work, known, with_encoder
@@ -115,6 +115,8 @@ class SectionTripletsConfig(SentenceStageConfig):
     """maximum number of triplets per article"""
     minimum_words: Count = 5
     """minimum words of a sentence; a shorter one is left out"""
+    sentence_language: SentenceLanguage = "en"
+    """language by whose abbreviations and ordinals sentences are split, as a code"""
     seed: CountOrZero = 1
     """random seed of splits and triplets; not the recipe's ``seed``, so that all training seeds get the same task"""
 

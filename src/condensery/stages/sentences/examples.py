@@ -61,16 +61,16 @@ def _drawn(config: SectionTripletsConfig) -> Iterator[Example]:
         split = (
             "test" if share < config.test_share else "dev" if share < config.test_share + config.dev_share else "train"
         )
-        cut = [_long_enough(texts, config.minimum_words) for texts in article.sections]
+        cut = [_long_enough(texts, config.minimum_words, config.sentence_language) for texts in article.sections]
         for triplet in sections.section_triplets(cut, config.per_article, config.seed, "triplets", article.id):
             yield split, triplet, 0.0
 
 
-def _long_enough(texts: list[str], minimum_words: int) -> list[str]:
+def _long_enough(texts: list[str], minimum_words: int, language: str) -> list[str]:
     """Return the sentences of a section that have at least ``minimum_words`` words."""
     kept = []
     for text in texts:
-        for first, last in pairwise([*sentence_begins(text), len(text)]):
+        for first, last in pairwise([*sentence_begins(text, language), len(text)]):
             sentence = " ".join(text[first:last].split())
             if number_of_words(sentence) >= minimum_words:
                 kept.append(sentence)

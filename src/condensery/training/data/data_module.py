@@ -189,10 +189,12 @@ class TokenDataModule(StepDataModule):
     Attributes:
         query_prefix, passage_prefix: strings put before queries and passages; they must equal the encoder's prefixes. None =
             no string is put before them, and the encoder may have any prefix.
+        language: code of the language by whose rules sentences are split.
     """
 
     query_prefix: str | None = None
     passage_prefix: str | None = None
+    language = "en"
 
     def __init__(self, data: Given | Tokens, tokenizer: str | Path | None, titles: bool, workers: int) -> None:
         super().__init__(workers=workers)
@@ -256,8 +258,9 @@ class TokenDataModule(StepDataModule):
         """Return a collection's tokenised texts. They are cached on disk (see ``condensery.system.cache``)."""
         tokenizer = self.tokenizer_folder
         assert tokenizer is not None
-        content = f"{collection.content_hash} {tokenizer.name} {self.titles}"
-        make = partial(tokenise_collection, collection, tokenizer, titles=self.titles, workers=max(1, self.workers))
+        content = f"{collection.content_hash} {tokenizer.name} {self.titles} {self.language}".removesuffix(" en")
+        how: Any = {"titles": self.titles, "language": self.language, "workers": max(1, self.workers)}
+        make = partial(tokenise_collection, collection, tokenizer, **how)
         return Tokens(cached("tokens", content, lambda folder: make(folder=folder)))
 
 

@@ -99,6 +99,7 @@ class SpanPairDataModule(MaskedDataModule):
         query_prefix: string put before each sentence (for ``pairs="sentence"``); the encoder must have the same prefix, see
             ``TowersModule``.
         passage_prefix: string put before each span.
+        sentence_language: code of the language by whose abbreviations and ordinals sentences are split.
 
     Raises:
         UserError: a number is out of its range; see also ``TokenDataModule``.
@@ -125,6 +126,7 @@ class SpanPairDataModule(MaskedDataModule):
         workers: CountOrZero = 0,
         query_prefix: str = "",
         passage_prefix: str = "",
+        sentence_language: str = "en",
     ) -> None:
         check_values(SpanPairDataModule, locals())
         super().__init__(data, tokenizer, titles=False, workers=workers)
@@ -134,7 +136,7 @@ class SpanPairDataModule(MaskedDataModule):
         self.masking = Masking(None if pairs == "sentence" else mask_rate, whole_word, decoder)
         self.query_length, self.keep_sentence = query_length, keep_sentence
         self.chunk_tokens, self.seed = chunk_tokens, seed
-        self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
+        self.query_prefix, self.passage_prefix, self.language = query_prefix, passage_prefix, sentence_language
 
     @property
     def lengths(self) -> tuple[int, int]:
