@@ -39,16 +39,7 @@ ROOT = "config"  # the name of the root config
 MODE = "hydra.mode=RUN"  # Hydra adds this override, unless the command or a file sets the key
 GROUPS = ("data", "backbone", "trainer", "launcher", "logger", "stage", "stages", "table", "figures")  # all mappings
 KEYS: tuple[str, ...] = ("name", "seed", "output_root", "jobs", "force", "ask", "next", "push_to_hub", *GROUPS)
-KEYS += (
-    "sentence_language",
-    "fetch",
-    "dry_run",
-    "dry_run_gpu",
-    "dry_run_share",
-    "published_cost",
-    "estimate",
-    "choose",
-)
+KEYS += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost", "estimate", "choose")
 KEYS += ("sentence_language",)
 TYPED = ("output_root", "launcher", "push_to_hub")  # keys that only the command line or the user's own files may set
 
@@ -151,8 +142,7 @@ class RecipeLoader(ConfigLoaderImpl):
         return config
 
     def _load_single_config(self, default: Any, repo: Any) -> Any:
-        key = default.config_path, default.package
-        part = self._read.pop(key, None) or self._checked(default, repo)
+        part = self._read.pop((default.config_path, default.package), None) or self._checked(default, repo)
         self.lengths |= lengths(part.config)
         return part
 
@@ -361,8 +351,7 @@ EXAMPLES = {"stages": ", such as {corpus: {stage: corpus}}", "figures": ", such 
 def check_sweep(place: Path | str, params: Any) -> None:
     """Raise ``UserError`` where a recipe sweeps over a key that it may not set; Hydra treats such values as typed."""
     for key, value in items(params):
-        first = re.split(r"[^A-Za-z_]", key.lstrip("+"))[0]
-        if first not in {*KEYS, "experiment"} - set(TYPED):
+        if re.split(r"[^A-Za-z_]", key.lstrip("+"))[0] not in {*KEYS, "experiment"} - set(TYPED):
             raise UserError(f"{place}: hydra.sweeper.params.{key}: not for a recipe to sweep over")
         if "$" in str(value):
             raise UserError(f"{place}: hydra.sweeper.params.{key}: plain values are expected, got {value}")

@@ -91,8 +91,7 @@ class Starts:
                 beside, named[other] = self._beside(first.nodes, other)
                 nodes |= beside
         for row, stage in first.root.table.rows.items():
-            places = range(len(self.graphs)) if row in _choose(first).rows else [at]
-            for place in places:
+            for place in range(len(self.graphs)) if row in _choose(first).rows else [at]:
                 label = self._label(row, place)
                 stages[label] = stage
                 if row in first.rows:

@@ -39,5 +39,4 @@ def check_scores(
     scores: NDArray[np.floating], rows: NDArray[np.integer], what: str, names: Names | None = None
 ) -> None:
     """Raise ``UserError`` if a ranking has a score (n, k) that is not finite. Padding (row -1) is not checked."""
-    remedy = "the retriever is broken; make it anew"
-    check_finite(np.where(rows >= 0, scores, 0), what, names, remedy)
+    check_finite(np.where(rows >= 0, scores, 0), what, names, "the retriever is broken; make it anew")

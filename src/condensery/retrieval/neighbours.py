@@ -38,8 +38,7 @@ def lexical_neighbours(
         UserError: no passage has a word.
     """
     index_texts(passages, len(passages), folder, **BM25, what="the positives", language=guess(passages))  # type: ignore[arg-type]
-    rankings = BM25Index(folder, threads=threads).neighbours(queries, min(k, len(passages)))
-    return _joined(*rankings, usual=0.0)
+    return _joined(*BM25Index(folder, threads=threads).neighbours(queries, min(k, len(passages))), usual=0.0)
 
 
 def dense_neighbours(

@@ -92,8 +92,7 @@ def dev_queries(config: Any, corpus: Artifact) -> Fault:
 
 def answers(config: Any, corpus: Artifact) -> Fault:
     """Report ``without_answers`` where no query has answers."""
-    collection = Collection(corpus.path)
-    if not config.without_answers or _answered(collection, config.split):
+    if not config.without_answers or _answered(Collection(corpus.path), config.split):
         return None
     return "without_answers", f"true, but no query of the split {config.split} has an answer; set it to false"
 

@@ -136,8 +136,7 @@ def _import_plugin(name: str) -> Any:
 def _import_all(plugins: str) -> None:
     """Import the plugins with their submodules, then this project's configs, which use what the plugins register."""
     for name in filter(None, (name.strip() for name in plugins.split(","))):
-        module = _import_plugin(name)
-        for submodule in pkgutil.walk_packages(getattr(module, "__path__", []), f"{name}."):
+        for submodule in pkgutil.walk_packages(getattr(_import_plugin(name), "__path__", []), f"{name}."):
             if not submodule.name.endswith(".__main__"):  # importing a program would run it
                 _import_plugin(submodule.name)
     for package in ("condensery.stages", BASELINES):  # each subpackage is a family or a baseline

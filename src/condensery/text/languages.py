@@ -130,8 +130,7 @@ def guess(texts: Sequence[str]) -> str:
     Returns:
         A key of ``LANGUAGES``; ``any`` where the language has no special rules.
     """
-    step = max(1, len(texts) // SAMPLE)
-    sample = (texts[at][:CHARACTERS] for at in range(0, len(texts), step))
+    sample = (texts[at][:CHARACTERS] for at in range(0, len(texts), max(1, len(texts) // SAMPLE)))
     letters = "".join("".join(filter(str.isalpha, text)) for text in sample)
     counts = {name: sum(map(len, words.runs_of(own).findall(letters))) for name, own in _SCRIPTS.items()}
     if counts["japanese"] >= SHARE * (counts["chinese"] + counts["japanese"]):  # Chinese has no kana

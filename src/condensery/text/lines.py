@@ -175,8 +175,7 @@ def read_csv(path: Path, expected: str, separator: str = ",", show: bool = True)
     Raises ``UserError`` where the file is not valid CSV. ``expected`` describes the correct format in the message.
     """
     lines = (line + "\n" for _, line in read_lines(path, show))
-    rows = csv_rows(lines, path, f"; the file is {expected}", separator)
-    return ((place, row) for place, row in rows if row)
+    return ((place, row) for place, row in csv_rows(lines, path, f"; the file is {expected}", separator) if row)
 
 
 def read_records(

@@ -161,7 +161,6 @@ def by_passage(pairs: Iterable[Pair], passages: int, scratch: Path) -> Iterator[
     for first in range(0, passages, _READ):
         last = min(first + _READ, passages)
         texts = column.take(order[starts[first] : starts[last]])
-        edges = (starts[first : last + 1] - starts[first]).tolist()
-        for begin, end in pairwise(edges):
+        for begin, end in pairwise((starts[first : last + 1] - starts[first]).tolist()):
             yield distinct(texts[begin:end])
     scratch.unlink()

@@ -59,8 +59,7 @@ class Coverage:
 def coverage(tokenizer: "PreTrainedTokenizerFast", texts: Texts) -> Coverage:
     """Measure what the tokenizer loses of a sample of ``texts``, taken evenly from all texts."""
     sample = list(_sample(texts))
-    ids = _ids(tokenizer, sample)
-    tokens = Counter(number == tokenizer.unk_token_id for row in ids for number in row)
+    tokens = Counter(number == tokenizer.unk_token_id for row in _ids(tokenizer, sample) for number in row)
     words = sorted({word for text in sample for word in terms(text)})
     same: dict[tuple[int, ...], list[str]] = {}
     for word, row in zip(words, map(tuple, _ids(tokenizer, words)), strict=True):

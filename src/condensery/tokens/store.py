@@ -86,8 +86,7 @@ class TokenStore:
             return []
         first, last = int(self.starts[index]), int(self.starts[index + 1])
         a, b = np.searchsorted(self.sentences, [first, last])
-        starts = self.sentences[a:b].tolist()
-        return [(start, end - start) for start, end in pairwise([*starts, last])]
+        return [(start, end - start) for start, end in pairwise([*self.sentences[a:b].tolist(), last])]
 
     def share_of(self, token: int) -> float:
         """Return the share of one id among all tokens, from 0 to 1; 0 for an empty store. Reads the store in blocks."""

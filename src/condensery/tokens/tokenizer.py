@@ -305,8 +305,7 @@ def _characters(batches: Iterator[Sequence[str]], normalise: Callable[[str], str
     counts: Counter[str] = Counter()
     for batch in batches:
         check_whole(" ".join(batch), "text", "texts")
-        characters = np.frombuffer(" ".join(batch).encode("utf-32-le"), np.uint32)
-        seen = np.bincount(characters)
+        seen = np.bincount(np.frombuffer(" ".join(batch).encode("utf-32-le"), np.uint32))
         if any(unicodedata.category(chr(code)) == "Mn" for code in np.flatnonzero(seen).tolist()):
             counts.update(normalise(" ".join(batch)))
             continue

@@ -98,8 +98,7 @@ def load_masked_autoencoder(
         UserError: no checkpoint can be loaded, or the shape of its decoder differs from the requested shape.
     """
     folder = checkpoint_folder(source, revision)
-    language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
-    model = MaskedAutoEncoder(language_model, shape, init)
+    model = MaskedAutoEncoder(load_masked_language_model(folder, vocabulary, dropout=dropout), shape, init)
     released = RELEASED_DECODER if shape.kind == "masked" else ()
     told = "decoder", "set its kind and its layers", released, "layers"
     model.layers_loaded = _load_layers(model.decoder, folder / DECODER, source, *told, kind=shape.kind)

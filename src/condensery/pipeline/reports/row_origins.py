@@ -41,8 +41,7 @@ def _needed(index: Artifact) -> list[Artifact]:
 
 
 def _made(index: Artifact) -> Made:
-    parts = _parts(index)
-    found = [_kept(part) for part in parts]
+    found = [_kept(part) for part in _parts(index)]
     names = frozenset(f"{encoder.kind}/{encoder.id}" for encoder, _ in found)
     trained = any(encoder.manifest["makes"] == "encoder" and encoder.kind != "retriever" for encoder, _ in found)
     unknown = max((one.manifest["metrics"].get("unknown_share", 0.0) for one in index.ancestors()), default=0.0)

@@ -203,6 +203,5 @@ def tidied(text: str, root: Path) -> str:
         os.path.expanduser("~"): "~",
     }
     for long in sorted(filter(lambda path: len(path) > 1, shorter), key=len, reverse=True):
-        whole = re.compile(rf"(?<![\w/.-]){re.escape(long)}(?![\w.-])")
-        text = shorter[long].join(whole.split(text))
+        text = shorter[long].join(re.compile(rf"(?<![\w/.-]){re.escape(long)}(?![\w.-])").split(text))
     return text

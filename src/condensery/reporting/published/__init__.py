@@ -166,8 +166,7 @@ def find(reference: str) -> PublishedRow:
     table = paper.tables.get(number)
     if table is None:
         raise UserError(f"{reference!r}: {key} has no table {number!r} (known: {', '.join(paper.tables)})")
-    rows = table.by_row()
-    check_known(row, rows, f"{reference!r}: table {number} of {key} has no row {row!r}")
+    check_known(row, table.by_row(), f"{reference!r}: table {number} of {key} has no row {row!r}")
     commands = tuple(command for command, own in table.measured.items() if row in own)
     reason = (table.not_measured | table.in_part).get(row, "")
     return PublishedRow(paper, number, table, table.shown(row), commands, reason)

@@ -64,8 +64,7 @@ class EncodeConfig(StageConfig):
         texts, size, longest = sizes.collection, sizes.encoder, sizes.passage_length or 128
         if size is None or texts.passages is None or texts.passage_tokens is None:
             return Work(sizes)
-        splits = self.query_splits or texts.queries
-        queries = sum(texts.queries.get(split) or 0 for split in splits)
+        queries = sum(texts.queries.get(split) or 0 for split in (self.query_splits or texts.queries))
         of_each = min(self.windows, max(1.0, texts.passage_tokens / longest))
         passages = texts.passages * of_each
         encoded = 0.0 if self.passages else passages

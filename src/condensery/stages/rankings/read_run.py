@@ -36,8 +36,7 @@ def read_run(config: ReadRunConfig, context: Context) -> dict[str, Any]:
     found = (places >= 0)[:, None]
     np.save(context.folder / "candidates.npy", np.where(found, run.passage_rows[places], -1).astype(np.int32))
     np.save(context.folder / "scores.npy", np.where(found, strictly_falling(run.scores[places]), np.float32(-np.inf)))
-    depth = run.passage_rows.shape[1]
-    about = write_reranked(context.folder, collection, queries, depth, config.split, "run")
+    about = write_reranked(context.folder, collection, queries, run.passage_rows.shape[1], config.split, "run")
     message = number_of(
         len(without), f"of {len(queries):,} queries have no line in the run file, so their metrics are 0"
     )

@@ -58,8 +58,7 @@ class HubFile:
         """Raise ``UserError`` where the file at ``path`` has a different size or digest."""
         size = path.stat().st_size
         git = hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
-        start = hashlib.sha256() if len(self.digest) == 64 else git
-        digest = file_digest(path, start)
+        digest = file_digest(path, (hashlib.sha256() if len(self.digest) == 64 else git))
         if size != self.size or digest != self.digest:
             raise UserError(
                 f"{path}: {size:,} bytes with the digest {digest}, not {self.size:,} with {self.digest};"
@@ -195,8 +194,7 @@ class Repository:
     def fetch(self, paths: Sequence[str]) -> None:
         """Fetch the missing files and check all files. Raises ``UserError`` on failure."""
         if not self.local:
-            missing = sum(one.size for one in self.wanted(paths) if not one.here)
-            check_room(self.folder, missing, self.key)
+            check_room(self.folder, sum(one.size for one in self.wanted(paths) if not one.here), self.key)
             # file names may contain special characters of patterns, which are escaped
             with self._talking():
                 self._fetched([CARD, *(re.sub(r"([\[*?])", r"[\1]", path) for path in paths)])

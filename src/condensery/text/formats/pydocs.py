@@ -230,8 +230,7 @@ def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: Colle
     counts = Counter(part for entry in entries for part in set(entry.passage.split("\n")))
     kept = []
     for entry in entries:
-        parts = [part for part in entry.passage.split("\n") if counts[part] <= BOILERPLATE]
-        passage = "\n".join(parts)
+        passage = "\n".join([part for part in entry.passage.split("\n") if counts[part] <= BOILERPLATE])
         if number_of_words(passage) >= minimum_words:
             kept.append(entry._replace(passage=passage))
     writer.dropped["only_boilerplate"] += len(entries) - len(kept)

@@ -108,8 +108,7 @@ class AdaptiveOrder:
         scheduler = Scheduler(similarity, passage, self.batch_size, self.beam, self.seed, epoch)
         with open(path, "ab") as stream:
             stream.truncate(4 * (scheduled - scheduled % self.batch_size))
-            done = np.fromfile(path, np.int32).astype(np.int64)
-            for batch in scheduler.batches(done):
+            for batch in scheduler.batches(np.fromfile(path, np.int32).astype(np.int64)):
                 stream.write(batch.astype(np.int32).tobytes())
                 stream.flush()
         if vectors:

@@ -73,8 +73,7 @@ class StepDataModule(pl.LightningDataModule):
         if self.trainer is not None:
             plugin = self.trainer.precision_plugin
             plugin.convert_input = partial(_converted, plugin)  # type: ignore[method-assign]
-        own = type(self).val_dataloader is StepDataModule.val_dataloader
-        if own and self.validation_sample() is None:
+        if (type(self).val_dataloader is StepDataModule.val_dataloader) and self.validation_sample() is None:
             self.val_dataloader = None  # type: ignore[method-assign, assignment]
 
     def batches_an_epoch(self) -> int:

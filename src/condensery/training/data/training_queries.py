@@ -150,8 +150,7 @@ def judged_queries(
         )
     check_subset(number, len(positives), key, f"judged queries in the split {split!r}")
     judged = np.fromiter(positives, np.int64)
-    chosen = judged[nested_subset(seed, len(judged), number)]
-    return {row: positives[row] for row in chosen.tolist()}
+    return {row: positives[row] for row in judged[nested_subset(seed, len(judged), number)].tolist()}
 
 
 def rows_of(positives: Mapping[int, NDArray[np.integer]], each: bool) -> Ids:

@@ -56,8 +56,7 @@ def packed(batch: Any) -> Packed:
     pickler.tensors = tensors = list[Tensor]()
     pickler.dump((type(batch), vars(batch)))
     kinds = tuple((tensor.dtype, tensor.shape) for tensor in tensors)
-    device = tensors[0].device if tensors else "cpu"
-    block = torch.empty(sum(_rooms(kinds)), dtype=torch.uint8, device=device)
+    block = torch.empty(sum(_rooms(kinds)), dtype=torch.uint8, device=(tensors[0].device if tensors else "cpu"))
     for tensor, place in zip(tensors, _views(block, kinds), strict=True):
         place.copy_(tensor)
     return Packed(block, kinds, stream.getvalue())

@@ -179,8 +179,7 @@ class TrainingModule(pl.LightningModule):
         schedule: Any = self.lr_schedulers()
         if schedule is not None:  # Lightning's weight averaging (SWA) removes the schedule for an epoch
             schedule.step()
-        total = torch.stack(list(losses.values())).sum()
-        self._record({"loss": total, **losses, "lr": rate})
+        self._record({"loss": torch.stack(list(losses.values())).sum(), **losses, "lr": rate})
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Log MRR@10 over the sample as ``val/mrr@10``."""
