@@ -15,9 +15,13 @@ Maker = TypeVar("Maker", bound="Callable[..., RetrievalLoss]")
 Named = str | Mapping[str, Any]
 _LOSSES: "dict[str, Callable[..., RetrievalLoss]]" = {}
 OWN_LOSSES = "; for one of your own set CONDENSERY_STAGES to the module that registers it"
-_IN_OWN_FILES = ("dual_supervision", "info_nce", "learning_to_rank", "matryoshka", "passage_centric", "rank_consistent")
-# name -> the file in this folder
-_OURS = {**{name: name for name in _IN_OWN_FILES}, "kl": "distillation", "margin_mse": "distillation"}
+_OURS = {  # name -> module
+    **{name: f"condensery.losses.{name}" for name in ("info_nce", "learning_to_rank", "matryoshka")},
+    **dict.fromkeys(("kl", "margin_mse"), "condensery.losses.distillation"),
+    "dual_supervision": "condensery.baselines.tas_b.loss",
+    "passage_centric": "condensery.baselines.pair.loss",
+    "rank_consistent": "condensery.baselines.led.loss",
+}
 _TAUGHT = {"dual_supervision", "kl", "margin_mse", "rank_consistent"}  # need a teacher's scores
 _TWICE_TAUGHT = {"dual_supervision"}  # also need the scores of an in-batch teacher
 _NEED_OPTIONS = {"matryoshka"}  # built-in losses with an option that has no default
@@ -35,7 +39,7 @@ def register(name: str) -> Callable[[Maker], Maker]:
     """
 
     def known(make: Maker) -> Maker:
-        ours = name in _OURS and make.__module__ != f"condensery.losses.{_OURS[name]}"  # whose file is not imported yet
+        ours = name in _OURS and make.__module__ != _OURS[name]  # whose file is not imported yet
         first = "Condensery's" if ours else _LOSSES.get(name, make)
         if first is not make:
             raise ValueError(f"there are two losses called {name!r}: {first} and {make}")
@@ -162,7 +166,7 @@ def _takes(called: Callable[..., Any], argument: str) -> bool:
 
 def _made_by(name: str) -> "Callable[..., RetrievalLoss]":
     if name in _OURS:
-        import_module(f"condensery.losses.{_OURS[name]}")
+        import_module(_OURS[name])
     return _LOSSES[name]
 
 
