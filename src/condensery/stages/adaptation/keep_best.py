@@ -1,5 +1,6 @@
 """Stage ``keep_best``: keeps the best interpolation of trained and initial weights, or the initial encoder."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,12 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     if queries < FEW:
         print(f"[{context.stage_name}] with so few queries, the choice is mostly chance", flush=True)
     first, *trained = means.values()
-    if trained and max(trained) < FAR * first:
+    if all_far_below(first, trained):
         print(f"[{context.stage_name}] warning: {WORSE}", flush=True)
         chosen["warnings"] = [f"{context.stage_name}: {WORSE}"]
     return {**chosen, "MRR@10 of the start": first}
+
+
+def all_far_below(start: float, trained: Sequence[float]) -> bool:
+    """Whether there are trained candidates, and the best of them has less than ``FAR`` of the start's MRR@10."""
+    return max(trained, default=start) < FAR * start
