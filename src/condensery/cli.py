@@ -136,7 +136,7 @@ def prepared(arguments: list[str]) -> list[str]:
         key, _, value = argument.partition("=")
         if PLAIN.fullmatch(argument) and not value.isascii() and (sweep or "," not in value):
             argument = f"{key}={','.join(map(_verbatim, value.split(',')))}"
-        return recipe_guard.ADDED.sub("++", argument)
+        return recipe_guard.ADDED.sub("++", argument) if "=" in argument else argument
 
     if sweep:
         _check_paths(arguments)

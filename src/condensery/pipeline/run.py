@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import MissingDataError, StageError, UserError, number_of
-from condensery.pipeline import hub_names, pushing
+from condensery.pipeline import pushing
 from condensery.pipeline.artifact_store import Store
 from condensery.pipeline.dry_run.costs import Costs, announce, project
 from condensery.pipeline.error_lines import in_one_line
@@ -131,8 +131,6 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         made = [name for name, state in states.items() if state == "hit"]
         check_data(graph, store, made, made)
         return Finished(None, [], faults=[graph.missing] if graph.missing else [], costs=costs)
-    if not hub_names.LOADS.keys().isdisjoint(node.kind for node in graph.nodes.values()):
-        hub_names.check(graph, states, config)
     runtime = root.runtime()
     if job:
         runtime = replace(runtime, group=job.study, labels=study.labels(graph, job.overrides))

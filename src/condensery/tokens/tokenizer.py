@@ -59,8 +59,8 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
         reason = of_sentencepiece(error) or " ".join(str(error).split())[:200]
         if local and reason == BROKEN and not [*folder.glob("*.model")]:
             reason = "there is no tokenizer.json; save the model's own tokenizer there"
-        told = "no such folder, and the hub has no such tokenizer or cannot be reached; give a folder"
-        told = f"no tokenizer in this folder can be read ({reason})" if local else of_sentencepiece(error) or told
+        told = f"no such folder, and not available from Hugging Face ({reason}); check the name and the network, or download"
+        told = f"no tokenizer in this folder can be read ({reason})" if local else f"{told} it once and give its folder"
         raise UserError(f"tokenizer {text!r}: {told}") from None
     if not tokenizer.is_fast or not len(tokenizer):
         raise UserError(f"tokenizer {text!r}: holds no fast tokenizer (tokenizer.json); give one that does")

@@ -1,13 +1,10 @@
-"""Finds a checkpoint's folder. A checkpoint on the Hugging Face hub is first downloaded into the hub's local cache.
+"""Finds a checkpoint's folder. A checkpoint on the Hugging Face hub is first downloaded into the hub's local cache."""
 
-This module imports nothing heavy, because a run calls ``check_on_hub`` before its first stage.
-"""
-
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-from condensery.errors import UserError, of_the_disk
+from condensery.errors import UserError
+from condensery.models.checkpoints.weights import readable
 from condensery.system.files import expanded, is_hub_name
 
 # config, tokenizer, metadata of sentence-transformers and of this project, card, and the weights of layers after pooling
@@ -33,9 +30,15 @@ def checkpoint_folder(source: str | Path, revision: str | None = None, more: Seq
     folder = expanded(source)
     if folder.is_dir():
         return folder
-    name = str(source)
-    if isinstance(source, Path) or not is_hub_name(name):
-        raise UserError(f"{source}: no checkpoint can be loaded (no such folder)")
+    with readable(source):
+        if isinstance(source, Path) or not is_hub_name(str(source)):
+            raise FileNotFoundError("no such folder")
+        return _fetched(str(source), revision, more)
+
+
+def _fetched(name: str, revision: str | None, more: Sequence[str]) -> Path:
+    import huggingface_hub
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     def fetch(*patterns: str) -> Path:
         snapshot = huggingface_hub.snapshot_download(
@@ -43,38 +46,14 @@ def checkpoint_folder(source: str | Path, revision: str | None = None, more: Seq
         )
         return Path(snapshot)
 
-    with _errors_of_hub(name, revision):
-        import huggingface_hub
-
-        huggingface_hub.utils.disable_progress_bars()
-        folder = fetch(*_SMALL, _SAFE, *more)
-        return folder if any(folder.glob("model*.safetensors")) else fetch(*_SMALL, _SAFE, *more, _PICKLED)
-
-
-def check_on_hub(name: str, revision: str | None = None) -> None:
-    """Raise ``UserError`` if a checkpoint is neither in the hub's cache nor on the hub, or if the hub cannot be reached."""
-    with _errors_of_hub(name, revision):
-        import huggingface_hub
-
-        huggingface_hub.hf_hub_download(name, "config.json", revision=revision)
-
-
-@contextmanager
-def _errors_of_hub(name: str, revision: str | None) -> Iterator[None]:
-    from huggingface_hub import errors
-
     try:
-        yield
-    except errors.GatedRepoError:
+        folder = fetch(*_SMALL, _SAFE, *more)
+        if not any(folder.glob("model*.safetensors")):
+            folder = fetch(*_SMALL, _SAFE, *more, _PICKLED)
+    except GatedRepoError:
         raise UserError(f"{name}: the hub asks for a login and its owner's consent; see https://hf.co/{name}") from None
-    except errors.RepositoryNotFoundError:
-        raise UserError(f"{name}: no such folder, and the hub has no such model, or it is private") from None
-    except errors.RevisionNotFoundError:
-        raise UserError(f"{name}: has no revision {revision!r} on the hub") from None
-    except errors.RemoteEntryNotFoundError:  # the hub has the name without this file
-        return
-    except Exception as error:  # the library raises a dozen types without a network
-        why = "no such folder, and the hub cannot be reached"
-        raise of_the_disk(error) or UserError(
-            f"{name}: {why}; connect this machine, or give a checkpoint's folder"
-        ) from None
+    except RepositoryNotFoundError:
+        raise FileNotFoundError("no such folder, and the hub has no such model, or it is private") from None
+    except RevisionNotFoundError:
+        raise UserError(f"backbone.revision: {name} has no revision {revision!r} on the hub") from None
+    return folder

@@ -68,7 +68,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def readable(source: Path) -> Iterator[None]:
+def readable(source: str | Path) -> Iterator[None]:
     """Context manager for loading ``source``. Inside it, transformers is quiet, and any exception becomes a ``UserError``.
 
     No code of ``source`` is run: Python code in it is refused, and torch reads only tensors from pickle files (``.bin``).
@@ -79,7 +79,12 @@ def readable(source: Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # transformers raises a dozen types for missing and broken files
-        raise UserError(f"{source}: no checkpoint can be loaded ({reason(error)})") from None
+        if isinstance(source, Path):
+            raise UserError(f"{source}: no checkpoint can be loaded ({reason(error)})") from None
+        raise UserError(
+            f"backbone.name: cannot load {source!r} ({reason(error)}); give a folder with a checkpoint, a hub name that"
+            " this machine can reach, or backbone.name=null to start from scratch"
+        ) from None
 
 
 def read_tensors(file: Path, beginning: str = "") -> dict[str, Tensor]:
