@@ -54,7 +54,9 @@ class SparseEncoder(BiEncoder):
         layout = PackedLayout(chunk)
         states = self.query.family.transform(self.language_model, self.query(layout)[0])
         logits = self.language_model.get_output_embeddings()(states)  # (n, V)
-        rows = logits.tensor_split((layout.positions == 0).nonzero()[1:, 0].tolist())  # (at most t, V) each
+        first = (layout.positions == 0).nonzero()[:, 0]  # (b,)
+        # split has one backward pass for all rows; slices of the logits, or tensor_split, have one of (n, V) for each row
+        rows = logits.split(first.diff(append=first.new_tensor([len(logits)])).tolist())  # (at most t, V) each
         texts = [row[:length] for row, length in zip(rows, chunk.lengths.tolist(), strict=True)]  # without padding
         # amax is faster than max, but shares the gradient among equal logits
         largest = [text.max(dim=0).values if text.requires_grad else text.amax(dim=0) for text in texts]
