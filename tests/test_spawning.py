@@ -105,7 +105,7 @@ def test_whoever_starts_workers_asks(what: str, tmp_path: Path) -> None:
         "batches": "from condensery.training.data.data_module import StepDataModule\n"
         "class None_:\n    def steps_an_epoch(self):\n        return 1\n"
         "StepDataModule(None_(), workers=2).train_dataloader()\n",
-        "tokens": "from condensery.tokens.workers import in_order\nlist(in_order(print, [[]], None, 2))\n",
+        "tokens": "from condensery.tokens.workers import in_order\nlist(in_order(print, [[], []], None, 2))\n",
     }
     path = tmp_path / "program.py"
     path.write_text(starts[what])

@@ -105,11 +105,15 @@ def test_a_long_list_is_read_a_few_batches_ahead_only(wordpiece: Path, tmp_path:
     pieces.close()  # type: ignore[attr-defined]
 
 
-def test_one_worker_starts_no_process_and_no_worker_imports_torch_or_transformers(wordpiece: Path) -> None:
+@pytest.mark.parametrize(("workers", "batch"), [(1, 1), (2, 2)])
+def test_one_worker_or_batch_starts_no_process_and_imports_neither_torch_nor_transformers(
+    wordpiece: Path, workers: int, batch: int
+) -> None:
     code = (
         "import sys, multiprocessing.process as p; p.BaseProcess.start = None\n"
         "from pathlib import Path; from condensery.tokens.store import tokenise; import tempfile\n"
-        f"tokenise(['a b. C d.'], Path({str(wordpiece)!r}), Path(tempfile.mkdtemp()), sentences=True, workers=1)\n"
+        f"tokenise(['a b. C d.', 'e'], Path({str(wordpiece)!r}), Path(tempfile.mkdtemp()), sentences=True, "
+        f"workers={workers}, batch={batch})\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

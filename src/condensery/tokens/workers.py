@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -144,19 +144,19 @@ def in_order(
 ) -> Iterator[Result]:
     """Yield the results of ``work(tokenizer, batch)`` from ``workers`` processes, in the order of the batches.
 
-    Each process reads the tokenizer of ``folder``. With 1 worker the work is done in this process.
+    Each process reads the tokenizer of ``folder``. With 1 worker, or fewer than 2 batches, the work is done in this process.
     """
-    if workers <= 1:
+    first = list(islice(rest := iter(batches), 2))
+    if workers <= 1 or len(first) < 2:
         tokenizer = read_tokenizer(folder)
-        for batch in batches:
-            yield work(tokenizer, batch)
+        yield from (work(tokenizer, batch) for batch in chain(first, rest))
         return
     pool = ProcessPoolExecutor(
         workers, spawning(f"workers={workers}"), initializer=_start, initargs=(Parent.here(), folder)
     )
     waiting: deque[Future[Result]] = deque()
     try:
-        for batch in batches:
+        for batch in chain(first, rest):
             with deaf_to_ctrl_c():
                 waiting.append(pool.submit(_work, work, batch))
             if len(waiting) > workers * AHEAD:
