@@ -48,7 +48,7 @@ class Node:
 
     @property
     def reference(self) -> str:
-        """The place of the artifact in the store, ``kind/id``."""
+        """The path of the artifact in the store, ``kind/id``."""
         return f"{self.kind}/{self.id}"
 
     @property

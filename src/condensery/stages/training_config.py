@@ -67,9 +67,9 @@ class OptimisedStageConfig(StageConfig):
         return self
 
     def by_content(self) -> set[str]:
-        """Also return ``callbacks`` and ``layer_decay``, which enter the id through ``identity``.
+        """Also return ``callbacks`` and ``layer_decay``, which ``identity`` adds to the id.
 
-        Callbacks that only observe do not enter the id. A decay of 1 does not either, so ids from before this key stay valid.
+        Callbacks that cannot change the result are not added. A decay of 1 is not added either, so older ids stay valid.
         """
         return super().by_content() | {"callbacks", "layer_decay"}
 

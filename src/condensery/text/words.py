@@ -154,14 +154,14 @@ def is_blank(text: str) -> bool:
 
 
 def between_letters(text: str, at: int) -> int:
-    """Return the last place up to ``at`` where a cut separates no letter from its marks; at least 1."""
+    """Return the last index up to ``at`` where a cut separates no letter from its combining marks; at least 1."""
     while 1 < at < len(text) and (category(text[at])[0] == "M" or "\u200d" in text[at - 1 : at + 1]):
         at -= 1
     return at
 
 
 def is_one_character(term: str) -> bool:
-    """Return whether a term is a single letter, with or without marks."""
+    """Return whether a term is a single letter, with or without combining marks."""
     return len(_characters(term)) == 1
 
 
@@ -174,12 +174,12 @@ def _folded(text: str) -> str:
 
 
 def _words(folded: str) -> list[str]:
-    """Return the words of a folded text, split at spaces. Marks at the beginning of a word are removed."""
+    """Split a result of ``_folded`` at spaces into words. Combining marks at the beginning of a word are removed."""
     return [word for piece in folded.split() if (word := piece if piece[0].isalnum() else _MARKS.sub("", piece))]
 
 
 def _characters(run: str) -> list[str]:
-    """Return the letters of a run, each with its marks."""
+    """Return the letters of a run, each with its combining marks."""
     return list(run) if run.isalnum() else _CHARACTER.findall(run)
 
 

@@ -59,7 +59,7 @@ class TopicOrder:
         return cls(members, np.append(first, len(members)), batch_size, clusters_per_batch, seed)
 
     def __call__(self, step: int) -> tuple[int, Ids]:
-        """Return the step and its queries (b,). The step takes the place of the epoch, so each batch draws new passages."""
+        """Return the step and its queries (b,). The step is used in place of the epoch, so each batch draws new passages."""
         random, found, room = generator(self.seed, "topics", step), [], self.batch_size
         for cluster in random.permutation(len(self.starts) - 1).tolist():
             queries = self.members[self.starts[cluster] : self.starts[cluster + 1]]

@@ -116,7 +116,7 @@ class AuditPairsConfig(StageConfig):
         return [] if self.sheets is None else filled_sheets(self.sheets)
 
     def by_content(self) -> set[str]:
-        """Return ``sheets``, whose content enters the id instead of the paths."""
+        """Return ``sheets``, because the id depends on the content of the sheets, not on their paths."""
         return {"sheets"}
 
     def identity(self) -> list[str]:

@@ -51,7 +51,7 @@ class ReadRunConfig(OneSplitConfig):
     The stage makes an index of the queries of one split. The stages fuse, rerank, mine and score_pairs can read it too.
     """
 
-    file: Annotated[NamedFile, Operational()]  # its content enters the id, its path does not
+    file: Annotated[NamedFile, Operational()]  # the id depends on its content, not on its path
     """run file, plain or .gz: query_id Q0 passage_id rank score tag; its unjudged queries need
     data.unlabelled_queries=unjudged"""
     corpus: Annotated[str, Input("corpus")] = "corpus"

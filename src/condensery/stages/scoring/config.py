@@ -62,7 +62,7 @@ class ScorePairsConfig(ScoringStageConfig):
     """stages with cross-encoders (train_cross_encoder), whose logits are the scores"""
     retrievers: Annotated[list[str], Input("index")] = []
     """stages with an index (bm25, encode, ann_index, fuse, rerank), or with an encoder, whose index is built first"""
-    file: Annotated[NamedFile | None, Operational()] = None  # its content enters the id, its path does not
+    file: Annotated[NamedFile | None, Operational()] = None  # the id depends on its content, not on its path
     """in place of scorers: a file of scored pairs, as a TREC run or .jsonl with query_id, passage_ids and scores; plain
     or .gz"""
     negatives: Annotated[list[str], Input("negatives")] = []
