@@ -51,7 +51,7 @@ class TrainerFlags(_Closed):
     """The arguments of Lightning's Trainer in ``trainer.flags``, for all stages that train; None = Lightning's default.
 
     Lightning's other flags are set by the stages and by other keys of ``trainer``, or could change a result. The flags
-    here change results only by rounding. So they do not enter artifact ids, like ``trainer.compile``.
+    here change results only by rounding. So artifact ids do not depend on them, nor on ``trainer.compile``.
     """
 
     benchmark: bool | None = None

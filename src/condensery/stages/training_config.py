@@ -48,7 +48,7 @@ class OptimisedStageConfig(StageConfig):
     precision: Precision
     """fp32, or mixed precision with bf16 or fp16"""
     seed: Seed
-    """random seed of initial weights, dropout, data order, masks and all other draws"""
+    """random seed of initial weights, dropout, data order, masks and all other random numbers"""
     checkpoint_every: Annotated[CountOrZero, Operational()] = 500
     """steps between checkpoints; an interrupted stage resumes from the last one; 0: only by ``checkpoint_minutes``"""
     checkpoint_minutes: Annotated[Weight, Operational()] = 10

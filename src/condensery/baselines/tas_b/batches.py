@@ -39,10 +39,10 @@ class TopicOrder:
 
     Attributes:
         members: (q,) the training queries of cluster 0, then of cluster 1, ...
-        starts: (c + 1,) the place in ``members`` of each cluster's first query; no cluster is empty.
+        starts: (c + 1,) the index in ``members`` of each cluster's first query; no cluster is empty.
         batch_size: queries of a batch.
         clusters_per_batch: clusters of a batch.
-        seed: seed of the draws.
+        seed: seed of the random clusters, queries and pairs.
     """
 
     members: Ids
@@ -118,12 +118,12 @@ class BalancedPairs:
 
 
 def _drawn(margins: NDArray[np.float32], bins: int, draws: NDArray[np.float64]) -> list[tuple[int, int]]:
-    """Draw pairs that have the same positive and different negatives: one for each draw, as long as negatives remain.
+    """Draw pairs that have the same positive and different negatives: one per row of ``draws``, as long as negatives remain.
 
     Args:
         margins: (positives, negatives) the margin of each pair.
         bins: number of bins.
-        draws: (pairs, 2) numbers in [0, 1). The first chooses the bin of a pair, the second the pair within the bin.
+        draws: (pairs, 2) random numbers in [0, 1). The first chooses the bin of a pair, the second the pair within the bin.
     """
     low, width = margins.min(), (margins.max() - margins.min()) / bins
     of_pair = np.zeros(margins.shape, np.int64)

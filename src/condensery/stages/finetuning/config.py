@@ -61,7 +61,7 @@ class QueriesConfig(StageConfig):
     negatives_per_query: CountOrZero = 7
     """hard negatives sampled from the pool each time a query is used"""
     seed: Seed
-    """random seed of initial weights, dropout, data order, masks and all other draws"""
+    """random seed of initial weights, dropout, data order, masks and all other random numbers"""
 
     @field_validator("negative_depths", "negative_weights")
     @classmethod

@@ -205,7 +205,7 @@ class GeneratorConfig(OptimisedStageConfig):
         return self
 
     def writing(self, sizes: Sizes, read: float | None, written: float, pairs: float | None) -> Work:
-        """Estimate the work of steps that read ``batch_size`` texts and predict as many.
+        """Estimate the work of the training steps. A step reads ``batch_size`` texts and predicts as many.
 
         A given ``model`` is assumed to have the size of T5-base.
 
