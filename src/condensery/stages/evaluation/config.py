@@ -138,7 +138,7 @@ class EvaluateConfig(StageConfig):
 
     data_checks = {"corpus": ["measurable"]}
     index: Annotated[str, Input("index")]
-    """the stage with an index, or with an encoder, whose index is built first"""
+    """the stage with an index, or with an encoder (its index is then built first)"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     split: Annotated[Split, FromRecipe("table.split")]

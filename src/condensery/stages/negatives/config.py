@@ -57,7 +57,7 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
 
     data_checks = {"corpus": ["judged", "answers", "sheets"]}
     retriever: Annotated[str, Input("index")]
-    """the stage with an index, or with an encoder, whose index is built first"""
+    """the stage with an index, or with an encoder (its index is then built first)"""
     depth: Count = 200
     """negatives kept for each query"""
     skip_top: CountOrZero = 0
