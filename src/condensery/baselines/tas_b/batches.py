@@ -73,7 +73,7 @@ class TopicOrder:
 
 @dataclass(frozen=True)
 class BalancedPairs:
-    """Draws pairs of a positive and a hard negative whose margins, by a teacher, are spread evenly.
+    """Draws pairs of a positive and a hard negative such that the teacher's margins of the pairs are spread evenly.
 
     The range of the teacher's margins t(q, p+) - t(q, p-) over all pairs of a query is divided into ``bins`` of equal
     width. First one of the non-empty bins is drawn, each with the same probability, and then a pair in this bin.
