@@ -1,14 +1,14 @@
-"""Find the queries on which one row of a study is ahead of another: those whose words occur in their passage, or the others?
+"""Compare two rows of a study by how many of a query's words occur in its relevant passage.
 
     python experiments/by_overlap.py RESULTS ARTIFACTS METRIC "ROW :: BASELINE" ... [by=words]
     python experiments/by_overlap.py RESULTS ARTIFACTS METRIC "ROW :: BASELINE" ... by=training
 
-RESULTS is the results.json of a run or a sweep, ARTIFACTS its folder outputs/artifacts. The overlap of a query is the share
-of its terms that its relevant passage has (the highest, where there are several); terms are words, stop words aside, stemmed.
-A line for each pair and each fifth of the overlap: both means in percent, and the difference as differences.py has it; a
-fifth with fewer than two queries is left out. The last line is the mean overlap.
+RESULTS is the results.json of a run or a sweep, ARTIFACTS its folder outputs/artifacts. Terms are stemmed words without stop
+words. The overlap of a query is the share of its terms that occur in its relevant passage; with several relevant passages,
+the highest share. The program prints a line for each pair and each fifth of the overlap: both means in percent, and the
+difference as in differences.py. A fifth with fewer than two queries is left out. The last line is the mean overlap.
 
-With by=training the parts are two: queries of which a relevant passage is relevant to a training query too, and the others.
+With by=training, the queries form two groups: those that share a relevant passage with a training query, and the others.
 """
 
 import sys
@@ -76,7 +76,7 @@ def collection_and_split(results: Path, artifacts: Path) -> tuple[Collection, st
 
 
 def overlaps(collection: Collection, split: str, query_ids: Sequence[str]) -> NDArray[np.float64]:
-    """Return for each query the share of its terms that its relevant passage has, (n,), between 0 and 1."""
+    """Return for each query the share of its terms that occur in its relevant passage, (n,), between 0 and 1."""
     rows_of = {query: row for row, query in enumerate(collection.queries.column("id"))}
     relevant = collection.qrels(split).positives()
     queries, titles, texts = (

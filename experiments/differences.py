@@ -1,14 +1,15 @@
-"""Test the differences between rows of a study, each by a test of its own, as the pages in this folder show them.
+"""Test the differences between rows of a study, each with its own test, as on the pages in this folder.
 
     python experiments/differences.py RESULTS ARTIFACTS METRICS "ROW :: BASELINE" ...
 
 RESULTS is the results.json of a run or a sweep, ARTIFACTS its folder outputs/artifacts, METRICS a list: MRR@10,Recall@100.
-A line for each pair: the mean difference in points (percent), the 95 % interval with other queries and other seeds, and the p
-of a paired randomisation test over queries on the means of the seeds. Whether one lead is larger than another is asked with
+Each pair has a line with the mean difference in percentage points, its 95 % confidence interval over queries and seeds, and a
+p-value. The p-value is that of a paired randomisation test over queries, on the means over the seeds. This pair tests whether
+the first difference is larger than the second:
 
     "ROW - BASELINE :: ROW - BASELINE"
 
-where all rows have the same seeds, and the difference of the leads is taken seed by seed.
+All four rows must have the same seeds, and the differences are compared seed by seed.
 """
 
 import sys

@@ -2,9 +2,9 @@
 
     python experiments/sample.py DATA OUT [passages=3000] [test=500] [dev=200]
 
-DATA is a folder in a layout that is read, or stages/corpus in the folder of a run. OUT gets so many test and dev queries, all
-passages that are relevant to them, and others up to ``passages``, drawn at random and alike each time. Of training queries
-it gets those of which every relevant passage is there.
+DATA is a folder in any layout that is read, or stages/corpus in the folder of a run. The sample in OUT has ``test`` and
+``dev`` queries, and all passages that are relevant to them. Other passages are drawn at random up to ``passages``; each call
+draws the same ones. A training query is in the sample if all its relevant passages are.
 """
 
 import json

@@ -1,9 +1,9 @@
 """Split the judged queries of a folder of judgements: a sixth of them becomes the test split.
 
     python experiments/split.py DIR QRELS OUT            by the hash of the query's id
-    python experiments/split.py DIR QRELS OUT corpus     by that of the judged text's id: none of test is judged in train
+    python experiments/split.py DIR QRELS OUT corpus     by the hash of the judged text's id: no test text is judged in train
 
-DIR holds corpus.jsonl or documents.jsonl, queries.jsonl (each also as .gz) and qrels/QRELS.tsv; OUT gets the two,
+DIR holds corpus.jsonl or documents.jsonl, queries.jsonl (plain or .gz) and qrels/QRELS.tsv. OUT gets both files of text, and
 qrels/train.tsv and qrels/test.tsv.
 """
 

@@ -2,12 +2,12 @@
 
     python experiments/benchmarks/attention.py [heads=12] [size=32] [precision=fp32] [tokens=4096] [rounds=5] [threads=1]
 
-``size`` is that of a head; all-MiniLM-L6-v2 has 12 of 32, BERT-base 12 of 64. Prints one JSON line for each length of a
-row, with padding:
+``size`` is the width of a head: all-MiniLM-L6-v2 has 12 heads of width 32, BERT-base 12 of width 64. The program prints one
+JSON line for each padded length of a row:
 
     forward     how many times faster the fused kernel is, without gradients, in CPU-seconds
-    training    the same, forward and backward, without dropout
-    dropout     the same, with a dropout of .1 on the weights
+    training    the same for a forward and a backward pass, without dropout
+    dropout     the same with a dropout of .1 on the attention weights
 """
 
 import json
@@ -35,7 +35,7 @@ def forward(attention: Attention, states: list[Tensor], visible: Tensor) -> None
 
 
 def training(attention: Attention, states: list[Tensor], visible: Tensor, p: float = 0.0) -> None:
-    """Attend and go back, with dropout ``p``."""
+    """Compute attention with dropout ``p``, and its backward pass."""
     for part in states:
         part.grad = None
     attention(*(part.transpose(1, 2) for part in states), visible, p).sum().backward()

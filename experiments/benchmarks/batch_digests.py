@@ -1,14 +1,14 @@
-"""Note digests of the batches that a run trains on, to compare runs on different numbers of processes.
+"""Record digests of the batches that a run trains on, to compare runs on different numbers of processes.
 
-A run notes them if this module is in ``CONDENSERY_STAGES``, its folder in ``PYTHONPATH``, and a folder in
-``CONDENSERY_DIGESTS``. Each process then writes a file, with a line before each optimisation step:
+A run records them if three variables are set: ``CONDENSERY_STAGES`` names this module, ``PYTHONPATH`` has its folder, and
+``CONDENSERY_DIGESTS`` names a folder. Each process then writes a file there, with a line before each optimisation step:
 
     STAGE/ATTEMPT-PROCESSES-RANK.jsonl   [step, [digest, ...]]
 
-STAGE is the id of the stage's artifact. ATTEMPT is a number that the processes of one attempt at the stage share. There is a
-digest for each text of a batch, with its masked tokens, and for what belongs to it, such as the positive of a query. They
-depend neither on chunks nor on the order. A passage that several processes read has one digest. So the digests of all
-processes together are those of the same batch in a single process.
+STAGE is the id of the stage's artifact. ATTEMPT is a number that the processes of one attempt at the stage share. A batch has
+a digest for each text with its masked tokens, and for each relation of two texts, such as a query and its positive. The
+digests depend neither on chunks nor on the order. A passage that several processes read has one digest. So the digests of
+all processes together are those of the same batch in a single process.
 """
 
 import hashlib

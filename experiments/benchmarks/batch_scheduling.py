@@ -3,14 +3,15 @@
     python experiments/benchmarks/batch_scheduling.py root=DIR [batch=32] [beam=5] [queries=N]
     python experiments/benchmarks/batch_scheduling.py synthetic=100000 [batch=64] [beam=5]
 
-DIR is a BEIR folder; the pairs are its training queries (the first N, or all) with their positives, the similarity is BM25.
-``synthetic`` makes that many pairs of vectors (32 numbers each, around one centre for every 50 pairs) and compares them by
-inner product. One thread. Prints one JSON line for random batches, greedy search and beam search:
+DIR is a BEIR folder. The pairs are its training queries (the first N, or all) with their positives. The similarity is BM25.
+``synthetic`` makes that many pairs of vectors, and compares them by inner product. The vectors have 32 dimensions, and lie
+around one centre for every 50 pairs. The program uses one thread. It prints a JSON line each for random batches, greedy
+search and beam search:
 
-    hardness                mean h(B) over (at most) 200 batches of the epoch, by all similarities in them, not only by
-                            those that the search sees; a passage that is relevant to a query does not count for it
-    times_random            that over the hardness of random batches; not of vectors, whose products are around 0
-    neighbours_cpu_s        CPU-seconds of the 100 nearest neighbours in both directions, once per epoch
+    hardness                mean h(B) over at most 200 batches of the epoch. It counts all similarities within a batch, also
+                            those that the search does not see, except of a query and a passage that is relevant to it
+    times_random            hardness divided by that of random batches; missing for vectors, whose products are around 0
+    neighbours_cpu_s        CPU-seconds to find the 100 nearest neighbours in both directions, once per epoch
     schedule_cpu_s          CPU-seconds of the search, for the whole epoch
 """
 
@@ -44,9 +45,9 @@ class Pairs:
 
     Attributes:
         passage: (t,) the positive of each among u passages.
-        neighbours: gives the sparse similarities (t, u).
-        among: gives all similarities of queries (n,) and passages (m,), (n, m).
-        lexical: whether they are BM25's.
+        neighbours: function that returns the sparse similarities (t, u).
+        among: function that returns all similarities of queries (n,) and passages (m,), (n, m).
+        lexical: whether the similarities are BM25 scores.
     """
 
     passage: Ids

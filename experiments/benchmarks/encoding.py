@@ -3,30 +3,30 @@
     python experiments/benchmarks/encoding.py [shape=B] [precision=fp32] [passages=2000] [rounds=5] [threads=1] \
         [device=cpu] [chunk_tokens=8192] [checkpoint=MODEL collection=DIR]
 
-Shape A is BERT-base, shape B 4 layers x 256, shape S 2 x 64; passages have 20 to 126 tokens, a chunk at most
-``chunk_tokens`` with its padding. Ours reads the token store, makes chunks, encodes and writes the shards of vectors; the
-backbone gets the chunks ready made, runs the library's layers with fused attention, and its CLS states are thrown away.
-Prints one JSON line:
+Shape A is BERT-base. Shape B has 4 layers with hidden size 256, and shape S 2 layers with hidden size 64. Passages have 20 to
+126 tokens. A chunk has at most ``chunk_tokens`` tokens, padding included. The stage reads the token store, makes chunks,
+encodes them, and writes the shards of vectors. The backbone gets finished chunks and runs the library's layers with fused
+attention. Its CLS states are discarded. The program prints one JSON line:
 
     tokens_per_cpu_s, backbone_tokens_per_cpu_s    tokens without padding
-    ratio                                          the first over the second
-    difference                                     largest, of any number of any vector, over the largest number
+    ratio                                          the first divided by the second
+    difference                                     largest difference of any number of any vector, over the largest number
 
-With a checkpoint, a folder or a name on the hub, ``Retriever.encode_passages`` is compared with sentence-transformers'
-``encode_document``, both as they come, on passages of a folder in a layout that is read. ``precision`` is then that of ours,
-by default auto. Each way is a process of its own, they take turns, and the best of ``rounds`` counts. Prints one JSON line
-for whole passages, and one for their first 40 words:
+``checkpoint`` is a folder or a name on the hub. It compares ``Retriever.encode_passages`` with sentence-transformers'
+``encode_document``, both with their defaults, on the passages of a folder in any layout that is read. ``precision`` is then
+the precision of ``Retriever``, by default auto. Each of the two has a process of its own. The processes take turns, and the
+best of ``rounds`` counts. The program prints one JSON line for whole passages, and one for their first 40 words:
 
-    tokens                         of a text, special tokens included, as the model cuts it
+    tokens                         mean tokens of a text as the model truncates it, special tokens included
     sentence_transformers          texts per CPU-second, in fp32
-    fp32, ratio                    ours in fp32, and over the number before
-    PRECISION, PRECISION_ratio     ours in its default precision, where that is another
-    share                          useful operations per second, over the rate of large matrix products; of ours in fp32
-    profile                        shares of the time of ours in fp32; by the clock, so other work on the machine disturbs it
-    difference                     largest, of any number of any vector of ours in fp32
-    agreement                      how many of the ten nearest passages of each text are the same in PRECISION
+    fp32, ratio                    ``Retriever`` in fp32, and this number divided by that of sentence_transformers
+    PRECISION, PRECISION_ratio     ``Retriever`` in its default precision, if that is not fp32
+    share                          useful operations per second, over the rate of large matrix products (``Retriever``, fp32)
+    profile                        shares of the wall-clock time (``Retriever``, fp32); other work on the machine disturbs it
+    difference                     largest difference of any number of any vector (``Retriever``, fp32)
+    agreement                      share of the ten nearest passages of each text that are the same in PRECISION
 
-With device=cuda seconds are those until the GPU has done the work.
+With device=cuda, the seconds are those until the GPU has done the work.
 """
 
 import json

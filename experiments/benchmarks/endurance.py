@@ -3,30 +3,30 @@
     python experiments/benchmarks/endurance.py [pipelines=50] [kills=1] [together=8] [jobs=2] [seed=1] [experiment=smoke]
     ... [devices=1] [launcher=local]
 
-Each pipeline begins on an empty store and is killed ``kills`` times: a third of the kills each by SIGKILL, SIGTERM and SIGINT
-(Ctrl-C), only to the main process. Half of the kills come at any moment, half soon after a training has written a checkpoint.
-A pipeline that ends well before its first kill does not count. All contents of the artifacts are compared except manifests
-and curves, which record times. Prints one JSON line:
+Each pipeline begins on an empty store and is killed ``kills`` times. A third of the kills each are by SIGKILL, SIGTERM and
+SIGINT (Ctrl-C). Only the main process is killed. Half of the kills come at any moment, and half soon after a training stage
+has written a checkpoint. A pipeline that ends before its first kill does not count. All contents of the artifacts are
+compared except manifests and curves, which record times. The program prints one JSON line:
 
-    pipelines, identical how many were killed; how many of them ended with the bits of the uninterrupted one
-    kills, resumed       kills; how many of them left a checkpoint to go on from
-    orphans              processes that outlived a kill by ten seconds
+    pipelines, identical pipelines that were killed; how many of them ended bit-identical to the uninterrupted one
+    kills, resumed       kills; how many of them left a checkpoint from which the next start resumed
+    orphans              processes that were still alive ten seconds after a kill
 
 With several numbers of processes (``devices=1,2,4 launcher=local,torchrun together=0``), each start has another number than
-the one before, and one of the launchers. The pipeline is then a smaller one, which pre-trains and fine-tunes without
-dropout. Most kills come soon after a checkpoint:
+the start before, and one of the launchers. The pipeline is then smaller. It pre-trains and fine-tunes without dropout. Most
+kills come soon after a checkpoint:
 
     identical            how many pipelines ended with the batches (batch_digests.py) and weights of the uninterrupted one
-    difference           largest relative difference of a model's weights, biases of keys apart, which softmax does not see
+    difference           largest relative difference of a model's weights, without biases of keys, which softmax ignores
     hit                  kills by launcher and number of processes
 
-Before it come runs that begin at once on one store: every other one is the whole recipe, the rest are one of another name
-that lacks a row, so that they share all that they need. A line for them:
+Before the pipelines, ``together`` runs start at the same time on one store. Every other run is the whole recipe. The others
+are a recipe of another name that lacks a row. So all runs share the artifacts that they need. A line reports them:
 
-    together, ended      runs; how many of them ended well
+    together, ended      runs; how many of them ended without an error
     stages, computed     artifacts that they needed; how many times one was computed
     waited               how often a run waited for another
-    identical            whether the artifacts have the bits of a single run, and all results its numbers
+    identical            whether artifacts and results equal those of a single run
 """
 
 import hashlib

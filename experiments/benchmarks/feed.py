@@ -1,17 +1,17 @@
-"""Measure the cost of feeding batches to the training: of making them in a worker, and of receiving them in the process.
+"""Measure the cost of building batches in a worker, and of receiving them in the training process.
 
     python experiments/benchmarks/feed.py [kind=all] [chunk_tokens=2048,32768] [batches=20] [rate=500000] [device=cpu]
 
 Kinds: spans (MLM, Condenser), pairs (coCondenser, two spans of each document), passage_query (query-as-context), triples
-(fine-tuning). A batch is of 2,000 spans, documents or passages, or of 64 queries with 16 passages each; texts are random
-tokens, as many as MS MARCO's. One worker of the loader makes the batches that the training process takes, as in a run.
-Prints a table:
+(fine-tuning). A batch has 2,000 spans, documents or passages, or 64 queries with 16 passages each. The texts are random
+tokens, as long as those of MS MARCO. One worker of the loader makes the batches that the training process reads, as in a run.
+The program prints a table:
 
-    tokens, chunks     of a batch
-    made               tokens that a worker makes in a second of its core, in millions
-    worker, training   cores that the two take at ``rate`` tokens per second (BERT-base on an H200 reads about 500,000)
+    tokens, chunks     tokens and chunks of a batch
+    made               millions of tokens that a worker puts into batches per second of its core
+    worker, training   cores that worker and training need at ``rate`` tokens per second (BERT-base on an H200: about 500,000)
 
-With device=cuda the training process also brings the batches to the GPU, in pinned memory.
+With device=cuda, the training process also copies the batches to the GPU, in pinned memory.
 """
 
 import json

@@ -3,19 +3,20 @@
     python experiments/benchmarks/finetuning_step.py [shape=B] [precision=fp32] [queries=32] [chunks=4] [steps=5] \
         [threads=1] [device=cpu] [mini_batch=32]
 
-Shape A is BERT-base, shape B 4 layers x 256. Each query has a positive and a hard negative; queries have 6 to 24 tokens,
-passages 40 to 128; dropout 0.1; the loss is over all passages of the batch; AdamW. Uncached, queries and passages are a
-chunk each; cached, they are cut into about ``chunks`` of equal size. The plain code pads to the longest row, runs the
-library's layers, fused attention, and keeps the whole batch. Prints one JSON line:
+Shape A is BERT-base. Shape B has 4 layers with hidden size 256. Each query has a positive and a hard negative. Queries have 6
+to 24 tokens, and passages 40 to 128. The dropout is 0.1, the optimiser AdamW, and the loss is over all passages of the batch.
+Without the cache, queries and passages are one chunk each. With it, they are cut into about ``chunks`` chunks of equal size.
+The plain code pads to the longest row, runs the library's layers with fused attention, and keeps the graph of the whole
+batch. The program prints one JSON line:
 
     cpu_s, cached_cpu_s, plain_cpu_s    CPU-seconds per step, median
     cached_to_uncached                  cached_cpu_s / cpu_s
     speedup                             plain_cpu_s / cpu_s
-    their_cpu_s                         of sentence-transformers' CachedMultipleNegativesRankingLoss, with the library's
-                                        layers and mini-batches of ``mini_batch`` texts; null where it is not installed
+    their_cpu_s                         CPU-seconds of sentence-transformers' CachedMultipleNegativesRankingLoss, with its
+                                        layers and mini-batches of ``mini_batch`` texts; null if it is not installed
     cached_speedup                      their_cpu_s / cached_cpu_s
 
-With device=cuda the plain code is in the same precision, and seconds are those until the GPU has done the step.
+With device=cuda, the plain code has the same precision, and the seconds are those until the GPU has done the step.
 """
 
 import json

@@ -2,21 +2,22 @@
 
     python experiments/benchmarks/fuzz.py [cases=100] [seed=1] [only=] [findings=outputs/fuzz]
 
-Sound small inputs of every kind (``fuzz_subjects.py``: formats of collections, sentences, rankings, sheets, checkpoints,
-artifacts, recipes, tables) are changed (``fuzz_mutations.py``) and read as a run reads them, ``cases`` times a kind.
-Hypothesis draws the changes with the seed, makes a change with a finding as small as it can, and tries the changes that it
-found before first. ``only=beir,recipe`` takes some kinds. Linux only. A finding is
+``fuzz_subjects.py`` has a small valid input of every kind: formats of collections, sentences, rankings, sheets, checkpoints,
+artifacts, recipes and tables. ``fuzz_mutations.py`` changes an input, and this program reads it as a run does, ``cases``
+times for each kind. Hypothesis draws the changes with the seed. It reduces a change with a finding to the smallest one, and
+tries the changes of earlier findings first. ``only=beir,recipe`` chooses some kinds. The program needs Linux. Findings are:
 
     traceback       an exception other than UserError, or the end of the process
-    hang            ten seconds of work, or a minute of waiting (``seconds`` and six times that)
-    memory          1,000 MB above what was taken before (``megabytes``), or a MemoryError
-    silent          a result where a fault must be told, or another one than the sound input's where the change must not
-                    matter, or another one when it is read once more
-    outside         a file written, a program run or a connection made outside the case's own folders
-    poor line       a fault that is told in several lines, in control characters, at great length, or without a path
+    hang            ten seconds of work, or a minute of waiting (``seconds``, and six times that)
+    memory          1,000 MB more than before the case (``megabytes``), or a MemoryError
+    silent          a result although a fault must be reported; or a result that differs from that of the valid input
+                    although the change must not matter; or a result that differs when the input is read again
+    outside         a file written, a program run or a connection made outside of the case's own folders
+    poor line       a fault that is reported in several lines, with control characters, at great length, or without a path
 
-The input, the story and the traceback of each lie in the folder ``findings``. At the end comes a JSON line. The exit code is
-1 with findings. A kind stops at its first finding, a hang or lack of memory as it is found.
+The folder ``findings`` holds the input, a description of the change, and the traceback of each finding. The last line of the
+output is JSON. The exit code is 1 if there are findings. A kind ends after its first finding, which is first reduced. A hang
+or a lack of memory ends the kind at once.
 """
 
 import faulthandler
@@ -54,14 +55,14 @@ ENDS_A_KIND = ("hang", "memory")  # what would be waited for again and again whi
 
 
 class Outcome(NamedTuple):
-    """The outcome of reading: ``result`` with JSON of what was read, ``told`` with an error message, or a kind of finding."""
+    """The outcome of reading: ``result`` with JSON of what was read, ``told`` with an error line, or a kind of finding."""
 
     kind: str
     text: str
 
 
 class Change(NamedTuple):
-    """A change of an input. ``wanted``: anything, same, told or either (told, or the same result)."""
+    """A change of an input. ``wanted``: anything, same (result), told (reported), or either of the last two."""
 
     what: str
     wanted: str
@@ -76,7 +77,7 @@ class HangError(BaseException):
 
 
 class Watch:
-    """Notes what the process writes outside of one folder, which programs it runs, and what it connects to."""
+    """Records what the process writes outside of one folder, which programs it runs, and what it connects to."""
 
     WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
     BESIDE = ("os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.chown", "os.utime")  # last: an open folder, or -1
@@ -210,7 +211,7 @@ def verdict(subject: Subject, change: Change, found: Outcome, again: Outcome | N
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise ``HangError`` after so many seconds of work, or six times as many of any kind; a busy machine counts less."""
+    """Raise ``HangError`` after ``seconds`` of CPU time, or after six times as many wall-clock seconds."""
 
     def over(*_: Any) -> None:
         raise HangError

@@ -1,7 +1,7 @@
 """The changes of input files: accidents, changes that must not matter, and changes that must be reported.
 
-A mutation is a function of a random generator (``fuzz.Draws``) and a file, which it changes. It returns what it did in words,
-or "" where it does not apply to this file.
+A mutation is a function of a random generator (``fuzz.Draws``) and a file, which it changes. It returns a description of the
+change, or "" if the mutation does not apply to this file.
 """
 
 import gzip
@@ -26,7 +26,7 @@ LETTERS: list[str] = VALUES["letters"]  # of many scripts, with marks, and chara
 VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s",:\[\]{}]+')  # a string with its quotes, or a word or number
 
 
-# Accidents: anything may come of them but a traceback, a hang, or a file elsewhere.
+# Accidents: any outcome is allowed except a traceback, a hang, or a file in another folder.
 
 
 def flip(draw: Any, path: Path) -> str:
@@ -73,7 +73,7 @@ def lines_moved(draw: Any, path: Path) -> str:
 
 
 def other_encoding(draw: Any, path: Path) -> str:
-    """The file as a program saves it that does not know UTF-8."""
+    """The file is saved in another encoding than UTF-8."""
     codec = draw.choice(["utf-16", "latin-1", "utf-32", "cp1252", "utf-7"])
     try:
         made = path.read_bytes().decode().replace("a", "ä").encode(codec)
@@ -132,7 +132,7 @@ def _change(draw: Any, value: Any) -> str:
 
 
 def packed_oddly(draw: Any, path: Path) -> str:
-    """Gzip by another name, or twice."""
+    """A file is compressed with gzip under another name, or twice."""
     raw = gzip.compress(path.read_bytes(), mtime=0)
     if draw.random() < 0.5:
         path.write_bytes(raw)
@@ -143,7 +143,7 @@ def packed_oddly(draw: Any, path: Path) -> str:
 
 
 def renamed(draw: Any, path: Path) -> str:
-    """Away, or under the name of another file."""
+    """A file is removed, or gets the name of another file."""
     other = draw.choice(sorted(one for one in path.parent.iterdir() if one.is_file()))
     if other == path or draw.random() < 0.3:
         path.unlink()
@@ -153,7 +153,7 @@ def renamed(draw: Any, path: Path) -> str:
 
 
 def header(draw: Any, path: Path) -> str:
-    """The description at the beginning of safetensors, or of an array of NumPy's."""
+    """The header of a safetensors file or of a NumPy array is changed."""
     raw = path.read_bytes()
     if path.suffix == ".npy" and raw[:6] == b"\x93NUMPY":
         text = bytearray(raw[:128])
@@ -183,7 +183,7 @@ def packed(about: dict[str, Any], rest: bytes) -> bytes:
 
 
 def _texts(value: Any) -> list[tuple[dict[str, Any], str]]:
-    """Where texts stand in a record: its object and key."""
+    """Return the object and the key of each text in a record."""
     return [(value, key) for key in ("text", "title", "query") if isinstance(value.get(key), str)]
 
 
@@ -211,7 +211,7 @@ def another_script(draw: Any, path: Path) -> str:
 
 
 def same_text(draw: Any, path: Path) -> str:
-    """A text occurs twice: in this file, or as the text of a passage, with the same id or without."""
+    """A text occurs twice: in this file, or as the text of a passage, with or without the same id."""
     records = _records(path)
     source = draw.choice([path, path.with_name("corpus.jsonl")])
     others = _records(source) if source.is_file() else []
@@ -390,7 +390,7 @@ NEUTRAL: dict[str, Mutation] = {
 }
 
 
-# Changes that must be told.
+# Changes that must be reported.
 
 
 def torn_object(draw: Any, path: Path) -> str:

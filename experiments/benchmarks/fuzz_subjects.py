@@ -38,15 +38,15 @@ class Subject:
     """A kind of input.
 
     Attributes:
-        name: as findings call it.
-        write: the sound input, into a folder.
-        read: reads that folder, with another one to write into; returns JSON, or raises ``UserError``.
+        name: name of the kind in findings.
+        write: function that writes the valid input into a folder.
+        read: function that reads the folder, and may write into another one; returns JSON, or raises ``UserError``.
         files: patterns of the files that are fuzzed.
-        neutral: mutations that must not matter.
-        told: mutations that must be told -> patterns of the files of which that holds.
-        all_told: whether every change must be told, as of an artifact.
-        named: whether what is told must name the folder.
-        twice: whether to read it twice, which must give the same.
+        neutral: mutations that must not change the result.
+        told: mutations that must be reported -> patterns of the files for which this holds.
+        all_told: whether every change must be reported, as in an artifact.
+        named: whether the error line must name the folder.
+        twice: whether the input is read twice. Both results must be equal.
     """
 
     name: str
@@ -92,7 +92,7 @@ def write_beir(root: Path) -> None:
 
 
 def write_scripts(root: Path) -> None:
-    """Texts in many scripts; one stands twice, and one query is itself a passage."""
+    """Write texts in many scripts. One text occurs twice, and one query is itself a passage."""
     twice, asked = [(f"{SCRIPTS[0][0]}2", SCRIPTS[0][1])], [("own", "who reads this very passage")]
     objects(
         root / "corpus.jsonl",
@@ -314,8 +314,8 @@ def read_data(choice: str, changes: Mapping[str, Any], folder: Path, scratch: Pa
 def read_search(folder: Path, scratch: Path) -> Any:
     """Return what BM25 finds in texts of many scripts, as names in order.
 
-    Raises ``DisagreementError`` where trec_eval has other numbers for the run, or where a query's own text, or that of a
-    positive, is a negative.
+    Raises ``DisagreementError`` if trec_eval computes other numbers for the run, or if a negative has the text of the query
+    or of a positive.
     """
     from condensery.evaluation.metrics import evaluate
     from condensery.retrieval.mining import mine
@@ -658,7 +658,7 @@ def write_table(root: Path) -> None:
 
 
 def command(*arguments: str) -> str:
-    """``python run.py ...`` in this process; what it prints. Raises ``UserError`` with the one line of a fault."""
+    """Run ``python run.py ...`` in this process; return its output. Raises ``UserError`` with the line of a fault."""
     from condensery import cli
     from condensery.errors import UserError
 

@@ -2,15 +2,16 @@
 
     python experiments/benchmarks/ingest.py [passages=50000] [rounds=3]
 
-Makes a BEIR corpus of that many passages of 20 to 100 words, drawn from as many words as a language has by their frequency,
-and a WordPiece tokenizer on them. Ours reads the file, checks it, writes the collection, tokenises every passage and writes
-the token store; the tokenizer gets lists of strings. One thread each. Prints one JSON line:
+The program makes a BEIR corpus of ``passages`` passages of 20 to 100 words, and trains a WordPiece tokenizer on them. The
+words are drawn by their frequency from a vocabulary as large as that of a language. The project reads and checks the file,
+writes the collection, tokenises every passage, and writes the token store. The bare tokenizer gets lists of strings. Each
+uses one thread. The program prints one JSON line:
 
     read_cpu_s               JSON lines to a collection on disk
     tokenise_cpu_s           the collection to a token store
-    sentences_cpu_s          the same with the places where sentences begin, which spans for pre-training need
+    sentences_cpu_s          the same with the positions where sentences begin, which spans for pre-training need
     tokenizer_cpu_s          the bare tokenizer, encode_batch_fast
-    offsets_cpu_s            the bare tokenizer, encode_batch, which also tells where tokens stand: sentences need that
+    offsets_cpu_s            the bare tokenizer, encode_batch, which also returns the offsets that sentences need
     ratio                    tokenizer_cpu_s / (read_cpu_s + tokenise_cpu_s)
     ratio_with_sentences     offsets_cpu_s / (read_cpu_s + sentences_cpu_s)
 """

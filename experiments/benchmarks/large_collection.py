@@ -2,21 +2,21 @@
 
     python experiments/benchmarks/large_collection.py [passages=1000000,2000000] [queries=1000] [bm25=false] [folder=]
 
-Each size is a run of ``run.py`` over a BEIR folder of so many passages of 8 to 16 words, drawn from as many words as a
-language has by their frequency; a larger collection begins with the smaller one. A WordPiece is trained on it; the encoder,
-one layer of 32, makes one step of fine-tuning; ``queries`` test queries are searched, and for as many train queries negatives
-are mined. ``bm25``: a second run indexes the same collection with BM25, searches and mines. ``folder``: where all files are
-during the run (500 bytes per passage, at 10 million 5 GB); empty: the system's temporary folder. It runs only on Linux.
-Prints a JSON line for each run:
+Each size is a run of ``run.py`` over a BEIR folder of so many passages of 8 to 16 words. The words are drawn by their
+frequency from a vocabulary as large as that of a language. A larger collection begins with the smaller one. A WordPiece
+tokenizer is trained on the collection. The encoder has one layer with hidden size 32, and is fine-tuned for one step.
+``queries`` test queries are searched, and negatives are mined for as many train queries. ``bm25``: a second run indexes the
+same collection with BM25, searches and mines. ``folder``: folder of all files during the run (500 bytes per passage, 5 GB for
+10 million); empty: the system's temporary folder. The program needs Linux. It prints a JSON line for each run:
 
-    passages, row           its size; encoder or bm25
-    stages                  for each, s: wall seconds, cpu_s: of all threads and processes, peak_mb: see below
-    s_per_million           wall seconds of the whole run, its start included, for a million passages
-    cpu_s_per_million       the same in CPU-seconds, which a busy machine stretches less
-    ratio, cpu_ratio        these two over those of the first size
-    peak_mb                 the largest of the stages' peaks: of the resident memory, mapped files included, of the run and
-                            of each process that it started, added up whether or not they were reached together
-    bytes_per_passage       the peak over that of the first size, by the passages that came in addition
+    passages, row           number of passages; encoder or bm25
+    stages                  for each stage, s: wall seconds, cpu_s: of all threads and processes, peak_mb: see below
+    s_per_million           wall seconds of the whole run per million passages, including its start
+    cpu_s_per_million       the same in CPU-seconds, on which other work on the machine has less effect
+    ratio, cpu_ratio        these two divided by those of the first size
+    peak_mb                 the largest peak of a stage. A peak is the sum of the peaks of resident memory, mapped files
+                            included, of the run and of all processes that it started, even if at different moments
+    bytes_per_passage       difference of the peak from that of the first size, divided by the additional passages
 """
 
 import json

@@ -1,12 +1,13 @@
-"""Measure the peak memory of a coCondenser step with the gradient cache by batch size, each in a process of its own.
+"""Measure the peak memory of a coCondenser step with the gradient cache, for two batch sizes in two processes.
 
     python experiments/benchmarks/memory.py [shape=B] [precision=fp32] [spans=64] [times=16] [threads=1]
 
-Batches of ``spans`` and of ``times`` as many spans of 40 to 128 tokens, in chunks of as many tokens. Prints one JSON line:
+One batch has ``spans`` spans of 40 to 128 tokens, and the other ``times`` as many. The size of a chunk is the same in both.
+The program prints one JSON line:
 
-    peak_mb, large_peak_mb    peak memory of a process that makes two steps, the model and its optimiser's state in it
-    ratio                     the second over the first
-    per_span_kb               what a span more costs
+    peak_mb, large_peak_mb    peak memory of a process that makes two steps, including model and optimiser state
+    ratio                     the second divided by the first
+    per_span_kb               additional memory per additional span
 """
 
 import json

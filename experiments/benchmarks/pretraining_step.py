@@ -3,31 +3,33 @@
     python experiments/benchmarks/pretraining_step.py shape=A|B|C|S precision=fp32|bf16 [threads=1] [steps=5] \
         [device=cpu|cuda] [together=false] [compile=true] [chunk=]
 
-Shape A: BERT-base, 16 spans, chunks of 8 x 128 tokens. Shape B: 4 layers x 256, 64 spans, chunks of 16 x 128 tokens. Shape C,
-for a GPU: BERT-base, 1,024 spans, chunks of 128 x 128 tokens. Shape S, to try the command: 2 layers x 64, 16 spans.
-``chunk`` is another number of spans of 128 tokens in a chunk.
-Vocabulary 30,522; spans of 40 to 128 tokens; 15 % masked; dropout 0.1; two head layers; AdamW.
+Shape A: BERT-base, 16 spans, chunks of 8 x 128 tokens. Shape B: 4 layers, hidden size 256, 64 spans, chunks of 16 x 128
+tokens. Shape C, for a GPU: BERT-base, 1,024 spans, chunks of 128 x 128 tokens. Shape S, to test the command: 2 layers, hidden
+size 64, 16 spans. ``chunk`` sets another number of spans of 128 tokens in a chunk. The vocabulary has 30,522 tokens. Spans
+have 40 to 128 tokens, of which 15 % are masked. The dropout is 0.1, the head has two layers, and the optimiser is AdamW.
 
-The plain implementation is always fp32: rows padded to 128, vocabulary logits at all positions, the library's own layers.
-It computes what the papers' released code computes, no more: its cached pass runs the language model, with the logits that
-nobody reads, and not the Condenser head. Each has a process to itself, ours as run.py starts it, the other as Python
-does, because how memory is fetched is a good part of the difference; they step in turn. Prints one JSON line:
+The plain implementation computes in fp32, with rows padded to 128, vocabulary logits at all positions, and the library's own
+layers. It computes exactly what the papers' released code computes. In the cached pass, that code runs the language model
+with logits that are not used, and does not run the Condenser head. Each implementation has a process of its own. This
+project's process is started as by run.py, and the other as by Python, because memory allocation is a large part of the
+difference. The two make their steps in turn. The program prints one JSON line:
 
     cpu_s, baseline_cpu_s   CPU-seconds per step, median
     speedup                 baseline_cpu_s / cpu_s
-    gflop                   useful floating-point operations of our step: matrix products over real tokens, at the
-                            positions that are read, in both passes of the cache; none on padding
-    matmul_share            gflop / cpu_s over this machine's rate of large matrix products in that precision
-    peak_rss_mb             peak memory of our process after its first step
-    gradient_error          largest difference of any parameter's gradient over that gradient's largest entry, dropout off
+    gflop                   useful floating-point operations of this project's step: matrix products over real tokens, at
+                            the positions that are read, in both passes of the cache, without padding
+    matmul_share            gflop / cpu_s, divided by this machine's rate of large matrix products in that precision
+    peak_rss_mb             peak memory of this project's process after its first step
+    gradient_error          largest difference of any parameter's gradient over its largest entry, without dropout
 
-On a GPU, and with together=true, both are in one process and in the precision asked for; seconds are those on the clock until
-the GPU has done the step (seconds, baseline_seconds, speedup), matmul_share is of its own rate, and there are further:
+On a GPU, and with together=true, both run in one process and in the requested precision. The seconds are wall-clock seconds
+until the GPU has done the step (seconds, baseline_seconds, speedup). matmul_share is relative to the GPU's own rate. The line
+then also has:
 
     tokens_per_s                   tokens without padding
     peak_mb, baseline_peak_mb      peak of the GPU's memory in a step, with both models and their optimisers
-    padded_seconds                 of our step with attention over padded rows; on a CPU it is that way anyway
-    compiled_seconds               of our step with layers that torch has compiled; null where it cannot, or compile=false
+    padded_seconds                 this project's step with attention over padded rows, which is the only way on a CPU
+    compiled_seconds               this project's step with layers compiled by torch; null if impossible or compile=false
 """
 
 import json
@@ -102,7 +104,7 @@ def make_model(shape: Shape, dropout: float, attention: str, words: int = VOCABU
 
 def our_gradients(model: Condenser, batch: Batch, shape: Shape, precision: str, device: str = "cpu") -> float:
     """Back-propagate one batch with the package's gradient cache. Return the total loss."""
-    from condensery.losses.gradient_cache import backpropagate  # sets the process up; not in the plain one's
+    from condensery.losses.gradient_cache import backpropagate  # changes the process, so not for the plain one
 
     parts = chunks(batch.ids, batch.starts, shape.chunk * LENGTH, pad_id=0, masked=batch.masked, targets=batch.targets)
     parts = [part.to(device) for part in parts]
@@ -112,7 +114,7 @@ def our_gradients(model: Condenser, batch: Batch, shape: Shape, precision: str, 
 
 
 class Plain:
-    """The textbook way: the library's layers on rows padded to 128, and logits wherever there is a token."""
+    """The textbook implementation: the library's layers on rows padded to 128, and logits at every token."""
 
     def __init__(self, model: Condenser, batch: Batch, shape: Shape, device: str = "cpu") -> None:
         self.model, self.shape, self.random = model, shape, torch if device == "cpu" else torch.cuda

@@ -8,11 +8,11 @@ tokens (72 to 144), and queries of 4 to 16 tokens, without [CLS] and [SEP]. Both
 step, in one process and in turn. Prints one JSON line per model:
 
     passage_passage_cpu_s, passage_query_cpu_s   CPU-seconds per step, median
-    ratio                                        the first over the second: above 1, queries are faster
+    ratio                                        the first divided by the second: above 1, queries are faster
     passage_passage_tokens, passage_query_tokens tokens per step that the encoder reads
 
-coCondenser encodes both texts of a pair. CoT-MAE is timed twice: each text the context of the other, as its paper has it
-for passages; and in one direction for both, the first passage encoded and the second text decoded, as for queries.
+coCondenser encodes both texts of a pair. CoT-MAE is timed in two ways. In the first, each text is the context of the other,
+as in its paper for passages. In the second, only the first text is encoded, and the second is decoded, as for queries.
 """
 
 import json

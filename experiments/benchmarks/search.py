@@ -1,17 +1,17 @@
-"""Search a dense index as the project does, and with bare FAISS on the same vectors in memory, in the same run.
+"""Search a dense index with this project, and with bare FAISS on the same vectors in memory, in the same run.
 
     python experiments/benchmarks/search.py [passages=200000] [dim=256] [queries=500] [k=100] [rounds=3] [threads=1] \
         [device=cpu|cuda]
 
-Ours reads shards of 50,000 vectors from disk, searches them one after the other and merges, with ties broken by row;
-FAISS is IndexFlatIP.search. Prints one JSON line:
+The project reads shards of 50,000 vectors from disk, searches them one after the other, and merges the results. Ties are
+broken by row. FAISS runs IndexFlatIP.search. The program prints one JSON line:
 
     cpu_s, faiss_cpu_s    CPU-seconds for all queries, median
     ratio                 faiss_cpu_s / cpu_s
     agreement             share of the k passages of a query that both found
 
-With device=cuda ours searches on the GPU, and so does FAISS where it is the library for GPUs (faiss_on_gpu); seconds are
-those on the clock.
+With device=cuda, the project searches on the GPU. FAISS does too if its library for GPUs is installed (faiss_on_gpu). The
+seconds are then wall-clock seconds.
 """
 
 import json

@@ -1,45 +1,46 @@
-"""Train a released retriever with sentence-transformers' own trainer, for rows to compare with ours at equal CPU-seconds.
+"""Train a released retriever with sentence-transformers' own trainer, for rows to compare at equal CPU-seconds.
 
     python experiments/benchmarks/sentence_transformers_rows.py checkpoint=MODEL data=DIR budget=SECONDS out=FOLDER \
         [method=mnrl] [seed=1] [batch=] [rate=] [length=] [precision=auto] [threads=] [miner=] \
         [candidates=positives] [relative_margin=] [unit=sentence]
 
-MODEL is a folder or a name on the hub. DIR is a folder in the BEIR layout, or stages/corpus in the folder of a run of
-ours, whatever its data. Trained on is the split train, out of which dev queries are held as in a run; a query with several
-positives is several pairs; a passage is its title, a blank and its text. The methods:
+MODEL is a folder or a name on the hub. DIR is a folder in the BEIR layout, or stages/corpus in the folder of a run with data
+in any format. Training reads the split train, without the dev queries that a run holds out of it. A query with several
+positives gives several pairs. A passage is its title, a blank and its text. The methods:
 
     mnrl         MultipleNegativesRankingLoss on pairs of a query and a positive
-    mnrl_hard    the same on the triplets that mine_hard_negatives makes of the pairs with the model ``miner``, a folder or
-                 hub name, such as what mnrl made; empty: with MODEL
-    tsdae        DenoisingAutoEncoderLoss on text alone, its decoder tied to the encoder
-    simcse       MultipleNegativesRankingLoss on text alone, of each text with itself
+    mnrl_hard    the same on triplets, which mine_hard_negatives makes from the pairs with the model ``miner``: a folder or
+                 hub name, such as a checkpoint of mnrl; empty: MODEL
+    tsdae        DenoisingAutoEncoderLoss on text alone, with the decoder tied to the encoder
+    simcse       MultipleNegativesRankingLoss on text alone, where each text is its own positive
 
-As the library's documentation does it (training_overview.md; the examples for TSDAE and SimCSE): pairs and triplets in
-batches of 16 without duplicates at a rate of 2e-5, tsdae in batches of 8 at 3e-5 and simcse of 128 at 5e-5; warm-up over a
-tenth and linear decay; text in sentences, of which tsdae reads 75 tokens and simcse 32. As its code does it: AdamW,
-gradients clipped to norm 1, cosines times 20, and for each pair the 3 best negatives among the positives of all queries,
-whatever they score. Chosen here:
+These settings are from the library's documentation (training_overview.md; the examples for TSDAE and SimCSE). Pairs and
+triplets are in batches of 16 without duplicates, at a learning rate of 2e-5. tsdae has batches of 8 at 3e-5, and simcse of
+128 at 5e-5. Warm-up takes a tenth of the training, and the decay is linear. Text is split into sentences, of which tsdae
+reads 75 tokens and simcse 32. These settings are from the library's code: AdamW, gradients clipped to norm 1, and cosines
+times 20. For each pair, the negatives are the 3 best among the positives of all queries, whatever their scores. Chosen
+here:
 
-- Training ends with the step in which ``budget`` CPU-seconds are used; warm-up and decay go by CPU-seconds.
-- ``precision``: bf16 where the processor has it, in mining as well; the trainer leaves the decoder of tsdae in fp32.
-- Pairs and triplets are cut where MODEL cuts its inputs, and what is saved reads as long; all inputs have its prompts.
-- tsdae deletes 60 % of the words, as its paper and DenoisingAutoEncoderDataset (the example: 40 %); blanks part words.
+- Training ends with the step in which ``budget`` CPU-seconds are used. Warm-up and decay follow the CPU-seconds.
+- ``precision``: bf16 if the processor has it, in mining as well; the trainer leaves the decoder of tsdae in fp32.
+- Pairs and triplets are truncated to MODEL's length, which the checkpoint keeps. All inputs have MODEL's prompts.
+- tsdae deletes 60 % of the words, as in its paper and DenoisingAutoEncoderDataset (the example: 40 %). Words end at blanks.
 
-``batch``, ``rate`` and ``length`` (in tokens) set others. ``candidates=passages`` mines among all passages,
-``relative_margin=0.05`` leaves out what scores nearly as high as the positive, ``unit=passage`` takes whole passages as
-text. ``threads``: empty: torch's own number. On a machine that does other work take threads=1, and trainer.threads=1 for
-ours: threads that wait for each other use CPU-seconds (a step took 11 of them instead of 5).
+``batch``, ``rate`` (the learning rate) and ``length`` (in tokens) set other values. ``candidates=passages`` mines among all
+passages. ``relative_margin=0.05`` excludes passages that score nearly as high as the positive. ``unit=passage`` reads whole
+passages as text. ``threads``: empty: torch's own number. On a machine that does other work, set threads=1, and
+trainer.threads=1 for this project: threads that wait for each other use CPU-seconds (11 per step instead of 5).
 
-FOLDER becomes a checkpoint. FOLDER.json has the arguments and what is also printed, in one JSON line:
+FOLDER becomes a checkpoint. FOLDER.json has the arguments and these figures, which are also printed as one JSON line:
 
-    pairs, texts, triplets            what there is to train on
-    steps, epochs                     how many were made
+    pairs, texts, triplets            number of pairs, texts and triplets for training
+    steps, epochs                     number of steps and epochs
     cpu_seconds, wall_seconds         from the loaded model to the last step, mining included
-    mining_cpu_seconds                that part
+    mining_cpu_seconds                CPU-seconds of mining
     steps_per_cpu_s, rows_per_cpu_s   without mining; a row is a pair, a triplet or a text
-    peak_mb                           of this process's resident memory, libraries included (Linux)
+    peak_mb                           peak of this process's resident memory, libraries included (Linux)
 
-Its row in a table of ours:
+The checkpoint as a row in a table of this project:
 
     python run.py experiment=adapt data=beir data.root=DIR backbone.name=MODEL \
         '+stages.st={stage: retriever, folder: FOLDER}' '+table.rows.sentence-transformers=st'
@@ -120,7 +121,7 @@ class Budget:
         return time.process_time() - self.start
 
     def share_of_rate(self, step: int) -> float:
-        """Return the rate over its peak: it rises over a tenth of the budget after mining, and is 0 at the budget's end."""
+        """Return the learning rate over its peak. It rises over a tenth of the budget after mining, and ends at 0."""
         done = min(1.0, (self.used - self.mining) / (self.seconds - self.mining))
         return done / WARM_UP if done < WARM_UP else (1 - done) / (1 - WARM_UP)
 
@@ -225,8 +226,7 @@ def mined(pairs: Any, model: Any, corpus: list[str] | None, wanted: dict[str, An
 
 
 def damaging(seed: int) -> Callable[[dict[str, list[str]]], dict[str, list[str]]]:
-    """Return a function that gives each text without three fifths of its words, drawn anew each time, and then the whole
-    text."""
+    """Return a function that returns each text twice: without three fifths of its words, drawn anew each time, and whole."""
     draw = random.Random(seed)
 
     def damage(batch: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -1,13 +1,13 @@
-"""Measure what a sweep saves by sharing stages: the stages that its jobs need, and those that are computed. Nothing is run.
+"""Count what a sweep saves by sharing stages: the stages that its jobs need, and those that are computed. Nothing is run.
 
     python experiments/benchmarks/sweep_reuse.py [experiment=ablation/low_data] [more=]
 
-``more``: further overrides, separated by blanks. Composes every job of the recipe's own sweep and counts. Prints one
-JSON line:
+``more``: further overrides, separated by blanks. The program composes every job of the recipe's own sweep, counts, and prints
+one JSON line:
 
-    jobs, stages, artifacts    jobs; stages of all of them; different artifacts among these
-    ratio                      stages / artifacts: what a sweep without reuse would compute over what is computed
-    training_ratio             the same of the stages that train
+    jobs, stages, artifacts    jobs; stages of all jobs; different artifacts of these stages
+    ratio                      stages / artifacts: the work without reuse divided by the work with it
+    training_ratio             the same for the stages that train
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Measure everything that needs a GPU, in half an hour: tests, speed, memory, and whether its numbers equal those of the CPU.
+"""Measure everything that needs a GPU, in half an hour: tests, speed, memory, and agreement of its results with the CPU.
 
     python experiments/gpu/report.py [device=cuda] [minutes=30] [again=false]
 
-``make gpu-report`` runs it. Each part is a command of its own with a time limit; what it printed, or how it failed, is kept
-in outputs/gpu-report/, and is not done again unless again=true. At the end, and after each part, experiments/gpu/README.md is
-written. With device=cpu the same commands run on small shapes, which tries them and measures nothing.
+``make gpu-report`` runs this program. Each part is a command with a time limit. Its output, or its failure, is kept in
+outputs/gpu-report/, and the part is not run again unless again=true. After each part, experiments/gpu/README.md is written.
+With device=cpu, the same commands run on small shapes. This only tests the commands.
 """
 
 import json

@@ -2,12 +2,12 @@
 
     python experiments/scale/tables.py [dollars=3.00] [core_dollars=0.05] [gpus=8] [cores=16] [disk=2e9] [queries=500000]
 
-``dollars``: of a GPU for an hour. ``core_dollars``: of a CPU core for an hour. ``gpus``: of the cluster. ``cores``: that are
-rented with each GPU. ``disk``: bytes that a disk reads in a second. ``queries``: train queries, for which negatives are mined
-and on which the retriever is fine-tuned for three epochs.
+``dollars``: price of a GPU per hour. ``core_dollars``: price of a CPU core per hour. ``gpus``: number of GPUs of the cluster.
+``cores``: number of CPU cores that are rented with each GPU. ``disk``: bytes that a disk reads per second. ``queries``:
+number of train queries. Negatives are mined for them, and the retriever is fine-tuned on them for three epochs.
 
-Rates of training and encoding are those of an H100 in docs/measured.md ("On a GPU"), in operations per second, so that texts
-of other lengths cost what their operations cost. Figures that were never measured at this size are marked with ~.
+The rates of training and encoding are those of an H100 in docs/measured.md ("On a GPU"), in operations per second. So the
+cost of a text depends on its operations, also for other lengths. A ~ marks figures that were never measured at this size.
 """
 
 import json
@@ -41,13 +41,13 @@ FP32 = 20e12  # assumed: operations of an H100 in a second in exact search, of w
 
 @dataclass(frozen=True)
 class Collection:
-    """What the plan needs to know of a collection.
+    """The data about a collection that the plan needs.
 
     Attributes:
-        name: its name.
-        passages: their number.
+        name: name of the collection.
+        passages: number of passages.
         tokens: mean tokens of a passage.
-        lists: inverted lists of its approximate index.
+        lists: number of inverted lists of the approximate index.
     """
 
     name: str
@@ -105,10 +105,10 @@ class Part:
     """One part of a plan.
 
     Attributes:
-        name: what is done.
+        name: name of the part.
         gpu: seconds of one GPU.
-        cores: seconds of one core that all cores share.
-        core: seconds of one core that no other can take part in.
+        cores: CPU-seconds of work that all cores share.
+        core: CPU-seconds of work that only one core can do.
         guessed: whether nothing of this size or kind was measured.
     """
 

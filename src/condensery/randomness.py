@@ -33,10 +33,10 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def uniforms(*keys: Key, index: ArrayLike, second: ArrayLike | None = None) -> NDArray[np.float64]:
-    """Return uniform draws in [0, 1), one for each entry of ``index`` (any shape, non-negative integers).
+    """Return uniform random numbers in [0, 1), one for each entry of ``index`` (any shape, non-negative integers).
 
-    ``second``: an optional second coordinate of each draw, broadcast against ``index``. For example, ``index`` is a span, and
-    ``second`` is a position within it.
+    ``second``: an optional second coordinate of each number, broadcast against ``index``. For example, ``index`` is a span,
+    and ``second`` is a position within it.
     """
     values = mix(np.asarray(index).astype(np.uint64) ^ np.uint64(hash64(*keys)))
     if second is not None:

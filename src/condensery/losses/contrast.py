@@ -12,7 +12,7 @@ Contrast = Callable[[Tensor], Tensor]
 
 
 def weighted(contrast: Contrast, weight: float) -> Contrast:
-    """Return a contrast whose value is ``contrast`` times ``weight``."""
+    """Return a loss that is ``contrast`` times ``weight``."""
     return lambda vectors: contrast(vectors) * weight
 
 

@@ -1,4 +1,4 @@
-"""Cross-batch negatives (RocketQA §4.1, Qu et al. 2021): a contrast over the vectors of all processes.
+"""Cross-batch negatives (RocketQA §4.1, Qu et al. 2021): a contrastive loss over the vectors of all processes.
 
 Each process gathers the vectors of all processes and computes the loss of the joined batch. A process has an autograd graph
 only for the vectors that it encoded itself. The gradients of the processes are averaged afterwards, and the average must
@@ -15,7 +15,7 @@ from condensery.losses.contrast import Contrast, known_positives, teacher_scores
 
 
 def across_processes(contrast: Contrast) -> Contrast:
-    """Return ``contrast`` over the vectors of all processes. The loss must not depend on the order of the processes."""
+    """Return the loss ``contrast`` over the vectors of all processes. It must not depend on the order of the processes."""
     return lambda vectors: contrast(gathered(vectors))
 
 

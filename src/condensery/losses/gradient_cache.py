@@ -13,7 +13,7 @@ The steps follow Gao and Callan 2021b, §3.3, eq. 8-12. Here h is a vector and L
 One graph is in memory at a time, with two exceptions. The graph of a few queries may be in memory together with the graph of
 the passages. If the batch has two chunks that together fit the token budget of one chunk, both graphs are kept. The two
 graphs together take the memory of one full chunk. Such a batch is encoded only once, like a batch of one chunk. A chunk whose
-vectors need no gradient is also encoded only once, because step 3 skips it. Without a contrast (Condenser, MLM), only step 3
+vectors need no gradient is also encoded only once, because step 3 skips it. Without a contrastive loss (MLM), only step 3
 remains. It is then plain gradient accumulation.
 """
 
@@ -32,8 +32,8 @@ from condensery.tokens.batches import Chunk
 
 # Above this number of chunks on a CPU, free memory is returned to the system twice per chunk, in a tenth of the batch's time.
 _MANY = 16
-# While the waiting chunk's graph is kept, each chunk before it builds its own graph, too. Together the chunks before it
-# may hold at most this share of the waiting chunk's tokens.
+# The graph of the waiting chunk is kept while the chunks before it are back-propagated, each with a graph of its own.
+# Together these chunks may hold at most this share of the waiting chunk's tokens.
 _FEW = 0.25
 
 
@@ -102,9 +102,9 @@ def backpropagate(
         model: model that encodes a chunk.
         chunks: chunks of the batch; ``Chunk.rows`` are the batch rows of a chunk. Each row 0 .. n - 1 is in one chunk.
         contrast: function that maps the vectors of all rows in batch order, (n, d) in fp32 or wider, to a scalar loss. It
-            may have trainable weights. None = no contrast.
+            may have trainable weights. None = no contrastive loss.
         backward: function that back-propagates a scalar (Lightning's also scales it for fp16). It is called once per
-            chunk; if the contrast has weights, ``backward`` is called once more, for these weights, before the chunks.
+            chunk; if ``contrast`` has weights, ``backward`` is called once more, for these weights, before the chunks.
         padded: whether chunks may have vectors of different widths; narrower vectors are then padded with zeros.
         budget: maximum number of tokens of a chunk, padding included. If the batch has two chunks, which together have at
             most this number, the graphs of both are kept from the first pass to the second. Otherwise, and with 0, only
@@ -114,7 +114,7 @@ def backpropagate(
         the losses by name, detached: ``contrast`` (if there is one), and the model's own losses, summed over the chunks.
 
     Raises:
-        UserError: no weight has a gradient, the contrast has no gradient or is not a scalar, or the vectors have different
+        UserError: no weight has a gradient, ``contrast`` has no gradient or is not a scalar, or the vectors have different
             widths although ``padded`` is false.
     """
     losses: dict[str, Tensor] = {}
@@ -283,7 +283,7 @@ class _FirstPass:
     def loss(self, contrast: Contrast, backward: Callable[[Tensor], None]) -> Tensor:
         """Return the contrastive loss, detached, and set ``gradient`` to the gradient at the vectors.
 
-        The contrast's own weights get their gradient through ``backward``, which may scale gradients. To measure the scale,
+        The weights of ``contrast`` get their gradient through ``backward``, which may scale gradients. To measure the scale,
         a zero that requires a gradient is added to the loss. The gradient at this zero is the scale. The gradient at the
         vectors is divided by the scale, because it passes through ``backward`` a second time in step 3.
         """

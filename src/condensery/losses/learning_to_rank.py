@@ -1,4 +1,4 @@
-"""The learning-to-rank loss of Zhao et al. (eq. 14), kept as an ablation of the contrast by inner products.
+"""The learning-to-rank loss of Zhao et al. (eq. 14), kept as an ablation of a contrastive loss with inner products.
 
 The score of a query q and a passage d is sigmoid(W [q; d] + b), the formula as printed in the paper. Since W [q; d] equals
 W_q q + W_d d, the loss needs only one number per query, W_q q + b, and one number per passage, W_d d. The gradient cache

@@ -57,7 +57,7 @@ class RelevanceOfLists:
         self.count = lists * size if loss == "pointwise" else lists
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Return zeros (b, 1), because a cross-encoder has no vectors to contrast."""
+        """Return zeros (b, 1), because a cross-encoder has no vectors to compare."""
         return torch.zeros(len(chunk), 1, device=chunk.input_ids.device)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:

@@ -99,7 +99,7 @@ class Step:
 
         Enough rows remain to keep the matrix products large. Otherwise costs per chunk, such as the gradient of the
         vocabulary projection, would weigh too much. Steps that differ only slightly in length, or only in whether there is a
-        contrast, have the same sample.
+        contrastive loss, have the same sample.
         """
         length = max(16.0, 32.0 * round(self.length / 32))
         rows = max(2.0, min(self.chunk_tokens, self.tokens) // length)

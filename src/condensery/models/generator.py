@@ -1,8 +1,8 @@
 """A sequence-to-sequence model that generates queries (doc2query: Nogueira and Lin 2019; Wu et al. 2023, §3.1).
 
-Sampling applies top-k, then nucleus filtering (Holtzman et al. 2020), then draws one token. The random draw of each token is
-a function of (seed, row of the passage, index of the query, position in the query). So the other passages of a batch
-influence a generated query only through rounding of the logits.
+Sampling applies top-k, then nucleus filtering (Holtzman et al. 2020), then draws one token. The random number that draws a
+token is a function of (seed, row of the passage, index of the query, position in the query). So the other passages of a
+batch influence a generated query only through rounding of the logits.
 
 Symbols in shapes: b rows that are sampled together, V tokens of the vocabulary.
 """
@@ -46,7 +46,7 @@ class Sampling:
         max_tokens: maximum query length in tokens.
         max_input_tokens: maximum input length in tokens (prefix and passage); longer inputs are truncated.
         prefix: string put before the passage, as in the model's training.
-        seed: seed of all random draws.
+        seed: seed of all random numbers.
     """
 
     number: int
@@ -65,7 +65,7 @@ class OneDraw(transformers.LogitsProcessor):
     those of transformers, but they sort only the best tokens, not the whole vocabulary.
 
     Args:
-        draws: (b, steps) uniform draws in [0, 1), one for each row and position. The decoder begins with one token.
+        draws: (b, steps) uniform random numbers in [0, 1), one per row and position. The decoder begins with one token.
         top_k, top_p: as in ``Sampling``.
 
     Raises:
@@ -129,7 +129,7 @@ class Generator:
 
         Args:
             texts: passages without the prefix.
-            rows: the collection row of each passage, in any order; the draws depend on it.
+            rows: the collection row of each passage, in any order; the random numbers depend on it.
             sampling: the sampling settings.
 
         Returns:
@@ -159,7 +159,7 @@ class Generator:
 
 
 def draws(rows: Sequence[int], sampling: Sampling) -> np.ndarray:
-    """Return uniform draws (rows * number, max_tokens), one per query and position. The queries of a row are adjacent."""
+    """Return uniform random numbers (rows * number, max_tokens), per query and position. A row's queries are adjacent."""
     named = np.asarray(rows, dtype=np.int64)[:, None] << 20 | np.arange(sampling.number)  # (rows, number)
     return uniforms(sampling.seed, "query", index=named.reshape(-1, 1), second=np.arange(sampling.max_tokens)[None])
 

@@ -140,9 +140,9 @@ class MaskedAutoEncoder(PretrainingModel):
 
 
 def causal_mask(width: int, span: int | None, device: torch.device) -> Tensor:
-    """Return the attention mask, bool (t, t). A place sees the first place, itself and the ``span - 1`` places before it.
+    """Return the attention mask, bool (t, t). A token sees the first token, itself and the ``span - 1`` tokens before it.
 
-    ``span`` None = itself and all places before it.
+    ``span`` None = a token sees itself and all tokens before it.
     """
     place = torch.arange(width, device=device)  # (t,)
     back = place[:, None] - place  # (t, t)

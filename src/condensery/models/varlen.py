@@ -31,8 +31,8 @@ class Segments:
         return len(self.starts) - 1
 
 
-# queries (n, h, e), keys and values (m, h, e), segments of the queries and of the keys (no row is empty), dropout
-# -> (n, h, e)
+# A kernel takes queries (n, h, e), keys (m, h, e), values (m, h, e), the segments of the queries and of the keys, and the
+# dropout rate. It returns (n, h, e). No segment is empty.
 Kernel = Callable[[Tensor, Tensor, Tensor, Segments, Segments, float], Tensor]
 
 

@@ -97,7 +97,7 @@ NAMES = tuple(field.name for field in fields(VectorSettings))
 class VectorConfig(Keys):
     """The vector settings as keys of a recipe. The default of each key is null, which means the checkpoint's own setting.
 
-    A key that is null does not enter artifact ids, so that artifact ids created before these keys existed stay valid.
+    An artifact id does not depend on a key that is null. So artifact ids from before these keys existed stay valid.
     """
 
     pooling: Pooling | None = None

@@ -69,7 +69,7 @@ def base_of(key: str) -> str:
 
 
 def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
-    """Return the place of the first ``???`` in a resolved config; None where there is none."""
+    """Return the path of keys to the first ``???`` in a resolved config; None where there is none."""
     if value == "???":
         return place
     items: Iterable[tuple[str | int, Any]] = ()
@@ -81,14 +81,14 @@ def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | 
 
 
 def follow(raw: dict[str, Any], start: Place, place: Place, value: Any = None) -> str:
-    """Return the key in which a value was written, by following the reference ``${...}`` at each step of its place.
+    """Return the key in which a value was written, by following the reference ``${...}`` at each key of its path.
 
     A final reference to a group of another name, as in ``seed: ${data}``, is a fault and is not followed.
 
     Args:
         raw: whole config, unresolved.
         start: key where the walk starts.
-        place: place of the value below ``start``.
+        place: path of keys from ``start`` to the value.
         value: content of ``start``, used if ``raw`` does not contain it.
     """
     key = list(start)

@@ -360,8 +360,8 @@ class Worker:
     def stop(workers: Sequence["Worker"]) -> None:
         """End the processes and their child processes: immediately when idle, by SIGTERM and then SIGKILL when busy.
 
-        If a second signal raises during the wait for SIGTERM, SIGKILL follows at once. A process that is left would be waited
-        for at exit.
+        If a second signal raises during the wait for SIGTERM, SIGKILL follows at once. At exit, Python would wait for a
+        process that still runs.
         """
         try:
             for worker in workers:

@@ -22,7 +22,7 @@ from condensery.stages.registry import Stage, registry
 from condensery.stages.trainer_options import idle_callback
 from condensery.system.processor import quick_precision
 
-MEASURED = {"rows", "baseline", "metrics", "split"}  # keys of a table that enter the run's id
+MEASURED = {"rows", "baseline", "metrics", "split"}  # keys of a table on which the run's id depends
 OWN_STAGES = "; for one of your own set CONDENSERY_STAGES to the module that defines it"
 
 
@@ -48,7 +48,7 @@ class Node:
 
     @property
     def reference(self) -> str:
-        """The place of the artifact in the store, ``kind/id``."""
+        """The path of the artifact in the store, ``kind/id``."""
         return f"{self.kind}/{self.id}"
 
     @property

@@ -6,7 +6,7 @@ A file with a fault is rejected in one line, which names the file and the line. 
 - It becomes too large when its aliases are expanded.
 - It refers to something other than values of the config and ``CONDENSERY_*`` variables.
 
-This module imports nothing heavy, because the command line calls it at every start.
+This module imports no large library, because the command line calls it at every start.
 """
 
 import re

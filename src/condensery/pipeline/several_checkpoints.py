@@ -183,8 +183,8 @@ def _of_one(cfg: DictConfig, name: str | None, by: str | None, number: int) -> D
 
     Args:
         cfg: composed config.
-        name: name of the checkpoint; None = keep the config's.
-        by: stage that measures checkpoints, if there is one; a run with a single checkpoint leaves it out.
+        name: name of the checkpoint; None = the checkpoint that the config names.
+        by: name of the stage that measures checkpoints; None = there is none. A run with one checkpoint does without it.
         number: number of checkpoints in the run.
     """
     if name is None and by is None:

@@ -1,6 +1,6 @@
 """Sweeps (``-m``): each job writes a record, and Hydra's callback combines the records at the end.
 
-Hydra imports this module at every start, so it imports nothing heavy at its head.
+Hydra imports this module at every start, so it imports no large library at its head.
 """
 
 import atexit

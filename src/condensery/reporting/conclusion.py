@@ -18,7 +18,7 @@ NOT_DENSE = (BM25, "fuse", "rerank", "read_run")  # a kind with such an ending, 
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """Summary of one line of the table: of all rows with one name, which differ in their seeds.
+    """Summary of one line of the table. A line holds all rows with one name; they differ only in their seeds.
 
     Attributes:
         name: name of the line.
@@ -35,13 +35,13 @@ class SummaryRow:
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of a table that can be compared. A line combines the rows with the same name and different seeds.
+    """The lines of a table that can be compared. A line holds all rows with one name; they differ only in their seeds.
 
     Attributes:
         metric: the first metric of the table.
         measured: the rows, grouped by name.
         systems: one summary for each line. It is empty if the lines cannot be compared.
-        left_out: one sentence for each row that is excluded from all comparisons, each with a leading space.
+        left_out: one sentence for each row that is excluded from all comparisons. Each sentence begins with a space.
     """
 
     metric: str

@@ -281,7 +281,7 @@ def _line(axes: "Axes", line: Line, number: int, of: int) -> Any:
 
 
 def _room(axes: "Axes", lines: Sequence[Line], near: float = 0.2, above: float = -np.inf) -> None:
-    """Set the limits of the y axis so that all means and error bars, and the value ``above``, fit.
+    """Set the limits of the y axis: all means, all error bars and the value ``above`` lie within them.
 
     The axis begins at 0 if the lowest value is below ``near`` times the highest value.
     """

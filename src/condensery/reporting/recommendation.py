@@ -104,7 +104,7 @@ def recommendation(
 
 
 class _Words:
-    """Writes the sentences about the lines of a table. The argument ``at`` is the index of a line."""
+    """Writes the sentences about the lines of a table (``conclusion.Lines``). The argument ``at`` is a line's index."""
 
     def __init__(self, lines: Lines, made: Mapping[str, Made], level: float, test: Test) -> None:
         self.lines, self.level, self.test = lines, level, test
@@ -168,7 +168,7 @@ class _Words:
     def on_highest(self, highest: int, use: int, p_of: Mapping[int, float], order: Sequence[int]) -> str:
         """Return a sentence that says why the row with the highest mean is not recommended.
 
-        The sentence is empty if the recommended row is as high. ``order``: all rows, the simplest first.
+        The sentence is empty if the recommended row has the same mean. ``order``: all rows, the simplest first.
         """
         if self.mean(highest) == self.mean(use):
             return ""
@@ -199,7 +199,7 @@ class _Words:
         return [of_each_seed(self.lines.measured.seeds[one][0], self.lines.metric, ids) for one in (at, against)]
 
     def _told(self, at: int, against: int, p: float) -> str:
-        """Return ``_lead``, and for a difference that is not significant how many queries would show it."""
+        """Return ``_lead``. If the difference is not significant, also say how many queries would show it."""
         if p < self.level:
             return self._lead(at, against, p)
         one, other = (np.mean(side, axis=0) for side in self._sides(at, against))  # (queries,) each

@@ -45,10 +45,10 @@ def known_rows(
         collection: the collection of the queries and passages.
         kind: whether the ids are query ids or passage ids.
         ids: the ids (n,).
-        place: maps the index of an id to its place in the file, for the error message.
+        place: maps the index of an id to its file and line, for the error message.
 
     Raises:
-        UserError: an id is unknown. The message begins with the place of the first unknown id.
+        UserError: an id is unknown. The message begins with the file and line of the first unknown id.
     """
     table = collection.queries if kind == "query" else collection.passages
     rows = rows_of(table, ids)

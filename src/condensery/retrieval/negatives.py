@@ -117,7 +117,7 @@ def _padded(blocks: list[tuple[NDArray[np.int64], NDArray[np.int32]]]) -> NDArra
 
 
 def _parsed(path: Path, field: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield the place, the query and the passages of each line. Empty lines are allowed only at the end of the file."""
+    """Yield ``path:line``, the query and the passages of each line. Only the end of the file may have empty lines."""
     blank = ""  # place of the first empty line
     for place, line in read_lines(path):
         if not line.strip():

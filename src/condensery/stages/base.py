@@ -46,15 +46,15 @@ class Input:
 
 @dataclass(frozen=True)
 class Operational:
-    """Marks a field that cannot change the result, such as the number of workers; it does not enter the artifact id."""
+    """Marks a field that cannot change the result, such as the number of workers. The artifact id does not depend on it."""
 
 
 @dataclass(frozen=True)
 class Later:
     """Marks a field that was added to a kind of stage after artifacts of that kind existed.
 
-    The field enters the artifact id only if its value differs from the default. The artifacts of the stages that the field
-    names then enter the id too. So stages that do not use the field keep their ids.
+    The artifact id depends on the field only if its value differs from the default. If the field names stages, the id then
+    depends on their artifacts too. So stages that do not use the field keep their ids.
     """
 
 
@@ -88,17 +88,17 @@ class StageConfig(NumberKeys):
     as these data exist. Otherwise a fault of the data would show only when this stage begins, hours later.
 
     A subclass may define ``identity() -> list[str]``, which returns further strings for the artifact id. A nested model
-    that defines ``fingerprint() -> str`` enters the id by its fingerprint instead of its fields.
+    may define ``fingerprint() -> str``. The id then contains the fingerprint in place of the model's fields.
     """
 
     model_config = ConfigDict(allow_inf_nan=False, validate_default=True)
     data_checks: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     def by_content(self) -> set[str]:
-        """Return the fields whose values do not enter the id.
+        """Return the fields whose values are not part of the id.
 
         In this class they are the fields marked ``Later`` that have their default values. A subclass adds the fields that
-        enter the id through ``identity``, such as a path whose content is hashed.
+        ``identity`` describes, such as a path whose content is hashed.
         """
         fields = type(self).model_fields
         return {name for name in marks(type(self), Later) if getattr(self, name) == fields[name].default}
@@ -172,7 +172,7 @@ def references(config: type[BaseModel]) -> dict[str, Input]:
 
 
 def operational(config: type[BaseModel]) -> set[str]:
-    """Return the fields of a config that do not enter the artifact id."""
+    """Return the fields of a config on which the artifact id does not depend."""
     return set(marks(config, Operational))
 
 

@@ -134,7 +134,7 @@ def model_folder(name: str | None) -> Path | None:
 
 
 def content_of_model(name: str | None, key: str) -> list[str]:
-    """Return the content hashes of a model in a folder, so that the place of the folder does not enter an id.
+    """Return the content hashes of a model in a folder, so that an id does not depend on the folder's path.
 
     Args:
         name: folder, hub name or None; the list is empty unless it is a folder.

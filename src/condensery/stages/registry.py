@@ -89,8 +89,9 @@ def stage(
         function: for a decorated class, the function as ``module:function``; the module is in the package of the class.
         version: version of the code, raised when a change of the code changes the stage's product.
         makes: name of the product, such as ``encoder`` or ``index``. A stage that reads it declares ``Input(product)``.
-        adapts: a field of the config. Where a recipe needs the product ``makes``, it may instead name a stage whose product
-            this field reads. Then a stage of this kind is added between the two, called ``<named>.<makes>``.
+        adapts: a field of the config, if stages of this kind can be added automatically. For example, ``encode`` reads an
+            encoder in the field ``model``, and makes an index. If a key needs an index but names an encoder, a stage
+            ``<named>.<makes>`` of kind ``encode`` is added between the two.
         together: whether several processes call the function in parallel with ``trainer.devices`` > 1, all with the same
             ``context.folder``. Processes other than the first may only write shards (``sharing.ProcessGroup``) and end with
             ``NotRankZero``. In place of a bool: the name of a function in the same module that takes config and context and

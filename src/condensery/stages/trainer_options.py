@@ -51,7 +51,7 @@ class TrainerFlags(_Closed):
     """The arguments of Lightning's Trainer in ``trainer.flags``, for all stages that train; None = Lightning's default.
 
     Lightning's other flags are set by the stages and by other keys of ``trainer``, or could change a result. The flags
-    here change results only by rounding. So they do not enter artifact ids, like ``trainer.compile``.
+    here change results only by rounding. So artifact ids do not depend on them, nor on ``trainer.compile``.
     """
 
     benchmark: bool | None = None
@@ -75,7 +75,7 @@ class _Callback(_Closed):
     """A callback of Lightning with its arguments; arguments that make no sense in a stage are left out.
 
     Attributes:
-        changes: whether the callback changes the stage's product, and so enters the artifact id.
+        changes: whether the callback changes the stage's product. If it does, the artifact id depends on the callback.
         everywhere: whether every training process has the callback; otherwise only the first has it.
         at_validation: whether the callback acts only at validations, and so has no effect in a stage without validation.
         name: Lightning's name of the callback.
@@ -110,7 +110,7 @@ class EarlyStopping(_Callback):
     divergence_threshold: float | None = None
 
     def arguments(self, folder: Path, validated: bool) -> dict[str, Any]:
-        """Return the arguments. The check is set to follow validations, because Lightning does not see the stage's own."""
+        """Return the arguments. ``monitor`` is checked after each validation of the stage, not at the end of an epoch."""
         return {**super().arguments(folder, validated), "check_on_train_epoch_end": False}
 
 
@@ -207,12 +207,12 @@ Callbacks = Annotated[dict[Name, Callback], LeaveOut, AfterValidator(_no_two_ali
 
 
 def identity(callbacks: Mapping[str, Callback], validations: tuple[int, ...] | None) -> list[str]:
-    """Return the strings by which callbacks enter the artifact id; only callbacks that can change the result have one.
+    """Return strings that describe the callbacks for the artifact id. Callbacks that cannot change the result have none.
 
     Args:
         callbacks: callbacks by label.
         validations: interval and sample sizes of the stage's validation; None = the stage is not validated. These
-            numbers enter the id too if a callback monitors a metric.
+            numbers are added to the strings if a callback monitors a metric.
     """
     counted = [one for one in callbacks.values() if one.changes and not (one.at_validation and validations is None)]
     parts = sorted(f"callback {one.model_dump_json()}" for one in counted)

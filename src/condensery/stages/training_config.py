@@ -48,7 +48,7 @@ class OptimisedStageConfig(StageConfig):
     precision: Precision
     """fp32, or mixed precision with bf16 or fp16"""
     seed: Seed
-    """random seed of initial weights, dropout, data order, masks and all other draws"""
+    """random seed of initial weights, dropout, data order, masks and all other random numbers"""
     checkpoint_every: Annotated[CountOrZero, Operational()] = 500
     """steps between checkpoints; an interrupted stage resumes from the last one; 0: only by ``checkpoint_minutes``"""
     checkpoint_minutes: Annotated[Weight, Operational()] = 10
@@ -67,9 +67,9 @@ class OptimisedStageConfig(StageConfig):
         return self
 
     def by_content(self) -> set[str]:
-        """Also return ``callbacks`` and ``layer_decay``, which enter the id through ``identity``.
+        """Also return ``callbacks`` and ``layer_decay``, which ``identity`` adds to the id.
 
-        Callbacks that only observe do not enter the id. A decay of 1 does not either, so ids from before this key stay valid.
+        Callbacks that cannot change the result are not added. A decay of 1 is not added either, so older ids stay valid.
         """
         return super().by_content() | {"callbacks", "layer_decay"}
 

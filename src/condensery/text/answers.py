@@ -1,9 +1,9 @@
 """Decide whether a text contains an answer, by the rules of open-domain question answering (Karpukhin et al. 2020, DPR).
 
-Answer and text are normalised to NFD and split into tokens. A token is a run of letters, marks and digits, or any other
-single character except separators and control characters. Case is ignored. A text contains an answer if it contains the
-answer's tokens as one consecutive run. An answer that is a regular expression (CuratedTREC) must match anywhere in the
-text.
+Answer and text are normalised to NFD and split into tokens. A token is a run of letters, combining marks and digits, or
+any other single character except separators and control characters. Case is ignored. A text contains an answer if it
+contains the answer's tokens as one consecutive run. An answer that is a regular expression (CuratedTREC) must match
+anywhere in the text.
 """
 
 import unicodedata

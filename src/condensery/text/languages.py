@@ -29,7 +29,7 @@ class Language:
     Attributes:
         paired: letters that form bigrams, written as the inside of a regex character class; empty for no bigrams.
         before: (string, replacement) pairs that are applied before lower-casing.
-        letters: code point of a letter or mark -> replacement in a term; None = the letter is removed.
+        letters: code point of a letter or combining mark -> replacement in a term; None = the letter is removed.
         says: description of the effect on terms, for the user.
     """
 

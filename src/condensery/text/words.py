@@ -1,12 +1,12 @@
 """Split a text into words, for all code that counts or compares words, and decide whether a text is blank.
 
-A word is a run of letters, marks, digits and ``_``. Typographic variants give the same words: composed and decomposed
-accents, fullwidth and plain letters, ligatures, and digits of any script. Invisible characters such as soft hyphens,
-joiners and direction marks are ignored. The words of an ASCII text are ``re.findall(r"\\w+", text.lower())``.
+A word is a run of letters, combining marks, digits and ``_``. Typographic variants give the same words: composed and
+decomposed accents, fullwidth and plain letters, ligatures, and digits of any script. Invisible characters such as soft
+hyphens, joiners and direction marks are ignored. The words of an ASCII text are ``re.findall(r"\\w+", text.lower())``.
 
-Marks stay with their letters, as in Unicode's rules of word boundaries (UAX 29, WB4). Three rules differ from UAX 29. A
-word ends at an apostrophe or a full stop between letters, also at an apostrophe that Unicode counts as a letter. ``_`` is
-a word character. Symbols and emoji are not.
+Combining marks stay with their letters, as in Unicode's rules of word boundaries (UAX 29, WB4). Three rules differ from
+UAX 29. A word ends at an apostrophe or a full stop between letters, also at an apostrophe that Unicode counts as a
+letter. ``_`` is a word character. Symbols and emoji are not.
 """
 
 import re
@@ -24,7 +24,7 @@ TAI_AND_JAVANESE = "\u1950-\u19df\u1a20-\u1aaf\uaa80-\uaadf\u1b00-\u1b7f\ua980-\
 KANA = "\u3031-\u3035\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f"
 HAN = "\u2e80-\u2fd5\u3005-\u3007\u3021-\u3029\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 BOPOMOFO_AND_TANGUT = "\u3100-\u312f\u31a0-\u31bf\U00016fe0-\U00018dff\U0001b170-\U0001b2ff"  # Khitan and Nushu, too
-# (letters of scripts without spaces, mean number of letters per word in running text, marks not counted)
+# (letters of scripts without spaces, mean number of letters per word in running text, without combining marks)
 LETTERS = [(THAI + LAO, 3.0), (BURMESE + KHMER + TAI_AND_JAVANESE, 2.4), (KANA, 2.0), (HAN + BOPOMOFO_AND_TANGUT, 1.6)]
 UNSPACED = "".join(letters for letters, _ in LETTERS)
 HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff\uffa0-\uffdc"
@@ -35,7 +35,7 @@ _INVISIBLE = regex.compile(r"(?!\u200b)[\p{Default_Ignorable_Code_Point}\ufff9-\
 # Any character except white space, control characters, the empty Braille pattern, and the characters that Unicode calls
 # default ignorable (zero-width spaces and joiners, soft hyphens, fillers, selectors).
 _SEEN = regex.compile(r"[^\s\p{Cc}\p{Default_Ignorable_Code_Point}\u2800]")
-_MARKS, _CHARACTER = regex.compile(r"\A\p{M}+"), regex.compile(r"\P{M}\p{M}*")  # a character is a letter with its marks
+_MARKS, _CHARACTER = regex.compile(r"\A\p{M}+"), regex.compile(r"\P{M}\p{M}*")  # a letter with its combining marks
 _BREAK = "\u200b"  # the zero width space, which may separate words of scripts without spaces
 # characters that do not count within a word: Arabic's stretching tatweel; Armenian's emphasis, exclamation, question marks
 _DROPPED = "\u0640\u055b\u055c\u055e"
@@ -154,14 +154,14 @@ def is_blank(text: str) -> bool:
 
 
 def between_letters(text: str, at: int) -> int:
-    """Return the last place up to ``at`` where a cut separates no letter from its marks; at least 1."""
+    """Return the last index up to ``at`` where a cut separates no letter from its combining marks; at least 1."""
     while 1 < at < len(text) and (category(text[at])[0] == "M" or "\u200d" in text[at - 1 : at + 1]):
         at -= 1
     return at
 
 
 def is_one_character(term: str) -> bool:
-    """Return whether a term is a single letter, with or without marks."""
+    """Return whether a term is a single letter, with or without combining marks."""
     return len(_characters(term)) == 1
 
 
@@ -174,12 +174,12 @@ def _folded(text: str) -> str:
 
 
 def _words(folded: str) -> list[str]:
-    """Return the words of a folded text, split at spaces. Marks at the beginning of a word are removed."""
+    """Split a result of ``_folded`` at spaces into words. Combining marks at the beginning of a word are removed."""
     return [word for piece in folded.split() if (word := piece if piece[0].isalnum() else _MARKS.sub("", piece))]
 
 
 def _characters(run: str) -> list[str]:
-    """Return the letters of a run, each with its marks."""
+    """Return the letters of a run, each with its combining marks."""
     return list(run) if run.isalnum() else _CHARACTER.findall(run)
 
 

@@ -30,7 +30,7 @@ class Chunk:
     Attributes:
         input_ids: int64 (b, t), right-padded.
         lengths: int64 (b,), number of tokens in each row, special tokens included; longest first if ``context`` is None.
-        rows: int64 (b,), the index of each row in the batch, or the identity that the caller gave to the row.
+        rows: int64 (b,), the index of each row in the batch, or another number by which the caller identifies the row.
         masked: int64 (m,), ascending positions in the flattened ``input_ids`` (b * t); None where no token is predicted.
         targets: int64 (m,), the original ids at ``masked``; None where no token is predicted.
         tower: the encoder that reads the chunk: 0 = the passage encoder or the only encoder, 1 = the query encoder.
@@ -216,7 +216,7 @@ def _place(
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return for each chunk the ascending masked positions in the flattened chunk (b * t), and their targets."""
     row = np.searchsorted(edges, masked, side="right") - 1  # row of each masked position
-    rank = np.empty_like(order)  # (n,) place of each row in ``order``
+    rank = np.empty_like(order)  # (n,) index of each row in ``order``
     rank[order] = np.arange(len(order))
     rank_of = rank[row]
     chunk_of = np.searchsorted(cuts, rank_of, side="right") - 1

@@ -33,7 +33,7 @@ def mask_spans(
     If no word of the span fits into the quota, as in a span of few, long words, the shortest word is masked completely.
     Token masking is the case where every token is a word. A span without ordinary tokens stays unchanged.
 
-    Every draw depends only on (keys, span id, position in the span), so a span gets the same mask in any batch.
+    Every random number depends only on (keys, span id, position in the span), so a span gets the same mask in any batch.
 
     Args:
         ids: (N,) the concatenated spans, with their special tokens; the array is not changed.
@@ -41,8 +41,8 @@ def mask_spans(
         vocabulary: supplies the special tokens, the word borders and the tokens for random replacement.
         rate: share of the tokens that is predicted, 0 < rate <= 1.
         whole_word: whether to mask whole words (by ``vocabulary.continues``) instead of single tokens.
-        keys: keys of the random draws, for example (seed, "mask", epoch).
-        span_ids: (n,) non-negative identity of each span: its index in the corpus, not in the batch.
+        keys: keys of the random numbers, for example (seed, "mask", epoch).
+        span_ids: (n,) the index of each span in the corpus, not in the batch.
 
     Returns:
         input_ids (N,): the ids that the encoder reads. masked (m,): ascending positions of the predicted tokens in
@@ -89,7 +89,7 @@ def _word_starts(
 
 
 def _take_words(word_span: Ids, sizes: Ids, draws: NDArray[np.float64], quota: Ids) -> NDArray[np.bool_]:
-    """Return (words,) True for the words that fill the quota of each span, taken in the order of their random draws.
+    """Return (words,) True for the words that fill the quota of each span, taken in the order of their random numbers.
 
     All spans are processed in parallel, one word of each span per turn, until the quota is filled or no word is left.
     """

@@ -30,7 +30,7 @@ class SpanSet(ABC):
     Args:
         store: token store, with sentences if the kind of span needs them.
         length: maximum input length in tokens, with [CLS] and [SEP]; a span has at most ``length - 2`` tokens.
-        seed: seed of all random draws.
+        seed: seed of all random numbers.
         min_length: minimum number of tokens per span.
 
     Attributes:

@@ -1,6 +1,6 @@
 """The batches of ANCE: a query's hard negatives are passages that the retriever of the last refresh ranks high.
 
-Symbols in shapes: q queries and p passages of a batch, k hard negatives of a query, n queries of a refresh.
+Symbols in shapes: q queries and p passages of a batch, k hard negatives of a query, n queries mined in a refresh.
 """
 
 import time

@@ -1,1 +1,1 @@
-"""COSTA (Ma et al. 2022): MLM, and a contrast of a text's vector with the vectors of its spans of several granularities."""
+"""COSTA (Ma et al. 2022): MLM, and a contrastive loss between a text and its spans of several granularities."""

@@ -20,7 +20,7 @@ Words = Annotated[tuple[Count, Count], AfterValidator(_ascending)]  # least and 
 
 @stage("pretrain_costa", "pretrain_costa:pretrain_costa", version=1, makes="encoder", together=True)
 class PretrainCostaConfig(PretrainMlmConfig):
-    """Pre-train by COSTA (Ma et al. 2022): MLM, and a contrast of each text's vector with those of its own random spans.
+    """Pre-train by COSTA (Ma et al. 2022): MLM, and a contrastive loss between each text and random spans of it.
 
     The spans are words, phrases, sentences and paragraphs by their length. A span's vector is the mean of its tokens' states.
     Spans of other texts, and other texts, are the negatives.

@@ -92,7 +92,7 @@ class SpanVectors:
 
 
 class CostaModule(CondenserModule):
-    """COSTA (Ma et al. 2022): MLM plus the group-wise contrast of texts and spans. Trained on ``SpannedDataModule``.
+    """COSTA (Ma et al. 2022): MLM plus ``group_contrast`` of texts and spans. Trained on ``SpannedDataModule``.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``Condenser`` without a head.
@@ -124,7 +124,7 @@ class CostaModule(CondenserModule):
         self._remember(locals())
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder with the MLM loss, and the contrast over the texts and spans of all processes."""
+        """Return the encoder with the MLM loss, and the contrastive loss over the texts and spans of all processes."""
         encoder = SpanVectors(self.model, self.projector, share_of(batch.masked), self.mlm_weight)
         spans = getattr(batch.chunks[0], "spans").shape[1]  # noqa: B009  (the chunks are SpannedChunks)
         loss = partial(group_contrast, spans=spans, temperature=self.temperature)
@@ -132,7 +132,7 @@ class CostaModule(CondenserModule):
 
 
 def pretrain_costa(config: PretrainCostaConfig, context: Context) -> dict[str, Any]:
-    """Train an encoder by MLM and by the contrast of each text with its own spans."""
+    """Train an encoder by MLM and by a contrastive loss between each text and its own spans."""
     own: dict[str, Any] = {"granularities": config.granularities, "spans_each": config.spans_each}
     data = span_data(config, context, SpannedDataModule, **own)
     how = {name: getattr(config, name) for name in ("projector", "temperature", "contrast_weight", "mlm_weight")}

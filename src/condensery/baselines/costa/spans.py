@@ -38,13 +38,13 @@ def draw_spans(
 ) -> NDArray[np.int64]:
     """Draw spans of whole words from one text.
 
-    The number of words is least + (most - least) times a draw of Beta(4, 2), rounded, where most is at most the number of
-    words of the text. All places of a span of this length are equally likely.
+    The number of words is least + (most - least) x, rounded, where x is a sample from Beta(4, 2). ``most`` is at most the
+    number of words of the text. All positions of a span of this length are equally likely.
 
     Args:
-        words: (w + 1,) place of the first token of each word, and the place after the last word.
+        words: (w + 1,) position of the first token of each word, and the position after the last word.
         granularities: least and most words of a span, for each granularity.
-        draws: (granularities, spans, 2) numbers in [0, 1), for the length and the place of each span.
+        draws: (granularities, spans, 2) random numbers in [0, 1), for the length and the position of each span.
 
     Returns:
         (granularities * spans, 2) first token and number of tokens; zeros where the text has too few words.
@@ -93,7 +93,7 @@ class SpannedBatches(SpanBatches):
         return SpannedChunk(**vars(chunk), spans=torch.from_numpy(np.stack(spans)))
 
     def _words(self, ids: Ids) -> NDArray[np.int64]:
-        """Return the places where words begin in a row of ids (t,), between [CLS] and [SEP], and the place of [SEP]."""
+        """Return the positions at which words begin in a row of ids (t,), and the position of [SEP]. [CLS] is no word."""
         begins = self.vocabulary.continues[ids[1:]] != 1  # (t - 1,) of the tokens after [CLS]
         begins[:1] = begins[-1:] = True
         return 1 + np.flatnonzero(begins)

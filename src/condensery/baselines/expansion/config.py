@@ -40,7 +40,7 @@ class FilterQueriesConfig(ScoringStageConfig, QueryStageConfig):
     """share of all queries that is kept, those with the highest scores; the paper keeps .3"""
 
     def work(self, read: Read) -> Work:
-        """Return unknown work, because nobody knows the number of queries before they are made."""
+        """Return an unknown estimate, because the number of queries is not known before they are generated."""
         return Work(known(read, "passages", "tokenizer"))
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""Configs of GAR's stages: the texts that a generator learns to write from a query, its training, its use, the search.
+"""Configs of GAR's stages: they collect texts to learn from, train a generator, expand queries, and search with them.
 
 Mao et al. 2021, "Generation-Augmented Retrieval for Open-Domain Question Answering", ACL.
 """
@@ -108,5 +108,5 @@ class ExpandedQueriesConfig(StageConfig):
     """the stage with the collection"""
 
     def work(self, read: Read) -> Work:
-        """Return no work: the index only names others. A search has the work of ``retriever`` for one text per query."""
+        """Estimate no work: nothing is indexed here. A search takes the work of ``retriever`` for each text of a query."""
         return Work(known(read, "retriever", "corpus"), seconds=0.0, disk=1e3)

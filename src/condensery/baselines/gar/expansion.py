@@ -97,7 +97,7 @@ def _queries(config: ExpandQueriesConfig, context: Context) -> list[str]:
 
 
 def expanded_queries(config: ExpandedQueriesConfig, context: Context) -> dict[str, Any]:
-    """Write index.json, which names the index and the texts. Raises ``UserError`` where the index takes no words."""
+    """Write index.json, which names the index and the texts. Raises ``UserError`` if the index cannot search for words."""
     collection = Collection(context.input("corpus"))
     if not hasattr(open_index(context.input("retriever"), collection), "search_texts"):
         said = f"{config.retriever} does not search for words; name a stage bm25"
@@ -183,7 +183,7 @@ def round_robin(rankings: Sequence[NDArray[np.int64]], k: int) -> Ranking:
     """
     rows = np.stack(rankings, axis=2).reshape(len(rankings[0]), -1)  # (n, depth * m), rank by rank
     order = np.argsort(rows, axis=1, kind="stable")
-    kept = np.empty(rows.shape, bool)  # the first place of each passage
+    kept = np.empty(rows.shape, bool)  # True at the first occurrence of each passage
     np.put_along_axis(kept, order, np.diff(np.take_along_axis(rows, order, 1), axis=1, prepend=-1) != 0, axis=1)
     ranks = np.maximum(np.cumsum(kept, axis=1), 1)
     return ordered((1 / ranks).astype(np.float32), np.where(kept, rows, -1), k)

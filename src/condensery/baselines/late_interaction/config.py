@@ -55,7 +55,7 @@ class FinetuneLateInteractionConfig(QueriesConfig, ValidatedConfig, EncoderStage
         return self
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of steps of queries, their positives and their hard negatives."""
+        """Estimate the work of the training steps, which read queries, their positives and their hard negatives."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.passage_length)
         each = 1 + (self.negatives_per_query if self.negatives or self.labels else 0)
         vectors = min((sizes.collection.passage_tokens or self.passage_length) + 2, self.passage_length)

@@ -51,7 +51,7 @@ def new_token_encoder(encoder: Encoder, interaction: Interaction, tokenizer: Pat
 
 
 def _shapes(interaction: Interaction, model: Any) -> list[list[DenseShape]]:
-    """Return the shapes of the layers after a backbone, of a token's vector and of COIL's [CLS]; ColBERT's has no bias."""
+    """Return the shapes of two layers after the backbone: for tokens, and for COIL's [CLS]. ColBERT's has no bias."""
     hidden, sizes = int(model.config.hidden_size), (interaction.dimensions, interaction.whole)
     return [[DenseShape(hidden, size, interaction.method != "colbert", "Identity")] if size else [] for size in sizes]
 

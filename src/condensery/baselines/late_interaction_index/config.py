@@ -28,8 +28,8 @@ class LateInteractionIndexConfig(StageConfig):
     tokens: Annotated[str, Input("tokens")] = "tokens"
     """the stage with the token ids of the collection"""
     retriever: Annotated[str | None, Input("index")] = None
-    """a stage with an index or an encoder, whose best passages are scored; null: exact search over all passages, one
-    block at a time"""
+    """a stage with an index or an encoder: only its best passages are scored; null: all passages are searched exactly,
+    one block at a time"""
     depth: Count = 1000
     """number of best passages of ``retriever`` that are scored for each query"""
     precision: Precision

@@ -1,4 +1,4 @@
-"""The loss of LED (Zhang et al. 2023): contrast, and the order in which a lexical teacher ranks a query's passages.
+"""The loss of LED (Zhang et al. 2023): a contrastive loss, plus a loss on the order of a lexical teacher's ranking.
 
 Symbols in shapes: q queries and p passages of a batch, d dimensions of a vector, m scored passages of a query at most.
 """
@@ -23,7 +23,7 @@ class RankConsistent(RetrievalLoss):
 
     where s is the student's score. So only the order of the teacher's scores counts, not their size. The student does not
     learn the scores themselves, as it does with ``kl``, because a lexical teacher need not be better than its student.
-    LED's lexicon-augmented contrast is InfoNCE with the teacher's own hard negatives: mine them with the teacher, and name
+    LED's lexicon-augmented contrastive loss is InfoNCE with the teacher's hard negatives. Mine them with it, and name
     them among the ``negatives``.
 
     Args:

@@ -33,7 +33,7 @@ class ReadNliConfig(StageConfig):
 
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
     """the stage with the tokenizer"""
-    paths: Annotated[list[str], Field(min_length=1), Operational()]  # the content enters the id, the paths do not
+    paths: Annotated[list[str], Field(min_length=1), Operational()]  # the id depends on the content, not on the paths
     """the files, .jsonl or .tsv, plain or .gz; several are read one after the other"""
 
     def inputs(self) -> list[InputFile]:
@@ -86,7 +86,7 @@ class FinetuneNliConfig(EncoderStageConfig):
     """weight decay of AdamW; biases and LayerNorm weights are not decayed"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of steps of ``batch_size`` pairs, whose sentences are encoded separately."""
+        """Estimate the work of the training steps. A step reads ``batch_size`` pairs, each sentence separately."""
         sizes, step = with_encoder(known(read), self.backbone, self.length), None
         texts = sizes.sentences
         if texts is not None and sizes.encoder is not None:

@@ -58,7 +58,7 @@ class TrainJointlyConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return self
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of lists, whose passages are read twice: alone, and together with the query."""
+        """Estimate the work of the training steps. The retriever reads each passage alone, the re-ranker with its query."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.passage_length)
         queries, text, step = sizes.collection.queries.get(self.split), sizes.collection.passage_tokens, None
         if sizes.encoder is not None and text is not None:
@@ -86,5 +86,5 @@ class JointRerankerConfig(StageConfig):
         return "trained", f"{self.trained} has no re-ranker; name a stage of kind train_jointly"
 
     def work(self, read: Read) -> Work:
-        """Return no work: the re-ranker is copied."""
+        """Estimate almost no work, because the re-ranker is only copied."""
         return Work(known(read), seconds=0.1)

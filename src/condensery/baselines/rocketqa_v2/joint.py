@@ -111,7 +111,7 @@ class Together:
         return nn.functional.pad(logits, (0, self.retriever.hidden_size - 1))
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the result of ``vectors``, and no losses of the chunk."""
+        """Return the result of ``vectors``, and an empty mapping, because a chunk has no loss of its own."""
         return self.vectors(chunk), {}
 
 

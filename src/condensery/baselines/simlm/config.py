@@ -94,7 +94,7 @@ class PretrainSimlmConfig(SpanDecoderConfig):
         return replace(work, products=product(work.steps, twice.flops + size.projection(filled)))
 
     def by_content(self) -> set[str]:
-        """Also return ``generator_name`` where it is a folder, whose content enters the id instead of its path."""
+        """Also return ``generator_name`` if it is a folder. The id then depends on the folder's content, not its path."""
         return super().by_content() | ({"generator_name"} if model_folder(self.generator_name) else set())
 
     def identity(self) -> list[str]:

@@ -93,7 +93,7 @@ class TokenReplacer(nn.Module):
         return len(self._places(original, masked)), len(self._places(original, further))
 
     def _parts(self, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the original ids (b * t,), and the ascending places that are replaced for the encoder and the decoder."""
+        """Return the original ids (b * t,), and the ascending positions replaced for the encoder and for the decoder."""
         assert chunk.masked is not None
         assert chunk.targets is not None
         assert chunk.context is not None
@@ -105,7 +105,7 @@ class TokenReplacer(nn.Module):
         return masked if self.predict == "replaced" else (~self.special[original]).nonzero()[:, 0]
 
     def _read(self, chunk: Chunk, original: Tensor, masked: Tensor) -> Chunk:
-        """Return the chunk with drawn tokens in the places ``masked`` (k,) of the ids ``original`` (b * t,)."""
+        """Return the chunk with drawn tokens at the positions ``masked`` (k,) of the ids ``original`` (b * t,)."""
         filled = self.drawn(replace(chunk, input_ids=original.view_as(chunk.input_ids)), masked)  # (k,)
         ids = original.index_copy(0, masked, filled).view_as(chunk.input_ids)  # (b, t)
         at = self._places(original, masked)
@@ -113,9 +113,9 @@ class TokenReplacer(nn.Module):
 
     @torch.no_grad()
     def drawn(self, chunk: Chunk, masked: Tensor) -> Tensor:
-        """Mask the places ``masked`` of a chunk, all at once, and draw a token for each of them. Return the tokens (k,).
+        """Mask the positions ``masked`` of a chunk, all at once, and draw a token for each. Return the tokens (k,).
 
-        The chunk has the original ids. The places (k,) are ascending.
+        The chunk has the original ids. The positions (k,) are ascending.
 
         The tokens are drawn from the model's distribution (temperature 1).
         """
@@ -129,7 +129,7 @@ class TokenReplacer(nn.Module):
         return torch.cat(found)
 
     def _logits(self, ids: Tensor, seen: Tensor, where: Tensor) -> Tensor:
-        """Return the logits (k, V) at the k places where ``where``, bool (b, t), is True; no other place is projected."""
+        """Return the logits (k, V) at the k positions where ``where``, bool (b, t), is True. Only these are projected."""
         chosen = self.model.get_output_embeddings().register_forward_pre_hook(lambda _, given: (given[0][where],))
         with chosen:
             found: Tensor = self.model(input_ids=ids, attention_mask=seen.long()).logits
@@ -155,7 +155,7 @@ class ReplacedPrediction(MaskedPrediction):
 
 
 class SimlmModule(MaskedAutoEncoderModule):
-    """SimLM (Wang et al. 2023, §3.1): cross-entropies of the original tokens, by the encoder and by the decoder.
+    """SimLM (Wang et al. 2023, §3.1): encoder and decoder predict the original tokens, each with a cross-entropy loss.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder`` with a masked decoder.

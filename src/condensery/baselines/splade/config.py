@@ -40,7 +40,7 @@ class FinetuneSpladeConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """peak learning rate of AdamW"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of steps of queries, their positives and their hard negatives."""
+        """Estimate the work of the training steps, which read queries, their positives and their hard negatives."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.passage_length)
         each = 1 + (self.negatives_per_query if self.negatives or self.labels else 0)
         return training_work(self, sizes, each, self.passage_length, contrast=True)  # type: ignore[arg-type]  # same keys

@@ -39,10 +39,10 @@ class TopicOrder:
 
     Attributes:
         members: (q,) the training queries of cluster 0, then of cluster 1, ...
-        starts: (c + 1,) the place in ``members`` of each cluster's first query; no cluster is empty.
+        starts: (c + 1,) the index in ``members`` of each cluster's first query; no cluster is empty.
         batch_size: queries of a batch.
         clusters_per_batch: clusters of a batch.
-        seed: seed of the draws.
+        seed: seed of the random clusters, queries and pairs.
     """
 
     members: Ids
@@ -59,7 +59,7 @@ class TopicOrder:
         return cls(members, np.append(first, len(members)), batch_size, clusters_per_batch, seed)
 
     def __call__(self, step: int) -> tuple[int, Ids]:
-        """Return the step and its queries (b,). The step takes the place of the epoch, so each batch draws new passages."""
+        """Return the step and its queries (b,). The step is used in place of the epoch, so each batch draws new passages."""
         random, found, room = generator(self.seed, "topics", step), [], self.batch_size
         for cluster in random.permutation(len(self.starts) - 1).tolist():
             queries = self.members[self.starts[cluster] : self.starts[cluster + 1]]
@@ -73,7 +73,7 @@ class TopicOrder:
 
 @dataclass(frozen=True)
 class BalancedPairs:
-    """Draws pairs of a positive and a hard negative whose margins, by a teacher, are spread evenly.
+    """Draws pairs of a positive and a hard negative such that the teacher's margins of the pairs are spread evenly.
 
     The range of the teacher's margins t(q, p+) - t(q, p-) over all pairs of a query is divided into ``bins`` of equal
     width. First one of the non-empty bins is drawn, each with the same probability, and then a pair in this bin.
@@ -118,12 +118,12 @@ class BalancedPairs:
 
 
 def _drawn(margins: NDArray[np.float32], bins: int, draws: NDArray[np.float64]) -> list[tuple[int, int]]:
-    """Draw pairs that have the same positive and different negatives: one for each draw, as long as negatives remain.
+    """Draw pairs that have the same positive and different negatives: one per row of ``draws``, as long as negatives remain.
 
     Args:
         margins: (positives, negatives) the margin of each pair.
         bins: number of bins.
-        draws: (pairs, 2) numbers in [0, 1). The first chooses the bin of a pair, the second the pair within the bin.
+        draws: (pairs, 2) random numbers in [0, 1). The first chooses the bin of a pair, the second the pair within the bin.
     """
     low, width = margins.min(), (margins.max() - margins.min()) / bins
     of_pair = np.zeros(margins.shape, np.int64)

@@ -18,7 +18,7 @@ class ClusterQueriesConfig(StageConfig):
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     retriever: Annotated[str, Input("index")]
-    """the stage with a dense index, or with an encoder, whose index is built first; its query vectors are clustered"""
+    """the stage with a dense index, or with an encoder (its index is then built first); its query vectors are clustered"""
     split: Split = "train"
     """the split whose queries are clustered"""
     clusters: Count = 2000

@@ -38,7 +38,7 @@ class TrainTermWeightsConfig(EncoderStageConfig):
     """peak learning rate of AdamW"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of steps of ``batch_size`` passages.
+        """Estimate the work of the training steps. A step reads ``batch_size`` passages.
 
         The number of passages that have a query is assumed to equal the number of queries.
         """

@@ -116,7 +116,7 @@ class Regression:
         self.model, self.targets = model, targets
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Return zeros (b, 1), because there is no contrast of vectors."""
+        """Return zeros (b, 1), because no loss compares vectors."""
         return chunk.input_ids.new_zeros((len(chunk), 1), dtype=torch.float32)
 
     def encode(self, chunk: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -132,6 +132,6 @@ class TermWeightsModule(TrainingModule):
     model: TermWeights
 
     def objective(self, batch: Batch) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder with the regression loss; there is no contrast."""
+        """Return the encoder with the regression loss; there is no contrastive loss."""
         targets = sum(int((chunk.weights >= 0).sum()) for chunk in batch.chunks if isinstance(chunk, WeightChunk))
         return Regression(self.model, share_of(targets)), None

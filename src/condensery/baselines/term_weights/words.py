@@ -33,7 +33,7 @@ def read_texts(texts: Sequence[str], tokenizer: Any, length: int) -> list[ReadTe
 
 
 def _with_words(text: str, ids: list[int], offsets: list[tuple[int, int]]) -> ReadText:
-    first: dict[int, int] = {}  # the place of the first character of a token -> the token
+    first: dict[int, int] = {}  # the index of the first character of a token -> the token
     for place, (start, stop) in enumerate(offsets):
         if stop > start:  # no special token
             first.setdefault(start, place)

@@ -22,7 +22,7 @@ class EvaluateWordVectorsConfig(StageConfig):
     The vector of a sentence is the mean of its words' vectors, in lower case; words that the file lacks are left out.
     """
 
-    path: Annotated[str, Field(min_length=1), Operational()]  # the content enters the id, the path does not
+    path: Annotated[str, Field(min_length=1), Operational()]  # the id depends on the content, not on the path
     """file of word vectors in GloVe's text format, plain or .gz: each line has a word and the values of its vector, separated
     by spaces"""
     sentences: Annotated[str, Input("sentences")] = "sentences"

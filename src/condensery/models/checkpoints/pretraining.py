@@ -57,7 +57,7 @@ def load_condenser(
     """Load a Condenser from a checkpoint: backbone, MLM head, and the Condenser head if the folder has one.
 
     The Condenser head is read from this project's file, or from ``model.pt``, which the papers' released code writes. If
-    neither file exists, the head is randomly initialised and a line is printed that says so.
+    neither file exists, the head is randomly initialised, and this is printed.
 
     Args:
         source: folder or hub name of a checkpoint, from this project or elsewhere.

@@ -59,7 +59,7 @@ def variables(member: DistributedProcess, address: str, port: int) -> dict[str, 
     """Return the environment variables that ``torch.distributed`` reads in a process.
 
     Args:
-        member: place of the process among those that compute the stage together.
+        member: index of the process among those that compute the stage together.
         address: address of the node of the first process.
         port: port where the processes meet.
     """

@@ -74,7 +74,7 @@ class Part:
     Attributes:
         number: index of the task; the output of task 0 is shown.
         shards: the shards that the task computes; unused in a group of processes.
-        member: place of the task in a group of processes.
+        member: index of the task in a group of processes.
         environment: environment variables that ``torch.distributed`` reads.
     """
 
@@ -235,7 +235,7 @@ class Tasks:
                 raise EndedError(name, "its processes ended without a result")
 
     def _shards(self, agreed: list[Any]) -> tuple[str, ShardTask]:
-        """Compute missing shards as tasks. Return how a task was lost, if one was, and the first task for its next run."""
+        """Compute missing shards as tasks. Return why a task was lost, or "", and the task with which the stage goes on."""
         missing = agreed[-1]
         size = max(1, len(missing) // (TASKS * max(1, self._room())))
         runs = [missing[first : first + size] for first in range(0, len(missing), size)]

@@ -72,7 +72,7 @@ def computed(
     Args:
         call: the stage.
         number: index of this process or task among those that compute the stage.
-        member: its place in a group of processes.
+        member: its index in a group of processes.
         shards: its shards.
 
     Raises:

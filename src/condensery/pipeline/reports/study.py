@@ -1,6 +1,6 @@
 """The study of a run: the question of its recipe, its command, and the sweep that it belongs to.
 
-This module imports nothing heavy, because the command line calls it at every start.
+This module imports no large library, because the command line calls it at every start.
 """
 
 import os

@@ -28,7 +28,7 @@ class BM25(Searcher):
         stopwords: "english" (Lucene's list) or "none".
         stemmer: a Snowball algorithm ("porter" is Lucene's), or "none".
         language: a name in ``condensery.text.languages.LANGUAGES``, such as "chinese", "any" or "words". "auto" guesses the
-            language from the script of the passages, and prints a line if their terms are not plain words.
+            language from the script of the passages, and prints the language if its terms are not plain words.
 
     Raises:
         UserError: a number is out of its range. ``index`` raises it if the stemmer, the stop word list or the language does

@@ -25,7 +25,7 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     """
 
     student: Annotated[str, Input("index")]
-    """the retriever to train: a stage with its vectors, or with its encoder, whose index is built first"""
+    """the retriever to train: a stage with its vectors, or with its encoder (its index is then built first)"""
     teacher: Annotated[str, Input("index")]
     """a stage with an index that ranks better, such as the fusion of BM25 and the student"""
     cross_encoders: Annotated[list[str], Input("cross_encoder"), Later()] = []

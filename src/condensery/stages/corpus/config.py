@@ -141,7 +141,7 @@ class TokenizerConfig(StageConfig):
         )
 
     def identity(self) -> list[str]:
-        """Return the content hashes of a tokenizer in a folder, so that the place of the folder does not matter.
+        """Return the content hashes of a tokenizer in a folder, so that the id does not depend on the folder's path.
 
         Raises:
             UserError: the folder does not exist.

@@ -116,7 +116,7 @@ class AuditPairsConfig(StageConfig):
         return [] if self.sheets is None else filled_sheets(self.sheets)
 
     def by_content(self) -> set[str]:
-        """Return ``sheets``, whose content enters the id instead of the paths."""
+        """Return ``sheets``, because the id depends on the content of the sheets, not on their paths."""
         return {"sheets"}
 
     def identity(self) -> list[str]:
@@ -138,7 +138,7 @@ class EvaluateConfig(StageConfig):
 
     data_checks = {"corpus": ["measurable"]}
     index: Annotated[str, Input("index")]
-    """the stage with an index, or with an encoder, whose index is built first"""
+    """the stage with an index, or with an encoder (its index is then built first)"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     split: Annotated[Split, FromRecipe("table.split")]

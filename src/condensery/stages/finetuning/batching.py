@@ -84,7 +84,7 @@ def scores_of(folder: Path, corpus: Path, threads: int, label: str = "in-batch t
     """Return the scores of an index as an in-batch teacher. Each process that makes batches opens the index for itself.
 
     A fusion scores only the passages that its retrievers rank, and a batch has few of these. If its ``depth`` leaves
-    passages out, a line says so.
+    passages out, the run prints a warning.
 
     Args:
         folder: folder of the index.

@@ -61,7 +61,7 @@ class QueriesConfig(StageConfig):
     negatives_per_query: CountOrZero = 7
     """hard negatives sampled from the pool each time a query is used"""
     seed: Seed
-    """random seed of initial weights, dropout, data order, masks and all other draws"""
+    """random seed of initial weights, dropout, data order, masks and all other random numbers"""
 
     @field_validator("negative_depths", "negative_weights")
     @classmethod
@@ -142,7 +142,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return given if self.passages is None else {}
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of steps of queries, their positives and their hard negatives."""
+        """Estimate the work of the training steps, which read queries, their positives and their hard negatives."""
         sizes = known(read, "tokens", "tokenizer", "init")
         longest = self.passage_length or sizes.passage_length or self.backbone.max_positions
         sizes = with_encoder(sizes, self.backbone, longest)
@@ -153,7 +153,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return training_work(self, sizes, each, longest, contrast=True, texts=texts)
 
     def by_content(self) -> set[str]:
-        """Return further fields that do not enter the id.
+        """Return further fields on which the id does not depend.
 
         These fields are ``text_batch_size`` without ``text_queries``, and ``validation_candidates`` if no callback monitors a
         metric.
@@ -237,7 +237,7 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
     """peak learning rate of AdamW"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of steps of pairs; the cross-encoder reads the query and the passage of a pair together."""
+        """Estimate the work of the training steps, which read pairs: a query and a passage as one input."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.length)
         return training_work(self, sizes, 1 + self.negatives_per_query, self.length, contrast=False)
 

@@ -48,7 +48,7 @@ class EncodeConfig(StageConfig):
     """splits whose queries are encoded, such as [dev, test]; other queries cannot be searched for; null: all"""
 
     def by_content(self) -> set[str]:
-        """Also return ``windows``, which enters the id through ``identity`` where it is above 1."""
+        """Also return ``windows``, which ``identity`` adds to the id if it is above 1."""
         return super().by_content() | {"windows"}
 
     def identity(self) -> list[str]:

@@ -30,7 +30,7 @@ class RelabelConfig(StageConfig):
     makes a certain negative"""
 
     def by_content(self) -> set[str]:
-        """Also return ``relabel``: the content of its sheets enters the id; without sheets it adds nothing."""
+        """Also return ``relabel``. The id depends on the content of the sheets instead, which ``identity`` returns."""
         return super().by_content() | {"relabel"}
 
     def identity(self) -> list[str]:
@@ -57,7 +57,7 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
 
     data_checks = {"corpus": ["judged", "answers", "sheets"]}
     retriever: Annotated[str, Input("index")]
-    """the stage with an index, or with an encoder, whose index is built first"""
+    """the stage with an index, or with an encoder (its index is then built first)"""
     depth: Count = 200
     """negatives kept for each query"""
     skip_top: CountOrZero = 0
@@ -89,7 +89,7 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
         return [f"{key}={value}" for key in RULES if (value := getattr(self, key)) is not None]
 
     def by_content(self) -> set[str]:
-        """Also return the rules and the cross-encoders' settings, which enter the id through ``identity`` where used."""
+        """Also return the rules and the cross-encoders' settings, which ``identity`` adds to the id where they are used."""
         return super().by_content() | {*RULES, "precision", "chunk_tokens"}
 
     def identity(self) -> list[str]:
@@ -140,7 +140,7 @@ class ReadNegativesConfig(RelabelConfig):
     data_checks = {"corpus": ["judged", "own_negatives", "sheets"]}
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
-    file: Annotated[NamedFile | None, Operational()] = None  # its content enters the id, its path does not
+    file: Annotated[NamedFile | None, Operational()] = None  # the id depends on its content, not on its path
     """file of triples (query, positive and negative id), or .jsonl with a list for each system; plain or .gz; null: the
     collection's own negatives"""
     depth: Count = 200

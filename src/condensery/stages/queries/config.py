@@ -125,7 +125,7 @@ class GenerateQueriesConfig(QueryStageConfig):
         return Work(sizes, 1, step, seconds=1e-4 * texts.passages, disk=60.0 * number * texts.passages)
 
     def by_content(self) -> set[str]:
-        """Return the key ``model`` where it names a folder, whose content enters the id instead of its path."""
+        """Return the key ``model`` if it names a folder. The id then depends on the folder's content, not on its path."""
         return {"model"} if model_folder(self.model) else set()
 
     def identity(self) -> list[str]:
@@ -141,7 +141,7 @@ class GenerateQueriesConfig(QueryStageConfig):
 class ReadQueriesConfig(QueryStageConfig):
     """Read existing queries for the passages from files (plain or .gz)."""
 
-    path: Annotated[str, Operational()]  # the content enters the id, the path does not
+    path: Annotated[str, Operational()]  # the id depends on the content, not on the path
     """a file, a folder of files, or a glob pattern such as queries/*.jsonl.gz"""
     format: Literal["auto", "jsonl", "tsv", "lines"] = "auto"
     """jsonl: {"id", "queries"}; tsv: passage id, tab, query; lines: line i of every file is for passage i; auto:
@@ -205,7 +205,7 @@ class GeneratorConfig(OptimisedStageConfig):
         return self
 
     def writing(self, sizes: Sizes, read: float | None, written: float, pairs: float | None) -> Work:
-        """Estimate the work of steps that read ``batch_size`` texts and predict as many.
+        """Estimate the work of the training steps. A step reads ``batch_size`` texts and predicts as many.
 
         A given ``model`` is assumed to have the size of T5-base.
 

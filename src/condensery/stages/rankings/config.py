@@ -28,7 +28,7 @@ class RerankConfig(ScoringStageConfig, OneSplitConfig):
 
     data_checks = {"corpus": ["measurable"]}
     retriever: Annotated[str, Input("index")]
-    """the stage with an index, or with an encoder, whose index is built first"""
+    """the stage with an index, or with an encoder (its index is then built first)"""
     split: Annotated[Split, FromRecipe("table.split")]
     """the split whose queries are reranked; other queries cannot be searched for"""
     depth: Count = 100
@@ -51,7 +51,7 @@ class ReadRunConfig(OneSplitConfig):
     The stage makes an index of the queries of one split. The stages fuse, rerank, mine and score_pairs can read it too.
     """
 
-    file: Annotated[NamedFile, Operational()]  # its content enters the id, its path does not
+    file: Annotated[NamedFile, Operational()]  # the id depends on its content, not on its path
     """run file, plain or .gz: query_id Q0 passage_id rank score tag; its unjudged queries need
     data.unlabelled_queries=unjudged"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
@@ -89,7 +89,7 @@ class FuseConfig(StageConfig):
 
     data_checks = {"corpus": ["choosing"]}
     retrievers: Annotated[list[str], Input("index"), Field(min_length=2)]
-    """two or more stages with an index, or with an encoder, whose index is built first"""
+    """two or more stages with an index, or with an encoder (its index is then built first)"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     method: Literal["weighted", "reciprocal_rank"] = "weighted"

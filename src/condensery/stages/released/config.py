@@ -111,7 +111,7 @@ class CrossEncoderConfig(StageConfig):
         return Work(sizes, seconds=None if sizes.encoder is None else 3.0, disk=checkpoint_bytes(sizes))
 
     def by_content(self) -> set[str]:
-        """Also return ``folder``, whose content enters the id instead of its path."""
+        """Also return ``folder``, because the id depends on the folder's content, not on its path."""
         return super().by_content() | {"folder"}
 
     def identity(self) -> list[str]:

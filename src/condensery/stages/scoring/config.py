@@ -61,8 +61,8 @@ class ScorePairsConfig(ScoringStageConfig):
     cross_encoders: Annotated[list[str], Input("cross_encoder")] = []
     """stages with cross-encoders (train_cross_encoder), whose logits are the scores"""
     retrievers: Annotated[list[str], Input("index")] = []
-    """stages with an index (bm25, encode, ann_index, fuse, rerank), or with an encoder, whose index is built first"""
-    file: Annotated[NamedFile | None, Operational()] = None  # its content enters the id, its path does not
+    """stages with an index (bm25, encode, ann_index, fuse, rerank), or with an encoder (its index is then built first)"""
+    file: Annotated[NamedFile | None, Operational()] = None  # the id depends on its content, not on its path
     """in place of scorers: a file of scored pairs, as a TREC run or .jsonl with query_id, passage_ids and scores; plain
     or .gz"""
     negatives: Annotated[list[str], Input("negatives")] = []
@@ -144,7 +144,7 @@ class PseudoLabelConfig(ScoringStageConfig):
 
     data_checks = {"corpus": ["unjudged"]}
     retriever: Annotated[str, Input("index")]
-    """the stage with an index that supplies the candidates, or with an encoder, whose index is built first"""
+    """the stage with an index that supplies the candidates, or with an encoder (its index is then built first)"""
     depth: Count = 50
     """number of candidates per query, the best of the retriever"""
     positive: Share = 0.9

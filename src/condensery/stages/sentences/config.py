@@ -48,7 +48,7 @@ class SentenceStageConfig(StageConfig):
 class SentenceFilesConfig(SentenceStageConfig):
     """Shared keys of the stages that read one file of examples for each split."""
 
-    root: Annotated[str, Field(min_length=1), Operational()]  # the content enters the id, the path does not
+    root: Annotated[str, Field(min_length=1), Operational()]  # the id depends on the content, not on the path
     """the folder that contains the files"""
     each: ClassVar[int]  # sentences per example
 
@@ -105,7 +105,7 @@ class ReadTripletsConfig(SentenceFilesConfig):
 class SectionTripletsConfig(SentenceStageConfig):
     """Sample triplets of sentences from articles: two sentences of one section, and one of another section."""
 
-    path: Annotated[str, Field(min_length=1), Operational()]  # the content enters the id, the path does not
+    path: Annotated[str, Field(min_length=1), Operational()]  # the id depends on the content, not on the path
     """a file of documents with headings, plain or .gz"""
     dev_share: Part = 0.05
     """share of the articles, chosen by their ids, that form the split dev"""
@@ -175,7 +175,7 @@ class FinetuneSentencesConfig(EncoderStageConfig):
     """weight decay of AdamW; biases and LayerNorm weights are not decayed"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of steps of ``batch_size`` examples, whose sentences are encoded separately."""
+        """Estimate the work of the training steps. A step reads ``batch_size`` examples, each sentence separately."""
         sizes = with_encoder(known(read), self.backbone, self.length)
         texts, step = sizes.sentences, None
         examples = None if self.examples is None else float(self.examples)

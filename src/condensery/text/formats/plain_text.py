@@ -47,7 +47,7 @@ class TextSource(FolderSource):
             below = path.relative_to(self.folder)
             hidden = any(part.startswith(".") for part in below.parts)
             if path.name.lower().endswith(ENDINGS) and not hidden and standing(path) != FOLDER:
-                files.append((normalize("NFC", below.as_posix()), path))  # a Mac may store é as e and a mark
+                files.append((normalize("NFC", below.as_posix()), path))  # a Mac may store é as e + U+0301
         return sorted(files)
 
     def input_files(self) -> list[InputFile]:

@@ -26,8 +26,7 @@ def read_triplets(path: Path) -> Iterator[Triplet]:
 
     Raises:
         UserError: the header lacks one of the three columns, the lengths of a row and the header differ, a sentence is
-            empty, a quotation does not end, or the file has no triplets. Except for the last, the message names file and
-            line.
+            empty, or a quoted field is not closed. The message names file and line. Also raised if there is no triplet.
     """
     rows = read_records(path, EXPECTED, SENTENCES)
     for place, row in at_least_one(rows, path, f"no triplet of sentences; the file is {EXPECTED}"):

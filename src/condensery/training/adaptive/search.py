@@ -80,7 +80,7 @@ class Scheduler:
             yield self._kept[batch]
 
     def _search_among(self, kept: Ids) -> None:
-        """Prepare the search among the pairs ``kept`` (k,), ascending. From here on, a pair is a place in ``kept``."""
+        """Prepare the search among the pairs ``kept`` (k,), ascending. From here on, a pair is an index into ``kept``."""
         self._kept = kept
         self._by_query = self._similarity[kept] if len(kept) < len(self.passage) else self._similarity  # (k, u)
         self._by_passage = self._by_query.tocsc()

@@ -108,7 +108,7 @@ class SentencePairs:
         vocabulary: vocabulary of the tokens.
         length: maximum sentence length in tokens, [CLS] and [SEP] included.
         keep: probability that the sentence stays in its passage (0.1 in Lee et al., 0 in this project's papers).
-        seed: seed of the draws of sentences.
+        seed: seed with which the sentences are drawn.
 
     Raises:
         UserError: the store has no sentences, or no span has two of them.
@@ -190,7 +190,7 @@ class PassageQueries:
         vocabulary: vocabulary of the tokens.
         length, query_length: maximum passage length and query length in tokens, [CLS] and [SEP] included.
         candidates: a query is drawn from the first ``candidates`` queries of its passage (C of the paper).
-        seed: seed of the draws of queries.
+        seed: seed with which the queries are drawn.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class MixedPairs:
     Args:
         pairs: source of pairs of a passage and a query.
         passages: probability that a step pairs passages with passages; 0.5 in the paper.
-        seed: seed of the choice in each step, and of the draws of passages.
+        seed: seed with which each step chooses queries or passages, and draws the passages.
     """
 
     def __init__(self, pairs: PassageQueries, passages: float, seed: int) -> None:

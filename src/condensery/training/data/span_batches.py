@@ -52,7 +52,7 @@ class SpanBatches:
     """Makes batches of masked texts of a corpus.
 
     Attributes:
-        source: source of the rows.
+        source: the texts or pairs of texts, which become the rows of a batch.
         vocabulary: vocabulary of the tokens.
         batch_size: number of items of the source per step.
         mask_rate: share of the tokens that are masked and predicted, see ``mask_spans``; None = no token is masked.

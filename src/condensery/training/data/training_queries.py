@@ -27,7 +27,7 @@ class TrainingQueries:
         rows: (q,) row of each query in the collection, ascending; with ``of(each=True)``, a row occurs once per positive.
         positives: (j,) judged relevant passages of query 0, then of query 1, ...
         starts: (q + 1,) index in ``positives`` of each query's first positive; the last entry is j.
-        negatives: (q, m) hard negatives. Entries of -1, at any place in a row, are padding; m may be 0. A
+        negatives: (q, m) hard negatives. Entries of -1, anywhere in a row, are padding; m may be 0. A
             ``NegativePool`` reads the negatives from disk on demand.
         weights: (q, m) > 0, sampling weight of each negative among the negatives of its query; None = equal weights.
         known: passages that are excluded as negatives of the queries in addition to the positives; None = only positives.
@@ -133,7 +133,7 @@ def judged_queries(
         collection: collection with the judgements.
         split: name of the split.
         number: number of queries, drawn by ``seed``; None = all queries.
-        seed: seed of the draws of queries.
+        seed: seed with which the queries are drawn.
         key: name of the setting that gave ``number``, for the error message.
 
     Raises:
@@ -165,7 +165,7 @@ def drawn_positives(positives: Ids, starts: Ids, chosen: Ids, seed: int, epoch: 
     Args:
         positives, starts: as in ``TrainingQueries``.
         chosen: (b,) the queries.
-        seed, epoch: seed and epoch that determine the draws.
+        seed, epoch: seed and epoch that determine which passages are drawn.
 
     Returns:
         (b,) the drawn passage of each query.

@@ -157,7 +157,7 @@ class TripleBatches:
         """Return a batch of any queries, with the positives and hard negatives that are drawn for them in an epoch.
 
         Args:
-            epoch: index of the epoch, which determines the draws.
+            epoch: index of the epoch, which determines the drawn passages.
             chosen: (b,) the judged queries, numbered as in ``training``; they come first in the batch.
             of_text: (t,) the queries built from passages, numbered as in ``text_queries``; they follow the judged queries.
             shared: (s,) passages that are negatives of all queries.
@@ -295,9 +295,9 @@ class TripleBatches:
 
 
 def _others(draws: NDArray[np.float64], taken: Ids, items: int, otherwise: int) -> list[int]:
-    """Return a different item of 0 .. items - 1 for each draw in [0, 1), excluding the items in ``taken``.
+    """Return a different item of 0 .. items - 1 for each random number in [0, 1), excluding the items in ``taken``.
 
-    A draw for which no item is left gets ``otherwise``.
+    A number for which no item is left gets ``otherwise``.
     """
     excluded, others = taken.tolist(), []
     for draw in draws.tolist():

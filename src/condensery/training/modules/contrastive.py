@@ -42,7 +42,7 @@ class ContrastiveModule(TowersModule):
         learn_temperature: train the logarithm of the temperature with the encoder, starting from ``temperature``. The
             temperature stays at .01 or above (CLIP: Radford et al. 2021, §2.5).
         mlm_weight: factor of an MLM loss that is added (eq. 7 of Gao and Callan 2021b, on masked texts); 0 = no token is
-            masked and no LM head is loaded. A checkpoint without an LM head is trained without MLM, and a line says so.
+            masked and no LM head is loaded. A checkpoint without an LM head is trained without MLM; this is printed.
         lm_head: folder or hub name of the checkpoint with the LM head; None = ``model``, if that is a folder or a name.
         others: further arguments of ``TowersModule``.
 

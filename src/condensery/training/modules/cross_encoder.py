@@ -61,7 +61,7 @@ class CrossEncoderModule(TrainingModule):
         self._remember(locals())
 
     def objective(self, batch: ListBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder with the loss of the lists; there is no contrast."""
+        """Return the encoder with the loss of the lists; there is no contrastive loss."""
         return RelevanceOfLists(self.model, share_of(batch.lists), batch.size, self.loss), None
 
     def validated(self, sample: PairSample) -> dict[str, float]:

@@ -127,7 +127,7 @@ class _Writing:
         self.model, self.targets = model, targets
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Return zeros (b, 1), because there is no contrast of vectors."""
+        """Return zeros (b, 1), because no loss compares vectors."""
         return torch.zeros(len(chunk), 1, device=chunk.input_ids.device)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
@@ -147,5 +147,5 @@ class GeneratorModule(TrainingModule):
     """Trains a query generator by teacher forcing: the mean cross-entropy of query tokens (Nogueira and Lin 2019)."""
 
     def objective(self, batch: PairBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder with the cross-entropy of the queries; there is no contrast."""
+        """Return the encoder with the cross-entropy of the queries; there is no contrastive loss."""
         return _Writing(self.model, share_of(batch.targets)), None

@@ -134,7 +134,7 @@ class CondenserModule(BackboneModule):
             self.first_steps = 0
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder with the MLM losses of head and backbone; there is no contrast."""
+        """Return the encoder with the MLM losses of head and backbone; there is no contrastive loss."""
         return MaskedPrediction(self.model, share_of(batch.masked), self.mlm_weight), None
 
 
