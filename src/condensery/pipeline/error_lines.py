@@ -90,7 +90,7 @@ def _of_hydra(error: BaseException) -> str:
         groups = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
         text = f"{' or '.join(groups)}: a group takes the name of one of its options"
     if isinstance(error, OverrideParseException):
-        word = (error.override or "").lstrip("+")
+        word = (error.override or "").lstrip("+").replace("\n", "\\n")
         key, equals, value = word.partition("=")
         if not equals and word.isidentifier():
             return f'{word}: not of the form key=value; a recipe is experiment=NAME, a text with blanks ask="two words"'
