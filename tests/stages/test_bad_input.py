@@ -608,7 +608,7 @@ def test_a_line_break_in_an_override_does_not_break_the_error_line(override: str
     assert one_line(run_command(*CORPUS, override, f"output_root={tmp_path}"), "").count("\n") == 1
 
 
-def test_a_plan_tells_of_a_missing_folder_and_not_of_a_split_alone(tmp_path: Path) -> None:
-    recipe = ["experiment=cocondenser_local_queries", "data=beir", f"output_root={tmp_path}", "dry_run=plan"]
-    done = run_command(*recipe, f"data.root={tmp_path / 'nowhere'}")
+def test_a_missing_folder_is_told_beside_the_split_that_it_lacks(tmp_path: Path) -> None:
+    recipe = [*BEIR, "stages.bm25={stage: bm25}", "stages.evaluation={stage: evaluate, index: bm25}"]
+    done = run_command(*recipe, f"data.root={tmp_path / 'nowhere'}", f"output_root={tmp_path}")
     one_line(done, "table.split", f"{tmp_path / 'nowhere'}, which is not there")
