@@ -137,8 +137,7 @@ def close_to(word: str, known: Iterable[str]) -> str:
         return f" (it is now called {RENAMED[word]!r})"
     if ELSEWHERE.get(word) in words:
         return f" (here it is called {ELSEWHERE[word]!r})"
-    near = difflib.get_close_matches(word, words, 1)
-    if near:
+    if near := difflib.get_close_matches(word, words, 1):
         return f" (did you mean {near[0]!r}?)"
     return f" (known: {listed(words, word)})" if words else ""
 

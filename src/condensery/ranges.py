@@ -1,7 +1,7 @@
 """Define annotated types for ranges of numbers, such as ``depth: Count``, in the configs of stages and in public classes.
 
-pydantic checks the keys of a recipe. ``check_values`` checks numbers, flags and choices among the arguments of a class. This
-module does not import pydantic, because many classes do not need it.
+pydantic checks the keys of a recipe. ``check_values`` checks numbers, flags, choices, strings, functions and objects
+of this package among the arguments of a class. This module does not import pydantic, because many classes do not need it.
 """
 
 import math
@@ -31,7 +31,7 @@ BOUNDS = {Gt: (">", operator.gt), Ge: (">=", operator.ge), Lt: ("<", operator.lt
 
 
 def check_values(called: Callable[..., Any], given: Mapping[str, Any], name: str = "") -> None:
-    """Raise ``UserError`` for the first number, literal or flag among the arguments that does not fit its annotation.
+    """Raise ``UserError`` for the first argument that does not fit its annotation, as far as ``fault`` checks it.
 
     Args:
         called: the class or function that received the arguments. For a class, the annotations of its bases count as well.
@@ -72,7 +72,7 @@ def first_fault(annotations: Mapping[str, Any], given: Mapping[str, Any]) -> str
 def fault(annotation: Any, value: Any) -> str | None:
     """Return what a value must be, such as ``a number > 0 and <= 1``, or ``one of cls, mean``.
 
-    The result is None if the value fits, or if the annotation has a part that is not checked, such as ``str``.
+    The result is None if the value fits, or if the annotation has a part that is not checked, such as ``Path``.
     """
     wanted = [_wanted(part, value) for part in _parts(annotation)]
     return None if None in wanted else " or ".join(filter(None, wanted)) or None
@@ -88,6 +88,13 @@ def _wanted(part: Any, value: Any) -> str | None:
         return None if "bool" in type(value).__name__ or value in (0, 1) else "True or False"
     if typing.is_typeddict(part):
         return None if isinstance(value, Mapping) else "a mapping"
+    if part is str or (getattr(part, "__module__", "").startswith("condensery.") and not hasattr(part, "_is_protocol")):
+        return None if isinstance(value, part) else f"a {'string' if part is str else part.__name__}"
+    if origin is Callable:
+        return None if callable(value) else "a function"
+    if origin is tuple:
+        fits = isinstance(value, tuple | list) and [fault(*pair) for pair in zip(bounds, value, strict=False)]
+        return None if fits == [None] * len(bounds) else f"{len(bounds)} values, each {fault(bounds[0], None)}"
     if part in (int, float):
         bounds = (part,)
     elif origin is not Annotated or type(bounds[1]) not in BOUNDS:

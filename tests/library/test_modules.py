@@ -503,7 +503,30 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         ),
         (
             lambda world: RankingDataModule(ASKED, Retriever(world / "bert").index(PASSAGES), BM25),  # type: ignore[arg-type]
-            "RankingDataModule: give a Retriever as student and a Searcher as teacher",
+            "RankingDataModule: teacher must be a Searcher, not <class",
+        ),
+        (lambda world: rankings(queries=5)(world), "RankingDataModule: queries must be a list of texts"),  # type: ignore[arg-type]
+        (
+            lambda world: triples(negatives=5)(world),
+            "TripleDataModule: negatives: give BM25, a Retriever or files, not 5",
+        ),
+        (lambda world: triples(negatives=[BM25, None])(world), "negatives: give BM25, a Retriever or files, not None"),
+        (lambda world: triples(relabel=5)(world), "a path or a name is expected, not an object of the class int"),
+        (lambda world: triples(training=5)(world), "training must be a TrainingQueries, not 5"),
+        (lambda world: triples(order=5)(world), "order must be a function, not 5"),
+        (lambda world: triples(query_prefix=5)(world), "query_prefix must be a string, not 5"),
+        (lambda world: triples(text_queries=["rain"])(world), r"text_queries\[0\] is no text with an id, or is blank"),
+        (lambda world: triples(text_queries=5)(world), r"text_queries\[0\] is no text with an id, or is blank"),
+        (lambda world: spans(decoder="both")(world), "decoder must be a ContextMasking, not 'both'"),
+        (lambda world: CoCondenserModule(world / "bert").save_pretrained(""), "'' names no folder; give '.' for"),
+        (lambda world: CrossEncoderModule(world / "bert").save_pretrained(" "), "' ' names no folder; give '.' for"),
+        (
+            lambda world: BiEncoderModule(world / "bert").save_pretrained("new", lengths=(0, 40)),
+            r"save_pretrained: lengths must be 2 values, each a whole number >= 3, not \(0, 40\)",
+        ),
+        (
+            lambda world: CrossEncoderModule(world / "bert").save_pretrained("new", world / "bert", (16,)),  # type: ignore[arg-type]
+            r"save_pretrained: lengths must be 2 values, each a whole number >= 3, not \(16,\)",
         ),
         (lambda world: Retriever(world / "bert").passage_vectors, "nothing is indexed yet"),
         (lambda world: BM25().index(["rain", None]), "index: passage '1' has no text"),  # type: ignore[list-item]
@@ -541,7 +564,7 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: Retriever(world / "bert", device="xyz"), "device: 'xyz' cannot be used here"),
         (
             lambda world: Retriever(world / "bert", vectors={"query_prefix": 3}),
-            "Retriever: query_prefix: text 0 must be a",
+            "Retriever: vectors: query_prefix must be a string, not 3",
         ),  # type: ignore[typeddict-item]
         (lambda world: Retriever(world / "bert", device="meta"), "device: 'meta' cannot be used here"),
         (lambda world: Retriever(world / "bert", query_length=10**400), "query_length must be a whole number >= 3"),
@@ -580,6 +603,15 @@ def test_what_is_wrong_is_one_line(wrong: Any, message: str | None, world: Path)
     if message is not None:
         with pytest.raises(UserError, match=message):
             wrong(world)
+
+
+def test_new_layers_have_the_type_of_the_checkpoint(world: Path) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        modules = CoCondenserModule(world / "bert"), MaskedAutoEncoderModule(world / "bert")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {weight.dtype for module in modules for weight in module.parameters()} == {torch.float32}
 
 
 def test_a_path_may_begin_with_the_home_folder(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

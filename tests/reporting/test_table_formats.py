@@ -145,6 +145,13 @@ def test_csv_cells_are_plain_numbers_and_what_else_is_known_has_columns_of_its_o
     assert csv_text(replace(made, turned=True)) == csv_text(made)
 
 
+def test_no_p_value_is_printed_as_zero() -> None:
+    made = build_table([row("base", 0.2), row("far", 0.9)], significance=Significance("base", test="t"))
+    assert made.comparisons[0].p < 1e-9
+    assert made.comparisons[0].shown()[2:] == ["0.0001", "0.0001"]
+    assert csv_text(made).splitlines()[2].split(",")[2] == "0.0001"
+
+
 def test_published_numbers_that_differ_stand_in_words_beside_the_highest() -> None:
     published = {"lexical": {"BM25": ["C/6/BM25", "C/5/BM25", "CO/1/BM25"], "DeepCT": ["C/6/DeepCT"]}}
     columns = {"MRR": {"published": "msmarco dev/MRR@10"}, "R": {"published": "msmarco dev/Recall@1000"}}

@@ -601,3 +601,14 @@ def test_a_damaged_artifact_is_named_with_the_way_out(on_beir: list[str], tmp_pa
     one_line(run_command(*arguments), "passages.arrow", "5 bytes", "force=[corpus]")
     run_command(*arguments, "force=[corpus]").sound()
     assert run_command(*arguments).sound().computed == []
+
+
+@pytest.mark.parametrize("override", ["name=a\nb", "stages.a\nb=1", 'experiment="a\nb"'])
+def test_a_line_break_in_an_override_does_not_break_the_error_line(override: str, tmp_path: Path) -> None:
+    assert one_line(run_command(*CORPUS, override, f"output_root={tmp_path}"), "").count("\n") == 1
+
+
+def test_a_missing_folder_is_told_beside_the_split_that_it_lacks(tmp_path: Path) -> None:
+    recipe = [*BEIR, "stages.bm25={stage: bm25}", "stages.evaluation={stage: evaluate, index: bm25}"]
+    done = run_command(*recipe, f"data.root={tmp_path / 'nowhere'}", f"output_root={tmp_path}")
+    one_line(done, "table.split", f"{tmp_path / 'nowhere'}, which is not there")

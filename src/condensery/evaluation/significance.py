@@ -143,6 +143,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def four_digits(p: float) -> str:
+    """Return a p-value with four digits. A smaller one, even 0, is given as its upper bound 0.0001."""
+    return f"{max(p, 1e-4):.4f}"
+
+
 @dataclass(frozen=True)
 class Interval:
     """The 95 % confidence interval of a difference over queries and seeds, and the p-value of the hypothesis that it is 0."""

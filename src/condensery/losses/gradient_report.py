@@ -209,9 +209,7 @@ def _of_weights_left_out(left: list[str], of_the_loss: set[str]) -> list[str]:
 def _of_one_process(plain: list[Outcome], wrong: list[Outcome], left: list[str]) -> list[str]:
     """Return the causes of differences within one process. Causes that also occur without dropout come first."""
     steady = [one for one in wrong if not one.random]
-    causes = []
-    if steady:
-        causes = [_of_chunks([one for one in plain if not one.random], steady, left)]
+    causes = [_of_chunks([one for one in plain if not one.random], steady, left)] if steady else []
     if len(steady) < len(wrong) and not (steady and all(one.replayed for one in wrong)):
         causes.append("dropout is not replayed: the second pass of a chunk draws other random numbers than the first")
     return causes

@@ -80,8 +80,7 @@ def check_loss(loss: Named) -> str:
     if options or name in _LOSSES or name in _NEED_OPTIONS:
         made = _made_by(name)
         known = inspect.signature(made).parameters
-        unknown = [str(option) for option in options if not _takes(made, str(option))]
-        if unknown:
+        if unknown := [str(option) for option in options if not _takes(made, str(option))]:
             raise ValueError(f"{name} has no option {shown(unknown[0])!r}{close_to(unknown[0], known)}")
         plain = (option for option, how in known.items() if how.default is how.empty and how.kind in _BY_NAME)
         if missing := [option for option in plain if option not in {*options, "temperature"}]:

@@ -44,7 +44,7 @@ class PretrainingModel(nn.Module):
         for layer in layers:
             layer.apply(self.language_model._init_weights)
             use_cheap_dropout(layer)
-        return layers
+        return layers.to(self.language_model.dtype)  # which need not be torch's default
 
     def vocabulary_transform(self, states: Tensor) -> Tensor:
         """Apply the LM head's transform before the vocabulary projection to states (k, d): (k, d)."""

@@ -222,8 +222,7 @@ def _damage(path: Path, whole: bool) -> str:
         return "no readable manifest.json"
     if not isinstance(manifest, dict) or (manifest.get("kind"), manifest.get("id")) != (path.parent.name, path.name):
         return "its manifest.json belongs to another artifact"
-    missing = [name for name, kind in FIELDS.items() if not isinstance(manifest.get(name), kind)]
-    if missing:
+    if missing := [name for name, kind in FIELDS.items() if not isinstance(manifest.get(name), kind)]:
         return f"its manifest.json has no {', '.join(missing)}"
     if manifest.pop("digest") != _digest(manifest):
         return "its manifest.json is not as it was written"

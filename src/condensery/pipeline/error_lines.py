@@ -28,7 +28,7 @@ def in_one_line(error: BaseException) -> str | None:
         return in_one_line(message)
     plain = isinstance(error, ValueError | RuntimeError) and _raised_in(error)[1].startswith("hydra.")
     if of_hydra or plain:  # for example, ``data=null`` or an unknown launcher raises a plain one
-        return "error: " + shortened(_of_hydra(error))
+        return "error: " + shortened(_of_hydra(error)).replace("\n", r"\n")  # of a key or value
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark
         return f"error: {f'{mark.name}:{mark.line + 1}: ' if mark else ''}not valid YAML ({error.problem})"
@@ -64,8 +64,7 @@ def _raised_in(error: BaseException) -> tuple[str, str]:
 
 def _of_hydra(error: BaseException) -> str:
     text = str(error) or str(error.__cause__ or type(error).__name__)
-    unheaded = re.match(r"In '(experiment/[^']*)': Could not override '[^']*@experiment", text)
-    if unheaded:
+    if unheaded := re.match(r"In '(experiment/[^']*)': Could not override '[^']*@experiment", text):
         return f"{unheaded[1]}: the first line of a recipe must be `# @package _global_`"
     unknown = re.match(r"Could not override '([^']*)'", text)
     if unknown:
@@ -77,8 +76,7 @@ def _of_hydra(error: BaseException) -> str:
     merged = re.match(r"Error merging override \+*([^=]*)=", text)
     if merged and "Cannot merge" in str(error.__cause__ or error.__context__):
         return f"{merged[1]}: is a list or a mapping where the other is needed"
-    several = re.match(r"Ambiguous value for argument '\+*([^=]*)=(.*?)'\n", text, re.S)
-    if several:
+    if several := re.match(r"Ambiguous value for argument '\+*([^=]*)=(.*?)'\n", text, re.S):
         key, values = several[1], several[2]
         return (
             f"{key}={values}: several values are a sweep: add -m (one list is written {key}=[{values}]; one value with a"

@@ -344,8 +344,7 @@ class _Builder:
             return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
         except OmegaConfBaseException as error:
             text = str(error.msg or error).split("\n")[0]
-            missing = text.partition("Missing mandatory value: ")[2]
-            if missing:
+            if missing := text.partition("Missing mandatory value: ")[2]:
                 raise needs_value(missing) from None
             message = message_within(error)
             raise UserError(f"{error.full_key or '.'.join(keys)}: {message or text}") from None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, number_of
 from condensery.evaluation.metrics import Evaluation
-from condensery.evaluation.significance import PERMUTATIONS, Interval, Test, compare, holm, interval
+from condensery.evaluation.significance import PERMUTATIONS, Interval, Test, compare, four_digits, holm, interval
 from condensery.reporting.results import Row
 
 WIDE = 10  # a table of more columns is shown transposed
@@ -64,7 +64,7 @@ class Comparison:
     def shown(self) -> list[str]:
         """Return the cells for the columns ``COMPARED`` that follow the metric. Differences are in percentage points."""
         low, high = (f"{100 * end:+.1f}" for end in (self.interval.low, self.interval.high))
-        return [f"{100 * self.difference:+.1f}", f"{low} to {high}", f"{self.p:.4f}", f"{self.interval.p:.4f}"]
+        return [f"{100 * self.difference:+.1f}", f"{low} to {high}", four_digits(self.p), four_digits(self.interval.p)]
 
 
 @dataclass

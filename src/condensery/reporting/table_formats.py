@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from condensery.evaluation.significance import four_digits
 from condensery.reporting.plain import one_line
 from condensery.reporting.table import COMPARED, MARK, MISSING, Block, Cell, Comparison, Table
 from condensery.system.files import write_text
@@ -199,9 +200,7 @@ def _latex_line(cells: Sequence[Cell]) -> str:
 
 
 def _latex(cell: Cell) -> str:
-    text = escape(cell.text)
-    if _in_italics(cell):
-        text = rf"\textit{{{text}}}"
+    text = rf"\textit{{{escape(cell.text)}}}" if _in_italics(cell) else escape(cell.text)
     return (rf"\textbf{{{text}}}" if cell.best else text) + (escape(MARK) if cell.marked else "")
 
 
@@ -247,7 +246,7 @@ def _texts_of(cell: Cell) -> dict[str, str]:
     return {
         "": "" if cell.text == MISSING else number,
         SPREAD: deviation,
-        SIGNIFICANCE: "" if cell.p is None else f"{cell.p:.4f}",
+        SIGNIFICANCE: "" if cell.p is None else four_digits(cell.p),
         PRINTED: cell.text if several else "",
     }
 

@@ -50,7 +50,7 @@ def card_of(
     recipe = {
         key: value
         for key, value in config.items()
-        if key not in left_out and isinstance(value, int | float | str | None) and not _is_place(value)
+        if key not in left_out and isinstance(value, int | float | str | None) and not {"/", "\\"} & {*str(value)}
     }
     return Card(
         _METHODS.get(kind, f"Made by `{kind}`"),
@@ -76,7 +76,3 @@ def _base(config: Values, made_from: MadeFrom) -> dict[str, Any]:
 def name_of_data(corpus: Path) -> str:
     """Return the name of the collection in an artifact's folder."""
     return str(read_json(corpus / "collection.json")["name"])
-
-
-def _is_place(value: Any) -> bool:
-    return isinstance(value, str) and ("/" in value or "\\" in value)

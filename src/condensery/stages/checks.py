@@ -15,6 +15,7 @@ from condensery.models.checkpoints.metadata import made_for_search
 from condensery.models.checkpoints.whole import check_whole
 from condensery.stages.base import StageConfig
 from condensery.system.files import expanded
+from condensery.system.inputs import anything
 from condensery.text.hashes import content_hashes
 
 Split = Literal["train", "dev", "test", "dl19", "dl20"]
@@ -42,7 +43,12 @@ def missing_split(split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str
         return None
     if split in data.answered_splits():
         return "split", f"{split}, but this split of the collection {data.name} has answers and no judged passages"
-    file = f" to a file of judgements in {data.root}" if getattr(data, "root", "") else ""
+    root = getattr(data, "root", "")
+    file = (
+        f" to a file of judgements in {root}{'' if anything(expanded(root)) else ', which is not there'}"
+        if root
+        else ""
+    )
     return "split", f"{split}, but the collection {data.name} has no such split: set data.splits.{split}{file}"
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.system.inputs import fault
 
 if TYPE_CHECKING:
@@ -156,8 +156,13 @@ def expanded(path: str | Path) -> Path:
 
 
 def no_artifact(folder: str | Path) -> Path:
-    """Return the path of a folder to save into. Raises ``UserError`` if it is an artifact, which later runs would read."""
+    """Return the path of a folder to save into.
+
+    Raises ``UserError`` for an empty name, which would be the working directory, and for an artifact, which later runs read.
+    """
     path = expanded(folder)
+    if not str(folder).strip() or "\0" in str(folder):
+        raise UserError(f"save_pretrained: {shown(repr(folder))} names no folder; give '.' for the working directory")
     if (path / "manifest.json").exists():
         raise UserError(f"{folder}: is a stage's artifact, which is never changed; save into another folder")
     return path

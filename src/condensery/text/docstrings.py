@@ -162,13 +162,9 @@ def clean(line: str) -> str:
     return line
 
 
-def _role_text(match: re.Match[str]) -> str:
-    return _TARGET.sub("", match[1]).lstrip("~!")
-
-
 _MARK_UP = (  # a string that every match contains, the mark-up, what replaces it; the order matters
     ("#", re.compile(r"^(\s*)#+\s+"), r"\1"),
-    ("`", re.compile(r":[a-zA-Z:+-]+:`([^`]*)`"), _role_text),
+    ("`", re.compile(r":[a-zA-Z:+-]+:`([^`]*)`"), lambda match: _TARGET.sub("", match[1]).lstrip("~!")),
     ("`", re.compile(r"\[`[~!]?([^`\[\]]+)`\]"), r"\1"),
     ("`", re.compile(r"`+([^`]*)`+_{0,2}"), r"\1"),
     ("<http", re.compile(r"\s*<https?://[^>\s]*>"), ""),

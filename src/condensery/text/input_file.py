@@ -33,9 +33,7 @@ class InputFile:
 
     def fault(self) -> str:
         """Say why there is no file at the expected path; empty where the file exists."""
-        if self.existing_path():
-            return ""
-        return fault(self.path) if self.exact else fault_of_either(self.path)
+        return "" if self.existing_path() else fault(self.path) if self.exact else fault_of_either(self.path)
 
     def open_path(self) -> Path:
         """Return the file on disk. Raises ``UserError`` where it is missing; the message says what is there instead."""

@@ -51,7 +51,7 @@ def filled_sheets(sheets: str | Path | Sequence[str | Path], key: str = "sheets"
 
     Raises ``UserError`` where a file is missing or the folder has no CSV file.
     """
-    if not isinstance(sheets, str | Path):
+    if isinstance(sheets, Sequence) and not isinstance(sheets, str):
         paths = [expanded(path) for path in sheets]
     elif expanded(sheets).is_dir():
         paths = sorted(path for path in expanded(sheets).glob("*.csv") if not path.name.startswith("."))

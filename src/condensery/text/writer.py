@@ -259,8 +259,7 @@ class CollectionWriter:
         self._describe(qrels, len(negatives))
 
     def _check_documents(self) -> None:
-        duplicate = IdIndex.of(np.frombuffer(self._document_hashes, np.uint64)).first_duplicate()
-        if duplicate:
+        if duplicate := IdIndex.of(np.frombuffer(self._document_hashes, np.uint64)).first_duplicate():
             here, before = (self._document_places[row] for row in duplicate)
             raise UserError(f"{here}: the passages of one document must stand together; this one began at {before}")
 

@@ -50,8 +50,7 @@ class Vocabulary:
             UserError: [PAD], [CLS], [SEP], [MASK] or [UNK] is missing, or an id is far above the number of tokens.
         """
         ids = {name: getattr(tokenizer, f"{name}_token_id") for name in NEEDED}
-        missing = [name for name, number in ids.items() if number is None]
-        if missing:
+        if missing := [name for name, number in ids.items() if number is None]:
             raise UserError(
                 f"tokenizer {tokenizer.name_or_path or type(tokenizer).__name__!r} has no {', '.join(missing)} token; "
                 "take the tokenizer of a masked language model (BERT, RoBERTa, ...)"

@@ -246,9 +246,7 @@ def write_dense_index(
         dims.add(dim)
     if len(dims) != 1:
         raise UserError(f"{folder / 'passages'}: vectors of {len(dims)} sizes; remove it and run the stage again")
-    dim = dims.pop()
-    if layout["dtype"] in QUANTISED:
-        dim = Quantiser.load(folder).dim
+    dim = Quantiser.load(folder).dim if layout["dtype"] in QUANTISED else dims.pop()
     queries = len(load_array(folder / "queries.npy", mapped=True)) if (folder / "queries.npy").exists() else 0
     about = {"method": "dense", "passages": layout["texts"], "queries": queries, "dim": dim}
     about |= {"dtype": layout["dtype"], "shards": plan}

@@ -40,7 +40,7 @@ class Fused(Searcher):
         self.searchers = [copy(one) for one in listed if isinstance(one, Searcher)]
         if not listed or len(self.searchers) < len(listed):
             raise UserError("Fused: a list of searchers is expected, such as [BM25(), Retriever(...)]")
-        given = [1.0] * len(listed) if weights is None else list(weights)
+        given = [1.0] * len(listed) if weights is None else list(weights) if isinstance(weights, Iterable) else []
         if len(given) != len(listed) or any(fault(Weight, one) for one in given) or not any(given):
             raise UserError(f"Fused: weights must be a number >= 0 for each of {len(listed)} searchers, not all 0")
         self.weights, self.depth = list(map(float, given)), depth

@@ -191,9 +191,8 @@ class IrDatasetsSource(DataConfig):
         id_of = {}
         for split, given in self.splits:
             if given == AUTO:
-                names = CANDIDATES[split]
-                if self.name in ON_DEV:
-                    names = {"dev": (), "test": ("dev",)}.get(split, names)
+                given_dev = {"dev": (), "test": ("dev",)} if self.name in ON_DEV else {}
+                names = given_dev.get(split, CANDIDATES[split])
                 ids = ["/".join(filter(None, (self.name, name))) for name in names]
                 there = [one for one in ids if _judges(one)]
                 # dev queries that serve as test queries are no dev queries

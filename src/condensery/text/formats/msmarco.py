@@ -186,8 +186,7 @@ def question_files(folder: Path, splits: MarcoSplits) -> list[InputFile]:
 
 def check_files(config: FolderSource, files: list[InputFile], by_name: str) -> None:
     """Raise one ``MissingDataError`` that names every missing file, the page of the official files, and ``by_name``."""
-    missing = missing_files(files)
-    if missing:
+    if missing := missing_files(files):
         count = f"{len(missing)} file{'s are' if len(missing) > 1 else ' is'} missing"
         raise MissingDataError(
             f"data.root={config.root}: {count}: {', '.join(dict.fromkeys(missing))}. Get them from {PAGE}"

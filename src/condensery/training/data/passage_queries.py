@@ -1,6 +1,6 @@
 """The data module of passages with the queries that were generated for them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ class PassageQueryDataModule(MaskedDataModule):
 def _with_queries(data: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Return the texts, and the queries of each text. Raises ``UserError`` if text or queries are missing or blank."""
     texts, queries = [], []
-    for number, one in enumerate(data):
+    for number, one in enumerate(data if isinstance(data, Iterable) else [data]):
         text, own = (one.get("text"), one.get("queries")) if isinstance(one, Mapping) else (None, None)
         listed = isinstance(own, Sequence) and not isinstance(own, str) and all(isinstance(q, str) for q in own)
         if not isinstance(text, str) or own is None or not listed:

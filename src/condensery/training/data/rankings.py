@@ -1,6 +1,6 @@
 """The data module of queries with a teacher's rankings of the passages."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -63,16 +63,12 @@ class RankingDataModule(TokenDataModule):
         workers: CountOrZero = 0,
     ) -> None:
         check_values(RankingDataModule, locals())
-        queries = [] if isinstance(queries, str) else list(queries)
+        queries = [] if isinstance(queries, str) or not isinstance(queries, Iterable) else list(queries)
         if not queries:
             raise UserError("RankingDataModule: queries must be a list of texts that is not empty")
         for number, query in enumerate(queries):
             if not isinstance(query, str) or is_blank(query):
                 raise UserError(f"RankingDataModule: queries[{number}] is no text or a blank one; leave it out")
-        if not isinstance(student, Retriever) or not isinstance(teacher, Searcher):
-            raise UserError(
-                "RankingDataModule: give a Retriever as student and a Searcher as teacher, which have indexed the passages"
-            )
         if student.windows > 1:
             raise UserError(
                 f"RankingDataModule: the student has up to {student.windows} vectors of a passage; index it with windows=1"

@@ -141,8 +141,7 @@ def judged_queries(
     """
     qrels = collection.qrels(split)
     positives = qrels.positives()
-    without = [row for row in qrels.query_set.tolist() if row not in positives]
-    if without:
+    if without := [row for row in qrels.query_set.tolist() if row not in positives]:
         name = collection.queries.column("id")[without[0]]
         raise UserError(
             f"qrels of the split {split!r}: query {name!r} has no positive (no judgement above 0), nor have"

@@ -1,6 +1,6 @@
 """The data module for fine-tuning: judged queries, each with a positive and hard negatives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -165,8 +165,12 @@ class TripleDataModule(TokenDataModule):
             raise UserError("TripleDataModule: shared_negatives are not encoded; give a `student`")
         self.student, self.text_batch_size, self.shared_negatives = student, text_batch_size, shared_negatives
         self.text_queries = _checked(text_queries, pairs)
-        one = isinstance(negatives, str | Path | Searcher | type | Negatives)
-        self.negatives: list[Any] = [negatives] if one else list(negatives or [])  # type: ignore[arg-type]
+        several = isinstance(negatives, list | tuple)
+        self.negatives: list[Any] = [*negatives] if several else [] if negatives is None else [negatives]
+        if wrong := [one for one in self.negatives if not isinstance(one, str | Path | Searcher | type | Negatives)]:
+            raise UserError(
+                f"TripleDataModule: negatives: give BM25, a Retriever or files, not {shown(repr(wrong[0]))}"
+            )
         self.below = Below(below_share, below_margin, below_score)
         self.relabel = [] if relabel is None else filled_sheets(relabel, "relabel")
         self.split, self.mining_depth, self.train_queries = split, mining_depth, train_queries
@@ -297,10 +301,12 @@ class TripleDataModule(TokenDataModule):
 
 def _checked(text_queries: Sequence[tuple[str, str]] | None, pairs: bool) -> list[tuple[str, str]]:
     """Return ``text_queries`` as a list. Raises ``UserError`` if a query is blank, or where ``pairs`` is true."""
-    made = list(text_queries or [])
+    made = [] if text_queries is None else list(text_queries) if isinstance(text_queries, Iterable) else [text_queries]
     if made and pairs:
         raise UserError("TripleDataModule: leave out `text_queries`: a cross-encoder (pairs) learns from none")
-    for number, (text, _) in enumerate(made):
-        if not isinstance(text, str) or is_blank(text):
-            raise UserError(f"TripleDataModule: text_queries[{number}] is no text or a blank one; leave it out")
+    for number, one in enumerate(made):
+        if not isinstance(one, list | tuple) or len(one) != 2 or not isinstance(one[0], str) or is_blank(one[0]):
+            raise UserError(
+                f"TripleDataModule: text_queries[{number}] is no text with an id, or is blank; leave it out"
+            )
     return made

@@ -16,7 +16,7 @@ from condensery.models.cross_encoder import (
     pair_separators,
     save_cross_encoder,
 )
-from condensery.ranges import Share, check_values, no_room
+from condensery.ranges import Length, Share, check_values, no_room
 from condensery.system.files import no_artifact
 from condensery.training.data.list_batches import ListBatch
 from condensery.training.modules.optimisation import TrainingModule
@@ -69,7 +69,7 @@ class CrossEncoderModule(TrainingModule):
         return {"val/mrr@10": mean_reciprocal_rank_of_pairs(self.model.scores, sample)}
 
     def save_pretrained(
-        self, folder: str | Path, tokenizer: str | Path | None = None, lengths: tuple[int, int] | None = None
+        self, folder: str | Path, tokenizer: str | Path | None = None, lengths: tuple[Length, Length] | None = None
     ) -> None:
         """Save the model for ``AutoModelForSequenceClassification`` and sentence-transformers' ``CrossEncoder``.
 
@@ -83,6 +83,7 @@ class CrossEncoderModule(TrainingModule):
             UserError: ``tokenizer`` or ``lengths`` is not known, the query leaves no room for a passage, or the folder is an
                 artifact of a run.
         """
+        check_values(CrossEncoderModule.save_pretrained, locals())
         folder, tokenizer = no_artifact(folder), tokenizer or getattr(self._data, "tokenizer_folder", None)
         lengths = lengths or getattr(self._data, "lengths", None)
         if tokenizer is None or lengths is None:

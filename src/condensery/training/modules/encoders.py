@@ -13,7 +13,7 @@ from condensery.models.checkpoints.card import Card, Described, base_of, write_c
 from condensery.models.checkpoints.retrievers import SavedRetriever, load_biencoder, save_retriever
 from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorOptions, VectorSettings
-from condensery.ranges import Share, check_values
+from condensery.ranges import Length, Share, check_values
 from condensery.system.files import no_artifact
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
@@ -62,7 +62,7 @@ class EncoderModule(TrainingModule):
         self,
         folder: PathOrName,
         tokenizer: PathOrName | None = None,
-        lengths: tuple[int, int] | None = None,
+        lengths: tuple[Length, Length] | None = None,
         card: Card | None = None,
     ) -> None:
         """Save the retriever as a checkpoint that transformers, sentence-transformers and ``condensery.Retriever`` load.
@@ -80,6 +80,7 @@ class EncoderModule(TrainingModule):
         Raises:
             UserError: no tokenizer is known, or the folder is an artifact of a run.
         """
+        check_values(EncoderModule.save_pretrained, locals())
         folder, tokenizer = no_artifact(folder), tokenizer or self.saved_with
         if tokenizer is None:
             raise UserError("save_pretrained: give `tokenizer`, the folder or hub name that the texts are read with")
