@@ -105,11 +105,11 @@ class MaskedAutoEncoder(PretrainingModel):
         assert layout.masked is not None
         hidden, _ = self.encoder(layout, layout.cls, layout.masked)
         cls = hidden[: len(chunk)]  # (b, d)
-        states = {"mlm_late": hidden[len(chunk) :], "mlm_context": self._decode(cls, context)}
+        states = {"mlm_late": hidden[len(chunk) :], "mlm_context": self.decode(cls, context)}
         return cls, self.cross_entropy(states, {"mlm_late": chunk.targets, "mlm_context": context.targets})
 
-    def _decode(self, cls: Tensor, context: Chunk) -> Tensor:
-        """Run the decoder on [CLS vector (b, d) ; context]; return the states (k, d) of the predicted tokens."""
+    def decode(self, cls: Tensor, context: Chunk) -> Tensor:
+        """Run the decoder on [vector of the row (b, d) ; context]; return the states (k, d) of the predicted tokens."""
         assert context.masked is not None
         causal = self.shape.kind == "causal"
         layout = PackedLayout(replace(context, masked=context.masked - 1) if causal else context)
