@@ -27,6 +27,7 @@ ELSEWHERE |= {
     "pretrain_seed",
     "pretrain_costa",
     "pretrain_lexmae",
+    "pretrain_master",
     "question_pairs",
 }  # tests/baselines/
 ELSEWHERE |= {"finetune_late_interaction", "late_interaction_index", "finetune_splade", "splade_index"}
