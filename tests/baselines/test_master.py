@@ -179,6 +179,8 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
     for context in (None, ContextMasking("partner", True, 0.5), ContextMasking("same", False, 0.5)):
         with pytest.raises(UserError, match=r"decoder=ContextMasking\(.partner., False, rate\)$"):
             batches(tmp_path, context=context)
+    with pytest.raises(UserError, match="give mask_rate, and decoder"):
+        batches(tmp_path, mask_rate=None)
     other = trainings.mixed_batches(tmp_path, context=DECODER).batch(0)
     with pytest.raises(UserError, match=r"^MasterModule is trained on MasterDataModule"):
         module().objective(other)

@@ -13,7 +13,7 @@ from condensery.errors import UserError
 from condensery.tokens.batches import Chunk, TokenRows, chunks
 from condensery.training.data.passage_queries import PassageQueryDataModule
 from condensery.training.data.sources import MixedPairs, PassageQueries, Rows
-from condensery.training.data.span_batches import SpanBatch, SpanBatches
+from condensery.training.data.span_batches import ContextMasking, SpanBatch, SpanBatches
 from condensery.training.data.steps import ALL, Share, items_of_step
 
 TASKS = ("itself", "related", "query")  # the texts that the decoders recover, in the order of a chunk's contexts
@@ -60,8 +60,11 @@ class MasterBatches(SpanBatches):
             raise UserError(
                 "MASTER reads a query and another passage in every step: set mixed_context=0, and no prefixes"
             )
-        if self.context is None or self.context.rate is None or self.context.both or self.context.context != "partner":
-            raise UserError('MASTER encodes only the passage: give decoder=ContextMasking("partner", False, rate)')
+        given = self.context or ContextMasking("same", False, None)
+        if given.context != "partner" or given.both or given.rate is None or self.mask_rate is None:
+            raise UserError(
+                'MASTER encodes the passages: give mask_rate, and decoder=ContextMasking("partner", False, rate)'
+            )
 
     def batch(self, step: int, share: Share = ALL) -> SpanBatch:
         """Return the batch of step ``step`` (from 0), or the part of the batch that ``share`` names."""
@@ -76,7 +79,7 @@ class MasterBatches(SpanBatches):
         for task, rows in zip(TASKS, (passages, related, queries), strict=True):
             changed, predicted, originals = self._masked(rows, f"mask of {task}", epoch, self.context.rate)
             parts.append(TokenRows(changed, rows.starts, predicted, originals))
-        own = {"masked": masked, "targets": targets, "context": Contexts(parts)}
+        own: dict[str, Any] = {"masked": masked, "targets": targets, "context": Contexts(parts)}
         made = chunks(ids, passages.starts, self.budget, self.vocabulary.pad, **own)
         return SpanBatch(
             chunks=made,

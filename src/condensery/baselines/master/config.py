@@ -6,13 +6,12 @@ from pydantic import model_validator
 
 from condensery.ranges import Count, Positive, PositiveShare
 from condensery.stages.base import Input, RowLength
-from condensery.stages.pretraining.config import DecoderConfig, MaskingConfig, PairConfig
+from condensery.stages.pretraining.config import PairDecoderConfig
 from condensery.stages.registry import stage
-from condensery.stages.training_config import EncoderStageConfig, ValidatedConfig
 
 
 @stage("pretrain_master", "pretrain_master:pretrain_master", version=1, makes="encoder", together=True)
-class PretrainMasterConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedConfig, EncoderStageConfig):
+class PretrainMasterConfig(PairDecoderConfig):
     """Pre-train by MASTER (Zhou et al. 2022): three weak decoders recover three texts from a passage's CLS vector.
 
     The texts are the passage itself, another passage of its document, and a query that was made for it. Each decoder reads

@@ -103,7 +103,7 @@ class MasterModule(MaskedAutoEncoderModule):
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder with all losses, each a mean over its own predicted tokens of the batch."""
-        decoders = dict(zip(LOSSES, (self.model.decoder, *self.decoders.values()), strict=True))
+        decoders: dict[str, Any] = dict(zip(LOSSES, (self.model.decoder, *self.decoders.values()), strict=True))
         read = [[context.masked for context in contexts(chunk)] for chunk in batch.chunks]
         if any(len(masked) != len(LOSSES) for masked in read):
             raise UserError("MasterModule is trained on MasterDataModule, whose passages have a text for each decoder")
