@@ -11,11 +11,15 @@ ROWS = {
     "simlm_pretraining_msmarco": [*CHAIN, "retriever 3 (distilled)"],
     "seed_msmarco": ["BM25", "SEED", "SEED + hard negatives"],
     "costa_msmarco": ["BM25", "COSTA", "COSTA + hard negatives"],
+    "lexmae_msmarco": ["BM25", "LexMAE", "LexMAE + hard negatives"],
+    "master_msmarco": ["BM25", "MASTER", "MASTER + hard negatives"],
     "dpr_paq_msmarco": ["BM25", "without PAQ", "DPR-PAQ", "DPR-PAQ + hard negatives"],
 }
-TRAINED = ("pretrain_mlm", "pretrain_simlm", "pretrain_seed", "pretrain_costa", "finetune", "train_cross_encoder")
+TRAINED = ("pretrain_mlm", "pretrain_simlm", "pretrain_seed", "pretrain_costa", "pretrain_lexmae")
+TRAINED += ("pretrain_master", "finetune", "finetune_splade", "train_cross_encoder")
 FEW = [f"++stage.{kind}.{key}" for kind in TRAINED for key in ("steps=2", "epochs=null", "batch_size=6")]
 GIVEN = {
+    "master_msmarco": ["stages.queries={stage: extract_queries}"],
     "dpr_paq_msmarco": ["backbone.tokenizer=null", "stages.dpr_paq.batch_size=6", "++stages.pairs.dev_queries=2"],
     "simlm_pretraining_msmarco": [
         *("stages.mlm={stage: pretrain_mlm}", "stages.simlm.generator=mlm", "stages.simlm.generator_name=null"),

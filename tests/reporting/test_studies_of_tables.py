@@ -43,7 +43,7 @@ IN_NO_TABLE = {
         (
             *("ance", "bert_nli", "deepct", "doc2query", "late_interaction", "splade"),
             *("led", "pair", "rocketqa_v2", "simlm", "tas_b", "tct_colbert"),
-            *("simlm_pretraining", "seed", "costa", "dpr_paq", "gar"),
+            *("simlm_pretraining", "seed", "costa", "lexmae", "master", "dpr_paq", "gar"),
         ),
         OWN_QUESTION,
     ),

@@ -22,7 +22,14 @@ ELSEWHERE |= {"ann_index", "fuse", "read_run", "token_vectors", "warm_start", "s
 ELSEWHERE |= {"expanded_bm25", "filter_queries", "train_term_weights", "weighted_bm25"}  # tests/baselines/
 ELSEWHERE |= {"pretrain_contrastive", "distil_ranking", "keep_best", "validate", "cross_encoder"}
 ELSEWHERE |= {"cluster_queries", "finetune_tas_b", "train_jointly", "joint_reranker"}  # tests/baselines/
-ELSEWHERE |= {"pretrain_simlm", "pretrain_seed", "pretrain_costa", "question_pairs"}  # tests/baselines/
+ELSEWHERE |= {
+    "pretrain_simlm",
+    "pretrain_seed",
+    "pretrain_costa",
+    "pretrain_lexmae",
+    "pretrain_master",
+    "question_pairs",
+}  # tests/baselines/
 ELSEWHERE |= {"finetune_late_interaction", "late_interaction_index", "finetune_splade", "splade_index"}
 ELSEWHERE |= {"finetune_ance", "read_nli", "finetune_nli", "evaluate_word_vectors"}
 ELSEWHERE |= {"query_contexts", "train_expander", "expand_queries", "expanded_queries"}  # tests/baselines/

@@ -105,15 +105,18 @@ class MaskedAutoEncoder(PretrainingModel):
         assert layout.masked is not None
         hidden, _ = self.encoder(layout, layout.cls, layout.masked)
         cls = hidden[: len(chunk)]  # (b, d)
-        states = {"mlm_late": hidden[len(chunk) :], "mlm_context": self._decode(cls, context)}
+        states = {"mlm_late": hidden[len(chunk) :], "mlm_context": self.decode(cls, context)}
         return cls, self.cross_entropy(states, {"mlm_late": chunk.targets, "mlm_context": context.targets})
 
-    def _decode(self, cls: Tensor, context: Chunk) -> Tensor:
-        """Run the decoder on [CLS vector (b, d) ; context]; return the states (k, d) of the predicted tokens."""
+    def decode(self, cls: Tensor, context: Chunk, layers: nn.ModuleList | None = None) -> Tensor:
+        """Run the decoder on [vector of the row (b, d) ; context]; return the states (k, d) of the predicted tokens.
+
+        ``layers``: those of another decoder of the same shape; None = the model's own.
+        """
         assert context.masked is not None
         causal = self.shape.kind == "causal"
         layout = PackedLayout(replace(context, masked=context.masked - 1) if causal else context)
-        embedded = self.encoder.embed(layout)  # (n, d)
+        embedded = with_cls(self.encoder.embed(layout), layout, cls)  # (n, d)
         visible, read = None, layout.masked
         assert read is not None
         if causal:
@@ -122,7 +125,7 @@ class MaskedAutoEncoder(PretrainingModel):
             visible, read = seen[None, None], replace(read, visible=_by_row(read, seen[layout.positions[read.index]]))
         elif self.shape.kind == "enhanced":
             read = self._enhanced(layout, read, cls, context.masked)
-        states = transformer_layers(self.decoder, with_cls(embedded, layout, cls), layout.tokens, visible, read)
+        states = transformer_layers(layers or self.decoder, embedded, layout.tokens, visible, read)
         return self.encoder.finish(states)
 
     def _enhanced(self, layout: PackedLayout, read: LayerStates, cls: Tensor, masked: Tensor) -> LayerStates:

@@ -193,7 +193,11 @@ class DecoderConfig(StageConfig):
 
 
 class SpanDecoderConfig(DecoderConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
-    """Keys of a baseline that pre-trains a masked auto-encoder on single spans."""
+    """Keys of a stage that pre-trains a masked auto-encoder on single spans."""
+
+
+class PairDecoderConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedConfig, EncoderStageConfig):
+    """Keys of a stage that pre-trains a masked auto-encoder on pairs."""
 
 
 @stage("pretrain_mlm", "pretrain:pretrain_mlm", version=3, makes="encoder", together=True)
@@ -241,7 +245,7 @@ class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, Validated
 
 
 @stage("pretrain_cotmae", "pretrain:pretrain_cotmae", version=1, makes="encoder", together=True)
-class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedConfig, EncoderStageConfig):
+class PretrainCotmaeConfig(PairDecoderConfig):
     """Pre-train by CoT-MAE (Wu et al. 2022): a shallow decoder fills in one text of a pair from the other text's vector.
 
     A pair is two spans of a document, or with ``queries`` a passage and a query that was made for it.
@@ -269,7 +273,7 @@ class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedCo
 
 
 @stage("pretrain_retromae", "pretrain:pretrain_retromae", version=1, makes="encoder", together=True)
-class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
+class PretrainRetromaeConfig(SpanDecoderConfig):
     """Pre-train by RetroMAE (Xiao et al. 2022): a one-layer decoder reconstructs a text from the text's own vector."""
 
     decoder: Literal["enhanced", "masked"] = "enhanced"
@@ -349,7 +353,7 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
 CondenserConfig = PretrainMlmConfig | PretrainCondenserConfig | PretrainCoCondenserConfig
 
 
-AutoEncoderConfig = PretrainCotmaeConfig | PretrainRetromaeConfig | SpanDecoderConfig
+AutoEncoderConfig = SpanDecoderConfig | PairDecoderConfig
 
 
 AnyConfig = CondenserConfig | AutoEncoderConfig | PretrainIctConfig | PretrainContrastiveConfig

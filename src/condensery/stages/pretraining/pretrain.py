@@ -54,7 +54,7 @@ def pretrain_cocondenser(config: configs.PretrainCoCondenserConfig, context: Con
         temperature=config.temperature,
         contrast_weight=config.contrast_weight,
     )
-    return _pretrain_condenser(config, context, _pairs(config, context), kind)
+    return _pretrain_condenser(config, context, pair_data(config, context), kind)
 
 
 def _pretrain_condenser(
@@ -73,16 +73,15 @@ def _pretrain_condenser(
 def pretrain_cotmae(config: configs.PretrainCotmaeConfig, context: Context) -> dict[str, Any]:
     """Pre-train by CoT-MAE (Wu et al. 2023, §2.4): a decoder fills in one text of a pair, given the other text's vector."""
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
-    data = _pairs(config, context, ContextMasking("partner", config.both_directions, rate))
+    data = pair_data(config, context, ContextMasking("partner", config.both_directions, rate))
     return _pretrain_autoencoder(config, context, data)
 
 
 def pretrain_retromae(config: configs.PretrainRetromaeConfig, context: Context) -> dict[str, Any]:
     """Pre-train by RetroMAE (Xiao et al. 2022): a decoder reconstructs a text, given the text's own vector."""
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
-    return _pretrain_autoencoder(
-        config, context, span_data(config, context, decoder=ContextMasking("same", True, rate))
-    )
+    data = span_data(config, context, decoder=ContextMasking("same", True, rate))
+    return _pretrain_autoencoder(config, context, data)
 
 
 def _pretrain_autoencoder(
@@ -114,7 +113,7 @@ def pretrain_contrastive(config: configs.PretrainContrastiveConfig, context: Con
     own = {name: getattr(config, name) for name in ("temperature", "learn_temperature", "mlm_weight")}
     module = ContrastiveModule(towers, lm_head=folder_of_start(config, context), **own, **config.optimiser())
     masked = config.mask_rate if module.mlm is not None else None
-    data = _pairs(config, context, mask_rate=masked, tokenizer=context.input("tokenizer"), **prefixes)
+    data = pair_data(config, context, mask_rate=masked, tokenizer=context.input("tokenizer"), **prefixes)
     values = fit_and_save(module, data, config, context, lengths_of_start(config, context))
     return {**values, **({"temperature": module.reached} if config.learn_temperature else {})}
 
@@ -134,20 +133,21 @@ def span_data(
     return kind(Tokens(context.input("tokens")), **{"pairs": None, **_shared(config, context), **cut, **own})
 
 
-def _pairs(
-    config: configs.PretrainCoCondenserConfig | configs.PretrainCotmaeConfig | configs.PretrainContrastiveConfig,
+def pair_data(
+    config: configs.PretrainCoCondenserConfig | configs.PairDecoderConfig | configs.PretrainContrastiveConfig,
     context: Context,
     decoder: ContextMasking | None = None,
+    kind: type[PassageQueryDataModule] = PassageQueryDataModule,
     **own: Any,
 ) -> TokenDataModule:
-    """Return the data module of pairs: two spans of a document, or a passage and one of its ``queries``."""
+    """Return the data module of pairs: two spans of a document, or of class ``kind`` a passage and one of its ``queries``."""
     if not config.queries:
         return span_data(config, context, pairs=config.pairs_within, decoder=decoder, **own)
     artifact = context.artifact("queries")
     _check_tokenizers(artifact, context)
     queries, passages = Queries(artifact.path), Passages(artifact.input("passages").path)
     hidden = queries.places if artifact.manifest["config"].get("remove") else None
-    return PassageQueryDataModule(
+    return kind(
         Tokens(context.input("tokens")),
         stores=PassagesAndQueries(passages.store, passages.titles, queries.store, queries.first, hidden),
         query_length=config.query_length,
@@ -191,8 +191,7 @@ def fit_and_save(
     data.setup()
     assert isinstance(data.batches, SpanBatches)
     source = data.batches.source
-    lengths = config.length, config.length
-    values = train_and_save(module, data, config, context, lengths, saved=saved or data.lengths)
+    values = train_and_save(module, data, config, context, (config.length, config.length), saved=saved or data.lengths)
     return {"items": source.items, "left_out": source.left_out, **values}
 
 
