@@ -165,12 +165,11 @@ class TripleDataModule(TokenDataModule):
             raise UserError("TripleDataModule: shared_negatives are not encoded; give a `student`")
         self.student, self.text_batch_size, self.shared_negatives = student, text_batch_size, shared_negatives
         self.text_queries = _checked(text_queries, pairs)
-        several = isinstance(negatives, list | tuple)
-        self.negatives: list[Any] = [*negatives] if several else [] if negatives is None else [negatives]
-        if wrong := [one for one in self.negatives if not isinstance(one, str | Path | Searcher | type | Negatives)]:
-            raise UserError(
-                f"TripleDataModule: negatives: give BM25, a Retriever or files, not {shown(repr(wrong[0]))}"
-            )
+        given: Any = [] if negatives is None else negatives
+        self.negatives: list[Any] = [*given] if isinstance(given, list | tuple) else [given]
+        for one in self.negatives:
+            if not isinstance(one, str | Path | Searcher | type | Negatives):
+                raise UserError(f"TripleDataModule: negatives: give BM25, a Retriever or files, not {shown(repr(one))}")
         self.below = Below(below_share, below_margin, below_score)
         self.relabel = [] if relabel is None else filled_sheets(relabel, "relabel")
         self.split, self.mining_depth, self.train_queries = split, mining_depth, train_queries
