@@ -12,6 +12,8 @@ from sentence_transformers.sparse_encoder.losses import FlopsLoss, SparseMultipl
 from sentence_transformers.sparse_encoder.losses import SpladeLoss as TheirLoss
 from textbook import language_model
 from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from condensery.baselines.splade.model import (
     OWN,
@@ -102,6 +104,28 @@ def test_the_loss_is_that_of_the_paper(tokenizer: Path, step: int, ramp: int) ->
     loss = SpladeLoss(0.3, 0.2, ramp, temperature=0.5)
     loss.step = step
     assert float(loss(queries, passages, positive)) == pytest.approx(wanted, rel=0, abs=1e-9)
+
+
+class _Elements(TorchDispatchMode):
+    """Counts the elements of all tensors that operations return."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.count += sum(tensor.numel() for tensor in pytree.tree_leaves(made) if isinstance(tensor, Tensor))
+        return made
+
+
+def test_the_work_of_the_backward_pass_grows_with_the_texts_and_not_with_their_square(tokenizer: Path) -> None:
+    model, made = encoder(tokenizer), []
+    for texts in (TEXTS * 4, TEXTS * 32):
+        (chunk,) = chunks(*flatten(rows(tokenizer, texts)), 100_000, 0)
+        loss = model.vectors(chunk).sum()
+        with _Elements() as elements:
+            loss.backward()
+        made.append(elements.count)
+    assert made[1] < 12 * made[0]
 
 
 def test_the_gradient_cache_gives_the_gradient_of_the_whole_batch(tokenizer: Path) -> None:
