@@ -191,8 +191,8 @@ class IrDatasetsSource(DataConfig):
         id_of = {}
         for split, given in self.splits:
             if given == AUTO:
-                given_dev = {"dev": (), "test": ("dev",)} if self.name in ON_DEV else {}
-                names = given_dev.get(split, CANDIDATES[split])
+                own: dict[str, tuple[str, ...]] = {"dev": (), "test": ("dev",)} if self.name in ON_DEV else {}
+                names = own.get(split, CANDIDATES[split])
                 ids = ["/".join(filter(None, (self.name, name))) for name in names]
                 there = [one for one in ids if _judges(one)]
                 # dev queries that serve as test queries are no dev queries
