@@ -702,7 +702,7 @@ def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
         BiEncoderModule(BiEncoder(QueryTowerModule(world / "bert").model.passage), train_passages=False)
     for wrong, said in (
         ({"text_queries": [("rain", "p99")]}, "text_queries: no passage has the id 'p99'"),
-        ({"text_queries": [("rain", "p1"), (" ", "p2")]}, r"text_queries\[1\] is no text or a blank one"),
+        ({"text_queries": [("rain", "p1"), (" ", "p2")]}, r"text_queries\[1\] is no text with an id, or is blank"),
         ({"text_batch_size": 0}, "text_batch_size must be a whole number >= 1, not 0"),
     ):
         with pytest.raises(UserError, match=said):
