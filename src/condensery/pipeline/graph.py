@@ -347,8 +347,7 @@ class _Builder:
             missing = text.partition("Missing mandatory value: ")[2]
             if missing:
                 raise needs_value(missing) from None
-            message = message_within(error)
-            raise UserError(f"{error.full_key or '.'.join(keys)}: {message or text}") from None
+            raise UserError(f"{error.full_key or '.'.join(keys)}: {message_within(error) or text}") from None
 
 
 def artifact_id(node: Node, version: int) -> str:

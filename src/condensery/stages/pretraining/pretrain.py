@@ -191,8 +191,7 @@ def fit_and_save(
     data.setup()
     assert isinstance(data.batches, SpanBatches)
     source = data.batches.source
-    lengths = config.length, config.length
-    values = train_and_save(module, data, config, context, lengths, saved=saved or data.lengths)
+    values = train_and_save(module, data, config, context, (config.length, config.length), saved=saved or data.lengths)
     return {"items": source.items, "left_out": source.left_out, **values}
 
 
