@@ -238,25 +238,43 @@ def test_a_training_that_destroys_is_not_kept_and_that_is_said(adapted: tuple[Do
     assert metrics_of(done.folder)["as it is"] == rows["as it is"]
 
 
+def kept_by(judge: Any, stages: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What ``keep_best`` returns for a start and a trained stage ``b``, with this judge."""
+    monkeypatch.setattr("condensery.stages.adaptation.keep_best.judge_of", lambda *_: judge)
+    config = KeepBestConfig.model_construct(trained=["b"], shares=[1.0], level=0.05, bm25_weight=0.0)
+    read = {"input": lambda _: stages[0], "inputs": lambda _: stages[1:]}
+    context: Any = SimpleNamespace(**read, folder=folder, stage_name="adapted")
+    return keep_best(config, context)
+
+
 def test_a_start_that_was_not_trained_is_compared_with_nothing(
     adapted: tuple[Done, list[str]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder = artifact(adapted[0], "as_it_is")
+    start = artifact(adapted[0], "as_it_is")
     judge = SimpleNamespace(first=[np.full(4, 0.5)], samples={"dev queries": None}, by="dev queries")
-    monkeypatch.setattr("condensery.stages.adaptation.keep_best.judge_of", lambda *_: judge)
-    config = KeepBestConfig.model_construct(start="a", trained=["b"], shares=[1.0], level=0.05, bm25_weight=0.0)
-    context: Any = SimpleNamespace(
-        input=lambda _: folder, inputs=lambda _: [folder], folder=tmp_path, stage_name="adapted"
-    )
-    assert keep_best(config, context)["kept"] == "start"
+    assert kept_by(judge, [start, start], tmp_path, monkeypatch)["kept"] == "start"
     assert [value["of"] for value in read_json(tmp_path / "kept.json")["values"]] == ["start"]
     assert capsys.readouterr().out == (
         "[adapted] MRR@10 of 4 dev queries: 50.0 as it is; there are no trained weights to compare: the initial weights"
         " are kept\n"
     )
+
+
+def test_a_training_that_harms_is_a_warning_of_the_artifact_and_the_run_prints_it(
+    adapted: tuple[Done, list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stages = [artifact(adapted[0], name) for name in ("as_it_is", "distilled")]
+    judge = SimpleNamespace(first=[np.full(40, 0.5)], samples={"dev queries": None}, by="dev queries")
+    judge.reciprocal_ranks = lambda _: [np.full(40, 0.1)]
+    (warning,) = kept_by(judge, stages, tmp_path, monkeypatch)["warnings"]
+    assert warning.startswith("stages.b: training made the retriever much worse")
+    assert "much worse" not in capsys.readouterr().out
 
 
 def test_trained_weights_that_are_all_far_below_the_start_are_told_apart() -> None:
