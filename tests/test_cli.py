@@ -84,6 +84,15 @@ def test_nothing_heavy_is_imported_before_the_work(
 def test_one_job_of_a_sweep_says_that_it_is_alone(project: Path, tmp_path: Path) -> None:
     done = run_py(project, tmp_path, "dry_run=plan", f"output_root={tmp_path}", recipe="ablation/rocketqa")
     assert done.stdout.startswith("this recipe is a sweep over seed: -m runs all jobs"), done.stdout + done.stderr
+    assert "jobs, this is one of them (seed=1)\n" in done.stdout
+    given = ["dry_run=plan", f"output_root={tmp_path}"]
+    done = run_py(project, tmp_path, *given, recipe="ablation/pretraining_speed")
+    assert done.stdout.startswith(
+        "this recipe is a sweep over stage.pretrain_cocondenser and seed: -m runs all jobs, this is none of them"
+        " (stage.pretrain_cocondenser.steps=null, stage.pretrain_cocondenser.token_budget=700000, seed=1)\n"
+    )
+    done = run_py(project, tmp_path, *given, recipe="ablation/low_data")
+    assert "this is one of them (stage.finetune.train_queries=null, " in done.stdout
 
 
 def test_without_the_packages_a_line_says_how_to_get_them(project: Path) -> None:

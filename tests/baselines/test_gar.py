@@ -114,7 +114,7 @@ def test_what_the_collection_lacks_is_said_and_left_out(tmp_path: Path, capsys: 
         f"no train query of the collection towns has {what}, so none is generated"
         for what in ("an answer", "a relevant passage with a title")
     ]
-    assert capsys.readouterr().out.splitlines()[-2:] == [f"[query_contexts] {line}" for line in lines]
+    assert "so none is generated" not in capsys.readouterr().out, "the run prints the warnings of an artifact"
     assert about == {"pairs": 3, "targets": {"sentence": 3}, "warnings": lines}
     assert {read.split(":")[0] for _, read, _ in found} == {"sentence"}
     with pytest.raises(

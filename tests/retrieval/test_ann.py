@@ -139,6 +139,7 @@ def test_both_are_printed_and_so_is_that_too_few_were_found(
         == f"[x] approximate search found {of_all:.1f} % of what exact search finds, and {of_top:.1f} % of the 10 best"
     )
     assert second.startswith(f"[x] for {QUERIES} queries approximate search found fewer passages than it was asked for")
+    assert "; raise stage.ann_index.nprobe (of an IVF), or stage.ann_index.ef_search (" in second
     index = built(exact, tmp_path / "flat", "Flat")
     index.search(np.arange(QUERIES), 5_000)
     assert index.short == 0, "all that there are is enough"

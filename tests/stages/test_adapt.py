@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 from shutil import copytree
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from condensery.pipeline.config import PushTarget
 from condensery.pipeline.pushing import model_card
 from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.retrieval.searchers.retriever import Retriever
-from condensery.stages.adaptation.keep_best import all_far_below
+from condensery.stages.adaptation.config import KeepBestConfig
+from condensery.stages.adaptation.keep_best import all_far_below, keep_best
 from condensery.stages.base import Artifact
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
@@ -223,7 +225,8 @@ def test_a_training_that_destroys_is_not_kept_and_that_is_said(adapted: tuple[Do
     assert (kept["kept"], kept["share"]) == ("start", 0)
     assert {value["of"] for value in kept["values"]} == {"start", "distilled"}
     values = [value["MRR@10"] for value in kept["values"]]
-    assert ("[adapted] warning: training made" in broken.out) == all_far_below(values[0], values[1:])
+    far = all_far_below(values[0], values[1:])
+    assert broken.out.count("[adapted] warning: stages.distilled: training made") == far
     rows = metrics_of(broken.folder)
     assert rows["adapted"] == rows["as it is"]
     assert rows["BM25 + adapted"] == rows["BM25 + as it is"]
@@ -233,6 +236,45 @@ def test_a_training_that_destroys_is_not_kept_and_that_is_said(adapted: tuple[Do
     joined = {(value["of"], value["share"]): value["MRR@10"] for value in beside["values"]}
     assert joined["distilled", 1.0] > alone["distilled", 1.0], "BM25 finds what weights that are destroyed do not"
     assert metrics_of(done.folder)["as it is"] == rows["as it is"]
+
+
+def kept_by(judge: Any, stages: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What ``keep_best`` returns for a start and a trained stage ``b``, with this judge."""
+    monkeypatch.setattr("condensery.stages.adaptation.keep_best.judge_of", lambda *_: judge)
+    config = KeepBestConfig.model_construct(trained=["b"], shares=[1.0], level=0.05, bm25_weight=0.0)
+    read = {"input": lambda _: stages[0], "inputs": lambda _: stages[1:]}
+    context: Any = SimpleNamespace(**read, folder=folder, stage_name="adapted")
+    return keep_best(config, context)
+
+
+def test_a_start_that_was_not_trained_is_compared_with_nothing(
+    adapted: tuple[Done, list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    start = artifact(adapted[0], "as_it_is")
+    judge = SimpleNamespace(first=[np.full(4, 0.5)], samples={"dev queries": None}, by="dev queries")
+    assert kept_by(judge, [start, start], tmp_path, monkeypatch)["kept"] == "start"
+    assert [value["of"] for value in read_json(tmp_path / "kept.json")["values"]] == ["start"]
+    assert capsys.readouterr().out == (
+        "[adapted] MRR@10 of 4 dev queries: 50.0 as it is; there are no trained weights to compare: the initial weights"
+        " are kept\n"
+    )
+
+
+def test_a_training_that_harms_is_a_warning_of_the_artifact_and_the_run_prints_it(
+    adapted: tuple[Done, list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stages = [artifact(adapted[0], name) for name in ("as_it_is", "distilled")]
+    judge = SimpleNamespace(first=[np.full(40, 0.5)], samples={"dev queries": None}, by="dev queries")
+    judge.reciprocal_ranks = lambda _: [np.full(40, 0.1)]
+    (warning,) = kept_by(judge, stages, tmp_path, monkeypatch)["warnings"]
+    assert warning.startswith("stages.b: training made the retriever much worse")
+    assert "much worse" not in capsys.readouterr().out
 
 
 def test_trained_weights_that_are_all_far_below_the_start_are_told_apart() -> None:
@@ -272,6 +314,7 @@ def test_of_passages_of_one_sentence_the_start_is_kept_and_that_is_said(released
         )
         == 1
     )
+    assert "; stages.distilled.train_unmeasured=true trains in any case" in done.out
     assert not (artifact(done, "distilled") / "logs").exists(), "no step was computed"
     assert "no trained weights are kept" in done.out
     rows = metrics_of(done.folder)

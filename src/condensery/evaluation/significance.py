@@ -12,7 +12,8 @@ from condensery.randomness import generator
 from condensery.ranges import Count, check_values
 
 Test = Literal["randomisation", "t"]
-FEW = 30  # with fewer queries than this, a choice by them is mostly chance
+FEW = 30
+CHANCE = "with so few queries, a choice by them is mostly chance"  # said with fewer queries than FEW
 PERMUTATIONS = 10_000
 CELLS = 10_000_000  # number of random signs in memory at a time, one byte per sign
 

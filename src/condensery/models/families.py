@@ -269,8 +269,7 @@ class ModernBert(Bert):
         both, d = layer.attn.Wqkv, states.shape[1]
         part = slice(first * d, stop * d)
         bias = None if both.bias is None else both.bias[part]
-        projected = nn.functional.linear(layer.attn_norm(states), both.weight[part], bias)
-        return projected.split(d, dim=1)
+        return nn.functional.linear(layer.attn_norm(states), both.weight[part], bias).split(d, dim=1)
 
     def _rotated(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
         """Apply RoPE (Su et al. 2021) to states (k, d): (k, d).

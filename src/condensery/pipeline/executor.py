@@ -274,8 +274,7 @@ class _Run:
                     leave_if_asked()
                     for node in self.longest_first():
                         self.start(node)
-                        future = threads.submit(attempt, self.store, self.runtime, node, self.forced(node))
-                        waiting[future] = node
+                        waiting[threads.submit(attempt, self.store, self.runtime, node, self.forced(node))] = node
                     for future in futures.wait(waiting, 1.0, futures.FIRST_COMPLETED).done:
                         self.finish(waiting.pop(future), future.result())
             finally:

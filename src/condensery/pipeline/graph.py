@@ -346,8 +346,7 @@ class _Builder:
             text = str(error.msg or error).split("\n")[0]
             if missing := text.partition("Missing mandatory value: ")[2]:
                 raise needs_value(missing) from None
-            message = message_within(error)
-            raise UserError(f"{error.full_key or '.'.join(keys)}: {message or text}") from None
+            raise UserError(f"{error.full_key or '.'.join(keys)}: {message_within(error) or text}") from None
 
 
 def artifact_id(node: Node, version: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import MissingDataError, StageError, UserError, number_of
@@ -72,19 +73,37 @@ def run(cfg: DictConfig) -> Finished:
             done.
         StageError: an unexpected exception in a stage, or several faults, raised after all other stages are done.
     """
-    if keys := _meant_to_sweep():
-        print(f"this recipe is a sweep over {' and '.join(keys)}: -m runs all jobs, this is one of them", flush=True)
+    if HydraConfig.initialized() and (params := HydraConfig.get().sweeper.get("params")):
+        print(_in_sweep(cfg, {str(key).lstrip("+"): str(values) for key, values in params.items()}), flush=True)
     finished = run_all(cfg)
     if finished.error:
         raise finished.error
     return finished
 
 
-def _meant_to_sweep() -> list[str]:
-    """Return the keys over which the composed recipe sweeps when it is run with ``-m``."""
-    if not HydraConfig.initialized():
-        return []
-    return [str(key).lstrip("+") for key in HydraConfig.get().sweeper.get("params") or {}]
+def _in_sweep(cfg: DictConfig, params: Mapping[str, str]) -> str:
+    """Say that the composed recipe is a sweep with ``-m``, and whether this run has values of one of its jobs.
+
+    ``params``: key -> the values over which the recipe sweeps. A value may be a mapping of keys below this key.
+    """
+    parser, own, one_of_them = OverridesParser.create(), dict[str, Any](), True
+    for key, values in params.items():
+        override = parser.parse_override(f"{key}={values}")
+        texts = override.sweep_string_iterator() if override.is_sweep_override() else [values]
+        jobs = [_leaves(key, parser.parse_override(f"{key}={text}").value()) for text in texts]
+        groups = HydraConfig.get().runtime.choices
+        here = {name: groups.get(name) or OmegaConf.select(cfg, name) for job in jobs for name in job}
+        one_of_them &= any(all(here[name] == value for name, value in job.items()) for job in jobs)
+        own |= here
+    values_here = ", ".join(f"{name}={'null' if value is None else value}" for name, value in own.items())
+    which = "one" if one_of_them else "none"
+    return (
+        f"this recipe is a sweep over {' and '.join(params)}: -m runs all jobs, this is {which} of them ({values_here})"
+    )
+
+
+def _leaves(key: str, value: Any) -> dict[str, Any]:
+    return {f"{key}.{name}": inner for name, inner in value.items()} if isinstance(value, dict) else {key: value}
 
 
 def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:

@@ -35,8 +35,7 @@ class JoinedTable(Callback):
         # another sweep or dry run of the same name may be running, so each has records of its own
         os.environ[RECORDS] = str(expanded(config.hydra.sweep.dir).absolute() / f"jobs-{os.urandom(8).hex()}")
         atexit.register(shutil.rmtree, os.environ[RECORDS], ignore_errors=True)  # if it is interrupted
-        recipe = OmegaConf.select(config, "hydra.sweeper.params") or {}
-        keys = [*recipe, *swept_keys(config.hydra.overrides.task)]
+        keys = [*(OmegaConf.select(config, "hydra.sweeper.params") or {}), *swept_keys(config.hydra.overrides.task)]
         os.environ[SWEPT] = " ".join(str(key).lstrip("+") for key in keys)
         failed.clear()
 

@@ -26,8 +26,7 @@ def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[H
     if not text.strip():
         raise UserError("ask: the text is empty")
     scores, rows = search([text], k)
-    passages = collection.passages
-    ids, titles, texts = (passages.column(name) for name in ("id", "title", "text"))
+    ids, titles, texts = (collection.passages.column(name) for name in ("id", "title", "text"))
     ranked = [(float(score), int(row)) for score, row in zip(scores[0], rows[0], strict=True) if row >= 0]
     return [Hit(rank, score, ids[row], titles[row], texts[row]) for rank, (score, row) in enumerate(ranked, 1)]
 

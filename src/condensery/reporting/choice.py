@@ -32,15 +32,17 @@ def choice(kept: Kept) -> str:
     start, *trained = kept["values"]
     best = max(trained, key=lambda one: (one["MRR@10"], -one["share"]), default=start)
     line = f"MRR@10 of {kept['queries']:,} {kept['by']}: {100 * start['MRR@10']:.1f} as it is"
-    if best["share"]:
-        line += ", " if best["MRR@10"] > start["MRR@10"] else ", at most "
-        line += f"{100 * best['MRR@10']:.1f} with {100 * best['share']:g} % of the weights of {best['of']}"
+    of_best = f"{100 * best['MRR@10']:.1f} with {100 * best['share']:g} % of the weights of {best['of']}"
     if best["MRR@10"] > start["MRR@10"]:
         p, level = kept["p"], kept.get("level", 1)
         digits = (f"{p:.{number}g}" for number in (2, 3, 4, 5))  # more digits if p rounds to the limit
         shown = next((one for one in digits if (float(one) < level) == (p < level)), p)
         limit = f", {'' if p < level else 'not '}below {level:g}" if level < 1 else ""
-        line += f" (p = {shown}{limit})"
+        line += f", {of_best} (p = {shown}{limit})"
+    elif trained:
+        line += f"; no candidate scores higher (best: {of_best})"
+    else:
+        line += "; there are no trained weights to compare"
     if kept.get("worse_on_dev"):
         line += ", but lower on the dev queries alone"
     if "BM25" in kept:

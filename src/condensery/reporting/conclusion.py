@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from condensery.evaluation.metrics import Evaluation
-from condensery.evaluation.significance import Test, compare, holm
+from condensery.evaluation.significance import CHANCE, FEW, Test, compare, holm
 from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Measured, over_seeds
 from condensery.retrieval.indexes.interface import UNMATCHED
@@ -163,8 +163,7 @@ def _reference(systems: Sequence[SummaryRow], best: int, measured: Measured, bas
 def p_values(systems: Sequence[SummaryRow], reference: int, metric: str, test: Test) -> dict[int, float]:
     """Test all other systems against the reference, and return index -> Holm-corrected p-value."""
     others = [i for i in range(len(systems)) if i != reference]
-    against = systems[reference].evaluation
-    found = [compare(systems[i].evaluation, against, metric, test)[1] for i in others]
+    found = [compare(systems[i].evaluation, systems[reference].evaluation, metric, test)[1] for i in others]
     return dict(zip(others, holm(found), strict=True))
 
 
@@ -174,11 +173,12 @@ def _on_the_best(
     if p < level:
         whom = f"the next, {other.name}" if other_is_next else other.name
         return f"{best.name} is ahead of {whom}: {metric} {_percent(best)} against {_percent(other)} (p < {level:g})."
+    few = f" {CHANCE.capitalize()}." if queries < FEW else ""
     if math.isclose(best.mean, other.mean, abs_tol=1e-12):
-        return f"{best.name} is level with {other.name}: both have {metric} {_percent(best)}."
+        return f"{best.name} is level with {other.name}: both have {metric} {_percent(best)}.{few}"
     return (
         f"{best.name} has the highest {metric}, {_percent(best)} against {_percent(other)} of {other.name}: no difference"
-        f" that {queries:,} {'query' if queries == 1 else 'queries'} can show (p = {p:.2g})."
+        f" that {queries:,} {'query' if queries == 1 else 'queries'} can show (p = {p:.2g}).{few}"
     )
 
 

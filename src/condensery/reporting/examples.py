@@ -258,8 +258,7 @@ class _Questions:
     def __init__(self, collection: Collection, split: str, by_answers: bool) -> None:
         self.collection, self.by_answers = collection, by_answers
         self.positives = collection.qrels(split).positives() if split in collection.splits else {}
-        passages = collection.passages
-        self.ids, self.titles, self.texts = (passages.column(name) for name in ("id", "title", "text"))
+        self.ids, self.titles, self.texts = (collection.passages.column(name) for name in ("id", "title", "text"))
 
     def example(self, kind: str, query_id: str, rankings: Sequence[tuple[EvaluatedRow, float, list[str]]]) -> Example:
         """Build the example of one question.

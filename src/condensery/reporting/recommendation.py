@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import number_of
-from condensery.evaluation.significance import FEW, Test, interval, queries_needed
+from condensery.evaluation.significance import CHANCE, FEW, Test, interval, queries_needed
 from condensery.reporting.choice import HELD_OUT, Kept, choice
 from condensery.reporting.conclusion import BM25, Lines, lines_of, p_values
 from condensery.reporting.results import Row
@@ -66,7 +66,7 @@ def recommendation(
     evaluated ones (``Made.kept``); less time.
 
     With fewer than ``FEW`` queries, chance decides which row is the highest. The row that ``unmeasured`` would
-    choose is then recommended if ``_expected`` gives a reason for it and it does not differ significantly from the highest.
+    choose is then recommended if ``_expected`` gives a reason for it and it is not significantly worse than the highest.
 
     The text begins with the gain of training: each encoder that ``keep_best`` chose is compared with its baseline in the
     table. Intervals are 95 % confidence intervals, as in the table (``significance.interval``).
@@ -88,17 +88,20 @@ def recommendation(
     near = [at for at in order if at == highest or p_of[at] >= level]
     close = [at for at in near if words.mean(highest) - words.mean(at) <= CLOSE]
     use = next(at for at in close if not any(words.mean(other) > words.mean(at) for other in order[: order.index(at)]))
-    why = ""
+    why = worse = ""
     if words.queries < FEW:
         expected, reason = _expected({words.name(at): one for at, one in enumerate(words.made)})
-        if expected in map(words.name, near) and ": " in reason:
-            use, why = next(at for at in near if words.name(at) == expected), reason
+        at_expected = next(at for at in order if words.name(at) == expected)
+        if ": " in reason and at_expected in near:
+            use, why = at_expected, reason
+        elif ": " in reason:
+            worse = expected
     on_training = [words.on_training(at, baseline, tested) for at in sorted(order)]
     sentences = [
         *on_training,
         words.on_use(use, [at for at in (order[0], near[0]) if at != highest], why),
         words.on_highest(highest, use, p_of, order),
-        words.on_bias(use),
+        words.on_bias(use, why, worse),
     ]
     return Recommendation(lines.systems[use].name, " ".join(filter(None, (*sentences, lines.left_out.strip()))))
 
@@ -178,15 +181,22 @@ class _Words:
         simpler = f", and {self.name(use)} is simpler" if order.index(use) < order.index(highest) else ""
         return f"{self.name(highest)}{cost} has the highest, {100 * self.mean(highest):.1f}, {lead}{simpler}."
 
-    def on_bias(self, use: int) -> str:
+    def on_bias(self, use: int, why: str, worse: str) -> str:
         """Return a warning that the row ``use`` was chosen by the same queries on which it is evaluated.
+
+        With ``why``, the row was not chosen by these queries, and the sentence says so. ``worse`` is the name of the row that
+        would be recommended without judgements, if it is significantly worse; otherwise empty.
 
         If ``keep_best`` did not choose the row's trained weights, but kept the initial weights for another row, the warning
         also names the queries of that choice.
         """
         split = self.lines.measured.seeds[0][0][0].split
-        few = self.queries < FEW
-        bias = "with so few, the choice is mostly chance" if few else "so its score is slightly too optimistic"
+        if why:
+            few = f"So few queries ({self.queries} of {split})"
+            return f"{few} do not choose the row: it is the one that is recommended without judgements."
+        bias = CHANCE if self.queries < FEW else "so its score is slightly too optimistic"
+        if worse:
+            bias = f"on which {worse}, the row that is recommended without judgements, is significantly worse"
         starts = [one.kept for one in self.made if one.kept and one.kept["by"] and not one.trained]
         if starts and self.made[use].trained and not self.made[use].kept:
             kept = max(starts, key=lambda one: len(one["values"]))
@@ -255,12 +265,17 @@ def _expected(made: Mapping[str, Made]) -> tuple[str, str]:
     unknown = made[use].unknown
     if lexical and unknown > UNREADABLE:
         return lexical, f": {unknown:.0%} of the tokens of the text are unknown to the retriever's tokenizer"
-    for kept in (one.kept or {} for one in made.values() if one.parts == made[use].parts):
-        if lexical and kept.get("BM25", -1) >= kept.get("MRR@10", 1):
+    alone = {one.kept["by"]: one.kept.get("MRR@10", 0) for one in made.values() if one.kept and len(one.parts) == 1}
+    doubt = ""
+    for kept in (one.kept for one in made.values() if one.kept and one.parts == made[use].parts and "BM25" in one.kept):
+        if lexical and kept["BM25"] >= kept["MRR@10"]:
             return lexical, f": on {kept['by']}, its fusion with a retriever does not rank better"
+        if alone.get(kept["by"], 0) > kept["MRR@10"]:
+            proxy = ", but sentences are only a proxy" if kept["by"] == HELD_OUT else ""
+            doubt = f"; on these {number_of(kept['queries'], kept['by'])} the retriever alone scores higher{proxy}"
     if len(made[use].parts) > 1:
-        cost += ": the fusion of BM25 and a retriever nearly always ranks better than either"
-    return use, cost
+        cost += ": the fusion of BM25 and a retriever mostly ranks better than either"
+    return use, cost + doubt
 
 
 def _best_founded(made: Made) -> tuple[bool, int]:

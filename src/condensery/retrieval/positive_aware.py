@@ -132,8 +132,8 @@ def lowest(scorer: Scorer, query_rows: Ids, positives: list[NDArray[np.integer]]
 def counted(folder: Path, below: Below, without: int, label: str) -> dict[str, Any]:
     """Print how many candidates were excluded for their scores in mining, and return the counts for a manifest.
 
-    A warning is printed if positives have no score. With ``below.share``, another warning is printed if positives have
-    negative scores, because a share of a negative score means little.
+    There is a warning if positives have no score. With ``below.share``, there is another warning if positives have negative
+    scores, because a share of a negative score means little. The run prints the warnings of an artifact.
 
     Args:
         folder: artifact of the mined negatives.
@@ -157,8 +157,6 @@ def counted(folder: Path, below: Below, without: int, label: str) -> dict[str, A
     if below_zero and below.share is not None:
         warnings.append(
             f"{below_zero:,} of {len(scores):,} positives score below 0, where a share of the score says little;"
-            " below_margin says more"
+            " stage.mine.below_margin says more"
         )
-    for text in warnings:
-        print(f"[{label}] {text}", flush=True)
     return {**counts, **({"warnings": warnings} if warnings else {})}

@@ -206,8 +206,7 @@ def _screened(
     qrels = collection.qrels(split)
     relevant = qrels.grades >= qrels.relevant_from
     judged = np.concatenate([packed(qrels.query_rows[relevant], qrels.passage_rows[relevant]), relabelled.yes])
-    positives = relabelled.added_to(qrels.positives())
-    known = NoNegatives.of(collection, positives, np.arange(len(collection.queries)))
+    known = NoNegatives.of(collection, relabelled.added_to(qrels.positives()), np.arange(len(collection.queries)))
     distinct, by_text = Distinct(len(collection.queries), depth), 0
     for queries, passages in given:
         pairs, no_negatives = packed(queries, passages), known.among(queries, passages)

@@ -53,8 +53,7 @@ def fault(path: Path, wanted: str = FILE) -> str:
     actual = standing(path)
     if actual == wanted:
         return ""
-    name = wanted.removeprefix("a ")
-    return f"{actual}, not {wanted}" if actual else f"no such {name}"
+    return f"{actual}, not {wanted}" if actual else f"no such {wanted.removeprefix('a ')}"
 
 
 def twin(path: Path) -> Path:

@@ -25,8 +25,7 @@ class TableWriter:
     """
 
     def __init__(self, path: Path, columns: Sequence[str], lists: Sequence[str] = ()) -> None:
-        kinds = [(name, pa.list_(pa.string()) if name in lists else pa.string()) for name in columns]
-        self.schema = pa.schema(kinds)
+        self.schema = pa.schema([(name, pa.list_(pa.string()) if name in lists else pa.string()) for name in columns])
         self._sink = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_file(self._sink, self.schema)
         self._rows: list[tuple[Any, ...]] = []

@@ -79,8 +79,7 @@ def positive_pmi(counts: sparse.csr_array, smoothing: float = 0.75) -> sparse.cs
     expected = tokens[pairs.row] * (contexts / contexts.sum())[pairs.col]
     information = np.log(pairs.data / expected)
     kept = information > 0
-    kept_pairs = pairs.row[kept], pairs.col[kept]
-    return sparse.coo_array((information[kept], kept_pairs), shape=counts.shape).tocsr()
+    return sparse.coo_array((information[kept], (pairs.row[kept], pairs.col[kept])), shape=counts.shape).tocsr()
 
 
 def truncated_svd(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -180,8 +180,7 @@ def tokenise(
     slices = (texts[start : start + batch] for start in range(0, len(texts), batch))
     with progress(label, len(texts), "texts") as task:
         work = partial(encode, dtype=dtype, sentences=sentences, language=language)
-        pieces = in_order(work, slices, tokenizer, workers)
-        tokens, sentence_count = _write(folder, pieces, sentences, task.advance)
+        tokens, sentence_count = _write(folder, in_order(work, slices, tokenizer, workers), sentences, task.advance)
     counts = {"texts": len(texts), "tokens": tokens, "sentences": sentence_count, "documents": _ABSENT}
     if documents is not None:
         counts["documents"] = len(edges) - 1

@@ -45,7 +45,6 @@ def query_contexts(config: QueryContextsConfig, context: Context) -> dict[str, A
     if not counts.total():
         raise UserError(f"stages.{context.stage_name}.targets: {who} {' or '.join(lacking)}")
     warnings = [f"{who} {what}, so none is generated" for what in lacking]
-    print("".join(f"[{context.stage_name}] {warning}\n" for warning in warnings), end="", flush=True)
     there = {target: counts[target] for target in TARGETS if counts[target]}
     return {"pairs": counts.total(), "targets": there, **({"warnings": warnings} if warnings else {})}
 

@@ -68,8 +68,7 @@ def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | st
     saved = retriever.language_model or passage.model
     save_model(saved, folder, tokenizer, retriever.passage_length, settings, passage.head)
     if not model.shared:
-        place = folder / QUERY_ENCODER
-        save_model(query.model, place, tokenizer, retriever.query_length, query.settings, query.head)
+        save_model(query.model, folder / QUERY_ENCODER, tokenizer, retriever.query_length, query.settings, query.head)
         write_router(folder, QUERY_ENCODER)
     about = {
         "towers": "shared" if model.shared else "separate",

@@ -194,8 +194,7 @@ class Tasks:
         self.variables = {variable: str(threads) for variable in THREADS}
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=context.folder))
         alone = replace(context, runtime=replace(context.runtime, devices=1, threads=threads))
-        settings = config.model_dump(mode="json")
-        self.call = StageCall(stage.kind, settings, alone, socket.gethostname(), Parent.here())
+        self.call = StageCall(stage.kind, config.model_dump(mode="json"), alone, socket.gethostname(), Parent.here())
         self.wall = self.cpu = 0.0
         self.shown = 0  # bytes
 

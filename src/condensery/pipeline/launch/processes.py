@@ -116,8 +116,7 @@ def checkpoints(folder: Path) -> set[str]:
 def _attempt(stage: Stage, config: StageConfig, context: Context, number: int) -> Computed:
     """Compute a stage once in ``number`` processes per node; return the result and the machine."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=context.folder))
-    settings = config.model_dump(mode="json")
-    StageCall(stage.kind, settings, context, socket.gethostname(), Parent.here()).write(folder)
+    StageCall(stage.kind, config.model_dump(mode="json"), context, socket.gethostname(), Parent.here()).write(folder)
     gpus = context.runtime.accelerator != "cpu"
     started = start(context.runtime.launcher, folder, context.stage_name, number, gpus)
     try:

@@ -114,8 +114,7 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
     jobs = [FigureJob(run.folder, run.setting, names) for run, names in zip(runs, shown, strict=True) if names != set()]
     drawn, faults = draw_figures(wanted, jobs, tables, folder)
     named = [(run.label, run.folder) for run in runs]
-    page = Page(folder.name, (), command(), tables, drawn, rows=rows, failed=nothing_left)
-    write_whole(page, folder, root, named)
+    write_whole(Page(folder.name, (), command(), tables, drawn, rows=rows, failed=nothing_left), folder, root, named)
     settings = Wandb.model_validate(OmegaConf.to_container(config.logger.wandb, resolve=True))
     log_results(settings, root, folder, tables, drawn, rows)
     if tables:

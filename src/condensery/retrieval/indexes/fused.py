@@ -188,8 +188,7 @@ class FusedIndex:
 
     def rankings(self, query_rows: Rows) -> list[Ranking]:
         """Return the ranking of each member for queries (n,): ``depth`` passages, or all passages if there are fewer."""
-        depth = min(self.depth, len(self))
-        return [member.search(query_rows, depth) for member in self.members]
+        return [member.search(query_rows, min(self.depth, len(self))) for member in self.members]
 
     def combine(self, rankings: Sequence[Ranking], k: int) -> Ranking:
         """Fuse the members' rankings of n queries, in the order of the members, and return the k best passages.

@@ -58,8 +58,9 @@ def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
     of_top = "" if top is None else f", and {100 * top:.1f} % of the {TOP} best"
     print(f"[{label}] approximate search found {100 * recall:.1f} % of what exact search finds{of_top}", flush=True)
     if short:
-        why = "fewer passages than it was asked for; raise nprobe (of an IVF), or ef_search (of an HNSW)"
-        print(f"[{label}] for {number_of(short, 'queries')} approximate search found {why}", flush=True)
+        why = f"for {number_of(short, 'queries')} approximate search found fewer passages than it was asked for"
+        keys = "stage.ann_index.nprobe (of an IVF), or stage.ann_index.ef_search (of an HNSW)"
+        print(f"[{label}] {why}; raise {keys}", flush=True)
     return {"recall_of_exact": recall, **({} if top is None else {f"recall_of_exact@{TOP}": top})}
 
 

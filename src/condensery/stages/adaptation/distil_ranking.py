@@ -28,7 +28,7 @@ from condensery.training.data.ranking_batches import RankingBatches
 from condensery.training.held_out import chosen_queries, held_out_queries
 from condensery.training.modules.query_tower import QueryTowerModule
 
-TOO_FEW = "(of dev, or sentences of held-out passages) could measure a gain; train_unmeasured=true trains in any case"
+TOO_FEW = "(of dev, or sentences of held-out passages) could measure a gain"
 SHARD = 200  # queries per shard of cross-encoder scores; a restart keeps complete shards
 
 
@@ -47,9 +47,8 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
     measured = len(collection.questions("dev")) if dev else 0
     measured += len(held_out_queries(queries, texts, np.random.default_rng()))
     if measured < FEW and not config.train_unmeasured:
-        print(
-            f"[{context.stage_name}] not trained, because only {number_of(measured, 'queries')} {TOO_FEW}", flush=True
-        )
+        why, key = f"only {number_of(measured, 'queries')} {TOO_FEW}", f"stages.{context.stage_name}.train_unmeasured"
+        print(f"[{context.stage_name}] not trained, because {why}; {key}=true trains in any case", flush=True)
         save_retriever(saved, context.folder, encoder)
         return {"queries": 0}
     rows = chosen_queries(queries, config.number, config.seed)

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from condensery.evaluation.significance import FEW, randomisation_test
-from condensery.models.blending import blended
+from condensery.evaluation.significance import CHANCE, FEW, randomisation_test
+from condensery.models.blending import blended, same_weights
 from condensery.models.checkpoints.retrievers import SavedRetriever, load_retriever, save_retriever
 from condensery.reporting.choice import HELD_OUT, choice
 from condensery.stages.adaptation.config import KeepBestConfig
@@ -16,7 +16,7 @@ from condensery.system.files import write_json
 
 KEPT_START = "the initial weights are kept"
 FAR = 0.9  # a trained candidate with a smaller share of the initial MRR@10 is far below it
-WORSE = "training made the retriever much worse, whatever the share of its weights; try a lower learning rate"
+WORSE = "training made the retriever much worse, whatever the share of its weights; try a lower learning_rate"
 OF_DEV = "judge some (qrels/dev.tsv, or at least ten in qrels/train.tsv)"
 OF_HELD_OUT = f"only a passage of several sentences has such a query; {DEV} (qrels/dev.tsv) serve as well"
 
@@ -37,10 +37,8 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
         write_json(context.folder / "kept.json", {**nothing, "values": []})
         return nothing
     ranks = {("start", 0.0): judge.first}
-    models = {
-        name: load_retriever(folder).model
-        for name, folder in zip(config.trained, context.inputs("trained"), strict=True)
-    }
+    trained = zip(config.trained, [load_retriever(folder).model for folder in context.inputs("trained")], strict=True)
+    models = {name: model for name, model in trained if not same_weights(start.model, model)}  # not all were trained
     for name, model in models.items():
         for share in config.shares:
             found = judge.reciprocal_ranks(blended(start.model, model, share))
@@ -72,12 +70,11 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     write_json(context.folder / "kept.json", {**chosen, "values": values})
     fused = f"each fused with BM25 at a weight of {config.bm25_weight:g}: " if config.bm25_weight else ""
     print(f"[{context.stage_name}] {fused}{choice({**chosen, 'level': config.level, 'values': values})}", flush=True)
-    if queries < FEW:
-        print(f"[{context.stage_name}] with so few queries, the choice is mostly chance", flush=True)
-    first, *trained = means.values()
-    if all_far_below(first, trained):
-        print(f"[{context.stage_name}] warning: {WORSE}", flush=True)
-        chosen["warnings"] = [f"{context.stage_name}: {WORSE}"]
+    if queries < FEW and models:
+        print(f"[{context.stage_name}] {CHANCE}", flush=True)
+    first, *others = means.values()
+    if all_far_below(first, others):
+        chosen["warnings"] = [f"{', '.join(f'stages.{one}' for one in config.trained)}: {WORSE}"]
     return {**chosen, "MRR@10 of the start": first}
 
 

@@ -81,8 +81,7 @@ class Judge:
                 queries = encoded(encode, sample.queries)
             except UserError:  # not finite
                 return None
-            ranks = reciprocal_ranks(queries, passages, sample, bm25, weight)
-            found.append(ranks.cpu().numpy().astype(np.float64))
+            found.append(reciprocal_ranks(queries, passages, sample, bm25, weight).cpu().numpy().astype(np.float64))
         return found
 
 

@@ -98,5 +98,5 @@ def scores_of(folder: Path, corpus: Path, threads: int, label: str = "in-batch t
     index = _opened(folder, corpus, threads)
     if isinstance(index, FusedIndex) and index.depth < len(index) and rank() == 0:
         scored = f"the in-batch teacher scores the best {index.depth:,} of {len(index):,} passages for a query"
-        print(f"[{label}] warning: {scored}, and all others 0; its stage fuse can have a larger depth", flush=True)
+        print(f"[{label}] warning: {scored}, and all others 0; raise stage.fuse.depth", flush=True)
     return partial(_scores, folder, corpus, threads)

@@ -113,8 +113,7 @@ def _frozen(
         return None, None
     index, encoder = vectors_of(context, "passages", config.passages)
     first = load_retriever(encoder)
-    named = f"stages.{context.stage_name}.passages: {config.passages}"
-    check_encoded_by(towers, first.passage_length, first, named)
+    check_encoded_by(towers, first.passage_length, first, f"stages.{context.stage_name}.passages: {config.passages}")
     return index, (first.query_length, first.passage_length)
 
 

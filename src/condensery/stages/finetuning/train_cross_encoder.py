@@ -31,8 +31,7 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
     check_enough_passages(config, context, training, collection)
     own: dict[str, Any] = {"pairs": True, "negatives_per_query": config.negatives_per_query}
     data = triple_data(config, context, training, (config.query_length, config.length), **own)
-    model = _initial(config, context, data.vocabulary)
-    module = CrossEncoderModule(model, loss=config.loss, **config.optimiser())
+    module = CrossEncoderModule(_initial(config, context, data.vocabulary), loss=config.loss, **config.optimiser())
     sample = None
     if config.validations():
         sizes = config.validation_queries, config.validation_passages

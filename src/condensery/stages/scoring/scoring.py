@@ -87,8 +87,7 @@ class CrossEncoderScorer:
     """Scores pairs by the cross-encoders' probability of relevance, for the rules of ``retrieval.positive_aware``."""
 
     def __init__(self, config: ScoringStageConfig, context: Context, collection: Collection) -> None:
-        scorers = cross_encoders(config, context, collection)
-        self.logits = logits(scorers, config.chunk_tokens, context.stage_name)
+        self.logits = logits(cross_encoders(config, context, collection), config.chunk_tokens, context.stage_name)
 
     def score(self, query_rows: np.ndarray, passage_rows: np.ndarray) -> np.ndarray:
         """Return probabilities (n, k), from 0 to 1, for passages (n, k) of queries (n,); NaN where a passage row is -1."""

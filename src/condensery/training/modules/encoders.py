@@ -87,8 +87,7 @@ class EncoderModule(TrainingModule):
         lengths = lengths or self.lengths
         self._save(folder, tokenizer, lengths)
         card = card or self._card()
-        name = card.name or folder.resolve().name
-        write_card(folder, card.text(name, self.described(), lengths))
+        write_card(folder, card.text(card.name or folder.resolve().name, self.described(), lengths))
 
     def _card(self) -> Card:
         logged = self._trainer.logged_metrics if self._trainer else {}

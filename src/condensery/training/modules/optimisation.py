@@ -194,8 +194,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Clip the gradient, and log its norm before clipping."""
-        limit = self.max_grad_norm or float("inf")
-        self._norm = nn.utils.clip_grad_norm_(self.parameters(), limit, foreach=True)
+        self._norm = nn.utils.clip_grad_norm_(self.parameters(), self.max_grad_norm or float("inf"), foreach=True)
         self._record({"grad_norm": self._norm})
         # Reading the norm from a GPU makes the CPU wait. So on a GPU only logged steps and the last step are checked.
         step, logged = self.global_step + 1, max(1, getattr(self.trainer, "log_every_n_steps", 1))
