@@ -160,6 +160,8 @@ def test_output_lies_where_the_user_says_for_all_commands(
         (["experiment=of_mine"], ["experiment=of_mine", "FOLDER/experiment/of_mine.yaml", "--config-dir FOLDER"]),
         (["seed=[1"], ["seed=[1", "key=value"]),
         (["smoke"], ["smoke", "key=value", "experiment=NAME"]),
+        (["~table.rows.'+ hard'"], ["key=value", "null removes a row", "'table.rows={+ hard negatives: null}'"]),
+        (["push_to_hub=me/name", "data.root=x"], ["push_to_hub", "such as {round2: me/name}"]),
         (["ask=", "data.root=x"], ["ask", "empty"]),
         (["stages.plane.steps=1", "data.root=x"], ["stages.plane", "not a stage", "'plain'"]),
         (["output_root=/proc/nix", "data.root=README.md"], ["/proc/nix", "no folder can be made"]),

@@ -120,9 +120,7 @@ def prepared(arguments: list[str]) -> list[str]:
     """
     arguments = _of_data(arguments)
     sweep = not {"-m", "--multirun"}.isdisjoint(arguments)
-    keys = [
-        argument.partition("=")[0].lstrip("+") for argument in arguments if "=" in argument and argument[0] not in "-~"
-    ]
+    keys = [word.partition("=")[0].lstrip("+") for word in arguments if "=" in word and word[0] not in "-~"]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise UserError(f"{twice}: given twice; leave one out")
     if old := next((argument for argument in arguments if re.match(r"\+*study=", argument)), None):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,3 +174,10 @@ def test_a_program_of_ones_own_is_warned_too(strange: Collection, capsys: pytest
     assert capsys.readouterr().out.startswith("warning: 2 of 3 queries share no term")
     mined(BM25(), strange, "test", 1)
     assert capsys.readouterr().out.startswith("warning: 2 of 3 queries share no term")
+
+
+@pytest.mark.parametrize("given", [{"stopwords": "german"}, {"stemmer": "germann"}, {"language": "germann"}])
+def test_a_word_that_does_not_exist_is_refused_by_the_constructor(given: dict[str, Any]) -> None:
+    (key,) = given
+    with pytest.raises(UserError, match=f"BM25: {key}: '{given[key]}' "):
+        BM25(**given)

@@ -490,3 +490,7 @@ def test_a_split_of_which_there_is_no_file_is_left_out(released: Path, tmp_path:
     ]
     assert "adapted_index.evaluation" in run_command(*given, f"data.root={data}").sound().out
     assert "evaluation" not in run_command(*given, f"data.root={half}").sound().out
+    judged = write_beir(tmp_path / "judged", TEXT)
+    (judged / "qrels" / "test.tsv").unlink()
+    refused = run_command("experiment=adapt_queries", *given[1:], f"data.root={judged}").err
+    names(refused, "table.split", "data.splits.test", "qrels/test.tsv", "table.optional=true")

@@ -4,14 +4,17 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from error_lines import names
+from single_stage import inputs
 from small_runs import MODEL, Done, run_command, some_text, splits_of, write, write_beir, write_dpr, write_stsb
 
 from condensery.stages import data_checks
-from condensery.stages.base import references
+from condensery.stages.base import Artifact, references
+from condensery.stages.checks import NO_DEV
 from condensery.stages.registry import registry
 from condensery.stages.training_config import OptimisedStageConfig
 
@@ -79,11 +82,6 @@ CASES: dict[str, tuple[str, Callable[[Path], Path], list[str], str, list[str]]] 
     "a split of dev queries alone": (
         SQUAD, few_training_queries, [*HELD_OUT, "+stages.x={stage: finetune, init: warm, split: dev}"], "corpus",
         ["stages.x.split", "dev", "only of train, test"],
-    ),
-    "no dev queries to choose by": (
-        SQUAD, few_training_queries,
-        [*HELD_OUT, "+stages.x={stage: keep_best, start: warm, trained: [round2], by: dev}"], "corpus",
-        ["stages.x.by", "no dev queries", "data.splits.dev", "judge ten queries"],
     ),
     "nothing left beside dev": (
         SQUAD, one_passage_for_all, ["stages.round2.leave_out_dev_passages=true"], "corpus",
@@ -155,6 +153,22 @@ def test_data_that_a_stage_will_find_wanting_end_the_run_before_it_trains(case: 
     assert done.computed[-1] == last, done.out
     assert not trained(done)
     assert not list(tmp_path.glob("artifacts/pretrain*"))
+
+
+def test_too_few_queries_for_dev_queries_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+    root = few_training_queries(tmp_path / "data")
+    best = "+stages.x={stage: keep_best, start: warm, trained: [round2], by: dev}"
+    given = [f"data.root={root}", f"output_root={tmp_path}", "logger=csv", *MODEL, *HELD_OUT, best]
+    done = run_command(f"experiment={SQUAD}", *given)
+    names(done.err, "stages.x.by", "no dev queries", "qrels/dev.tsv", "data.splits.dev", "judge ten queries")
+    assert not done.computed
+    assert "to be made" not in done.out
+
+
+def test_a_collection_without_dev_queries_is_told_where_its_files_do_not_show_it(tmp_path: Path) -> None:
+    config, corpus = SimpleNamespace(by="dev"), Artifact(inputs(tmp_path)["corpus"])
+    assert data_checks.dev_queries(config, corpus) == ("by", NO_DEV)
+    assert data_checks.dev_queries(SimpleNamespace(by="queries"), corpus) is None
 
 
 def trained(done: Done) -> list[str]:

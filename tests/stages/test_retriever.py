@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from error_lines import names
 from single_stage import inputs, run_stage
 from transformers import AutoModel, BertConfig, BertForMaskedLM, BertModel
 
+from condensery import BiEncoderModule, CondenserModule, CrossEncoderModule
 from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import load_masked_language_model
 from condensery.models.checkpoints.metadata import FAMILY_NAMES
@@ -313,3 +315,19 @@ def test_a_retriever_whose_weights_or_settings_change_encodes_with_the_new_ones(
     again = retriever.encode_passages(texts)
     assert np.array_equal(retriever.encode_passages(texts), again)
     assert retriever.model.training
+
+
+@pytest.mark.parametrize(
+    ("opened", "said"),
+    [
+        (Retriever, "Retriever: source"),
+        (BiEncoderModule, "BiEncoderModule: model"),
+        (CondenserModule, "model"),
+        (CrossEncoderModule, "CrossEncoderModule: model"),
+    ],
+)
+def test_a_name_that_cannot_be_reached_names_the_argument_in_python(opened: Callable[[str], Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        opened("nobody/none")
+    names(str(caught.value), said, "cannot load 'nobody/none'", "a hub name that this machine can reach")
+    assert "backbone" not in str(caught.value)

@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_lines import names
 from single_stage import inputs, run_stage
 from small_runs import Text
 from transformers import BertConfig, BertForMaskedLM
 
 from condensery.errors import UserError
+from condensery.system.files import write_json
 from condensery.tokens import store as token_store
 from condensery.tokens.store import TokenStore, tokenise
 from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
@@ -47,6 +49,18 @@ def test_more_than_five_percent_of_unknown_tokens_are_a_warning_of_the_artifact(
         "texts",
         "titles",
     ]
+
+
+def test_the_unknown_words_are_named_and_no_key_where_the_tokenizer_was_trained_here(tmp_path: Path) -> None:
+    passages = [(f"p{number}", "", "known stones and rivers of the sea", f"d{number}") for number in range(8)]
+    made = inputs(tmp_path / "in", Text(passages, [(f"q{number}", "known sea?", f"p{number}") for number in range(6)]))
+    how: dict[str, Any] = {"titles": False, "workers": 1}
+    (line,) = run_stage("tokens", tmp_path / "tokens", made, **how)["warnings"]
+    names(line, "backbone.tokenizer", "tokens of queries", "([UNK]), most often '?'; is it one for")
+    write_json(made["tokenizer"] / "manifest.json", {"config": {"name": None}})
+    (line,) = run_stage("tokens", tmp_path / "again", made, **how)["warnings"]
+    assert "most often '?'; it was trained on the passages of this collection" in line
+    assert "backbone" not in line
 
 
 def test_a_tokenizer_that_knows_the_words_is_not_spoken_of(tmp_path: Path) -> None:

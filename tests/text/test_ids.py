@@ -37,6 +37,13 @@ def test_an_id_that_looks_like_one_there_is_shown_where_it_differs(here: str, th
     assert look_alike(here, ["other", here.replace("1", "2")]) == ""
 
 
+def test_a_path_with_a_space_is_told_its_encoded_form() -> None:
+    known = ["other#0", "sub%20dir/a%20b.txt#0", "50%25.txt#0"]
+    assert "write 'sub%20dir/a%20b.txt#0': ids have %20 for a space" in look_alike("sub dir/a b.txt#0", known)
+    assert "write '50%25.txt#0'" in look_alike("50%.txt#0", known)
+    assert look_alike("sub dir/c.txt#0", known) == ""
+
+
 @pytest.mark.parametrize("wrong", ["query", "passage", "negative"])
 def test_judgements_and_negatives_say_how_an_id_differs(wrong: str, tmp_path: Path) -> None:
     writer = CollectionWriter(tmp_path, "small")

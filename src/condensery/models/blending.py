@@ -34,9 +34,7 @@ def blended(start: BiEncoder, trained: BiEncoder, share: float) -> BiEncoder:
 def same_weights(first: nn.Module, second: nn.Module) -> bool:
     """Return whether two modules have bitwise the same weights, in the precision of the first module."""
     mine, theirs = first.state_dict(), second.state_dict()
-    return mine.keys() == theirs.keys() and all(
-        torch.equal(value, theirs[name].to(value)) for name, value in mine.items()
-    )
+    return mine.keys() == theirs.keys() and all(torch.equal(own, theirs[name].to(own)) for name, own in mine.items())
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
-from condensery.errors import UserError, close_to
+from condensery.errors import UserError, close_to, shown
 from condensery.keys import AS_TEXT, NumberKeys, Text
 from condensery.pipeline.figure_config import Figures
 from condensery.pipeline.gpu_speeds import GPUS
@@ -160,6 +160,12 @@ def _by_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
+def _by_stage(value: Any) -> Any:
+    if isinstance(value, str):
+        raise ValueError(f"names no stage; write {{STAGE: {shown(value)}}}, such as {{round2: me/name}}")
+    return value
+
+
 class RootConfig(NumberKeys):
     """The keys of the root, which ``conf/config.yaml`` explains.
 
@@ -181,7 +187,9 @@ class RootConfig(NumberKeys):
     next: list[Text]
     choose: ChooseConfig | None
     estimate: bool
-    push_to_hub: Annotated[dict[Name, Annotated[PushTarget, BeforeValidator(_by_name)]], LeaveOut]
+    push_to_hub: Annotated[
+        dict[Name, Annotated[PushTarget, BeforeValidator(_by_name)]], BeforeValidator(_by_stage), LeaveOut
+    ]
     data: dict[str, Any]
     backbone: dict[str, Any]
     trainer: TrainerConfig

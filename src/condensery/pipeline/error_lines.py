@@ -95,7 +95,8 @@ def _of_hydra(error: BaseException) -> str:
         example = quoted(key, value) if key and value and value[0] not in "[{'\"" else "'key=\"a, b\"'"
         return (
             f"{word}: not of the form key=value; is a bracket or quote left open, or a comma the last? "
-            f"(a value with special characters is quoted: {example})"
+            f"(a value with special characters is quoted: {example}; a name in a mapping is not, and null removes a row:"
+            " 'table.rows={+ hard negatives: null}')"
         )
     option = re.match(
         r"In '[^']*': Could not find '([^']*)/([^'/]*)'\s*Available options in '[^']*':(.*?)Config s", text, re.S

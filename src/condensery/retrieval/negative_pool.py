@@ -28,9 +28,7 @@ class NegativePool:
         self.sources = sources
         self.places = [places_of(source.query_rows, query_rows) for source in sources]
         self.depths = list(depths or [None] * len(sources))
-        widths = [
-            len(range(source.passage_rows.shape[1])[:end]) for source, end in zip(sources, self.depths, strict=True)
-        ]
+        widths = [len(range(one.passage_rows.shape[1])[:end]) for one, end in zip(sources, self.depths, strict=True)]
         self.shape = (len(query_rows), sum(widths))
 
     def __getitem__(self, chosen: NDArray[np.integer]) -> NDArray[np.int32]:

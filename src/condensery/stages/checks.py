@@ -17,6 +17,8 @@ from condensery.stages.base import StageConfig
 from condensery.system.files import expanded
 from condensery.system.inputs import anything
 from condensery.text.hashes import content_hashes
+from condensery.text.sizes import HELD_OUT_SHARE, counted
+from condensery.text.source import Splits
 
 Split = Literal["train", "dev", "test", "dl19", "dl20"]
 
@@ -44,12 +46,27 @@ def missing_split(split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str
     if split in data.answered_splits():
         return "split", f"{split}, but this split of the collection {data.name} has answers and no judged passages"
     root = getattr(data, "root", "")
-    file = (
-        f" to a file of judgements in {root}{'' if anything(expanded(root)) else ', which is not there'}"
-        if root
-        else ""
-    )
+    file = f" to a file of judgements in {root}" if root else ""
+    if root and not anything(expanded(root)):
+        file += ", which is not there"
+    if isinstance(getattr(data, "splits", None), Splits):
+        file += f", or name the file qrels/{split}.tsv"
     return "split", f"{split}, but the collection {data.name} has no such split: set data.splits.{split}{file}"
+
+
+NO_DEV = (
+    "dev, but there are no dev queries, so nothing that is trained could be chosen; judge some in qrels/dev.tsv"
+    " (data.splits.dev), or judge ten queries for train, of which one is then held out"
+)
+
+
+def no_dev_queries(corpus: Sequence[StageConfig]) -> bool:
+    """Return whether the files show that there will be no dev queries: no dev split, and too few judged in ``train``."""
+    data = getattr(corpus[0], "data", None) if corpus else None
+    if data is None or "dev" in (data.judged_splits() or ("dev",)):
+        return False
+    judged = counted(file for file in data.input_files() if file.role == "qrels of train")
+    return not data.dev_queries or judged.queries.get("train", HELD_OUT_SHARE) < HELD_OUT_SHARE
 
 
 def unmeasurable(metrics: Sequence[str], split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:
@@ -63,10 +80,8 @@ def unmeasurable(metrics: Sequence[str], split: Split, corpus: Sequence[StageCon
     missing = missing_split(split, corpus)
     if missing and data and split in data.answered_splits():
         others = ", ".join(name for name in metrics if name not in by_answers)
-        return (
-            "metrics",
-            f"{others} needs judgements; the split {split} of the collection {data.name} has answers alone",
-        )
+        lacking = f"the split {split} of the collection {data.name} has answers alone"
+        return "metrics", f"{others} needs judgements; {lacking}"
     return missing
 
 
@@ -75,11 +90,8 @@ def not_encoded(split: str, field: str, indexes: Sequence[StageConfig]) -> tuple
     for config in indexes:
         splits = getattr(config, "query_splits", None)
         if splits is not None and split not in splits:
-            there = ", ".join(splits)
-            return (
-                field,
-                f"its queries are those of {there} alone, not of {split}; set query_splits of its stage to null",
-            )
+            there = f"its queries are those of {', '.join(splits)} alone, not of {split}"
+            return field, f"{there}; set query_splits of its stage to null"
     return None
 
 

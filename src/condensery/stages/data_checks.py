@@ -16,6 +16,7 @@ from condensery.retrieval.negatives import open_negatives
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.relabelled import read_relabelled
 from condensery.stages.base import Artifact
+from condensery.stages.checks import NO_DEV
 from condensery.text.collection import Collection
 from condensery.tokens.spans import SPECIAL_TOKENS
 from condensery.tokens.store import TokenStore
@@ -84,10 +85,7 @@ def dev_queries(config: Any, corpus: Artifact) -> Fault:
     """Report ``by: dev`` if the collection has no dev queries."""
     if config.by != "dev" or "dev" in Collection(corpus.path).splits:
         return None
-    return "by", (
-        "dev, but there are no dev queries, so nothing that is trained could be chosen; set data.splits.dev, or judge ten"
-        " queries for train, of which one is then held out"
-    )
+    return "by", NO_DEV
 
 
 def answers(config: Any, corpus: Artifact) -> Fault:

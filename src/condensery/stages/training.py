@@ -281,9 +281,7 @@ def _lost_settings(now: VectorSettings, backbone: BackboneConfig, init: Artifact
     while start.kind in ("pretrain_mlm", "pretrain_condenser") and start.inputs("init"):
         start = start.input("init")
     before = vector_settings(start.path) if start is not init else now
-    lost = {
-        name: value for name, value in asdict(before).items() if value != getattr(now, name) and not given.get(name)
-    }
+    lost = {key: value for key, value in asdict(before).items() if value != getattr(now, key) and not given.get(key)}
     if not lost:
         return ""
     keys = " ".join(f"backbone.{name}={shlex.quote(as_typed(value))}" for name, value in lost.items())

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +29,25 @@ def alike(identifier: str) -> str:
     return unicodedata.normalize("NFKC", kept)
 
 
+def percent_encoded(path: str) -> str:
+    """Return a path as ids have it: each white space and each % is percent-encoded, because run files split at spaces."""
+    return "".join(quote(one) if one == "%" or one.isspace() else one for one in path)
+
+
 def look_alike(identifier: str, known: Iterable[str]) -> str:
     """Return a hint for an unknown id: the known id that looks the same, and the first character in which the two differ.
 
     Returns:
-        The hint, to be appended to an error message; an empty string where no known id looks the same.
+        The hint, to be appended to an error message; an empty string where no known id looks the same. For a path that is
+        not percent-encoded, the hint is the encoded form.
     """
-    wanted = alike(identifier)
-    other = next((one for one in known if (one == wanted if one.isascii() else alike(one) == wanted)), None)
+    wanted, encoded = alike(identifier), percent_encoded(identifier)
+    same = (one for one in known if one == encoded or (one == wanted if one.isascii() else alike(one) == wanted))
+    other = next(same, None)
     if other is None or other == identifier:
         return ""
+    if other == encoded:
+        return f"; write {shown(other)!r}: ids have %20 for a space, and %25 for a %"
     pairs = enumerate(zip(identifier, other, strict=False))
     at = next((place for place, (one, two) in pairs if one != two), min(len(identifier), len(other)))
     forms = {unicodedata.normalize("NFC", one) for one in (identifier, other)}

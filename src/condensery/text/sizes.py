@@ -129,7 +129,8 @@ def _lines(file: InputFile) -> tuple[float | None, float | None, float]:
     if not lines:
         return None, None, 0.0
     size = len(head) if len(head) < SAMPLE else max(size, len(head))
-    number = len({line.split()[0] for line in lines if line.strip()}) if file.role.startswith("qrels") else len(lines)
+    judged = {line.split()[0] for line in lines if line.strip()} - {b"query-id"}  # without the header
+    number = len(judged) if file.role.startswith("qrels") else len(lines)
     return size / len(head) * number, len(head) / len(lines) / CHARACTERS, size
 
 

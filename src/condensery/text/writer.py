@@ -329,9 +329,7 @@ class CollectionWriter:
             "passage_characters": self._passages.characters,
             "queries": self._queries.table.count,
             "documents": self._documents.table.count if self._documents else 0,
-            "splits": {
-                split: self._counts(split, qrels) for split in SPLITS if split in qrels or split in self._questions
-            },
+            "splits": {split: self._counts(split, qrels) for split in SPLITS if split in {*qrels, *self._questions}},
             "dropped": dict(sorted((key, count) for key, count in self.dropped.items() if count)),
             "warnings": self.warnings,
         }

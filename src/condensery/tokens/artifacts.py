@@ -1,5 +1,6 @@
 """The tokenised form of a collection: the texts used for pre-training, and the folder of token stores of each stage."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,14 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from condensery.errors import shown
 from condensery.system.files import load_array, read_json
 from condensery.text.collection import Collection
 from condensery.text.table import Column, TextTable
+from condensery.tokens.coverage import CHARACTERS
 from condensery.tokens.pairs import PairReader
 from condensery.tokens.store import Texts, TokenStore, tokenise
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
+SAMPLED_TOKENS, SAMPLED_TEXTS = 1 << 22, 1000  # where the unknown words are looked for that a warning names
 MOST_UNKNOWN = 0.05  # largest normal share of [UNK] in a store; with a suitable tokenizer it is far below 1 %
 
 
@@ -104,27 +108,40 @@ class Tokens(_Stores):
         return TokenStore(self.folder / "documents") if (self.folder / "documents").is_dir() else self.passages
 
 
-def unknown_words(stores: Mapping[str, TokenStore], unknown: int) -> dict[str, list[str]]:
+def unknown_words(stores: Mapping[str, TokenStore], folder: Path) -> dict[str, list[str]]:
     """Return the ``warnings`` of a manifest about token stores whose share of [UNK] is above ``MOST_UNKNOWN``.
 
     A share above this limit shows that the tokenizer is for another language, or has no words.
 
     Args:
-        stores: token stores by name.
-        unknown: the id of [UNK].
+        stores: token stores by name, as ``tokenise`` returns them.
+        folder: folder of their tokenizer, the artifact of the stage ``tokenizer``.
 
     Returns:
         ``{"warnings": [...]}``, or {} if no store exceeds the limit.
     """
-    warnings = []
+    tokenizer, manifest, warnings = load_tokenizer(folder), folder / "manifest.json", []
+    advice = "is it one for this language, writing and punctuation? (backbone.name, backbone.tokenizer)"
+    if manifest.is_file() and read_json(manifest)["config"]["name"] is None:
+        advice = "it was trained on the passages of this collection, which have none or too few of them"
     for name, store in stores.items():
-        share = store.share_of(unknown)
+        share = store.share_of(tokenizer.unk_token_id)
         if share > MOST_UNKNOWN:
             message = f"{share:.0%} of the {store.token_count:,} tokens of {name} are unknown to the tokenizer ([UNK])"
-            warnings.append(
-                f"{message}; is it one for this language, writing and punctuation? (backbone.name, backbone.tokenizer)"
-            )
+            warnings.append(f"{message}{_most_unknown(store, tokenizer)}; {advice}")
     return {"warnings": warnings} if warnings else {}
+
+
+def _most_unknown(store: TokenStore, tokenizer: Any) -> str:
+    """Return the end of a clause with the most frequent unknown words, such as ``, most often '?'``, from a sample."""
+    places = np.flatnonzero(np.asarray(store.tokens[:SAMPLED_TOKENS]) == tokenizer.unk_token_id)
+    rows = np.unique(np.searchsorted(store.starts, places, side="right") - 1)[:SAMPLED_TEXTS].tolist()
+    found = Counter[str]()
+    for text in (text[:CHARACTERS] for row in rows for text in store.texts[row : row + 1]):
+        read = tokenizer(text, add_special_tokens=False, verbose=False).encodings[0]
+        pieces = zip(read.ids, read.offsets, strict=True)
+        found.update(text[slice(*place)] for one, place in pieces if one == tokenizer.unk_token_id)
+    return f", most often {', '.join(repr(shown(word, 20)) for word, _ in found.most_common(3))}" if found else ""
 
 
 def pair_reader(tokens: Tokens, query_length: int, length: int, separators: int) -> PairReader:

@@ -35,6 +35,7 @@ class TokenStore:
     Args:
         folder: folder to which ``tokenise`` wrote the store.
         single_texts: whether to treat each text as a document, even if the folder records documents.
+        texts: see the attribute.
 
     Attributes:
         tokens: (T,) uint16 or uint32, the token ids of all texts, concatenated.
@@ -42,13 +43,14 @@ class TokenStore:
         sentences: (S,) int64, the start of each sentence in ``tokens``, ascending; each text begins a sentence. None
             if the store was written without sentences.
         documents: (D + 1,) int64, the first text of each document; without documents each text is a document.
+        texts: the texts of a store that ``tokenise`` has just written; of any other store an empty list.
 
     Raises:
         UserError: the folder holds no complete store, or the files of the store are inconsistent.
     """
 
-    def __init__(self, folder: Path, single_texts: bool = False) -> None:
-        self.folder, self.single_texts = Path(folder), single_texts
+    def __init__(self, folder: Path, single_texts: bool = False, texts: Texts = ()) -> None:
+        self.folder, self.single_texts, self.texts = Path(folder), single_texts, texts
         if not self.exists(self.folder):
             raise UserError(f"{self.folder}: no whole token store here; run the stage `tokens` again")
         about = read_json(self.folder / "store.json")
@@ -186,7 +188,7 @@ def tokenise(
         counts["documents"] = len(edges) - 1
         np.save(folder / "documents.npy", edges)
     write_json(folder / "store.json", {"dtype": dtype, **counts})
-    return TokenStore(folder)
+    return TokenStore(folder, texts=texts)
 
 
 def _write(folder: Path, pieces: Iterable[Piece], sentences: bool, advance: Callable[[int], None]) -> tuple[int, int]:

@@ -278,9 +278,7 @@ def _alphabet(batches: Iterator[Sequence[str]], normalise: Callable[[str], str],
     before them. It is therefore called once for each distinct character, and on every batch of texts with marks.
     """
     counts = _characters(batches, normalise)
-    ordered = [
-        character for character in sorted(counts, key=lambda one: (-counts[one], one)) if not character.isspace()
-    ]
+    ordered = [one for one in sorted(counts, key=lambda one: (-counts[one], one)) if not one.isspace()]
     if not ordered:
         raise UserError("there is no text to train the tokenizer on: the collection is empty")
     needed = len(SPECIAL) + 2 * min(len(ordered), FEWEST_CHARACTERS)  # one for the start, one for the inside of words

@@ -52,8 +52,7 @@ def read_nli(config: ReadNliConfig, context: Context) -> dict[str, Any]:
         raise UserError(f"{config.inputs()[0].open_path()}: no pair has a label; it is to be {EXPECTED}")
     np.save(folder / "rows-train.npy", np.array(rows, np.int64))
     np.save(folder / "scores-train.npy", np.array(labels, np.float32))
-    vocabulary = Vocabulary.of(load_tokenizer(tokenizer))
-    vocabulary.save(folder)
+    Vocabulary.of(load_tokenizer(tokenizer)).save(folder)
     column = TextTable(folder / "sentences.arrow").column("text")
     store = tokenise(column, tokenizer, folder / "texts", sentences=False, label=f"{context.stage_name}: tokens")
     write_json(folder / "sentences.json", {"name": "NLI", "task": "nli"})
@@ -61,7 +60,7 @@ def read_nli(config: ReadNliConfig, context: Context) -> dict[str, Any]:
         "sentences": len(known),
         "train": len(rows),
         **counts,
-        **unknown_words({"sentences": store}, vocabulary.unk),
+        **unknown_words({"sentences": store}, tokenizer),
     }
 
 

@@ -13,7 +13,9 @@ _OTHER = ("onnx/*", "openvino/*", "*/onnx/*", "coreml/*")  # the same weights in
 _SAFE, _PICKLED = "*.safetensors", "pytorch_model*.bin"
 
 
-def checkpoint_folder(source: str | Path, revision: str | None = None, more: Sequence[str] = ()) -> Path:
+def checkpoint_folder(
+    source: str | Path, revision: str | None = None, more: Sequence[str] = (), key: str = "backbone.name"
+) -> Path:
     """Return the folder of a checkpoint. For a hub name, the files are downloaded into the hub's cache first.
 
     Weights are downloaded as safetensors if available, otherwise as tensors pickled by torch. Files in the cache are used
@@ -23,6 +25,7 @@ def checkpoint_folder(source: str | Path, revision: str | None = None, more: Seq
         source: folder or hub name.
         revision: commit, tag or branch on the hub.
         more: names of further files to download if they exist.
+        key: the config key, or the argument of a class, that gives ``source``; error messages begin with it.
 
     Raises:
         UserError: there is no such folder and no such name on the hub, or the hub cannot be reached.
@@ -30,7 +33,7 @@ def checkpoint_folder(source: str | Path, revision: str | None = None, more: Seq
     folder = expanded(source)
     if folder.is_dir():
         return folder
-    with readable(source):
+    with readable(source, key):
         if isinstance(source, Path) or not is_hub_name(str(source)):
             raise FileNotFoundError("no such folder")
         return _fetched(str(source), revision, more)

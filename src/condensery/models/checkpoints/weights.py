@@ -68,8 +68,10 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def readable(source: str | Path) -> Iterator[None]:
+def readable(source: str | Path, key: str = "backbone.name") -> Iterator[None]:
     """Context manager for loading ``source``. Inside it, transformers is quiet, and any exception becomes a ``UserError``.
+
+    ``key``: the config key, or the argument of a class, that gives ``source``.
 
     No code of ``source`` is run: Python code in it is refused, and torch reads only tensors from pickle files (``.bin``).
     """
@@ -81,9 +83,10 @@ def readable(source: str | Path) -> Iterator[None]:
     except Exception as error:  # transformers raises a dozen types for missing and broken files
         if isinstance(source, Path):
             raise UserError(f"{source}: no checkpoint can be loaded ({reason(error)})") from None
+        nothing = ", or backbone.name=null to start from scratch" if key == "backbone.name" else ""
         raise UserError(
-            f"backbone.name: cannot load {source!r} ({reason(error)}); give a folder with a checkpoint, a hub name that"
-            " this machine can reach, or backbone.name=null to start from scratch"
+            f"{key}: cannot load {source!r} ({reason(error)}); give a folder with a checkpoint, or a hub name that this"
+            f" machine can reach{nothing}"
         ) from None
 
 

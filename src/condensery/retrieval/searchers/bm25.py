@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from condensery.ranges import Share, Weight, check_values
 from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
-from condensery.retrieval.indexes.terms import chosen_language
+from condensery.retrieval.indexes.terms import Analyser, chosen_language
 from condensery.retrieval.ranking import Ranking, unpack
 from condensery.retrieval.searchers.base import Searcher, titled
 from condensery.retrieval.searchers.sparse_vectors import SparseVector, passage_vector, query_vector
@@ -31,8 +31,8 @@ class BM25(Searcher):
             language from the script of the passages, and prints the language if its terms are not plain words.
 
     Raises:
-        UserError: a number is out of its range. ``index`` raises it if the stemmer, the stop word list or the language does
-            not exist, or if no passage has a word.
+        UserError: a number is out of its range, or the stemmer, the stop word list or the language does not exist.
+            ``index`` raises it if no passage has a word.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class BM25(Searcher):
         language: str = "auto",
     ) -> None:
         check_values(BM25, locals())
+        Analyser(stopwords, stemmer, language)  # which checks the three
         super().__init__()
         self._settings = (float(k1), float(b), stopwords, stemmer)
         self._language = language

@@ -113,7 +113,7 @@ class Retriever(Searcher):
             self.model, lengths = given.towers(), given.lengths
             tokenizer = tokenizer if tokenizer is not None else given.saved_with
         else:
-            given = checkpoint_folder(given)
+            given = checkpoint_folder(given, key="Retriever: source")
             self.model, lengths = load_any_retriever(given, vectors)
             self.model.eval()
             tokenizer = tokenizer if tokenizer is not None else given

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from condensery.models.flops import Step
 from condensery.ranges import Count, CountOrZero, Positive, PositiveShare, Share
 from condensery.stages.base import Input, Later, Precision, RowLength, StageConfig
+from condensery.stages.checks import NO_DEV, no_dev_queries
 from condensery.stages.registry import stage
 from condensery.stages.training_config import AROUND, CollectionConfig, OptimisedStageConfig
 from condensery.stages.workload import Read, Search, Sizes, Work, checkpoint_bytes, known, search, together
@@ -148,11 +149,13 @@ class KeepBestConfig(SampleConfig):
         return sorted(shares)
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report ``add_left_out_queries`` where a stage of ``trained`` was trained on these queries."""
+        """Report ``add_left_out_queries`` where a stage of ``trained`` has read these queries, and missing dev queries."""
         left_out = (getattr(config, "leave_out_dev_passages", True) for config in inputs["trained"])
         if self.add_left_out_queries and not all(left_out):
             wanted = "set leave_out_dev_passages to true where they are trained, or this to false"
             return "add_left_out_queries", f"true, but a stage of `trained` has read these queries; {wanted}"
+        if self.by == "dev" and no_dev_queries(inputs["corpus"]):
+            return "by", NO_DEV
         return super().input_error(inputs)
 
     def work(self, read: Read) -> Work:

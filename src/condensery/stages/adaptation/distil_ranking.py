@@ -99,9 +99,7 @@ def _ranked(
     scores, passages = (load_array(file) for file in files)
     if not config.cross_encoders:
         return scores, passages
-    scorers = [
-        _scorer(artifact, config, context, collection, queries) for artifact in context.artifacts("cross_encoders")
-    ]
+    scorers = [_scorer(one, config, context, collection, queries) for one in context.artifacts("cross_encoders")]
     label = f"{context.stage_name}: cross-encoders"
     scores = score_in_shards(
         logits(scorers, config.budget, label),

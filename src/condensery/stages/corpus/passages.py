@@ -30,25 +30,17 @@ Row = tuple[str, str, str, str]  # id, document, title, text
 def passages(config: PassagesConfig, context: Context) -> dict[str, Any]:
     """Write passages.arrow and, in the same order, the token stores of texts and titles; return counts for the manifest."""
     collection, folder = Collection(context.input("corpus")), context.input("tokenizer")
-    vocabulary = Vocabulary.of(load_tokenizer(folder))
-    vocabulary.save(context.folder)
+    Vocabulary.of(load_tokenizer(folder)).save(context.folder)
     starts, empty = _write(config, context, collection)
     written = Passages(context.folder)
+    how: Any = {"language": config.sentence_language, "documents": starts, "workers": config.workers}
     stores = {}
     for name, column in {"texts": "text", "titles": "title"}.items() if config.titles else [("texts", "text")]:
-        stores[name] = tokenise(
-            written.table.column(column),
-            folder,
-            context.folder / name,
-            sentences=name == "texts",
-            language=config.sentence_language,
-            documents=starts,
-            workers=config.workers,
-            label=f"{context.stage_name}: {name}",
-        )
+        texts, label = written.table.column(column), f"{context.stage_name}: {name}"
+        stores[name] = tokenise(texts, folder, context.folder / name, sentences=name == "texts", label=label, **how)
     tokens = {f"tokens_of_{name}": store.token_count for name, store in stores.items()}
     counts = {"passages": len(written.table), "documents": len(starts) - 1, "empty_documents": empty, **tokens}
-    return {**counts, **unknown_words(stores, vocabulary.unk)}
+    return {**counts, **unknown_words(stores, folder)}
 
 
 def _write(config: PassagesConfig, context: Context, collection: Collection) -> tuple[np.ndarray, int]:

@@ -5,7 +5,7 @@ from typing import Any
 from condensery.stages.base import Context
 from condensery.stages.corpus.config import TokensConfig
 from condensery.text.collection import Collection
-from condensery.tokens.artifacts import Tokens, tokenise_collection, unknown_words
+from condensery.tokens.artifacts import tokenise_collection, unknown_words
 
 
 def tokens(config: TokensConfig, context: Context) -> dict[str, Any]:
@@ -14,4 +14,4 @@ def tokens(config: TokensConfig, context: Context) -> dict[str, Any]:
     how: Any = {"titles": config.titles, "language": config.sentence_language, "workers": config.workers}
     stores = tokenise_collection(collection, folder, context.folder, label=context.stage_name, **how)
     counts = {name: store.token_count for name, store in stores.items()}
-    return {**counts, **unknown_words(stores, Tokens(context.folder).vocabulary.unk)}
+    return {**counts, **unknown_words(stores, folder)}

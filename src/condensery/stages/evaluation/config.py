@@ -184,8 +184,7 @@ class EvaluateConfig(StageConfig):
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Report a split that the collection or the index lacks, or metrics that cannot be measured on the split."""
         missing = unmeasurable(self.metrics, self.split, inputs["corpus"])
-        data = getattr(inputs["corpus"][0], "data", None) if inputs["corpus"] else None
-        if missing and data and not data.judged_splits():
+        if missing and missing[0] == "split":
             return missing[0], f"{missing[1]}, or table.optional=true, which leaves the table out"
         return missing or not_encoded(self.split, "index", inputs["index"])
 

@@ -167,9 +167,7 @@ def _pooled(
     """
     if not config.negatives_per_query:
         return NegativePool([], rows), None
-    sources = [
-        (folder / "negatives.jsonl", open_negatives(folder, collection)) for folder in context.inputs("negatives")
-    ]
+    sources = [(one / "negatives.jsonl", open_negatives(one, collection)) for one in context.inputs("negatives")]
     sources += [(path, read_negatives(path, collection)) for path in labels]
     for path, negatives in sources:
         if not np.isin(negatives.query_rows, rows).any():

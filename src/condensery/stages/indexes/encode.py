@@ -95,9 +95,7 @@ def _take_passages(config: EncodeConfig, context: Context, texts: int) -> None:
     index = context.artifact("passages")
     key, encoder = f"stages.{context.stage_name}.passages", index.ancestor("encoder")
     theirs = index.manifest["config"]
-    mine, first = (
-        load_retriever(folder) for folder in (context.input("model"), encoder.path if encoder else index.path)
-    )
+    mine, first = (load_retriever(one) for one in (context.input("model"), encoder.path if encoder else index.path))
     check_encoded_by(mine.model, mine.passage_length, first, f"{key}: {config.passages}")
     for name in ("precision", "dtype", "windows"):
         if theirs.get(name) != getattr(config, name):

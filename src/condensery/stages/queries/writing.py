@@ -49,16 +49,11 @@ def write_queries(
     if len(without):
         _report(context, passages, without, missing, none)
     np.save(folder / "first.npy", np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
-    store = tokenise(
-        TextTable(folder / "queries.arrow").column("text"),
-        context.input("tokenizer"),
-        folder / "queries",
-        sentences=False,
-        workers=WORKERS if total > 20_000 else 1,
-        label=f"{context.stage_name}: tokens",
-    )
+    texts, tokenizer = TextTable(folder / "queries.arrow").column("text"), context.input("tokenizer")
+    how: Any = {"workers": WORKERS if total > 20_000 else 1, "label": f"{context.stage_name}: tokens"}
+    store = tokenise(texts, tokenizer, folder / "queries", sentences=False, **how)
     _write_examples(context, passages, counts)
-    unknown = unknown_words({"queries": store}, passages.vocabulary.unk)
+    unknown = unknown_words({"queries": store}, tokenizer)
     lengths = {"mean_query_tokens": round(float(store.lengths.mean()), 2)}
     return {"queries": total, "passages_without_query": len(without), **lengths, **unknown}
 

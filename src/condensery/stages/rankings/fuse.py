@@ -23,9 +23,7 @@ def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
     """Write index.json with the retrievers and the method of fusion; return the weights for the manifest."""
     runtime, collection = context.runtime, Collection(context.input("corpus"))
     artifacts = context.artifacts("retrievers")
-    members = [
-        open_index(artifact.path, collection, runtime.threads, device=runtime.search_device) for artifact in artifacts
-    ]
+    members = [open_index(one.path, collection, runtime.threads, device=runtime.search_device) for one in artifacts]
     equal = [1.0 if config.method == "reciprocal_rank" else 1 / len(members)] * len(members)
     weights = config.weights or config.otherwise or equal
     index = FusedIndex(members, weights, config.depth, config.method, config.rank_constant)

@@ -37,7 +37,5 @@ def read_run(config: ReadRunConfig, context: Context) -> dict[str, Any]:
     np.save(context.folder / "candidates.npy", np.where(found, run.passage_rows[places], -1).astype(np.int32))
     np.save(context.folder / "scores.npy", np.where(found, strictly_falling(run.scores[places]), np.float32(-np.inf)))
     about = write_reranked(context.folder, collection, queries, run.passage_rows.shape[1], config.split, "run")
-    message = number_of(
-        len(without), f"of {len(queries):,} queries have no line in the run file, so their metrics are 0"
-    )
-    return {**{key: about[key] for key in ("queries", "depth")}, **({"warnings": [message]} if len(without) else {})}
+    text = number_of(len(without), f"of {len(queries):,} queries have no line in the run file, so their metrics are 0")
+    return {**{key: about[key] for key in ("queries", "depth")}, **({"warnings": [text]} if len(without) else {})}

@@ -44,9 +44,7 @@ def read_sts(config: ReadStsConfig, context: Context) -> dict[str, Any]:
 
 def read_triplets(config: ReadTripletsConfig, context: Context) -> dict[str, Any]:
     """Check the published triplets and tokenise their sentences."""
-    examples = (
-        (split, triplet, 0.0) for split, path in config.files().items() for triplet in triplets.read_triplets(path)
-    )
+    examples = ((split, one, 0.0) for split, path in config.files().items() for one in triplets.read_triplets(path))
     return write_sentences(examples, context, "sections", "triplets")
 
 
@@ -109,10 +107,9 @@ def write_sentences(examples: Iterable[Example], context: Context, name: str, ta
             raise UserError(f"stages.{context.stage_name}: the split {split} has no example")
         np.save(folder / f"rows-{split}.npy", np.array(split_rows, np.int64))
         np.save(folder / f"scores-{split}.npy", np.array(scores[split], np.float32))
-    vocabulary = Vocabulary.of(load_tokenizer(tokenizer))
-    vocabulary.save(folder)
+    Vocabulary.of(load_tokenizer(tokenizer)).save(folder)
     column = TextTable(folder / "sentences.arrow").column("text")
     store = tokenise(column, tokenizer, folder / "texts", sentences=False, label=f"{context.stage_name}: tokens")
     write_json(folder / "sentences.json", {"name": name, "task": task})
     counts = {"sentences": len(known), **{split: len(split_rows) for split, split_rows in rows.items()}}
-    return {**counts, **unknown_words({"sentences": store}, vocabulary.unk)}
+    return {**counts, **unknown_words({"sentences": store}, tokenizer)}

@@ -6,7 +6,6 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 from unicodedata import category, normalize
-from urllib.parse import quote
 
 from pydantic import Field
 
@@ -14,6 +13,7 @@ from condensery.errors import UserError
 from condensery.system.inputs import FOLDER, HEAD, opened, standing
 from condensery.text.formats import CollectionWriter
 from condensery.text.formats.beir import question_files, read_questions
+from condensery.text.ids import percent_encoded
 from condensery.text.input_file import InputFile
 from condensery.text.lines import read_lines
 from condensery.text.records import Passage
@@ -149,7 +149,5 @@ def read(config: TextSource, writer: CollectionWriter) -> None:
     """Read the text files into ``writer``. A file is a document, whose title is the file name without the extension."""
     read_questions(question_files(config.folder, config.splits), writer, "NFC")
     for below, path in config.text_files():
-        # ids cannot contain white space
-        document = "".join(quote(one) if one == "%" or one.isspace() else one for one in below)
         title = below.rpartition("/")[2].removesuffix(".gz").rpartition(".")[0]
-        add_paragraphs(document, title, read_lines(path), config.minimum_words, writer)
+        add_paragraphs(percent_encoded(below), title, read_lines(path), config.minimum_words, writer)

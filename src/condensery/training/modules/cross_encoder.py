@@ -9,6 +9,7 @@ from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.losses.relevance import Loss, RelevanceOfLists
+from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.cross_encoder import (
     CrossEncoder,
     Reranker,
@@ -55,7 +56,8 @@ class CrossEncoderModule(TrainingModule):
         check_values(type(self), locals())
         built = model
         if not isinstance(built, CrossEncoder):
-            built = load_cross_encoder(built, optimiser.get("seed", 42), dropout).train()
+            folder = checkpoint_folder(built, key=f"{type(self).__name__}: model")
+            built = load_cross_encoder(folder, optimiser.get("seed", 42), dropout).train()
         super().__init__(built, **optimiser)
         self.loss = loss
         self._remember(locals())

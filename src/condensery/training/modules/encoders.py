@@ -10,6 +10,7 @@ from condensery.models.biencoder import BiEncoder
 from condensery.models.blending import same_weights
 from condensery.models.checkpoints.backbone import check_words
 from condensery.models.checkpoints.card import Card, Described, base_of, write_card
+from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.retrievers import SavedRetriever, load_biencoder, save_retriever
 from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorOptions, VectorSettings
@@ -147,6 +148,7 @@ class TowersModule(EncoderModule):
         check_values(type(self), locals())
         built: Any = model
         if not hasattr(built, "settings"):  # a path or a name
+            built = checkpoint_folder(built, key=f"{type(self).__name__}: model")
             built = load_biencoder(built, towers == "separate", dropout, vectors).train()
         super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
         self._remember(locals())

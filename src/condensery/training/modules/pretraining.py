@@ -286,6 +286,6 @@ class InverseClozeModule(TowersModule):
 def _begin(source: PathOrName, tokenizer: PathOrName | None, optimiser: Optimiser) -> tuple[PathOrName, Vocabulary]:
     """Return a checkpoint's folder or hub name, and its vocabulary. Set the seed for weights that the checkpoint lacks."""
     torch.manual_seed(optimiser.get("seed", 42))
-    if made := made_for_search(checkpoint_folder(source)):
+    if made := made_for_search(checkpoint_folder(source, key="model")):
         print(f"{source}: a trained retriever ({made}); what is saved is read by the state of [CLS] alone", flush=True)
     return expanded(source) if expanded(source).is_dir() else source, Vocabulary.of(load_tokenizer(tokenizer or source))
