@@ -37,11 +37,16 @@ def _begin(rank: int, work: Callable[..., None], *arguments: Any) -> None:
 
 def run_process(work: Callable[..., None], *arguments: Any) -> int:
     """Call ``work(*arguments)`` in a process; its exit code, or less a signal's number."""
-    process = multiprocessing.get_context(METHOD).Process(target=work, args=arguments)
+    process = multiprocessing.get_context(METHOD).Process(target=_alone, args=(work, *arguments))
     process.start()
     process.join()
     code: int = process.exitcode
     return code
+
+
+def _alone(work: Callable[..., None], *arguments: Any) -> None:
+    torch.set_num_threads(1)  # a fork lacks the threads of the parent, for which OpenMP would wait
+    work(*arguments)
 
 
 def peak_memory(work: Callable[[], object]) -> int:
