@@ -9,7 +9,6 @@ from array import array
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError, shown
 from condensery.system.files import load_array
 from condensery.text.hashes import id_hash
+from condensery.text.records import percent_encoded
 
 SUFFIX = ".rows.npy"
 MOST = 255  # maximum number of bytes of an id that are kept for error messages
@@ -27,11 +27,6 @@ def alike(identifier: str) -> str:
     plain = unicodedata.normalize("NFKC", identifier)
     kept = "".join(one for one in plain if unicodedata.category(one) not in ("Cf", "Cc", "Zs", "Zl", "Zp"))
     return unicodedata.normalize("NFKC", kept)
-
-
-def percent_encoded(path: str) -> str:
-    """Return a path as ids have it: each white space and each % is percent-encoded, because run files split at spaces."""
-    return "".join(quote(one) if one == "%" or one.isspace() else one for one in path)
 
 
 def look_alike(identifier: str, known: Iterable[str]) -> str:

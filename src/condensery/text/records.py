@@ -1,6 +1,7 @@
-"""The three records that a reader yields: passages, queries and documents."""
+"""The three records that a reader yields, passages, queries and documents, and the ids of those that files name."""
 
 from dataclasses import dataclass
+from urllib.parse import quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +34,8 @@ class Document:
     id: str
     title: str
     passages: list[str]
+
+
+def percent_encoded(path: str) -> str:
+    """Return a path as ids have it: each white space and each % is percent-encoded, because run files split at spaces."""
+    return "".join(quote(one) if one == "%" or one.isspace() else one for one in path)

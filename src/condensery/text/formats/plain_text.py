@@ -13,10 +13,9 @@ from condensery.errors import UserError
 from condensery.system.inputs import FOLDER, HEAD, opened, standing
 from condensery.text.formats import CollectionWriter
 from condensery.text.formats.beir import question_files, read_questions
-from condensery.text.ids import percent_encoded
 from condensery.text.input_file import InputFile
 from condensery.text.lines import read_lines
-from condensery.text.records import Passage
+from condensery.text.records import Passage, percent_encoded
 from condensery.text.source import FolderSource, Splits
 from condensery.text.words import is_blank, number_of_words, unspaced
 
