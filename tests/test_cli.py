@@ -93,6 +93,9 @@ def test_one_job_of_a_sweep_says_that_it_is_alone(project: Path, tmp_path: Path)
     )
     done = run_py(project, tmp_path, *given, recipe="ablation/low_data")
     assert "this is one of them (stage.finetune.train_queries=null, " in done.stdout
+    drawn = "hydra.sweeper.params={seed: 'interval(1, 3)'}"  # as Optuna's sweeper takes it
+    done = run_py(project, tmp_path, *given, drawn, recipe="ablation/rocketqa")
+    assert "over seed: -m runs all jobs, this is none of them (seed=1)\n" in done.stdout, done.stdout + done.stderr
 
 
 def test_without_the_packages_a_line_says_how_to_get_them(project: Path) -> None:

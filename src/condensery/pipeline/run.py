@@ -86,20 +86,20 @@ def _in_sweep(cfg: DictConfig, params: Mapping[str, str]) -> str:
 
     ``params``: key -> the values over which the recipe sweeps. A value may be a mapping of keys below this key.
     """
-    parser, own, one_of_them = OverridesParser.create(), dict[str, Any](), True
+    parser, own, which = OverridesParser.create(), dict[str, Any](), "this is one of them"
+    groups = HydraConfig.get().runtime.choices
     for key, values in params.items():
         override = parser.parse_override(f"{key}={values}")
-        texts = override.sweep_string_iterator() if override.is_sweep_override() else [values]
+        if override.is_choice_sweep() or override.is_range_sweep():
+            texts = list(override.sweep_string_iterator())
+        else:  # an interval or a glob lists no values
+            texts = [] if override.is_sweep_override() else [values]
         jobs = [_leaves(key, parser.parse_override(f"{key}={text}").value()) for text in texts]
-        groups = HydraConfig.get().runtime.choices
-        here = {name: groups.get(name) or OmegaConf.select(cfg, name) for job in jobs for name in job}
-        one_of_them &= any(all(here[name] == value for name, value in job.items()) for job in jobs)
-        own |= here
+        own |= {name: groups.get(name) or OmegaConf.select(cfg, name) for job in jobs or [{key: ""}] for name in job}
+        if not any(all(own[name] == value for name, value in job.items()) for job in jobs):
+            which = "this is none of them"
     values_here = ", ".join(f"{name}={'null' if value is None else value}" for name, value in own.items())
-    which = "one" if one_of_them else "none"
-    return (
-        f"this recipe is a sweep over {' and '.join(params)}: -m runs all jobs, this is {which} of them ({values_here})"
-    )
+    return f"this recipe is a sweep over {' and '.join(params)}: -m runs all jobs, {which} ({values_here})"
 
 
 def _leaves(key: str, value: Any) -> dict[str, Any]:
