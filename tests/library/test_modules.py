@@ -515,8 +515,8 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: triples(training=5)(world), "training must be a TrainingQueries, not 5"),
         (lambda world: triples(order=5)(world), "order must be a function, not 5"),
         (lambda world: triples(query_prefix=5)(world), "query_prefix must be a string, not 5"),
-        (lambda world: triples(text_queries=["rain"])(world), r"text_queries\[0\] is no text with an id, or is blank"),
-        (lambda world: triples(text_queries=5)(world), r"text_queries\[0\] is no text with an id, or is blank"),
+        (lambda world: triples(text_queries=["rain"])(world), r"text_queries\[0\] is no text with an id, or blank"),
+        (lambda world: triples(text_queries=5)(world), r"text_queries\[0\] is no text with an id, or blank"),
         (lambda world: spans(decoder="both")(world), "decoder must be a ContextMasking, not 'both'"),
         (lambda world: CoCondenserModule(world / "bert").save_pretrained(""), "'' names no folder; give '.' for"),
         (lambda world: CrossEncoderModule(world / "bert").save_pretrained(" "), "' ' names no folder; give '.' for"),
@@ -702,7 +702,7 @@ def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
         BiEncoderModule(BiEncoder(QueryTowerModule(world / "bert").model.passage), train_passages=False)
     for wrong, said in (
         ({"text_queries": [("rain", "p99")]}, "text_queries: no passage has the id 'p99'"),
-        ({"text_queries": [("rain", "p1"), (" ", "p2")]}, r"text_queries\[1\] is no text with an id, or is blank"),
+        ({"text_queries": [("rain", "p1"), (" ", "p2")]}, r"text_queries\[1\] is no text with an id, or blank"),
         ({"text_batch_size": 0}, "text_batch_size must be a whole number >= 1, not 0"),
     ):
         with pytest.raises(UserError, match=said):

@@ -65,7 +65,7 @@ def test_markdown_shows_percent_best_dash_and_significance() -> None:
     differences = [one for one in lines if one.startswith("| BM25") and "+30" in one]
     assert len(differences) == 1
     cells = [cell.strip() for cell in differences[0].strip("|").split("|")]
-    assert cells == ["BM25", "MRR@10", "+30.0", "+30.0 to +30.0", "0.0003", "0.0000"], "the same of every query"
+    assert cells == ["BM25", "MRR@10", "+30.0", "+30.0 to +30.0", "0.0003", "0.0001"], "the same of every query"
 
 
 def test_every_line_of_the_markdown_grid_is_equally_wide() -> None:

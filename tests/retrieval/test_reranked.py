@@ -68,7 +68,7 @@ def test_what_it_reads_by_is_known_by_its_weights() -> None:
 
 def test_wrong_ones_are_one_line() -> None:
     for searcher, judge in ((BM25, letters), (BM25(), "cross-encoder"), (BM25(), torch.nn.Linear(2, 2))):
-        with pytest.raises(UserError, match="Reranked: give a searcher, and an object with predict"):
+        with pytest.raises(UserError, match=r"Reranked: (searcher must be|give) a [Ss]earcher"):
             Reranked(searcher, judge)  # type: ignore[arg-type]
     for scores, said in (
         (lambda pairs: [1.0], "numbers of shape"),

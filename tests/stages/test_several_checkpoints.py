@@ -81,7 +81,10 @@ def test_the_run_ends_in_words_and_the_row_that_they_name_answers(
     assert re.search(rf"Use {re.escape(use)}(: [^;]*;|:) NDCG@10 \d", text), text
     assert " ".join(text.split()) in said
     assert "goes on. adapted " in said, "the choice stands before what training gave"
-    assert "The row is chosen on the same " in (done.folder / "index.html").read_text()
+    assert (
+        " do not choose the row: it is the one that is recommended without judgements."
+        in (done.folder / "index.html").read_text()
+    )
     asked = run_command(*command, f"backbone.name=[{starts[0]},{starts[1]}]", f"ask={TEXT.questions[0][1]}").sound()
     assert asked.computed == []
     assert "is as this command would write it" in asked.out

@@ -112,7 +112,8 @@ def fit(
     if first:
         called += [Throughput(label, settings.steps, max(1, settings.log_every)), Waiting(label, data)]
         if settings.checkpointed:
-            called.append(Checkpoints(folder / CHECKPOINTS, settings.checkpoint_every, settings.checkpoint_minutes))
+            checkpoints = Checkpoints(folder / CHECKPOINTS, settings.checkpoint_every, settings.checkpoint_minutes)
+            called.append(checkpoints)
         if sample is not None and settings.validate_every:
             called.append(Validation(sample, settings.validate_every, settings.steps))
     if sample is not None and settings.validate_every and processes() > 1:

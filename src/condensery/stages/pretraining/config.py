@@ -193,11 +193,11 @@ class DecoderConfig(StageConfig):
 
 
 class SpanDecoderConfig(DecoderConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
-    """Keys of a stage that pre-trains a masked auto-encoder on single spans."""
+    """Keys of a baseline that pre-trains a masked auto-encoder on single spans."""
 
 
 class PairDecoderConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedConfig, EncoderStageConfig):
-    """Keys of a stage that pre-trains a masked auto-encoder on pairs."""
+    """Keys of a baseline that pre-trains a masked auto-encoder on pairs."""
 
 
 @stage("pretrain_mlm", "pretrain:pretrain_mlm", version=3, makes="encoder", together=True)
@@ -245,7 +245,7 @@ class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, Validated
 
 
 @stage("pretrain_cotmae", "pretrain:pretrain_cotmae", version=1, makes="encoder", together=True)
-class PretrainCotmaeConfig(PairDecoderConfig):
+class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train by CoT-MAE (Wu et al. 2022): a shallow decoder fills in one text of a pair from the other text's vector.
 
     A pair is two spans of a document, or with ``queries`` a passage and a query that was made for it.
@@ -273,7 +273,7 @@ class PretrainCotmaeConfig(PairDecoderConfig):
 
 
 @stage("pretrain_retromae", "pretrain:pretrain_retromae", version=1, makes="encoder", together=True)
-class PretrainRetromaeConfig(SpanDecoderConfig):
+class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train by RetroMAE (Xiao et al. 2022): a one-layer decoder reconstructs a text from the text's own vector."""
 
     decoder: Literal["enhanced", "masked"] = "enhanced"
@@ -353,7 +353,10 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
 CondenserConfig = PretrainMlmConfig | PretrainCondenserConfig | PretrainCoCondenserConfig
 
 
-AutoEncoderConfig = SpanDecoderConfig | PairDecoderConfig
+AutoEncoderConfig = PretrainCotmaeConfig | PretrainRetromaeConfig | SpanDecoderConfig | PairDecoderConfig
+
+
+AnyPairConfig = PretrainCoCondenserConfig | PretrainCotmaeConfig | PairDecoderConfig | PretrainContrastiveConfig
 
 
 AnyConfig = CondenserConfig | AutoEncoderConfig | PretrainIctConfig | PretrainContrastiveConfig

@@ -134,7 +134,7 @@ def span_data(
 
 
 def pair_data(
-    config: configs.PretrainCoCondenserConfig | configs.PairDecoderConfig | configs.PretrainContrastiveConfig,
+    config: configs.AnyPairConfig,
     context: Context,
     decoder: ContextMasking | None = None,
     kind: type[PassageQueryDataModule] = PassageQueryDataModule,

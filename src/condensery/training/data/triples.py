@@ -305,7 +305,5 @@ def _checked(text_queries: Sequence[tuple[str, str]] | None, pairs: bool) -> lis
         raise UserError("TripleDataModule: leave out `text_queries`: a cross-encoder (pairs) learns from none")
     for number, one in enumerate(made):
         if not isinstance(one, list | tuple) or len(one) != 2 or not isinstance(one[0], str) or is_blank(one[0]):
-            raise UserError(
-                f"TripleDataModule: text_queries[{number}] is no text with an id, or is blank; leave it out"
-            )
+            raise UserError(f"TripleDataModule: text_queries[{number}] is no text with an id, or blank; leave it out")
     return made
