@@ -10,7 +10,7 @@ from torch import Tensor
 
 from condensery.baselines.lexmae.config import PretrainLexmaeConfig
 from condensery.baselines.lexmae.masks import NestedDataModule
-from condensery.baselines.splade.model import SparseEncoder, start_lexically
+from condensery.baselines.splade.model import SparseEncoder, logits_by_text, start_lexically
 from condensery.distributed import share_of
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
@@ -41,9 +41,7 @@ def bag_of_words(logits: Tensor, layout: PackedLayout, lengths: Tensor, words: T
     Returns:
         (b, d), one vector for each row.
     """
-    first = (layout.positions == 0).nonzero()[:, 0]  # (b,)
-    rows = logits.split(first.diff(append=first.new_tensor([len(logits)])).tolist())
-    inner = [row[1 : length - 1] for row, length in zip(rows, lengths.tolist(), strict=True)]  # without padding
+    inner = [text[1:-1] for text in logits_by_text(logits, layout, lengths)]  # without [CLS] and [SEP]
     largest = torch.stack([row.max(dim=0).values for row in inner])  # (b, V)
     return largest.softmax(dim=1) @ words.detach()
 

@@ -54,13 +54,21 @@ class SparseEncoder(BiEncoder):
         layout = PackedLayout(chunk)
         states = self.query.family.transform(self.language_model, self.query(layout)[0])
         logits = self.language_model.get_output_embeddings()(states)  # (n, V)
-        first = (layout.positions == 0).nonzero()[:, 0]  # (b,)
-        # split has one backward pass for all rows; slices of the logits, or tensor_split, have one of (n, V) for each row
-        rows = logits.split(first.diff(append=first.new_tensor([len(logits)])).tolist())  # (at most t, V) each
-        texts = [row[:length] for row, length in zip(rows, chunk.lengths.tolist(), strict=True)]  # without padding
+        texts = logits_by_text(logits, layout, chunk.lengths)
         # amax is faster than max, but shares the gradient among equal logits
         largest = [text.max(dim=0).values if text.requires_grad else text.amax(dim=0) for text in texts]
         return torch.stack(largest).relu().log1p()  # both rise with the logit, so the maximum can be taken before them
+
+
+def logits_by_text(logits: Tensor, layout: PackedLayout, lengths: Tensor) -> list[Tensor]:
+    """Return the logits of each text, (its tokens, V), without padding, from those of all packed tokens (n, V).
+
+    ``lengths``: (b,) number of tokens of each text. ``split`` has one backward pass for all texts; slices of the logits, or
+    ``tensor_split``, have one of (n, V) for each text.
+    """
+    first = (layout.positions == 0).nonzero()[:, 0]  # (b,)
+    rows = logits.split(first.diff(append=first.new_tensor([len(logits)])).tolist())  # (at most t, V) each
+    return [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
 
 
 @torch.no_grad()
