@@ -26,7 +26,7 @@ KINDS = {  # how many processes there are at least, the parent among them
     "thread": 2,
 }
 
-LIKE_OTHERS = {"tokenising_on", "reading_docstrings_beside_a_thread"}
+LIKE_OTHERS = {"tokenising_on", "reading_docstrings_beside_a_thread", "making_batches", "several_devices"}
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 

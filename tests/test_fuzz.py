@@ -58,8 +58,7 @@ FAULTS = {
     "kind",
     [
         "traceback",
-        "silent",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("hang", "memory", "outside", "poor line")),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("silent", "hang", "memory", "outside", "poor line")),
     ],
 )
 def test_a_planted_fault_is_found_and_found_again(tmp_path: Path, kind: str) -> None:

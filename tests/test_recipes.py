@@ -78,6 +78,10 @@ ON_PASSAGES += tuple(f"{name}_msmarco" for name in ("tas_b", "tct_colbert", "led
 ON_PASSAGES += ("released_msmarco", "doc2query_msmarco", "deepct_msmarco", "late_interaction_msmarco")
 ON_PASSAGES += ("simlm_pretraining_msmarco", "lexmae_msmarco", "dpr_paq_msmarco", "ance_msmarco")
 ON_WEB = [name for name in ON_MARCO if name not in ON_PASSAGES]
+DOWNLOADED = [
+    f"{name}_msmarco" for name in ("cocondenser", "rerank", "released", "low_data", "abs", "ance", "doc2query")
+]
+DOWNLOADED += ["cocondenser_msmarco_document"]  # each reads other files, or reads them otherwise
 ON_QUESTIONS = [name for name in RECIPES if name.endswith("_nq")]
 ON_TRIVIA = [name for name in RECIPES if name.endswith("_triviaqa")]
 ABLATIONS = {  # settings and seeds of each
@@ -466,7 +470,13 @@ def test_recipes_on_the_web_documents_name_what_is_missing(recipe: str, tmp_path
     assert not list(tmp_path.glob("out/*")), "nothing was begun"
 
 
-@pytest.mark.parametrize("recipe", [*ON_MARCO, "cocondenser_msmarco_document"])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        *DOWNLOADED,
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ON_MARCO if name not in DOWNLOADED),
+    ],
+)
 def test_missing_files_of_msmarco_offer_a_command_that_downloads_them(
     recipe: str, roots: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -218,7 +218,9 @@ class Stop(pl.Callback):
             raise InterruptedError
 
 
-@pytest.mark.parametrize(("step", "workers"), [(3, 0), (4, 0), (7, 0), (8, 0), (8, 1), (11, 0)])
+@pytest.mark.parametrize(
+    ("step", "workers"), [(3, 0), (4, 0), (7, 0), (8, 0), (11, 0), pytest.param(8, 1, marks=pytest.mark.slow)]
+)
 def test_a_run_stopped_anywhere_ends_bit_identical(step: int, workers: int, tmp_path: Path) -> None:
     whole, _ = train(tmp_path, "whole")
     with pytest.raises(InterruptedError):

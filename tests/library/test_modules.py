@@ -320,6 +320,7 @@ if trainer.is_global_zero:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_of_lightning_end_with_the_weights_of_one(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,7 +71,7 @@ def _peak(steps: int, spans: int, precision: str, *sizes: int) -> tuple[int, int
 @pytest.mark.parametrize(
     ("precision", "sizes"),
     [
-        ("fp32", (64, 2, 3000, 48, 1024)),
+        pytest.param("fp32", (64, 2, 3000, 48, 1024), marks=pytest.mark.slow),
         pytest.param("fp32", (256, 4, 30_522, 128, 2048), marks=pytest.mark.slow),
         pytest.param("bf16", (256, 4, 30_522, 128, 2048), marks=[pytest.mark.slow, *BF16.marks]),
     ],

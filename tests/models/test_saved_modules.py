@@ -127,7 +127,9 @@ STORED: dict[str, tuple[dict[str, Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", STORED)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(one, marks=pytest.mark.slow) if "without a bias" in one else one for one in STORED]
+)
 def test_each_family_and_each_way_of_storing_it_has_the_scores_of_sentence_transformers(
     kind: str, wordpiece: Path, texts: list[str], tmp_path: Path
 ) -> None:

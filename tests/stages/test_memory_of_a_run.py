@@ -9,6 +9,7 @@ from small_runs import run_command
 from condensery.training.modules.optimisation import TrainingModule
 
 
+@pytest.mark.slow
 def test_no_model_stays_in_memory_after_its_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lightning's trainer and the module refer to each other. Python does not collect garbage by itself in this test."""
     monkeypatch.setattr("condensery.system.memory_growth._GROWN", -(1 << 40))  # the models of this test are small

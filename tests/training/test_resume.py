@@ -52,7 +52,9 @@ def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(one, marks=pytest.mark.slow) if one in ("retromae", "ict") else one
+        pytest.param(one, marks=pytest.mark.slow)
+        if one in ("retromae", "ict", "query_tower", "contrast_and_mlm")
+        else one
         for one in (*trainings.KINDS, "query_tower", "frozen_passages", "head_first", "contrast_and_mlm")
     ],
 )
