@@ -181,7 +181,7 @@ class QueryAsContextModule(CoCondenserModule):
     """Query-as-context pre-training (Wu et al. 2023, §3.1): coCondenser on pairs of a passage and one of its queries.
 
     The objective is that of coCondenser. The data differ: they come from ``PassageQueryDataModule``. Arguments and errors are
-    those of ``CoCondenserModule``. The paper's temperature is 1.
+    those of ``CoCondenserModule``. The temperature of the authors' released code is 1.
 
     Raises:
         UserError: as ``CoCondenserModule``.
