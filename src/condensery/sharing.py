@@ -89,8 +89,8 @@ class ShardTask:
 
     Attributes:
         agreed: the results of ``from_rank_zero`` in the first task, in order. A task cannot receive them while it runs, so it
-            gets them at its start. The last one is the list of the missing shards. When the first task is run again, the
-            last one is instead the list of the shards that were computed meanwhile.
+            gets them at its start. The last one is the list of the missing shards. When the first task is run again, the last
+            one is instead the list of the shards that the other tasks have computed.
         shards: the shards that this task computes; None = the first task.
     """
 
@@ -100,7 +100,7 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class TaskGroup(ProcessGroup):
-    """The group of a ``ShardTask``. Its processes do not run at the same time, and exchange nothing."""
+    """The group of a task (``ShardTask``). Tasks may run at different times, so they exchange nothing while they run."""
 
     task: ShardTask = ShardTask()
     agreed: list[Any] = field(default_factory=list)

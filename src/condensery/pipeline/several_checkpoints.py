@@ -39,7 +39,7 @@ class Starts:
     graphs: Sequence[Graph]
 
     def chosen(self, store: Store) -> int | None:
-        """Return the index of the chosen checkpoint: the best by ``choose``, and of equally good checkpoints the first.
+        """Return the index of the chosen checkpoint: the best by ``choose``. If several are equally good, it is the first.
 
         The result is None until all checkpoints are measured.
         """

@@ -23,8 +23,8 @@ class RankConsistent(RetrievalLoss):
 
     where s is the student's score. So only the order of the teacher's scores counts, not their size. The student does not
     learn the scores themselves, as it does with ``kl``, because a lexical teacher need not be better than its student.
-    LED's lexicon-augmented contrastive loss is InfoNCE with the teacher's hard negatives. Mine them with it, and name
-    them among the ``negatives``.
+    LED's lexicon-augmented contrastive loss is InfoNCE with the teacher's hard negatives. Mine these with the teacher, and
+    name the mining stage among the ``negatives``.
 
     Args:
         temperature: divisor of the inner products.

@@ -333,7 +333,7 @@ class Tasks:
         return outcomes, lost
 
     def _until(self, references: list[Any], seconds: float = math.inf) -> list[Any]:
-        """Wait until a task has ended, for at most ``seconds``; show the output of task 0 meanwhile."""
+        """Wait until a task has ended, for at most ``seconds``, and show the output of task 0 while waiting."""
         until = time.monotonic() + seconds
         ready: list[Any] = []
         while not ready and time.monotonic() < until:
