@@ -15,7 +15,8 @@ attention. Its CLS states are discarded. The program prints one JSON line:
 ``checkpoint`` is a folder or a name on the hub. It compares ``Retriever.encode_passages`` with sentence-transformers'
 ``encode_document``, both with their defaults, on the passages of a folder in any layout that is read. ``precision`` is then
 the precision of ``Retriever``, by default auto. Each of the two has a process of its own. The processes run alternately, and
-the best of ``rounds`` counts. The program prints one JSON line for whole passages, and one for their first 40 words:
+the best time of ``rounds`` is reported. The program prints one JSON line for whole passages, and one for their first 40
+words:
 
     tokens                         mean tokens of a text as the model truncates it, special tokens included
     sentence_transformers          texts per CPU-second, in fp32

@@ -1,4 +1,4 @@
-"""Time pre-training steps on passage-query pairs against as many passage-passage pairs (Wu et al. 2023, §5.1).
+"""Time pre-training steps on passage-query pairs and on the same number of passage-passage pairs (Wu et al. 2023, §5.1).
 
     python experiments/benchmarks/query_as_context_step.py [shape=A|B] [precision=fp32|bf16] [pairs=N] [threads=1] [steps=5]
 

@@ -85,7 +85,7 @@ class ShardTask:
 
     The first task runs the stage up to the first work with several missing shards, and ends there with ``ShardsLeft``. Each
     other task runs the stage up to the same work, computes only its own shards, and ends. Then the first task is run again.
-    It finds these shards, goes on, and writes the artifact. So a lost task costs only its own shards.
+    It finds these shards, continues, and writes the artifact. So a lost task costs only its own shards.
 
     Attributes:
         agreed: the results of ``from_rank_zero`` in the first task, in order. A task cannot receive them while it runs, so it

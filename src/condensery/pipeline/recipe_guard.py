@@ -349,8 +349,7 @@ EXAMPLES = {"stages": ", such as {corpus: {stage: corpus}}", "figures": ", such 
 
 
 def check_sweep(place: Path | str, params: Any) -> None:
-    """Raise ``UserError`` if a recipe sweeps over a key that it may not set. Hydra would treat the values as typed by the
-    user."""
+    """Raise ``UserError`` if a recipe sweeps over a key that it may not set. Hydra takes the values as typed by the user."""
     for key, value in items(params):
         if re.split(r"[^A-Za-z_]", key.lstrip("+"))[0] not in {*KEYS, "experiment"} - set(TYPED):
             raise UserError(f"{place}: hydra.sweeper.params.{key}: not for a recipe to sweep over")

@@ -164,8 +164,7 @@ class FuseConfig(StageConfig):
         return self.method == "weighted" and self.weights is None
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report queries on which weights cannot be chosen: a retriever lacks them, or the metric cannot be measured on
-        them."""
+        """Report queries on which no weights can be chosen: a retriever lacks them, or they lack what the metric needs."""
         if not self.chooses:
             return None
         advice = f", so weights cannot be chosen on {self.split}; set weights, one for each retriever"
