@@ -8,7 +8,7 @@ DIR is a BEIR folder. The pairs are its training queries (the first N, or all) w
 around one centre for every 50 pairs. The program uses one thread. It prints a JSON line each for random batches, greedy
 search and beam search:
 
-    hardness                mean h(B) over at most 200 batches of the epoch. It counts all similarities within a batch, also
+    hardness                mean h(B) over at most 200 batches of the epoch. It counts all similarities within a batch, even
                             those that the search does not see, except of a query and a passage that is relevant to it
     times_random            hardness divided by that of random batches; missing for vectors, whose products are around 0
     neighbours_cpu_s        CPU-seconds to find the 100 nearest neighbours in both directions, once per epoch

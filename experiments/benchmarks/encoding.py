@@ -1,4 +1,4 @@
-"""Encode passages as the stage `encode` does, against the bare backbone on the same tokens, in the same run.
+"""Encode passages as the stage `encode` does, compared with the backbone alone on the same tokens, in the same run.
 
     python experiments/benchmarks/encoding.py [shape=B] [precision=fp32] [passages=2000] [rounds=5] [threads=1] \
         [device=cpu] [chunk_tokens=8192] [checkpoint=MODEL collection=DIR]
@@ -14,8 +14,9 @@ attention. Its CLS states are discarded. The program prints one JSON line:
 
 ``checkpoint`` is a folder or a name on the hub. It compares ``Retriever.encode_passages`` with sentence-transformers'
 ``encode_document``, both with their defaults, on the passages of a folder in any layout that is read. ``precision`` is then
-the precision of ``Retriever``, by default auto. Each of the two has a process of its own. The processes take turns, and the
-best of ``rounds`` counts. The program prints one JSON line for whole passages, and one for their first 40 words:
+the precision of ``Retriever``, by default auto. Each of the two has a process of its own. The processes run alternately, and
+the best time of ``rounds`` is reported. The program prints one JSON line for whole passages, and one for their first 40
+words:
 
     tokens                         mean tokens of a text as the model truncates it, special tokens included
     sentence_transformers          texts per CPU-second, in fp32

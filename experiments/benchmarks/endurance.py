@@ -5,7 +5,7 @@
 
 Each pipeline begins on an empty store and is killed ``kills`` times. A third of the kills each are by SIGKILL, SIGTERM and
 SIGINT (Ctrl-C). Only the main process is killed. Half of the kills come at any moment, and half soon after a training stage
-has written a checkpoint. A pipeline that ends before its first kill does not count. All contents of the artifacts are
+has written a checkpoint. A pipeline that ends before its first kill is not counted. All contents of the artifacts are
 compared except manifests and curves, which record times. The program prints one JSON line:
 
     pipelines, identical pipelines that were killed; how many of them ended bit-identical to the uninterrupted one

@@ -1,17 +1,17 @@
-"""Read a collection and tokenise it, and tokenise the same texts in memory with the bare tokenizer, in the same run.
+"""Read a collection and tokenise it, and tokenise the same texts in memory with the tokenizer alone, in the same run.
 
     python experiments/benchmarks/ingest.py [passages=50000] [rounds=3]
 
 The program makes a BEIR corpus of ``passages`` passages of 20 to 100 words, and trains a WordPiece tokenizer on them. The
 words are drawn by their frequency from a vocabulary as large as that of a language. The project reads and checks the file,
-writes the collection, tokenises every passage, and writes the token store. The bare tokenizer gets lists of strings. Each
+writes the collection, tokenises every passage, and writes the token store. The tokenizer alone gets lists of strings. Each
 uses one thread. The program prints one JSON line:
 
     read_cpu_s               JSON lines to a collection on disk
     tokenise_cpu_s           the collection to a token store
     sentences_cpu_s          the same with the positions where sentences begin, which spans for pre-training need
-    tokenizer_cpu_s          the bare tokenizer, encode_batch_fast
-    offsets_cpu_s            the bare tokenizer, encode_batch, which also returns the offsets that sentences need
+    tokenizer_cpu_s          the tokenizer alone, encode_batch_fast
+    offsets_cpu_s            the tokenizer alone, encode_batch, which also returns the offsets that sentences need
     ratio                    tokenizer_cpu_s / (read_cpu_s + tokenise_cpu_s)
     ratio_with_sentences     offsets_cpu_s / (read_cpu_s + sentences_cpu_s)
 """

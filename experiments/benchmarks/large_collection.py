@@ -5,9 +5,10 @@
 Each size is a run of ``run.py`` over a BEIR folder of so many passages of 8 to 16 words. The words are drawn by their
 frequency from a vocabulary as large as that of a language. A larger collection begins with the smaller one. A WordPiece
 tokenizer is trained on the collection. The encoder has one layer with hidden size 32, and is fine-tuned for one step.
-``queries`` test queries are searched, and negatives are mined for as many train queries. ``bm25``: a second run indexes the
-same collection with BM25, searches and mines. ``folder``: folder of all files during the run (500 bytes per passage, 5 GB for
-10 million); empty: the system's temporary folder. The program needs Linux. It prints a JSON line for each run:
+``queries`` test queries are searched, and negatives are mined for the same number of train queries. ``bm25``: a second run
+indexes the same collection with BM25, searches and mines. ``folder``: folder of all files during the run (500 bytes per
+passage, 5 GB for 10 million); empty: the system's temporary folder. The program needs Linux. It prints a JSON line for each
+run:
 
     passages, row           number of passages; encoder or bm25
     stages                  for each stage, s: wall seconds, cpu_s: of all threads and processes, peak_mb: see below

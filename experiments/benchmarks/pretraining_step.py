@@ -12,7 +12,7 @@ The plain implementation computes in fp32, with rows padded to 128, vocabulary l
 layers. It computes exactly what the papers' released code computes. In the cached pass, that code runs the language model
 with logits that are not used, and does not run the Condenser head. Each implementation has a process of its own. This
 project's process is started as by run.py, and the other as by Python, because memory allocation is a large part of the
-difference. The two make their steps in turn. The program prints one JSON line:
+difference. The two make their steps alternately. The program prints one JSON line:
 
     cpu_s, baseline_cpu_s   CPU-seconds per step, median
     speedup                 baseline_cpu_s / cpu_s

@@ -1,4 +1,4 @@
-"""Search a dense index with this project, and with bare FAISS on the same vectors in memory, in the same run.
+"""Search a dense index with this project, and with FAISS alone on the same vectors in memory, in the same run.
 
     python experiments/benchmarks/search.py [passages=200000] [dim=256] [queries=500] [k=100] [rounds=3] [threads=1] \
         [device=cpu|cuda]

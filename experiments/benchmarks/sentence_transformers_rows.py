@@ -226,7 +226,7 @@ def mined(pairs: Any, model: Any, corpus: list[str] | None, wanted: dict[str, An
 
 
 def damaging(seed: int) -> Callable[[dict[str, list[str]]], dict[str, list[str]]]:
-    """Return a function that returns each text twice: without three fifths of its words, drawn anew each time, and whole."""
+    """Return a function that returns each text twice: without three fifths of its words, drawn again each time, and whole."""
     draw = random.Random(seed)
 
     def damage(batch: dict[str, list[str]]) -> dict[str, list[str]]:

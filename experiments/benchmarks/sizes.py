@@ -82,7 +82,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 def in_turn(rounds: int, *ways: Callable[[], object], device: str = "cpu") -> list[float]:
-    """Return the median ``seconds`` of each way, after a warm-up. The ways take turns, so other work slows all equally."""
+    """Return the median ``seconds`` of each way, after a warm-up. The ways alternate, so other work slows all equally."""
     for way in ways:
         way()
     times = [[seconds(way, device) for way in ways] for _ in range(rounds)]

@@ -3,13 +3,13 @@
     python experiments/scale/cost.py [passages=10000,30000,100000] [rounds=2] [steps=8] [file=] [folder=]
 
 The collections are those of ``benchmarks/large_collection.py``: passages of 8 to 16 made-up words, from their files to
-mined negatives. The encoder has one layer with hidden size 32. 200 queries are searched, and negatives are mined for as
-many queries. Each step calls the functions that the stage of a recipe calls. Steps of training are those of
+mined negatives. The encoder has one layer with hidden size 32. 200 queries are searched, and negatives are mined for another
+200. Each step calls the functions that the stage of a recipe calls. Steps of training are those of
 ``benchmarks/pretraining_step.py`` and ``finetuning_step.py``, with 2 layers and hidden size 64 (shape S). They are measured
 by batch size, number of tokens, and vocabulary size. ``rounds``: repetitions of each step of a collection. ``steps``:
-repetitions of each step of training. The minimum of the CPU-seconds counts, because other work on the machine can only
-increase them. A tenth of the first size is run before all others and not counted, because it includes the imports.
-``file``: file that is written in place of costs.json. ``folder``: folder of temporary files. The program uses one thread.
+repetitions of each step of training. The minimum of the CPU-seconds is used, because other work on the machine can only
+increase them. A tenth of the first size is run before all others and not counted, because it includes the imports. ``file``:
+file that is written in place of costs.json. ``folder``: folder of temporary files. The program uses one thread.
 """
 
 import json

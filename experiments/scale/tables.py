@@ -7,7 +7,7 @@
 number of train queries. Negatives are mined for them, and the retriever is fine-tuned on them for three epochs.
 
 The rates of training and encoding are those of an H100 in docs/measured.md ("On a GPU"), in operations per second. So the
-cost of a text depends on its operations, also for other lengths. A ~ marks figures that were never measured at this size.
+cost of a text of any length depends on its operations. A ~ marks figures that were never measured at this size.
 """
 
 import json

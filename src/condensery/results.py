@@ -79,8 +79,8 @@ def run(
         The rows of the recipe's table.
 
     Raises:
-        UserError: the run failed or was a dry run, or an override is an option, such as ``-m`` for a sweep, or no string. If
-            the run failed, the message is the error that the run printed.
+        UserError: the run failed or was a dry run, or an override is not a string, or is an option, such as ``-m`` for a
+            sweep. If the run failed, the message is the error that the run printed.
     """
     overrides = whole_texts(overrides, "run: override")
     if wrong := [one for one in overrides if one.startswith("-")]:

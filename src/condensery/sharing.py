@@ -85,12 +85,12 @@ class ShardTask:
 
     The first task runs the stage up to the first work with several missing shards, and ends there with ``ShardsLeft``. Each
     other task runs the stage up to the same work, computes only its own shards, and ends. Then the first task is run again.
-    It finds these shards, goes on, and writes the artifact. So a lost task costs only its own shards.
+    It finds these shards, continues, and writes the artifact. So a lost task costs only its own shards.
 
     Attributes:
         agreed: the results of ``from_rank_zero`` in the first task, in order. A task cannot receive them while it runs, so it
-            gets them at its start. The last one is the list of the missing shards. When the first task is run again, the
-            last one is instead the list of the shards that were computed meanwhile.
+            gets them at its start. The last one is the list of the missing shards. When the first task is run again, the last
+            one is instead the list of the shards that the other tasks have computed.
         shards: the shards that this task computes; None = the first task.
     """
 
@@ -100,7 +100,7 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class TaskGroup(ProcessGroup):
-    """The group of a ``ShardTask``. Its processes do not run at the same time, and exchange nothing."""
+    """The group of a task (``ShardTask``). Tasks may run at different times, so they exchange nothing while they run."""
 
     task: ShardTask = ShardTask()
     agreed: list[Any] = field(default_factory=list)

@@ -62,7 +62,7 @@ class RetrievalLoss(nn.Module):
             queries: (q, d) features in fp32 or wider.
             passages: (p, d) features of the positives and hard negatives of all queries.
             positive: (q,) the row of each query's positive in ``passages``.
-            known: (q, p) bool, True where a passage, also the positive, is known to be relevant to the query. ``forward``
+            known: (q, p) bool, True where a passage, the positive included, is known to be relevant to the query. ``forward``
                 has to exclude these passages as negatives. None = no passage is excluded.
             teacher: (q, p) fp32, the teacher's score of each pair, NaN where there is no score; None = there is no teacher.
                 The argument is passed only if there is a teacher.

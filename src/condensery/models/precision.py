@@ -17,7 +17,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(device: torch.device | str, precision: str) -> torch.autocast:
-    """Return the autocast context of a precision. That of fp32 ends autocast in the code inside it.
+    """Return the autocast context of a precision. For fp32, it switches autocast off in the code inside it.
 
     Args:
         device: the device of the computation, or its type, such as "cuda".

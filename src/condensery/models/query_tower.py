@@ -41,7 +41,7 @@ def load_query_tower(folder: Path) -> tuple[Encode, int]:
         the function that encodes a query, and the maximum query length in tokens that was used in training.
 
     Raises:
-        UserError: the folder is no checkpoint of a retriever.
+        UserError: the folder is not a checkpoint of a retriever.
     """
     length = int(read_about(folder, "query_length")["query_length"])
     passages, queries = saved_towers(folder)

@@ -37,10 +37,10 @@ class VectorSettings:
 
     Attributes:
         pooling: how a row's token states after the last layer are reduced to one vector. [CLS], [SEP] and the tokens of the
-            prefix count, padding does not. ``cls``: the state of [CLS]. ``mean``: the mean of all states. ``max``: the
-            maximum of all states in each dimension. ``last``: the state of the last token. ``weighted_mean``: the mean of
-            all states with the weights 1, 2, 3, ... from the first token on (SGPT, Muennighoff 2022). ``mean_sqrt_len``:
-            the sum of all states divided by the square root of their number.
+            prefix are included, padding is not. ``cls``: the state of [CLS]. ``mean``: the mean of all states. ``max``: the
+            maximum of all states in each dimension. ``last``: the state of the last token. ``weighted_mean``: the mean of all
+            states with the weights 1, 2, 3, ... from the first token on (SGPT, Muennighoff 2022). ``mean_sqrt_len``: the sum
+            of all states divided by the square root of their number.
         normalise: whether vectors are divided by their L2 norm, so that inner products are cosines.
         truncate_dim: number of leading dimensions that are kept (Matryoshka, Kusupati et al. 2022). Vectors are truncated
             before they are normalised. None = all dimensions.

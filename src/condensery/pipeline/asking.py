@@ -88,7 +88,8 @@ def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifa
 
 
 def best_row(rows: Sequence[Row]) -> str:
-    """Return the row that the table recommends, or else the row with the highest first metric; of equal rows, the last.
+    """Return the row that the table recommends, or else the row with the highest first metric (if several are equal, the
+    last).
 
     Raises:
         UserError: no row could be measured.

@@ -202,7 +202,7 @@ class _Run:
 
         Args:
             node: the stage.
-            result: whether this process computed it, or the failure.
+            result: True = this process computed the artifact, False = another process did; or the failure.
 
         Raises:
             DiskError: the stage failed because of the disk.
@@ -293,7 +293,7 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | F
         force: whether to compute the stage even if the artifact exists.
 
     Returns:
-        whether this call computed the artifact, or the failure.
+        True if this call computed the artifact, False if another process did; or the failure.
     """
     before = memory_growth.resident()
     try:
@@ -342,7 +342,7 @@ class Worker:
                 return ended
 
     def end(self) -> tuple[Node, bool | Failure]:
-        """Return the finished stage, and whether the worker computed it, or the failure."""
+        """Return the finished stage and its result: whether the worker computed it, or the failure of the stage."""
         node, self.node = self.node, None
         assert node is not None
         with suppress(EOFError, OSError):

@@ -66,7 +66,7 @@ class Graph:
         nodes: the stages by name, in topological order.
         rows: label of each row of the table -> name of the node that evaluates the row.
         answers: name of the node whose index ``ask`` searches if the recipe has no rows.
-        missing: in a dry run, the error about a missing input file whose sizes are known. The dry run then goes on.
+        missing: in a dry run, the error about a missing input file whose sizes are known. The dry run then continues.
             Artifacts that depend on the file have no id.
         unmeasured: row -> node of its index. Filled only if the table should recommend a row, but is left out because no
             judgements exist to measure its rows.

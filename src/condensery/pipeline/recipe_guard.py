@@ -66,7 +66,7 @@ def install(whole: bool = False, home: Path | None = None, helps: bool = False) 
     """Make Hydra compose with ``RecipeLoader``, and count the resolved references. A second call only changes the settings.
 
     Args:
-        whole: whether the config has the defaults of all kinds of stages, also of those that the recipe does not use.
+        whole: whether the config has the defaults of all kinds of stages, including kinds that the recipe does not use.
         home: the folder of the program, whose folder ``conf`` is the user's own; None = keep the folder that is set.
         helps: whether the command prints only the help, which needs only the root config.
     """
@@ -349,7 +349,7 @@ EXAMPLES = {"stages": ", such as {corpus: {stage: corpus}}", "figures": ", such 
 
 
 def check_sweep(place: Path | str, params: Any) -> None:
-    """Raise ``UserError`` where a recipe sweeps over a key that it may not set; Hydra treats such values as typed."""
+    """Raise ``UserError`` if a recipe sweeps over a key that it may not set. Hydra takes the values as typed by the user."""
     for key, value in items(params):
         if re.split(r"[^A-Za-z_]", key.lstrip("+"))[0] not in {*KEYS, "experiment"} - set(TYPED):
             raise UserError(f"{place}: hydra.sweeper.params.{key}: not for a recipe to sweep over")

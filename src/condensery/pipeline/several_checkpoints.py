@@ -39,7 +39,7 @@ class Starts:
     graphs: Sequence[Graph]
 
     def chosen(self, store: Store) -> int | None:
-        """Return the index of the chosen checkpoint: the best by ``choose``, and of equally good checkpoints the first.
+        """Return the index of the chosen checkpoint: the best by ``choose``. If several are equally good, it is the first.
 
         The result is None until all checkpoints are measured.
         """
@@ -133,11 +133,11 @@ class Starts:
         return nodes, names
 
     def _found(self, store: Store) -> list[dict[str, Any]]:
-        """Return each checkpoint's result on the queries by which one checkpoint is chosen."""
+        """Return each checkpoint's result on the queries on which one checkpoint is chosen."""
         return [Artifact(store.path(graph.nodes[_choose(graph).by])).manifest["metrics"] for graph in self.graphs]
 
     def _message(self, at: int, store: Store) -> str:
-        """Return a line with the results by which the checkpoint was chosen."""
+        """Return a line with the results that decided which checkpoint was chosen."""
         found, label = self._found(store), self.labels[at]
         if found[at]["by"] is None:
             return f"There are no queries to choose {' or '.join(self.labels)} by: {label}, the first, goes on."

@@ -144,7 +144,7 @@ def _is_unmatched(row: Row, kinds: Mapping[str, str]) -> bool:
 
 
 def _best(systems: Sequence[SummaryRow], among: Sequence[int] | None = None, but: Sequence[int] = ()) -> int:
-    """Return the index of the system with the highest mean, of several equal ones the last.
+    """Return the index of the system with the highest mean. If several are equal, it is the last.
 
     ``among``: indices to choose from; None = all. ``but``: indices to exclude.
     """

@@ -219,7 +219,7 @@ def _stack(
 ) -> "Axes":
     """Draw panels one above the other, with one x axis and one legend, and return the lowest panel.
 
-    ``near``: as for ``_room``. ``log``: whether the x axis is logarithmic.
+    ``near``: see ``_room``. ``log``: whether the x axis is logarithmic.
     """
     labels, known = _labels(panels), dict[str, Any]()
     grid = drawn.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]

@@ -62,7 +62,7 @@ def recommendation(
     """Recommend the simplest row that is at most ``CLOSE`` below the highest mean, and not significantly below it.
 
     No simpler row may have a higher mean than the recommended row. Of two rows, the simpler one is decided by the first of
-    these criteria in which they differ: no training; fewer parts; BM25; an encoder that was chosen by other queries than the
+    these criteria in which they differ: no training; fewer parts; BM25; an encoder that was chosen on other queries than the
     evaluated ones (``Made.kept``); less time.
 
     With fewer than ``FEW`` queries, chance decides which row is the highest. The row that ``unmeasured`` would
@@ -182,9 +182,9 @@ class _Words:
         return f"{self.name(highest)}{cost} has the highest, {100 * self.mean(highest):.1f}, {lead}{simpler}."
 
     def on_bias(self, use: int, why: str, worse: str) -> str:
-        """Return a warning that the row ``use`` was chosen by the same queries on which it is evaluated.
+        """Return a warning that the row ``use`` was chosen on the same queries on which it is evaluated.
 
-        With ``why``, the row was not chosen by these queries, and the sentence says so. ``worse`` is the name of the row that
+        With ``why``, the row was not chosen on these queries, and the sentence says so. ``worse`` is the name of the row that
         would be recommended without judgements, if it is significantly worse; otherwise empty.
 
         If ``keep_best`` did not choose the row's trained weights, but kept the initial weights for another row, the warning
@@ -234,10 +234,10 @@ class _Words:
 def unmeasured(made: Mapping[str, Made], split: str) -> Recommendation:
     """Recommend a row if no query is judged.
 
-    If any row fuses several parts, only such rows are considered. The highest by ``_best_founded`` is chosen, of several
-    equal ones the last. If an earlier row has the same parts as this row, the first such row is recommended instead. BM25 is
-    recommended if the retriever cannot read the text (``UNREADABLE``), or if the fusion is not better than BM25 alone on the
-    queries by which the weights were chosen. The text also names these queries.
+    If any row fuses several parts, only such rows are considered. The highest by ``_best_founded`` is chosen. If several are
+    equal, the last of them is chosen. If an earlier row has the same parts as this row, the first such row is recommended
+    instead. BM25 is recommended if the retriever cannot read the text (``UNREADABLE``), or if the fusion is not better than
+    BM25 alone on the queries on which the weights were chosen. The text also names these queries.
 
     Args:
         made: row -> how it was produced, in the order of the table.

@@ -169,7 +169,7 @@ def content_of_model(name: str | None, key: str) -> list[str]:
 def check_no_retriever(backbone: BackboneConfig, folder: Path | None = None) -> None:
     """Refuse to pre-train a released retriever, unless ``backbone.pooling`` is cls.
 
-    Pre-training trains the state of [CLS], with the learning rate and the steps for a model that is no retriever yet. A
+    Pre-training trains the state of [CLS], with the learning rate and the steps for a model that is not a retriever yet. A
     released retriever would lose what it has learned.
 
     Args:

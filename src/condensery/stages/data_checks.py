@@ -70,7 +70,7 @@ def measurable(config: Any, corpus: Artifact) -> Fault:
 
 
 def choosing(config: Any, corpus: Artifact) -> Fault:
-    """Report a split that should choose the weights of a fusion, but lacks what the metric needs: judgements or answers."""
+    """Report a split for the choice of fusion weights that lacks what the metric needs: judgements or answers."""
     collection = Collection(corpus.path)
     there = collection.description["splits"].get(config.split, {}).get("queries", 0)
     if not config.chooses or there < config.least_queries:

@@ -98,7 +98,7 @@ def stage(
             returns whether several processes save time.
 
     Raises:
-        UserError: another stage already has this name, a name or the version has a wrong form, or the config is no
+        UserError: another stage already has this name, a name or the version has a wrong form, or the config is not a
             ``StageConfig``.
     """
 

@@ -148,7 +148,7 @@ def new_array(path: Path, dtype: "DTypeLike", shape: tuple[int, ...]) -> "np.mem
 def expanded(path: str | Path) -> Path:
     """Return the path with ``~`` replaced by the home folder; unchanged where there is no such user.
 
-    Raises ``UserError`` for anything that is no path.
+    Raises ``UserError`` for anything that is not a path.
     """
     if not isinstance(path, str | Path):
         raise UserError(f"a path or a name is expected, not an object of the class {type(path).__name__}")

@@ -113,7 +113,7 @@ def opened(path: Path) -> Iterator["tuple[io.BufferedReader[Any], IO[bytes]]"]:
 
     Raises:
         UserError: there is no file, its first bytes are not text, or the name ends in .gz although the file is not gzip
-            (or the reverse). During reading, also where a packed file is corrupt.
+            (or the reverse). It is also raised during reading, if a packed file is corrupt.
     """
     with readable(path):
         if why := fault(path):

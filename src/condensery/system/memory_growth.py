@@ -34,7 +34,8 @@ _SIZES, _GROWN = Path("/proc/self/statm"), 256 << 20  # bytes; collecting garbag
 _MXFAST, _TRIM_THRESHOLD, _MMAP_MAX = 1, -1, -4  # glibc, malloc.h
 
 PROCESS = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.hugetlb=1"}
-"""The environment variables that a training process starts with. ``keep_flat`` does the rest, also without these.
+"""The environment variables that a training process starts with. ``keep_flat`` does the rest, and works without these
+variables too.
 
 With hugetlb=1, glibc (2.35) asks the system for large pages, if the system gives them on request (``madvise`` in
 /sys/kernel/mm/transparent_hugepage/enabled). Training then waits less for the translation of addresses. Older releases

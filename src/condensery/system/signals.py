@@ -17,7 +17,7 @@ from typing import Any
 came: list[int] = []
 """The signals of ``leave_upon`` that this process has received."""
 _again: list[Callable[[], BaseException]] = []
-"""A function that creates the exception of the last signal anew. A stored exception would keep all its frames alive."""
+"""A function that creates a new exception for the last signal. A stored exception would keep all its frames alive."""
 _steps: list[None] = []
 """One entry for each ``after_this_step`` block that is running."""
 _handlers: dict[int, Callable[[int, Any], None]] = {}

@@ -15,9 +15,9 @@ _STRICT = ("strict", "surrogateescape")  # surrogateescape: in Python's C locale
 def print_anything() -> None:
     """Make this process and its children print ``?`` for a character that their output cannot encode.
 
-    Otherwise the first table would end a run with an error on a terminal that uses ASCII, Latin-1 or Windows-1252. Streams
-    that are closed (``2>&-``) are opened on the null device. Otherwise a file of an artifact would take their number, and the
-    libraries that print there would write into this file.
+    Without this, the first table would end a run with an error on a terminal that uses ASCII, Latin-1 or Windows-1252. Closed
+    standard streams (``2>&-``) are opened on the null device. If they stayed closed, a file of an artifact could get the file
+    descriptor of standard error. A library's messages would then be written into this file.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

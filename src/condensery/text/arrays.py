@@ -22,7 +22,7 @@ def read_array(path: Path, show: bool = True) -> Iterator[tuple[str, dict[str, A
     one line, the place is ``path:line:column``. ``show``: whether to show the progress of a large file.
 
     Raises:
-        UserError: the file is not an array of objects; the message names the line. Also in the cases of ``read_lines``.
+        UserError: the file is not an array of objects (the message names the line), or in the cases of ``read_lines``.
     """
     with opened(path) as (raw, file):
         entries = _Entries(path, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="\n"))

@@ -1,9 +1,9 @@
 """The rules by which each language forms terms: which letters count as the same, and which letters form bigrams.
 
-Every entry of ``LANGUAGES`` except ``words`` splits scripts without spaces into character bigrams
-(``text.words.terms``), also within texts of other scripts. The foldings are those of Lucene's
-ArabicNormalizationFilter, PersianCharFilter, PersianNormalizationFilter, RomanianNormalizationFilter and
-TurkishLowerCaseFilter; that of the nukta in HindiNormalizationFilter; and those of SerbianNormalizationRegularFilter.
+Every entry of ``LANGUAGES`` except ``words`` splits scripts without spaces into character bigrams (``text.words.terms``),
+even within texts of other scripts. The foldings are those of Lucene's ArabicNormalizationFilter, PersianCharFilter,
+PersianNormalizationFilter, RomanianNormalizationFilter and TurkishLowerCaseFilter; that of the nukta in
+HindiNormalizationFilter; and those of SerbianNormalizationRegularFilter.
 """
 
 import re

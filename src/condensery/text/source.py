@@ -40,7 +40,7 @@ class WantedFile:
 
 
 def missing_files(files: Iterable[InputFile]) -> list[str]:
-    """Describe each missing file: its name, its role, and what is at its path if the path exists but is no file."""
+    """Describe each missing file: its name, its role, and what is at its path if the path exists but is not a file."""
     wrong = [file for file in files if file.fault()]
     return [
         f"{file.path.name} ({file.role}{file.hint}{f'; {file.fault()}' if standing(file.path) else ''})"
@@ -111,7 +111,7 @@ class DataConfig(Keys):
         """Fetch missing files and check all files. Files of a user's folder are never fetched: they must exist.
 
         Raises:
-            UserError: as ``check``; also where a file cannot be fetched or has the wrong content.
+            UserError: in the cases of ``check``, or if a file cannot be fetched or has the wrong content.
         """
         self.check()
         for file in self.input_files():
@@ -142,8 +142,8 @@ class DataConfig(Keys):
         Only keys that change the collection are hashed. The identity does not depend on where the files lie.
 
         Raises:
-            UserError: as ``check``; also for a file whose first bytes show that it cannot be read. A wrongly named file,
-                such as plain text named ``.gz``, is therefore refused even if an earlier run hashed its content.
+            UserError: in the cases of ``check``, or if the first bytes of a file show that it cannot be read. A wrongly named
+                file, such as plain text named ``.gz``, is therefore refused even if an earlier run hashed its content.
         """
         self.check()
         files = self.input_files()

@@ -5,8 +5,8 @@ decomposed accents, fullwidth and plain letters, ligatures, and digits of any sc
 hyphens, joiners and direction marks are ignored. The words of an ASCII text are ``re.findall(r"\\w+", text.lower())``.
 
 Combining marks stay with their letters, as in Unicode's rules of word boundaries (UAX 29, WB4). Three rules differ from
-UAX 29. A word ends at an apostrophe or a full stop between letters, also at an apostrophe that Unicode counts as a
-letter. ``_`` is a word character. Symbols and emoji are not.
+UAX 29. A word ends at an apostrophe or a full stop between letters, even at an apostrophe that Unicode counts as a letter.
+``_`` is a word character. Symbols and emoji are not.
 """
 
 import re

@@ -129,7 +129,7 @@ class SentencePacked(SpanSet):
     beginning of a sentence if a sentence begins in the middle half, else between two tokens.
 
     Raises:
-        UserError: also when the store has no sentences.
+        UserError: in the cases of the base class, or if the store has no sentences.
     """
 
     def __init__(self, store: TokenStore, length: int, short_probability: float, seed: int, min_length: int) -> None:

@@ -161,7 +161,7 @@ def tokenise(
         texts: list of texts, or a column that returns a list of strings for a slice.
         tokenizer: folder with ``tokenizer.json`` (the artifact of the stage `tokenizer`).
         folder: folder to which the store is written; an older store there is replaced.
-        sentences: whether to record also where sentences begin.
+        sentences: whether to record, in addition, where sentences begin.
         language: see ``sentence_begins``.
         documents: (D + 1,) first text of each document; the last entry is len(texts).
         workers: number of processes; with 1 the work is done in this process.

@@ -33,7 +33,8 @@ StripAccents = Literal["latin"] | bool
 LATIN_ACCENTS = r"(?:(?<=[\p{Latin}[^\p{L}\p{Mn}\p{Mc}]])|\A)\p{Mn}+"
 ALL_ACCENTS = r"\p{Mn}+"
 # A run of letters without spaces, as in Thai and Burmese. WordPiece turns a word of more than 100 characters into [UNK],
-# so a run is cut before it reaches this length. As in BERT, runs of Latin letters are not cut: one of this length is no word.
+# so a run is cut before it reaches this length. As in BERT, runs of Latin letters are not cut, because a run of this length
+# is not a word.
 LONG_RUN = r"[\p{L}\p{M}&&[^\p{Latin}]][\p{L}\p{M}\p{N}]{79,99}(?!\p{M})"
 MODULES = "modules.json"  # the file in which sentence-transformers names the folder of each module
 ROUTER = "router_config.json"  # the file in which sentence-transformers names the folders of two towers

@@ -96,7 +96,7 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bo
 def sentence_begins(text: str, language: str = ENGLISH) -> list[int]:
     """Return the characters at which the sentences of a text begin. The first sentence includes the spaces before it.
 
-    ``language``: code of the language by whose abbreviations and ordinals a full stop does not end a sentence.
+    ``language``: code of the language. A full stop after its abbreviations and ordinals does not end a sentence.
 
     The library sentencex finds the beginnings, with two corrections. First, ends that sentencex misses are added: Khmer
     and Tibetan have special marks, Thai and Lao have only a space between sentences, a Greek question ends with a

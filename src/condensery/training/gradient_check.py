@@ -215,7 +215,8 @@ class _Check:
     def _chunks(self, setting: _Setting) -> list[Any]:
         """Return the chunks of the whole batch.
 
-        If random numbers depend on rows, they are the chunks of all processes, so that the numbers are the same.
+        If the random numbers of a chunk depend only on its rows, the batch is cut into the chunks of all processes. The
+        computation without a cache then draws the same random numbers as the processes.
         """
         processes = setting.processes if self.trial.by_rows else 1
         parts = [self.trial.chunks(setting.cut, Share(n, processes)) for n in range(processes)]

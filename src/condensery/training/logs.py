@@ -26,7 +26,7 @@ def csv_logger(folder: Path, first_step: int) -> CSVLogger:
 
 
 def merge_parts(folder: Path) -> Path:
-    """Write ``logs/metrics.csv``: the parts in order, one row per step. If a step was run twice, the later row counts.
+    """Write ``logs/metrics.csv``: the parts in order, one row per step. If a step was run twice, the later row is used.
 
     If ``metrics.csv`` exists already, the run was killed after it had merged its parts. The file is then the first part.
     """
@@ -49,7 +49,7 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def _merged(folder: Path, last: float = math.inf) -> list[dict[str, str]]:
-    """Return one row for each step before ``last``. The rows of a part count up to the first step of the next part."""
+    """Return one row for each step before ``last``. The rows of a part are used up to the first step of the next part."""
     parts = _parts(folder)
     files = [folder / LOGS / CURVES, *(path / CURVES for path in parts)]
     ends: list[float] = [*map(_first_step, parts), math.inf]

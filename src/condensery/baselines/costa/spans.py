@@ -93,7 +93,7 @@ class SpannedBatches(SpanBatches):
         return SpannedChunk(**vars(chunk), spans=torch.from_numpy(np.stack(spans)))
 
     def _words(self, ids: Ids) -> NDArray[np.int64]:
-        """Return the positions at which words begin in a row of ids (t,), and the position of [SEP]. [CLS] is no word."""
+        """Return the positions at which words begin in a row of ids (t,), and the position of [SEP]. [CLS] is not a word."""
         begins = self.vocabulary.continues[ids[1:]] != 1  # (t - 1,) of the tokens after [CLS]
         begins[:1] = begins[-1:] = True
         return 1 + np.flatnonzero(begins)

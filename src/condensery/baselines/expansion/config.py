@@ -53,7 +53,7 @@ def not_of_the_collection(
 ) -> tuple[str, str] | None:
     """Report passages that are not those of the searched collection.
 
-    Either a stage has split the documents anew, or the passages come from another collection.
+    The error is either that a stage has split the documents again, or that the passages come from another collection.
     """
     config = inputs["passages"][0]
     if getattr(config, "grouping", "collection") != "collection":

@@ -21,10 +21,10 @@ class RankConsistent(RetrievalLoss):
 
         max(0, s(q, d') - s(q, d)),
 
-    where s is the student's score. So only the order of the teacher's scores counts, not their size. The student does not
-    learn the scores themselves, as it does with ``kl``, because a lexical teacher need not be better than its student.
-    LED's lexicon-augmented contrastive loss is InfoNCE with the teacher's hard negatives. Mine them with it, and name
-    them among the ``negatives``.
+    where s is the student's score. So the loss depends only on the order of the teacher's scores, not on their size. The
+    student does not learn the scores themselves, as it does with ``kl``, because a lexical teacher need not be better than
+    its student. LED's lexicon-augmented contrastive loss is InfoNCE with the teacher's hard negatives. Mine these with the
+    teacher, and name the mining stage among the ``negatives``.
 
     Args:
         temperature: divisor of the inner products.

@@ -78,7 +78,7 @@ class LexmaeModule(MaskedAutoEncoderModule):
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder`` with a masked decoder.
-        lexical_start: whether the MLM head begins as one that weights only a text's own tokens, as SPLADE's after a warm
+        lexical_start: whether the MLM head initially weights only a text's own tokens, like that of SPLADE after a warm
             start.
         others: further arguments of ``MaskedAutoEncoderModule``, except ``decoder``.
 
@@ -103,7 +103,7 @@ class LexmaeModule(MaskedAutoEncoderModule):
         return LexicalPrediction(self.model, counts, {"mlm_late": self.mlm_weight, "mlm_context": 1.0}), None
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Return SPLADE's weights of the texts (b, V), by which validation ranks: the decoder trains the MLM head."""
+        """Return SPLADE's weights of the texts (b, V), from the MLM head. Validation ranks passages by them."""
         return SparseEncoder(self.model.language_model).vectors(chunk)
 
 

@@ -52,7 +52,7 @@ class MasterBatches(SpanBatches):
     query in place of the other passage. Nothing is removed from the other passage.
 
     Raises:
-        UserError: the source gives other pairs, no text is masked for the decoders, or both texts of a pair are encoded.
+        UserError: the source does not give passages with queries, no text is masked, or both texts of a pair are encoded.
     """
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ def pretrain_simlm(config: PretrainSimlmConfig, context: Context) -> dict[str, A
     """Train encoder and decoder on texts whose tokens a frozen masked language model has replaced.
 
     Raises:
-        UserError: the generator cannot be loaded, or reads other tokens.
+        UserError: the generator cannot be loaded, or has another tokenizer.
     """
     data = span_data(config, context, decoder=ContextMasking("same", True, config.further_rate))
     key = f"stages.{context.stage_name}." + ("generator" if config.generator else "generator_name")

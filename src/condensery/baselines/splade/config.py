@@ -21,7 +21,7 @@ class FinetuneSpladeConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     passage_flops: Weight = 1e-4
     """weight of the FLOPS regularisation of passages"""
     ramp_steps: CountOrZero = 50000
-    """steps in which both weights rise quadratically from 0; 0: whole from the start"""
+    """steps in which both weights rise quadratically from 0; 0: full weights from the start"""
     lexical_start: bool = False
     """begin with an MLM head that weights only a text's own tokens; needed after a warm start, whose head is random"""
     query_length: TextLength = 32

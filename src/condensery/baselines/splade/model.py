@@ -63,8 +63,8 @@ class SparseEncoder(BiEncoder):
 def logits_by_text(logits: Tensor, layout: PackedLayout, lengths: Tensor) -> list[Tensor]:
     """Return the logits of each text, (its tokens, V), without padding, from those of all packed tokens (n, V).
 
-    ``lengths``: (b,) number of tokens of each text. ``split`` has one backward pass for all texts; slices of the logits, or
-    ``tensor_split``, have one of (n, V) for each text.
+    ``lengths``: (b,) number of tokens of each text. ``split`` has one backward pass for all texts. Slices of the logits, or
+    ``tensor_split``, would have a backward pass for each text, each with a gradient of (n, V).
     """
     first = (layout.positions == 0).nonzero()[:, 0]  # (b,)
     rows = logits.split(first.diff(append=first.new_tensor([len(logits)])).tolist())  # (at most t, V) each

@@ -22,7 +22,7 @@ class ClusterQueriesConfig(StageConfig):
     split: Split = "train"
     """the split whose queries are clustered"""
     clusters: Count = 2000
-    """number of clusters; some 200 queries each in the paper"""
+    """number of clusters; in the paper a cluster has about 200 queries"""
     iterations: Count = 25
     """iterations of k-means"""
     seed: Seed

@@ -24,8 +24,8 @@ class DualSupervision(RetrievalLoss):
         L_InB = 1/2 (mean over q and all p- of E(q, p+, p-) + mean over q and the p+' of other queries of E(q, p+, p+')),
         E(q, p, p') = ((s(q, p) - s(q, p')) - (t(q, p) - t(q, p')))^2,
 
-    where s is the student's score, t the second teacher's, and p- are the passages that are no query's positive. The
-    authors' code averages in this way; the paper writes sums.
+    where s is the student's score, t the second teacher's, and p- are the passages that are not the positive of any query.
+    The authors' code averages in this way; the paper writes sums.
 
     Args:
         temperature: divisor of the student's inner products.

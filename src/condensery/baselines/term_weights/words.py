@@ -65,7 +65,7 @@ def term_frequencies(weights: NDArray[np.floating], scale: int) -> NDArray[np.in
 
 
 def weighted_text(words: Sequence[str], frequencies: NDArray[np.integer]) -> str:
-    """Return a text in which each of the words (w,) stands as often as its frequency (w,) says.
+    """Return a text in which each of the words (w,) occurs as often as its frequency (w,) says.
 
     Words that differ only in case count as one word, with their largest frequency. The text has the form that occurs first.
     It does not have the lower-case form, because lower case depends on the language (I becomes ı in Turkish).

@@ -44,7 +44,7 @@ class EvaluateWordVectorsConfig(StageConfig):
         return content_hashes([self.file().look()])
 
     def work(self, read: Read) -> Work:
-        """Estimate the work of reading the file, whose lines have some 2,500 bytes."""
+        """Estimate the work of reading the file, whose lines have about 2,500 bytes."""
         path = expanded(self.path)
         seconds = LINE * path.stat().st_size / 2500 if path.is_file() else 1.0
         return Work(known(read), seconds=seconds)

@@ -41,7 +41,8 @@ def evaluate_word_vectors(config: EvaluateWordVectorsConfig, context: Context) -
 
 
 def read_vectors(path: Path, wanted: Collection[str]) -> dict[str, NDArray[np.float32]]:
-    """Read the vectors (d,) of the words ``wanted`` from a file in GloVe's text format; the first line of a word counts.
+    """Read the vectors (d,) of the words ``wanted`` from a file in GloVe's text format; if a word has several lines, the
+    first is used.
 
     GloVe has a few words that contain spaces. They are skipped, since no wanted word contains a space. A first line with the
     sizes of the file, as word2vec writes it, is skipped as well.

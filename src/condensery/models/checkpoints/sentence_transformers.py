@@ -39,7 +39,7 @@ _POOLINGS: dict[str, Pooling] = {
 }
 COUNT = "a whole number of 1 or more"
 _COSINE = ("cosine", "cos_sim")
-# Names of prompts. The first prompt that is not empty counts, because the library may write an empty "document" prompt.
+# Names of prompts. The first prompt that is not empty is used, because the library may write an empty "document" prompt.
 _QUERY_PROMPTS, _PASSAGE_PROMPTS = ("query",), ("document", "passage", "corpus")
 
 

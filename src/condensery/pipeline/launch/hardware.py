@@ -18,8 +18,8 @@ _ASKED = os.environ.get("OMP_NUM_THREADS", "")
 def check_devices(accelerator: str, devices: int | str) -> None:
     """Check that this machine has the devices that ``trainer.accelerator`` and ``trainer.devices`` request.
 
-    The check comes before every run, even if all stages are finished. So finished work does not decide whether a command
-    is accepted.
+    The check comes before every run, even if all stages are finished. So a command is accepted or refused independently of
+    what is finished.
 
     Raises:
         UserError: there are too few GPUs, or too many processes are requested on a CPU.

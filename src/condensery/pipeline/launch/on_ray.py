@@ -234,7 +234,7 @@ class Tasks:
                 raise EndedError(name, "its processes ended without a result")
 
     def _shards(self, agreed: list[Any]) -> tuple[str, ShardTask]:
-        """Compute missing shards as tasks. Return why a task was lost, or "", and the task with which the stage goes on."""
+        """Compute missing shards as tasks. Return why a task was lost, or "", and the task with which the stage continues."""
         missing = agreed[-1]
         size = max(1, len(missing) // (TASKS * max(1, self._room())))
         runs = [missing[first : first + size] for first in range(0, len(missing), size)]
@@ -333,7 +333,7 @@ class Tasks:
         return outcomes, lost
 
     def _until(self, references: list[Any], seconds: float = math.inf) -> list[Any]:
-        """Wait until a task has ended, for at most ``seconds``; show the output of task 0 meanwhile."""
+        """Wait until a task has ended, for at most ``seconds``, and show the output of task 0 while waiting."""
         until = time.monotonic() + seconds
         ready: list[Any] = []
         while not ready and time.monotonic() < until:

@@ -22,7 +22,7 @@ from condensery.reporting.plain import one_line
 if TYPE_CHECKING:
     from condensery.pipeline.graph import Graph
 
-# Environment variables, also for a launcher's processes: the arguments as typed, and the keys that a sweep varies.
+# Environment variables, which a launcher's processes get too: the arguments as typed, and the keys that a sweep varies.
 COMMAND, SWEPT = "CONDENSERY_COMMAND", "CONDENSERY_SWEPT"
 KEY = re.compile(r"[\w-]+(?:\.[\w-]+)+")  # in a value with ${...}
 OF_PLUGINS = ("CONDENSERY_STAGES", "PYTHONPATH")  # environment variables that lead to a plug-in's code
@@ -165,7 +165,7 @@ def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
 
 
 def _own_keys(graph: "Graph", name: str) -> list[str]:
-    """Return the keys, or beginnings of keys, that a stage's settings come from, also through ``${...}``."""
+    """Return the keys, or beginnings of keys, that a stage's settings come from, directly or through ``${...}``."""
     root, own = graph.root, name.partition(".")[0]  # X of X.index, and of X.2 where there are several checkpoints
     found = [f"stages.{own}", f"stage.{graph.nodes[name].kind}"]
     for key in found:  # the list grows during the loop

@@ -1,8 +1,9 @@
-"""Read the numbers printed in papers, with their sources. Tables show them next to measured numbers, never as measured.
+"""Read the numbers printed in papers, with their sources. Tables show them beside measured numbers, marked as published.
 
-Each file in this folder describes one paper: C is condenser, E its early version, CO cocondenser, Q query_as_context, and A
-adaptive_batch_scheduling. It contains the paper's tables, with their columns and rows, and every number as printed. For each
-row it has the command that measures the row here, or the reason why there is none.
+Each YAML file in this folder describes one paper, which has a code of one or two letters: C for condenser.yaml, E for
+condenser_early_version.yaml, CO for cocondenser.yaml, Q for query_as_context.yaml, and A for adaptive_batch_scheduling.yaml.
+The file contains the paper's tables, with their columns and rows, and every number as printed. For each row it also has the
+command that measures the row in this project, or the reason why no command does.
 
 ``CO/1/BM25`` names a row by paper, table and row. ``msmarco dev/MRR@10/1K`` names a column by data set, metric and, if there
 is one, condition.

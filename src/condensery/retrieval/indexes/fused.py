@@ -260,7 +260,8 @@ def measure_grid(
 def best_point(grid: Weights, values: NDArray[np.float64]) -> int:
     """Return the index of the grid point with the highest value.
 
-    Of several such points, the one nearest to equal weights is chosen, and of several equally near points the first.
+    If there are several such points, the one nearest to equal weights is chosen. If several are equally near, the first is
+    chosen.
     """
     return int(np.lexsort(((grid**2).sum(axis=1), -values))[0])
 

@@ -4,8 +4,8 @@ An IVF index assigns each vector to one of its lists. The vectors are added in p
 memory, whose lists are then written. The lists of all parts are joined list by list, so that a list is read in one piece.
 Results are those of the same index in memory, to the last bit.
 
-``passages.faiss`` holds everything but the lists, and ``lists.bin`` the lists. FAISS reads the lists through a memory map,
-so the operating system caches as much of them as fits into memory. FAISS could also join the lists
+``passages.faiss`` holds everything except the lists, and ``lists.bin`` holds the lists. FAISS reads the lists through a
+memory map, so the operating system caches as much of them as fits into memory. FAISS could also join the lists
 (``faiss.contrib.ondisk``), but it writes through a memory map, and a full disk would kill the process.
 
 Symbols: N vectors, L lists.

@@ -141,7 +141,7 @@ class Searcher(ABC):
             scores, float32 (n, k), as ``CollectionRetriever.score`` defines them; NaN for row -1.
 
         Raises:
-            UserError: nothing is indexed, ``passage_rows`` are no row numbers of passages, or a score is not finite.
+            UserError: nothing is indexed, ``passage_rows`` are not row numbers of passages, or a score is not finite.
         """
         queries, rows = self._check(queries), np.asarray(passage_rows)
         if rows.ndim != 2 or len(rows) != len(queries) or rows.dtype.kind not in "iu" or (rows >= len(self)).any():

@@ -54,7 +54,7 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     learning_rate: Positive = 5e-5
     """peak learning rate of AdamW"""
     train_unmeasured: Annotated[bool, Later()] = False
-    """train even if keep_best has too few queries (dev queries and those of held-out passages) to choose the weights"""
+    """train even if there are too few queries (dev queries and those of held-out passages) for keep_best to choose on"""
 
     def lengths(self) -> dict[str, int]:
         """Return no lengths: the retriever's own length is used where it is shorter, so none can be too long."""

@@ -1,4 +1,4 @@
-"""Stage ``validate``: measures the MRR@10 of a retriever on the queries by which checkpoints are chosen."""
+"""Stage ``validate``: measures the MRR@10 of a retriever on the queries on which checkpoints are chosen."""
 
 from typing import Any
 

@@ -84,7 +84,7 @@ class PassagesConfig(StageConfig):
     titles: bool = True
     """a passage is tokenised as title [SEP] text; false: titles are dropped"""
     sentence_language: SentenceLanguage = "en"
-    """language by whose abbreviations and ordinals sentences are split, as a code"""
+    """code of the language, whose abbreviations and ordinals do not end a sentence"""
     workers: Annotated[Count, Operational()] = 2
     """number of worker processes"""
 
@@ -115,10 +115,10 @@ class TokenizerConfig(StageConfig):
     vocab_size: Annotated[int, Ge(100), FromRecipe("backbone.vocab_size")]
     """vocabulary size of the trained WordPiece"""
     lowercase: bool = True
-    """the trained WordPiece lowercases text; a named tokenizer stays as it is"""
+    """the trained WordPiece lowercases text; a named tokenizer is not changed"""
     strip_accents: bool | Literal["latin"] = "latin"
-    """accents that the trained WordPiece strips. latin: those of Latin letters; true: all combining marks, also vowel
-    signs; false: none"""
+    """accents that the trained WordPiece strips. latin: those of Latin letters; true: all combining marks, even vowel signs;
+    false: none"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of training a WordPiece, which counts the words of all texts."""
@@ -141,7 +141,7 @@ class TokenizerConfig(StageConfig):
         )
 
     def identity(self) -> list[str]:
-        """Return the content hashes of a tokenizer in a folder, so that the id does not depend on the folder's path.
+        """Return the content hashes of a tokenizer in a folder. So the artifact id does not depend on the folder's path.
 
         Raises:
             UserError: the folder does not exist.
@@ -166,7 +166,7 @@ class TokensConfig(StageConfig):
     titles: bool = True
     """passages are tokenised as title [SEP] text"""
     sentence_language: SentenceLanguage = "en"
-    """language by whose abbreviations and ordinals sentences are split, as a code"""
+    """code of the language, whose abbreviations and ordinals do not end a sentence"""
     workers: Annotated[Count, Operational()] = 2
     """number of worker processes"""
 

@@ -28,7 +28,7 @@ def attention_entropy(config: AttentionEntropyConfig, context: Context) -> dict[
     An encoder's name is ``kind/id`` of its artifact, or ``backbone``. The file also has the entropy of uniform attention.
 
     Raises:
-        UserError: the texts were not tokenised with the tokenizer of an encoder.
+        UserError: an encoder has another tokenizer than the texts.
     """
     _check_tokenizers(context)
     tokens = Tokens(context.input("tokens"))

@@ -31,7 +31,7 @@ class AttentionEntropyConfig(StageConfig):
 
     data_checks = {"tokens": ["long_texts"]}
     encoders: Annotated[list[str], Input("encoder", literal=(BACKBONE,)), Field(min_length=1)]
-    """stages with an encoder, fine-tuned or not; the word backbone stands for the initial checkpoint"""
+    """stages with an encoder, fine-tuned or not; the word backbone means the initial checkpoint"""
     backbone: Annotated[BackboneConfig, FromRecipe("backbone")]
     """settings of the encoder: the group ``backbone``"""
     tokens: Annotated[str, Input("tokens")] = "tokens"

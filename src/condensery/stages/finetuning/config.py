@@ -54,7 +54,7 @@ class QueriesConfig(StageConfig):
     train_queries: Count | None = None
     """number of queries to train on, drawn with the seed; a smaller set is a subset of a larger one; null: all"""
     positives: Annotated[Literal["one", "each"], Later()] = "one"
-    """one: a query is used once per epoch, with a positive drawn anew; each: once with each of its positives"""
+    """one: a query is used once per epoch, with a randomly drawn positive; each: once with each of its positives"""
     leave_out_dev_passages: Annotated[bool, Later()] = False
     """exclude training queries that share a relevant passage with a dev query; dev then measures retrieval of passages
     without training queries"""
@@ -103,8 +103,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """a stage that makes queries from the passages; training also uses these, each with its passage as the positive;
     null: judged queries only"""
     validation_candidates: Annotated[str | None, Input("index"), Later()] = None
-    """a stage with an index: validation ranks each dev query's positive among 99 passages sampled from the index's best
-    1,000 (Zhao et al.), also by MRR@100"""
+    """a stage with an index: validation ranks each dev query's positive among 99 passages sampled from the index's best 1,000
+    (Zhao et al.), and logs MRR@100 too"""
     text_batch_size: Count = 48
     """queries of ``text_queries`` per step, in addition to ``batch_size``"""
     shared_negatives: Annotated[CountOrZero, Later()] = 0
@@ -118,8 +118,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """maximum tokens of a passage; null: as many as the retriever in ``init`` reads; with ``passages``, the length of that
     index is used instead"""
     mask_known_positives: bool = True
-    """exclude other relevant passages of the batch, by judgement or by identical text, as negatives; false: keep them,
-    as in the papers' code"""
+    """do not use other relevant passages of the batch (by judgement or identical text) as negatives; false: use them, as in
+    the papers' code"""
     temperature: Positive = 1.0
     """temperature of the loss, which divides the inner products"""
     loss: str | dict[str, Any] = "info_nce"

@@ -59,7 +59,7 @@ class ExtractQueriesConfig(QueryStageConfig):
     remove: bool = False
     """remove the sentence from its passage in training; a passage of a single sentence then has no query"""
     sentence_language: SentenceLanguage = "en"
-    """language by whose abbreviations and ordinals sentences are split, as a code"""
+    """code of the language, whose abbreviations and ordinals do not end a sentence"""
 
     @model_validator(mode="after")
     def _some_length_fits(self) -> Self:

@@ -105,7 +105,7 @@ class FuseConfig(StageConfig):
     least_queries: Count = 1
     """minimum number of queries of ``split`` for choosing weights"""
     split: Split = "dev"
-    """the split whose queries choose the weights"""
+    """the split on whose queries the weights are chosen"""
     metric: Annotated[str, AfterValidator(known_metric)] = "MRR@10"
     """metric that the weights maximise: MRR@k, Recall@k, NDCG@k, Success@k, MAP, P@k; Hit@k where answers are known"""
     grid: PositiveShare = 0.1
@@ -160,11 +160,11 @@ class FuseConfig(StageConfig):
 
     @property
     def chooses(self) -> bool:
-        """Whether queries choose the weights."""
+        """Whether the weights are chosen on queries."""
         return self.method == "weighted" and self.weights is None
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report queries that cannot choose the weights: a retriever lacks them, or the metric cannot be measured on them."""
+        """Report queries on which no weights can be chosen: a retriever lacks them, or they lack what the metric needs."""
         if not self.chooses:
             return None
         advice = f", so weights cannot be chosen on {self.split}; set weights, one for each retriever"

@@ -113,7 +113,7 @@ class ScorePairsConfig(ScoringStageConfig):
     def work(self, read: Read) -> Work:
         """Estimate the work: each cross-encoder reads every pair, or each retriever searches for all queries.
 
-        A pair takes eight bytes in the arrays and some twenty in pair_scores.jsonl.
+        A pair takes eight bytes in the arrays and about twenty in pair_scores.jsonl.
         """
         sizes = known(read)
         queries = sizes.collection.queries.get(self.split) if self.train_queries is None else float(self.train_queries)

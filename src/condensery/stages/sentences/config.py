@@ -116,7 +116,7 @@ class SectionTripletsConfig(SentenceStageConfig):
     minimum_words: Count = 5
     """minimum words of a sentence; a shorter one is left out"""
     sentence_language: SentenceLanguage = "en"
-    """language by whose abbreviations and ordinals sentences are split, as a code"""
+    """code of the language, whose abbreviations and ordinals do not end a sentence"""
     seed: CountOrZero = 1
     """random seed of splits and triplets; not the recipe's ``seed``, so that all training seeds get the same task"""
 

@@ -6,7 +6,7 @@ streams parquet and text from the cache, without a copy in Arrow's format. JSON 
 commit in the cache is used even if the hub has a newer commit.
 
 This module follows the documented behaviour of huggingface_hub 2.4 and datasets 5.2. Tests serve a small hub on the local
-machine. The layouts of the data sets named in ``conf/data/`` could not be checked, for lack of a network.
+machine. The layouts of the data sets named in ``conf/data/`` could not be checked, because there was no internet access.
 """
 
 import hashlib

@@ -227,7 +227,7 @@ def _judgements(config: HuggingfaceSource, split: str) -> Iterator[tuple[int, st
 def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tuple[str, str, str, str]]:
     """Yield (place, id, title, text) of each passage or query.
 
-    A query may occur in several files, so a repeated query id is no error. ``UserError`` is raised if two query ids, a
+    A query may occur in several files, so a repeated query id is not an error. ``UserError`` is raised if two query ids, a
     number and a string, become the same string. The writer reports two passages with the same id.
     """
     kinds: dict[int, type] = {}

@@ -1,8 +1,8 @@
 """Read collections of the library ir_datasets (MacAvaney et al. 2021) by id: MS MARCO, BEIR, DPR's Wikipedia, mMARCO.
 
-The library knows the URL, size and MD5 of each file, and how to fetch and read it. The files lie in ``$IR_DATASETS_HOME``
-(by default ``~/.ir_datasets``). Every file is first fetched completely and checked. The identity of a collection is a hash
-of the MD5s that the library lists, so it is known before anything is fetched. The module is written for ir_datasets 0.6.3.
+The library knows the URL, size and MD5 of each file, and how to fetch and read it. The files are in ``$IR_DATASETS_HOME`` (by
+default ``~/.ir_datasets``). Every file is first fetched completely and checked. The identity of a collection is a hash of the
+MD5s that the library lists, so it is known before anything is fetched. The module is written for ir_datasets 0.6.3.
 
 Texts may differ in single characters from the published files. The library repairs the broken encoding of MS MARCO's
 passages, and reads MS MARCO's documents from the file in TREC's format.

@@ -61,7 +61,7 @@ class TextSource(FolderSource):
         return super()._digest([content, "unspaced"] if any(map(_is_unspaced, files)) else content)
 
     def check(self) -> None:
-        """Raise ``UserError`` as ``FolderSource.check``; also for a folder without text files and for invalid file names.
+        """Raise ``UserError`` as ``FolderSource.check`` does, and for a folder without text files and for invalid file names.
 
         A name is invalid if it has control characters, is not UTF-8, or differs from another name only in its Unicode form.
         """

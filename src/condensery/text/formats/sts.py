@@ -29,7 +29,7 @@ def read_sts(path: Path) -> Iterator[ScoredPair]:
 
     Raises:
         UserError: the header or the number of columns is wrong, a sentence is empty, a score is not a number from 0 to 5,
-            or a quoted field is not closed. The message names file and line. Also raised if there is no pair.
+            or a quoted field is not closed. The message names file and line. The error is also raised if there is no pair.
     """
     rows = (one for one in read_csv(path, EXPECTED) if one != (f"{path}:1", HEADER))
     for place, row in at_least_one(rows, path, f"no pair of sentences; the file is {EXPECTED}"):

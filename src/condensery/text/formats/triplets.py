@@ -26,7 +26,8 @@ def read_triplets(path: Path) -> Iterator[Triplet]:
 
     Raises:
         UserError: the header lacks one of the three columns, the lengths of a row and the header differ, a sentence is
-            empty, or a quoted field is not closed. The message names file and line. Also raised if there is no triplet.
+            empty, or a quoted field is not closed. The message names file and line. The error is also raised if there is no
+            triplet.
     """
     rows = read_records(path, EXPECTED, SENTENCES)
     for place, row in at_least_one(rows, path, f"no triplet of sentences; the file is {EXPECTED}"):

@@ -66,9 +66,9 @@ def taught_batch(batch: TripleBatch, training: TrainingQueries, chosen: Ids) -> 
 class TripleBatches:
     """Makes batches of queries, one positive for each query, and hard negatives.
 
-    The passages of the other queries in a batch are negatives as well. One positive and ``negatives`` hard negatives are
-    drawn for each query, anew in each epoch. Hard negatives are drawn without replacement from the query's pool of negatives.
-    If the pool is too small, the missing negatives are drawn from the whole corpus. A passage that is judged relevant to the
+    The passages of the other queries in a batch are negatives as well. In each epoch, one positive and ``negatives`` hard
+    negatives are drawn for each query. Hard negatives are drawn without replacement from the query's pool of negatives. If
+    the pool is too small, the missing negatives are drawn from the whole corpus. A passage that is judged relevant to the
     query is never drawn as its hard negative. A passage with the text of a relevant passage or of the query is not drawn
     either (``NoNegatives``). A passage that occurs twice in a batch is encoded once.
 
@@ -277,7 +277,7 @@ class TripleBatches:
 
         Returns:
             the hard negatives (b, m), -1 for padding and for excluded passages; and for each query the passages of the
-            collection that are no negatives of it, ascending.
+            collection that are not negatives of it, ascending.
         """
         training, pool = self.training, self.training.negatives[chosen].astype(np.int64)  # (b, m)
         if training.known is not None:

@@ -71,7 +71,7 @@ class TripleDataModule(TokenDataModule):
             relevant there become positives.
         train_queries: number of queries to train on, drawn by the seed; None = all queries.
         each_positive: True = in each epoch a query comes once for each of its positives, as in sentence-transformers;
-            False = it comes once, with a positive that is drawn anew.
+            False = it comes once, with a positive that is drawn again in each epoch.
         leave_out_dev_passages: leave out the queries that share a relevant passage with a dev query.
         batch_size: number of queries per step.
         query_length: maximum query length in tokens, [CLS] and [SEP] included.

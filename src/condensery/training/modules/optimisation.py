@@ -224,7 +224,7 @@ class TrainingModule(pl.LightningModule):
         """Return whether the loss is scaled, as in fp16.
 
         A scaled loss rules out AdamW's fused kernel, which would remove the scale from the gradient only after clipping. With
-        a scaled loss, a gradient that is not finite is no error: the step is skipped.
+        a scaled loss, a gradient that is not finite is not an error: the step is skipped.
         """
         return "16" in str(self.trainer.precision) and "bf16" not in str(self.trainer.precision)
 
