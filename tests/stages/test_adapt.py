@@ -93,6 +93,10 @@ def test_the_table_has_its_rows_and_the_start_is_as_it_came(adapted: tuple[Done,
     kept = read_json(artifact(done, "adapted") / "kept.json")
     names = {"dev queries", "queries of passages that are held out"}
     assert all(set(value["by"]) == names for value in kept["values"])
+    judged = read_json(artifact(done, "corpus") / "collection.json")["splits"]["train"]["queries"]
+    unread = f"{judged} judged train queries are not used here; experiment=adapt_queries trains on judged queries."
+    assert unread in " ".join(done.out.split())
+    assert unread in (done.folder / "table.md").read_text()
 
 
 def test_passage_vectors_are_taken_over_and_queries_are_those_of_the_adapted_tower(
@@ -295,6 +299,7 @@ def test_text_without_queries_is_chosen_by_its_own_sentences_and_answers(release
     )
     assert "found by BM25\n" in done.out
     assert "NDCG@10" not in done.out, "no table"
+    assert "not used here" not in done.out, "there are no judged queries"
 
 
 def test_of_passages_of_one_sentence_the_start_is_kept_and_that_is_said(released: Path, tmp_path: Path) -> None:
@@ -329,6 +334,7 @@ def test_judged_queries_train_a_tower_of_their_own_and_passages_stay(
     recipe = [word.replace("=adapt", "=adapt_queries") if word == "experiment=adapt" else word for word in adapted[1]]
     command = [*recipe, "stage.finetune.steps=3", "stage.finetune.batch_size=6", "stage.finetune.negatives_per_query=4"]
     done = run_command(*command).sound()
+    assert "are not used here" not in done.out
     trained = ["fine-tuned", "+ hard negatives", "+ distillation"]
     assert list(metrics_of(done.folder)) == [*ROWS, *trained, "best on dev", "BM25 + best"]
     start = load_retriever(artifact(done, "as_it_is"))

@@ -93,6 +93,8 @@ class TableConfig(TableLayout):
         optional: whether the table is left out where the data have no judgements of the split.
         recommend: whether the text below the table recommends a row, which ``ask`` then searches
             (``reporting.recommendation``).
+        with_train_queries: the recipe that is named below the table if the collection has judged train queries, which this
+            recipe does not use; None = no recipe is named.
         choose: the choice of a sweep among the values of a key (``pipeline.reports.chosen``); None = all jobs are shown.
         costs: costs of each row, in columns after the metrics, read from the manifests of its stages; not shown with
             ``columns``.
@@ -106,6 +108,7 @@ class TableConfig(TableLayout):
     split: Split
     optional: bool = False
     recommend: bool = False
+    with_train_queries: Text | None = None
     choose: ChooseInSweep | None = None
     costs: tuple[Cost, ...] = ()
     studies: list[StudyName]

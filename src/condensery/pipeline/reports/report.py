@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from condensery.errors import UserError
+from condensery.errors import UserError, number_of
 from condensery.evaluation.metrics import Evaluation
 from condensery.pipeline.artifact_store import Store
 from condensery.pipeline.config import TableConfig
@@ -53,13 +53,15 @@ def write(
         the rows, and the reasons why figures were not drawn.
     """
     rows, tables, words = rows_of(graph, store, failed_stages), [], ""
+    unread = _unread_judgements(graph, store)
     if any(not row.failed for row in rows):
         table, rows = concluded(rows, graph.root.table, graph.root.name, graph.root.output_root, graph.choice)
+        table = replace(table, notes=[*table.notes, *unread])
         tables.append(show_table(table, folder, in_words=job is None))
     else:
         remove_tables(folder)
         told = unmeasured(graph, store)
-        words = " ".join(filter(None, (graph.choice, told.text))) if told else ""
+        words = " ".join(filter(None, (graph.choice, told.text, *unread))) if told else ""
         if words:
             print(f"\n{words}", flush=True)
     write_study(folder, command(job), about(), failed_stages)
@@ -95,13 +97,25 @@ def rows_of(graph: Graph, store: Store, failed_stages: Mapping[str, FailedStage]
         node = graph.nodes[name]
         if name in failed_stages:
             why = f"the stage {failed_stages[name].stage} failed: {failed_stages[name].reason}"
-            corpora = [n for n in graph.nodes.values() if registry()[n.kind].makes == "corpus" and store.sound(n)]
-            searched = read_json(store.path(corpora[0]) / "collection.json")["name"] if corpora else ""
-            split, seed = graph.root.table.split, graph.root.seed
+            searched, split, seed = _collection(graph, store).get("name", ""), graph.root.table.split, graph.root.seed
             rows.append(Row(label, searched, split, {}, seed=seed, artifact=node.reference, failed=why))
         else:
             rows.append(row_of(graph, label, Artifact(store.path(node))))
     return rows
+
+
+def _collection(graph: Graph, store: Store) -> dict[str, Any]:
+    """Return what the corpus of a run says about its collection; an empty dict if no corpus was made."""
+    corpora = [node for node in graph.nodes.values() if registry()[node.kind].makes == "corpus" and store.sound(node)]
+    return dict(read_json(store.path(corpora[0]) / "collection.json")) if corpora else {}
+
+
+def _unread_judgements(graph: Graph, store: Store) -> list[str]:
+    """Return a sentence about judged train queries, if there are any, and the recipe ``table.with_train_queries``."""
+    recipe = graph.root.table.with_train_queries
+    judged = _collection(graph, store).get("splits", {}).get("train", {}).get("queries", 0) if recipe else 0
+    used = number_of(judged, "judged train queries are not used here")
+    return [f"{used}; experiment={recipe} trains on judged queries."] if judged else []
 
 
 def _show_audits(graph: Graph, store: Store) -> None:
