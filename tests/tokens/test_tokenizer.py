@@ -6,6 +6,7 @@ import subprocess
 import sys
 import unicodedata
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -372,6 +373,15 @@ def test_sentencepiece_words_begin_with_its_bar(tmp_path: Path) -> None:
     names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **dict(zip(names, pieces, strict=False)))
     assert Vocabulary.of(tokenizer).continues.tolist() == [0] * 6 + [1, 0, 0, 2, 2], "each token of Chinese is a word"
+
+
+def test_artifacts_from_before_a_rule_for_a_script_changed_still_agree(vocabulary: Vocabulary) -> None:
+    flags = np.random.default_rng(1).integers(0, 2, 1000, dtype=np.uint8)
+    now = replace(vocabulary, size=1000, continues=flags)
+    for number, agrees in ((3, True), (40, False)):
+        before = flags.astype(bool)
+        before[-number:] ^= True  # as of an older version, which saved them as bool
+        assert now.agrees_with(replace(now, continues=before)) == agrees
 
 
 def test_a_vocabulary_survives_saving(vocabulary: Vocabulary, tmp_path: Path) -> None:
