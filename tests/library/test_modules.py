@@ -563,6 +563,27 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
             lambda world: CrossEncoderModule(world / "bert").save_pretrained("new", world / "bert", (16,)),  # type: ignore[arg-type]
             r"save_pretrained: lengths must be 2 values, each a whole number >= 3, not \(16,\)",
         ),
+        *(
+            (
+                partial(
+                    lambda lengths, world: BiEncoderModule(world / "bert").save_pretrained("new", None, lengths), wrong
+                ),
+                f"save_pretrained: {key}_length: 513 is longer than its 512 positions",
+            )
+            for key, wrong in (("query", (513, 40)), ("passage", (40, 513)))
+        ),
+        (
+            lambda world: CoCondenserModule(world / "bert").save_pretrained("new", lengths=(64, 513)),
+            "save_pretrained: passage_length: 513 is longer than its 512 positions",
+        ),
+        (
+            lambda world: CrossEncoderModule(world / "bert").save_pretrained("new", world / "bert", (64, 513)),
+            "save_pretrained: length: 513 is longer than its 512 positions",
+        ),
+        (
+            lambda world: Retriever(world / "bert", query_length=513),
+            "Retriever: query_length: 513 is longer than its 512",
+        ),
         (lambda world: Retriever(world / "bert").passage_vectors, "nothing is indexed yet"),
         (lambda world: BM25().index(["rain", None]), "index: passage '1' has no text"),  # type: ignore[list-item]
         (lambda world: BM25().index(["rain"]).search(None), "search: query 0 must be a str"),  # type: ignore[call-overload]
