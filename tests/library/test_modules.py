@@ -553,6 +553,17 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: triples(text_queries=["rain"])(world), r"text_queries\[0\] is no text with an id, or blank"),
         (lambda world: triples(text_queries=5)(world), r"text_queries\[0\] is no text with an id, or blank"),
         (lambda world: spans(decoder="both")(world), "decoder must be a ContextMasking, not 'both'"),
+        *(
+            (partial(lambda name, make, world: make(world / "bert").save_pretrained(name), name, make), message)
+            for make in (BiEncoderModule, CrossEncoderModule)
+            for name, message in (
+                ("x" * 256, r"^x{256}: the name is too long for this disk"),
+                (Path("a") / ("é" * 128), "^a/é{128}: the name is too long"),
+                ("a\ud800", r"^a\\ud800: the name holds half a character"),
+            )
+        ),
+        (lambda world: Retriever("x" * 256), "^x{256}: the name is too long"),
+        (lambda world: evaluate(BM25(), "x" * 256), "^x{256}: the name is too long"),
         (lambda world: CoCondenserModule(world / "bert").save_pretrained(""), "'' names no folder; give '.' for"),
         (lambda world: CrossEncoderModule(world / "bert").save_pretrained(" "), "' ' names no folder; give '.' for"),
         (
