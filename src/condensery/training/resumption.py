@@ -89,6 +89,12 @@ class Resumption:
             self.ruled, self.epoch, self.changes = saved["ruled"], saved["epoch"], saved.get("changes", [])
             check_same(saved["settings"], self._settings(), "settings")
             self._check_data(saved["data"], checkpoint)
+        if (
+            self.epoch and self.step % self.epoch
+        ):  # a callback may have ended this pass, which Lightning then counts as done
+            done = self.step // self.epoch
+            passes = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]
+            passes |= {"ready": done + 1, "started": done + 1, "processed": done, "completed": done}
 
     def _check_data(self, name: str | None, checkpoint: dict[str, Any]) -> None:
         """Raise ``UserError`` if the checkpoint was written with other data.
