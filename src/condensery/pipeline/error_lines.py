@@ -84,8 +84,8 @@ def _of_hydra(error: BaseException) -> str:
         )
     if text.startswith("While dereferencing interpolation '${output_root}'"):
         return "output_root: names no folder"
-    no_name = text.startswith("Config group override must be") or isinstance(error, TypeError)  # as experiment=[5]
-    if no_name:  # Hydra's message does not name the override
+    # of experiment=5 and experiment=[5]; Hydra's message does not name the override
+    if text.startswith("Config group override must be") or isinstance(error, TypeError):
         groups = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
         text = f"{' or '.join(groups)}: a group takes the name of one of its options"
     if isinstance(error, OverrideParseException):

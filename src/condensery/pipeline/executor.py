@@ -150,19 +150,14 @@ def chain_lengths(graph: Graph) -> dict[str, int]:
     return lengths
 
 
-def learned(graph: Graph) -> set[str]:
-    """Return the stages that train, or need a trained model."""
-    training = [name for name, node in graph.nodes.items() if isinstance(node.config, OptimisedStageConfig)]
-    return set(causes(graph, training))
-
-
 class _Run:
     """The state of a run: the stages that are finished, started and failed."""
 
     def __init__(self, graph: Graph, store: Store, runtime: Runtime, reused: Iterable[str]) -> None:
         self.graph, self.store, self.runtime = graph, store, runtime
         texts = [node.name for node in graph.nodes.values() if node.kind == "corpus"]
-        late = dict.fromkeys(causes(graph, texts), 2) | dict.fromkeys(learned(graph), 3)
+        training = [name for name, node in graph.nodes.items() if isinstance(node.config, OptimisedStageConfig)]
+        late = dict.fromkeys(causes(graph, texts), 2) | dict.fromkeys(causes(graph, training), 3)
         self.turns = {name: 0 if name in texts else late.get(name, 1) for name in graph.nodes}
         self.done = set(reused)
         self.started: dict[str, float] = dict.fromkeys(self.done, 0.0)

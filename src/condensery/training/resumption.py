@@ -89,9 +89,8 @@ class Resumption:
             self.ruled, self.epoch, self.changes = saved["ruled"], saved["epoch"], saved.get("changes", [])
             check_same(saved["settings"], self._settings(), "settings")
             self._check_data(saved["data"], checkpoint)
-        if (
-            self.epoch and self.step % self.epoch
-        ):  # a callback may have ended this pass, which Lightning then counts as done
+        # a callback may have ended the fit within a pass, which Lightning then counts as done
+        if self.epoch and self.step % self.epoch:
             done = self.step // self.epoch
             passes = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]
             passes |= {"ready": done + 1, "started": done + 1, "processed": done, "completed": done}
