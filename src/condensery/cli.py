@@ -112,7 +112,7 @@ def prepared(arguments: list[str]) -> list[str]:
       The argument therefore gets Hydra's prefix ``++``. The config check reports a key that does not exist.
     - In ``output_root=~/x``, ``~`` is replaced by the home folder.
     - A question (``ask=``) is passed to the config verbatim, with its commas and quotes. A value with letters that are not in
-      Hydra's grammar is passed verbatim, too.
+      Hydra's grammar, and a recipe's name with a quote in it, are passed verbatim, too.
 
     Raises:
         UserError: a key is given twice (Hydra would silently use the last value), or a path in a sweep contains a comma
@@ -132,6 +132,8 @@ def prepared(arguments: list[str]) -> list[str]:
         if argument.startswith("output_root=~"):
             return "output_root=" + os.path.expanduser(argument.removeprefix("output_root="))
         key, _, value = argument.partition("=")
+        if re.match(r"experiment=\w.*['\"]", argument):
+            return f"{key}={_verbatim(value)}"
         if PLAIN.fullmatch(argument) and not value.isascii() and (sweep or "," not in value):
             argument = f"{key}={','.join(map(_verbatim, value.split(',')))}"
         return recipe_guard.ADDED.sub("++", argument) if "=" in argument else argument

@@ -24,6 +24,9 @@ SAID = {  # phrases in exceptions raised by safetensors, tokenizers, NumPy's `to
     r"No space left on device|^\d+ requested and \d+ written$|faiss::write_.* failed: write error": errno.ENOSPC,
 }
 
+# exceptions of the hub's library where it has no network
+UNREACHABLE = "LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectError", "ConnectionError", "ConnectTimeout"
+
 GPU_FULL = re.compile(r"(CUDA|HIP)( error:)? out of memory")
 MEMORY_FULL = re.compile(r"[Cc]an('|no)t allocate memory|std::bad_alloc")  # as torch and C libraries say it
 
@@ -73,6 +76,10 @@ class DiskError(UserError):
     """
 
 
+class HubError(UserError):
+    """Exception for a name that is not in the hub's cache, where the hub cannot be reached. It ends the run at once."""
+
+
 def of_the_disk(error: BaseException) -> DiskError | None:
     """Return a ``DiskError`` for an ``error`` that the disk caused; None for any other error."""
     if isinstance(error, OSError) and error.errno in DISK:
@@ -88,6 +95,14 @@ def of_memory(error: BaseException, place: str) -> UserError | None:
     if isinstance(error, MemoryError) or MEMORY_FULL.search(str(error)):
         return UserError(f"{place}: this machine's memory is full, or `ulimit -v` is reached; end other programs")
     return None
+
+
+def of_loading(error: BaseException) -> type[UserError]:
+    """Return the kind of a message about an ``error`` in loading a checkpoint or a tokenizer, which may be on the hub."""
+    cause: BaseException | None = error
+    while cause is not None and type(cause).__name__ not in UNREACHABLE:
+        cause = cause.__cause__ or cause.__context__
+    return UserError if cause is None else HubError
 
 
 def message_within(error: BaseException) -> UserError | None:

@@ -11,6 +11,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import astuple
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Unpack
 
@@ -27,6 +28,7 @@ Weight = Annotated[float, Ge(0)]
 Positive = Annotated[float, Gt(0)]
 Finite = Annotated[float, Gt(-math.inf)]  # neither infinite nor NaN
 
+NAMES = {str: "string", Path: "path"}
 BOUNDS = {Gt: (">", operator.gt), Ge: (">=", operator.ge), Lt: ("<", operator.lt), Le: ("<=", operator.le)}
 
 
@@ -72,7 +74,7 @@ def first_fault(annotations: Mapping[str, Any], given: Mapping[str, Any]) -> str
 def fault(annotation: Any, value: Any) -> str | None:
     """Return what a value must be, such as ``a number > 0 and <= 1``, or ``one of cls, mean``.
 
-    The result is None if the value fits, or if the annotation has a part that is not checked, such as ``Path``.
+    The result is None if the value fits, or if the annotation has a part that is not checked, such as ``Sequence``.
     """
     wanted = [_wanted(part, value) for part in _parts(annotation)]
     return None if None in wanted else " or ".join(filter(None, wanted)) or None
@@ -86,12 +88,16 @@ def _wanted(part: Any, value: Any) -> str | None:
         return None if isinstance(value, str) and value in bounds else f"one of {', '.join(bounds)}"
     if part is bool:  # "no" would count as True
         return None if "bool" in type(value).__name__ or value in (0, 1) else "True or False"
-    if typing.is_typeddict(part):
+    if origin is Mapping or typing.is_typeddict(part):
         return None if isinstance(value, Mapping) else "a mapping"
-    if part is str or (getattr(part, "__module__", "").startswith("condensery.") and not hasattr(part, "_is_protocol")):
-        return None if isinstance(value, part) else f"a {'string' if part is str else part.__name__}"
+    own = getattr(part, "__module__", "").startswith("condensery.") and not hasattr(part, "_is_protocol")
+    wrapped = hasattr(part, "forward")  # a torch module may be in another one, such as that of ``torch.compile``
+    if part in NAMES or (own and not wrapped):
+        return None if isinstance(value, part) else f"a {NAMES.get(part, part.__name__)}"
+    if origin is type:
+        return None if isinstance(value, type) and issubclass(value, bounds) else f"the class {bounds[0].__name__}"
     if origin is Callable:
-        return None if callable(value) else "a function"
+        return None if callable(value) and not isinstance(value, type) else "a function"
     if origin is tuple:
         fits = isinstance(value, tuple | list) and [fault(*pair) for pair in zip(bounds, value, strict=False)]
         return None if fits == [None] * len(bounds) else f"{len(bounds)} values, each {fault(bounds[0], None)}"

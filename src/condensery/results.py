@@ -11,6 +11,7 @@ from typing import Any
 
 from condensery.cli import FOLDER_FILE
 from condensery.errors import UserError, close_to, shown
+from condensery.ranges import check_values
 from condensery.reporting.results import Row, read_results
 from condensery.text.lines import whole_texts
 
@@ -82,7 +83,9 @@ def run(
         UserError: the run failed or was a dry run, or an override is not a string, or is an option, such as ``-m`` for a
             sweep. If the run failed, the message is the error that the run printed.
     """
+    check_values(run, locals())
     overrides = whole_texts(overrides, "run: override")
+    whole_texts((environment or {}).values(), "run: value of environment")
     if wrong := [one for one in overrides if one.startswith("-")]:
         raise UserError(f"run: {wrong[0]}: one run with key=value overrides; a sweep is `condensery -m experiment=...`")
     with NamedTemporaryFile("r", prefix="condensery-", encoding="utf-8") as file:

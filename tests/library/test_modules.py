@@ -31,6 +31,7 @@ from condensery import (
     Fused,
     InverseClozeModule,
     MaskedAutoEncoderModule,
+    PairScores,
     PassageQueryDataModule,
     QueryAsContextModule,
     QueryTowerModule,
@@ -41,6 +42,7 @@ from condensery import (
     TripleDataModule,
     UserError,
     evaluate,
+    run,
 )
 from condensery.losses.registry import register
 from condensery.models.biencoder import BiEncoder
@@ -511,6 +513,39 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
             lambda world: triples(negatives=5)(world),
             "TripleDataModule: negatives: give BM25, a Retriever or files, not 5",
         ),
+        (
+            lambda world: triples(negatives=dict)(world),
+            "negatives: give BM25, a Retriever or files, not <class 'dict'>",
+        ),
+        (lambda world: triples(negatives=[Retriever])(world), "negatives: give BM25, a Retriever or files, not <class"),
+        (
+            lambda world: triples(in_batch_teacher=5)(world),
+            "TripleDataModule: in_batch_teacher must be a Searcher or the class BM25, not 5",
+        ),
+        (lambda world: triples(in_batch_teacher=Retriever)(world), "must be a Searcher or the class BM25, not <class"),
+        (lambda world: triples(order=dict)(world), "order must be a function, not <class 'dict'>"),
+        (
+            lambda world: triples(negatives=BM25, teacher=Retriever)(world).prepare_data(),
+            "teacher: BM25 or a Retriever, an object with predict",
+        ),
+        (
+            lambda world: triples(teacher={"q0": 5})(world).prepare_data(),
+            "the teacher's scores: give query id -> passage id -> score, not {'q0': 5}",
+        ),
+        (lambda world: PairScores.of({"q0": {"p0": 1.0}}, 5), "of: collection must be a Collection, not 5"),  # type: ignore[arg-type]
+        *(
+            (
+                partial(lambda wrong, world: SpanPairDataModule(["a"], wrong), wrong),
+                "tokenizer must be a string or a path",
+            )
+            for wrong in (True, 5, ["bert"], {"name": "bert"}, dict)
+        ),
+        (lambda world: BiEncoderModule(world / "bert", tokenizer=5), "tokenizer must be a string or a path, not 5"),  # type: ignore[arg-type]
+        (lambda world: Retriever(world / "bert", tokenizer=True), "tokenizer must be a string or a path, not True"),  # type: ignore[arg-type]
+        (lambda world: run(["smoke"]), r"run: experiment must be a string, not \['smoke'\]"),  # type: ignore[arg-type]
+        (lambda world: run("smoke", recipes=5), "run: recipes must be a string or a path, not 5"),  # type: ignore[arg-type]
+        (lambda world: run("smoke", environment=["A=1"]), "run: environment must be a mapping, not"),  # type: ignore[arg-type]
+        (lambda world: run("smoke", environment={"A": 1}), "run: value of environment 0 must be a str, not int"),  # type: ignore[dict-item]
         (lambda world: triples(negatives=[BM25, None])(world), "negatives: give BM25, a Retriever or files, not None"),
         (lambda world: triples(relabel=5)(world), "a path or a name is expected, not an object of the class int"),
         (lambda world: triples(training=5)(world), "training must be a TrainingQueries, not 5"),
@@ -519,6 +554,17 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: triples(text_queries=["rain"])(world), r"text_queries\[0\] is no text with an id, or blank"),
         (lambda world: triples(text_queries=5)(world), r"text_queries\[0\] is no text with an id, or blank"),
         (lambda world: spans(decoder="both")(world), "decoder must be a ContextMasking, not 'both'"),
+        *(
+            (partial(lambda name, make, world: make(world / "bert").save_pretrained(name), name, make), message)
+            for make in (BiEncoderModule, CrossEncoderModule)
+            for name, message in (
+                ("x" * 256, r"^x{256}: the name is too long for this disk"),
+                (Path("a") / ("é" * 128), "^a/é{128}: the name is too long"),
+                ("a\ud800", r"^a\\ud800: the name holds half a character"),
+            )
+        ),
+        (lambda world: Retriever("x" * 256), "^x{256}: the name is too long"),
+        (lambda world: evaluate(BM25(), "x" * 256), "^x{256}: the name is too long"),
         (lambda world: CoCondenserModule(world / "bert").save_pretrained(""), "'' names no folder; give '.' for"),
         (lambda world: CrossEncoderModule(world / "bert").save_pretrained(" "), "' ' names no folder; give '.' for"),
         (
@@ -528,6 +574,27 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (
             lambda world: CrossEncoderModule(world / "bert").save_pretrained("new", world / "bert", (16,)),  # type: ignore[arg-type]
             r"save_pretrained: lengths must be 2 values, each a whole number >= 3, not \(16,\)",
+        ),
+        *(
+            (
+                partial(
+                    lambda lengths, world: BiEncoderModule(world / "bert").save_pretrained("new", None, lengths), wrong
+                ),
+                f"save_pretrained: {key}_length: 513 is longer than its 512 positions",
+            )
+            for key, wrong in (("query", (513, 40)), ("passage", (40, 513)))
+        ),
+        (
+            lambda world: CoCondenserModule(world / "bert").save_pretrained("new", lengths=(64, 513)),
+            "save_pretrained: passage_length: 513 is longer than its 512 positions",
+        ),
+        (
+            lambda world: CrossEncoderModule(world / "bert").save_pretrained("new", world / "bert", (64, 513)),
+            "save_pretrained: length: 513 is longer than its 512 positions",
+        ),
+        (
+            lambda world: Retriever(world / "bert", query_length=513),
+            "Retriever: query_length: 513 is longer than its 512",
         ),
         (lambda world: Retriever(world / "bert").passage_vectors, "nothing is indexed yet"),
         (lambda world: BM25().index(["rain", None]), "index: passage '1' has no text"),  # type: ignore[list-item]

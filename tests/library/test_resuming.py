@@ -328,6 +328,18 @@ def test_epochs_of_another_length_are_refused_where_they_end_the_run(world: Path
     train(made, world, tmp_path, path, limit_train_batches=3)  # max_steps ends it
 
 
+@pytest.mark.parametrize("at", [1, 4, 5])
+def test_a_pass_that_a_callback_ended_in_its_middle_is_finished(at: int, world: Path, tmp_path: Path) -> None:
+    made, epochs = biencoder(), {"max_steps": -1, "max_epochs": 3}
+    _, whole = train(made, world, tmp_path, **epochs)
+    assert len(whole.rates) == 9
+    run = trainer(tmp_path, **epochs, callbacks=[Stop(at)])
+    run.fit(made.module(world / "bert"), made.data(world))
+    run.save_checkpoint(path := tmp_path / "stopped.ckpt")  # after the fit: Lightning has counted the pass
+    _, seen = train(made, world, tmp_path, path, **epochs)
+    assert (seen.read, seen.rates) == (whole.read[at:], whole.rates[at:])
+
+
 class Stop(pl.Callback):
     def __init__(self, step: int) -> None:
         self.step = step

@@ -13,6 +13,7 @@ import torch
 from error_lines import names
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 from safetensors.torch import save_file
+from small_runs import run_command
 from torch import Tensor
 
 from condensery.errors import UserError
@@ -104,6 +105,17 @@ def test_without_a_network_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(UserError) as raised:
         load_any_retriever(NAME)
     names(str(raised.value), "backbone.name", NAME, "trying to locate", "can reach")
+
+
+@pytest.mark.parametrize("text", ["A paragraph of a few words.\n", "\n"], ids=["text", "no text"])
+def test_a_recipe_whose_model_cannot_be_had_ends_in_one_line_after_the_data_are_read(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    given = [f"data.root={tmp_path}", f"output_root={tmp_path / 'out'}", "backbone.name=nobody/nothing"]
+    done = run_command("experiment=adapt", *given)
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    right = text.startswith("A")
+    assert done.err.startswith("error: backbone.name: cannot load 'nobody/nothing'" if right else f"error: {tmp_path}")
+    assert done.computed == ["corpus", "as_it_is"], "what was started"
 
 
 def _saved_as_released(folder: Path, layers: int) -> dict[str, Tensor]:

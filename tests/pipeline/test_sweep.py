@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import wandb
 from omegaconf import OmegaConf
-from toy_commands import Command
+from toy_commands import Command, Compose
 
+from condensery.pipeline.executor import execute
 from condensery.pipeline.reports.study import SWEPT
 from condensery.pipeline.reports.sweep_report import (
     distinct_rows,
@@ -21,9 +24,11 @@ from condensery.pipeline.reports.sweep_report import (
     with_settings,
     without_seed,
 )
+from condensery.pipeline.run import run
 from condensery.pipeline.sweep import RECORDS, JoinedTable
 from condensery.reporting.results import Row
 from condensery.system.files import write_json
+from condensery.training.tracking import Tracked, start
 
 
 def test_jobs_share_stages_and_end_in_one_table(
@@ -70,6 +75,25 @@ def test_a_failed_job_hides_no_other(command: Command, tmp_path: Path) -> None:
         "fail=user · plain": False,
         "fail=null · plain": True,
     }
+
+
+def test_each_job_in_one_process_says_that_wandb_is_offline(
+    composed: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def executed(*given: Any) -> Any:
+        for name in ("one", "two"):
+            assert start(Tracked("auto", "project", None, "study", name, "finetune", name, {}, tmp_path)) is None
+        return execute(*given)
+
+    def no_answer(**_: Any) -> None:
+        raise wandb.Error("enough")
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr(wandb, "init", no_answer)
+    monkeypatch.setattr("condensery.pipeline.run.execute", executed)
+    for _ in range(2):
+        run(composed())
+        assert capsys.readouterr().out.count(f"offline under {tmp_path}/wandb") == 1
 
 
 def test_a_dry_run_leaves_the_jobs_of_a_running_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

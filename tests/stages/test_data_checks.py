@@ -14,9 +14,10 @@ from small_runs import MODEL, Done, run_command, some_text, splits_of, write, wr
 
 from condensery.stages import data_checks
 from condensery.stages.base import Artifact, references
-from condensery.stages.checks import NO_DEV
+from condensery.stages.checks import NO_DEV, no_dev_queries
 from condensery.stages.registry import registry
 from condensery.stages.training_config import OptimisedStageConfig
+from condensery.text.input_file import InputFile
 
 TEXT = some_text(documents=24, seed=5)
 DPR = [
@@ -163,6 +164,19 @@ def test_too_few_queries_for_dev_queries_are_refused_before_anything_is_made(tmp
     names(done.err, "stages.x.by", "no dev queries", "qrels/dev.tsv", "data.splits.dev", "judge ten queries")
     assert not done.computed
     assert "to be made" not in done.out
+
+
+@pytest.mark.parametrize(("judgements", "others", "refused"), [(10, 8, True), (50_000, 20, False)])
+def test_a_large_file_is_not_refused_by_the_queries_at_its_beginning(
+    judgements: int, others: int, refused: bool, tmp_path: Path
+) -> None:
+    first = [f"q0\tpassage-{number:010}\t1" for number in range(judgements)]
+    more = [f"q{number}\t0\t1" for number in range(1, others + 1)]
+    write(tmp_path / "train.tsv", ["query-id\tcorpus-id\tscore", *first, *more])
+    file = InputFile("qrels of train", tmp_path / "train.tsv")
+    data = SimpleNamespace(judged_splits=lambda: ("train",), input_files=lambda: [file], dev_queries=500)
+    corpus: Any = [SimpleNamespace(data=data)]
+    assert no_dev_queries(corpus) is refused
 
 
 def test_a_collection_without_dev_queries_is_told_where_its_files_do_not_show_it(tmp_path: Path) -> None:

@@ -311,6 +311,8 @@ def test_settings_for_small_models_from_scratch_are_said_where_a_grown_one_is_tr
     assert [line.partition(":")[0] for line in lines] == [f"stages.round1.{key}" for key in said]
     config.backbone = BackboneConfig.model_construct(name=None)
     assert unsuited(module, config, "round1") == [], "from scratch they are right"
+    distilled: Any = SimpleNamespace(student="adapted", learning_rate=rate, temperature=temperature)  # has no backbone
+    assert unsuited(module, distilled, "round1") == [line.replace("a/model", "adapted") for line in lines]
 
 
 @pytest.mark.parametrize(

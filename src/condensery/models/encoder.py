@@ -287,6 +287,11 @@ class Encoder(nn.Module):
         """Apply a pre-norm backbone's final normalisation to states (k, d) of the last layer; the same shape."""
         return self.family.finish(self.model, states)
 
+    def check_length(self, length: int, key: str) -> None:
+        """Raise ``UserError`` if inputs of ``length`` tokens, which ``key`` sets, exceed the backbone's positions."""
+        if length > self.longest:
+            raise UserError(f"{key}: {length} is longer than its {self.longest} positions")
+
     def embed(self, layout: PackedLayout) -> Tensor:
         """Return the normalised output (n, d) of the embedding layer; not every family embeds positions and types.
 

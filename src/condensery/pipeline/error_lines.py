@@ -26,7 +26,7 @@ def in_one_line(error: BaseException) -> str | None:
     of_hydra = isinstance(error, HydraException | OmegaConfBaseException)
     if of_hydra and (message := message_within(error)):
         return in_one_line(message)
-    plain = isinstance(error, ValueError | RuntimeError) and _raised_in(error)[1].startswith("hydra.")
+    plain = isinstance(error, ValueError | RuntimeError | TypeError) and _raised_in(error)[1].startswith("hydra.")
     if of_hydra or plain:  # for example, ``data=null`` or an unknown launcher raises a plain one
         return "error: " + shortened(_of_hydra(error)).replace("\n", r"\n")  # of a key or value
     if isinstance(error, MarkedYAMLError):
@@ -84,7 +84,8 @@ def _of_hydra(error: BaseException) -> str:
         )
     if text.startswith("While dereferencing interpolation '${output_root}'"):
         return "output_root: names no folder"
-    if text.startswith("Config group override must be"):  # Hydra's message does not name the override
+    # of experiment=5 and experiment=[5]; Hydra's message does not name the override
+    if text.startswith("Config group override must be") or isinstance(error, TypeError):
         groups = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
         text = f"{' or '.join(groups)}: a group takes the name of one of its options"
     if isinstance(error, OverrideParseException):
@@ -98,14 +99,13 @@ def _of_hydra(error: BaseException) -> str:
             f"(a value with special characters is quoted: {example}; a name in a mapping is not, and null removes a row:"
             " 'table.rows={+ hard negatives: null}')"
         )
-    option = re.match(
-        r"In '[^']*': Could not find '([^']*)/([^'/]*)'\s*Available options in '[^']*':(.*?)Config s", text, re.S
-    )
+    option = re.match(r"In '.*?': Could not find '(.*?)'\s*Available options in '(.*?)':(.*?)Config s", text, re.S)
     if option:
-        hint = close_to(option[2], option[3].split())
+        group, name = option[2], option[1].removeprefix(f"{option[2]}/")
+        hint = close_to(name, option[3].split())
         if "did you mean" not in hint:
-            hint = f"; one of your own is FOLDER/{option[1]}/{option[2]}.yaml with --config-dir FOLDER{hint}"
-        return f"{option[1]}={option[2]}: there is no such option{hint}"
+            hint = f"; one of your own is FOLDER/{group}/{name}.yaml with --config-dir FOLDER{hint}"
+        return f"{group}={name}: there is no such option{hint}"
     text = text.partition("Config search path:")[0]
     if "'study/" in text:
         text += " (the folder study is now called base)"

@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NamedTuple
 
-from condensery.errors import DiskError, StageError, UserError, check_known, number_of, of_memory, of_the_disk
+from condensery.errors import DiskError, HubError, StageError, UserError, check_known, number_of, of_memory, of_the_disk
 from condensery.pipeline.artifact_store import State, Store
 from condensery.pipeline.config_check import follow
 from condensery.pipeline.graph import Graph, Node
@@ -73,6 +73,7 @@ def execute(graph: Graph, store: Store, states: Mapping[str, State], runtime: Ru
 
     Raises:
         DiskError: immediately, because a full disk would also make the next stages fail.
+        HubError: immediately, because a model that cannot be had is found before anything is computed.
         UserError: as soon as finished data turn out to lack something that a later stage needs.
     """
     reused = [name for name, state in states.items() if state == "hit"]
@@ -149,18 +150,15 @@ def chain_lengths(graph: Graph) -> dict[str, int]:
     return lengths
 
 
-def learned(graph: Graph) -> set[str]:
-    """Return the stages that train, or need a trained model."""
-    training = [name for name, node in graph.nodes.items() if isinstance(node.config, OptimisedStageConfig)]
-    return set(causes(graph, training))
-
-
 class _Run:
     """The state of a run: the stages that are finished, started and failed."""
 
     def __init__(self, graph: Graph, store: Store, runtime: Runtime, reused: Iterable[str]) -> None:
         self.graph, self.store, self.runtime = graph, store, runtime
-        self.later = learned(graph)
+        texts = [node.name for node in graph.nodes.values() if node.kind == "corpus"]
+        training = [name for name, node in graph.nodes.items() if isinstance(node.config, OptimisedStageConfig)]
+        late = dict.fromkeys(causes(graph, texts), 2) | dict.fromkeys(causes(graph, training), 3)
+        self.turns = {name: 0 if name in texts else late.get(name, 1) for name in graph.nodes}
         self.done = set(reused)
         self.started: dict[str, float] = dict.fromkeys(self.done, 0.0)
         self.failures: dict[str, Failure] = {}
@@ -176,15 +174,19 @@ class _Run:
         return {name: FailedStage(cause_of[name], self.failures[cause_of[name]].reason) for name in lost}
 
     def ready(self) -> list[Node]:
-        """Return the stages that can be started, in the order of the graph, and those without trained models first."""
+        """Return the stages that can be started, in the order of the graph.
+
+        Collections come first. What reads no texts, such as a model on the hub, comes next, and stages with trained models
+        last. So a fault of the data, or a hub that cannot be reached, ends the run before anything is computed.
+        """
         nodes = self.graph.nodes.values()
         ready = [node for node in nodes if node.name not in self.started and self.done.issuperset(node.parents)]
-        return sorted(ready, key=lambda node: node.name in self.later)
+        return sorted(ready, key=lambda node: self.turns[node.name])
 
     def longest_first(self) -> list[Node]:
-        """Return the stages that can be started: those without trained models first, then the longest chains first."""
+        """Return the stages that can be started, in the order of ``ready``, and among those the longest chains first."""
         chains = chain_lengths(self.graph)
-        return sorted(self.ready(), key=lambda node: (node.name in self.later, -chains[node.name]))
+        return sorted(self.ready(), key=lambda node: (self.turns[node.name], -chains[node.name]))
 
     def forced(self, node: Node) -> bool:
         """Return whether a stage is to be computed even if its artifact exists."""
@@ -205,13 +207,15 @@ class _Run:
             result: True = this process computed the artifact, False = another process did; or the failure.
 
         Raises:
-            DiskError: the stage failed because of the disk.
+            DiskError, HubError: the stage failed because of the disk, or because the hub cannot be reached.
             UserError: the data that the stage made lack something that a later stage needs.
         """
         if isinstance(result, Failure):
             self.failures[node.name] = result
             if isinstance(result.error, DiskError):
                 raise result.error
+            if isinstance(result.error, HubError):  # faults of the data that were found before come first
+                raise next(iter(self.failures.values())).error
             if self.left():
                 print(f"[{node.name}] failed: {result.reason}; stages that do not need it go on", flush=True)
             return
@@ -302,7 +306,7 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | F
         leave_if_asked()
         known = of_the_disk(error) or of_memory(error, f"stages.{node.name}") or error
         if isinstance(known, UserError):
-            kind = DiskError if isinstance(known, DiskError) else UserError
+            kind = type(known) if isinstance(known, DiskError | HubError) else UserError
             return Failure(kind(str(known)), " ".join(str(known).split()))
         kept = f"(in the stage {node.name}; its work so far is kept in {store.partial(node)})"
         reason = " ".join("".join(traceback.format_exception_only(error)).split())

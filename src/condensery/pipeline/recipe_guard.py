@@ -34,6 +34,7 @@ from condensery.errors import UserError
 from condensery.pipeline.recipe_files import LOADER, check_file, environment
 from condensery.pipeline.sweep import JoinedTable
 from condensery.recipes import ADDED_BETWEEN, ADDED_FIRST, RECIPES, RUN_LENGTHS
+from condensery.system.files import NAME
 
 ROOT = "config"  # the name of the root config
 MODE = "hydra.mode=RUN"  # Hydra adds this override, unless the command or a file sets the key
@@ -56,7 +57,6 @@ ADDED = re.compile(
 
 _follow = Container.resolve_parse_tree
 
-NAME = 255  # maximum characters of a file's name in `defaults`
 REFERENCES = 2_000  # maximum number of ${...} resolved for one composed config; the project's largest recipe has 160
 TEXT = 1 << 20  # maximum characters of the value of one reference
 _followed = [0]  # number of references that were resolved since the config was composed

@@ -25,6 +25,7 @@ from condensery.pipeline.several_checkpoints import read
 from condensery.pipeline.sweep import RECORDS
 from condensery.system.files import atomic, write_json, write_text
 from condensery.system.signals import leave_if_asked
+from condensery.training.tracking import said_offline
 
 if TYPE_CHECKING:
     from condensery.reporting.results import Row
@@ -151,6 +152,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         check_data(graph, store, made, made)
         return Finished(None, [], faults=[graph.missing] if graph.missing else [], costs=costs)
     runtime = root.runtime()
+    said_offline.clear()  # each job of a sweep says it
     if job:
         runtime = replace(runtime, group=job.study, labels=study.labels(graph, job.overrides))
     if root.jobs == 1:  # this process computes the stages

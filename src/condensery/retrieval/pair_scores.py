@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
+from condensery.ranges import check_values
 from condensery.retrieval.lookup import first_repeated, known_rows, query_and_ids
 from condensery.retrieval.negative_pool import places_of
 from condensery.retrieval.passage_lists import WRITTEN, PassageLists, in_rows, write_lists
@@ -48,6 +49,9 @@ class PairScores(PassageLists):
         Raises:
             UserError: an id is unknown, a score is not a finite 32-bit number, or the mapping contains no score.
         """
+        check_values(PairScores.of, {"collection": collection})
+        if not isinstance(scores, Mapping) or not all(isinstance(own, Mapping) for own in scores.values()):
+            raise UserError(f"the teacher's scores: give query id -> passage id -> score, not {shown(repr(scores))}")
         found = [
             (f"query {shown(str(query))!r}", str(query), list(map(str, own)), list(own.values()))
             for query, own in scores.items()

@@ -23,6 +23,7 @@ from condensery.retrieval.pair_scores import PairScores, read_pair_scores, save_
 from condensery.retrieval.passage_lists import in_rows
 from condensery.retrieval.ranking import without_repeats
 from condensery.retrieval.searchers.base import Searcher, SearcherIndex
+from condensery.retrieval.searchers.bm25 import BM25
 from condensery.retrieval.searchers.reranked import by_texts, predicting
 from condensery.system.cache import cached
 from condensery.system.files import expanded
@@ -98,7 +99,7 @@ def taught_by(
 
     Args:
         teacher: existing scores or a model. Existing scores are ``PairScores``, a mapping query id -> passage id -> score,
-            or the path of a file or folder. A model is a ``Searcher`` or its class, an object with ``predict``, or a
+            or the path of a file or folder. A model is ``BM25``, a ``Searcher``, an object with ``predict``, or a
             function. ``predict`` and the function map (query, passage) pairs of texts to scores. ``condensery.system.cache``
             stores the scores of a searcher for later calls.
         collection: the collection of the queries and passages.
@@ -116,7 +117,7 @@ def taught_by(
         path = expanded(teacher)
         return PairScores.mapped(path) if path.is_dir() else read_pair_scores(path, collection)
     queries, candidates = pool_to_score(positives, negatives)
-    teacher = teacher() if isinstance(teacher, type) else teacher
+    teacher = teacher() if isinstance(teacher, type) and issubclass(teacher, BM25) else teacher
     if isinstance(teacher, Searcher):
         return _by_searcher(teacher, collection, queries, candidates)
     predict = predicting(teacher)

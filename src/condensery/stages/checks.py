@@ -17,7 +17,7 @@ from condensery.stages.base import StageConfig
 from condensery.system.files import expanded
 from condensery.system.inputs import anything
 from condensery.text.hashes import content_hashes
-from condensery.text.sizes import HELD_OUT_SHARE, counted
+from condensery.text.sizes import HELD_OUT_SHARE, READ, SAMPLE, counted
 from condensery.text.source import Splits
 
 Split = Literal["train", "dev", "test", "dl19", "dl20"]
@@ -66,7 +66,9 @@ def no_dev_queries(corpus: Sequence[StageConfig]) -> bool:
     if data is None or "dev" in (data.judged_splits() or ("dev",)):
         return False
     judged = counted(file for file in data.input_files() if file.role == "qrels of train")
-    return not data.dev_queries or judged.queries.get("train", HELD_OUT_SHARE) < HELD_OUT_SHARE
+    few = judged.queries.get("train", HELD_OUT_SHARE) < HELD_OUT_SHARE
+    whole = (judged.reading or 0.0) < READ * SAMPLE  # of a larger file, only the beginning was counted
+    return not data.dev_queries or (few and whole)
 
 
 def unmeasurable(metrics: Sequence[str], split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:

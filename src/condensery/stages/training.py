@@ -181,14 +181,15 @@ def loop_settings(config: OptimisedStageConfig, batches: Batches) -> LoopSetting
 def unsuited(module: TrainingModule, config: OptimisedStageConfig, stage: str) -> list[str]:
     """Return warnings, as sentences, if a larger checkpoint is trained with settings that suit a small model from scratch."""
     backbone: BackboneConfig | None = getattr(config, "backbone", None)
+    start = backbone.name if backbone else getattr(config, "student", None)  # distil_ranking trains a retriever
     encoder = next((part for part in module.modules() if isinstance(part, Encoder)), None)
-    if backbone is None or backbone.name is None or encoder is None or encoder.model.config.hidden_size < GROWN:
+    if start is None or encoder is None or encoder.model.config.hidden_size < GROWN:
         return []
     found = list[str]()
     if config.learning_rate > GROWN_RATE:
         found.append(
             f"stages.{stage}.learning_rate: {config.learning_rate:g} is a rate of small models from scratch, at which"
-            f" {backbone.name} may lose what it knows; 1e-5 to 1e-4 are usual"
+            f" {start} may lose what it knows; 1e-5 to 1e-4 are usual"
         )
     towers = getattr(module, "towers", None)
     if towers is not None and towers().settings.normalise:

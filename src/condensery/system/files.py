@@ -1,5 +1,6 @@
 """Write files atomically, read files with clear error messages, and hash their content."""
 
+import errno
 import gzip
 import hashlib
 import json
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from condensery.errors import UserError, shown
+from condensery.errors import DISK, UserError, shown
 from condensery.system.inputs import fault
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 Value = TypeVar("Value")
+NAME, PATH = 255, 4095  # maximum bytes of the name of a file, and of a whole path
 RECOMPUTE = "delete the folder that it lies in, and the next run computes it anew"  # advice for files in an artifact
 
 
@@ -148,10 +150,15 @@ def new_array(path: Path, dtype: "DTypeLike", shape: tuple[int, ...]) -> "np.mem
 def expanded(path: str | Path) -> Path:
     """Return the path with ``~`` replaced by the home folder; unchanged where there is no such user.
 
-    Raises ``UserError`` for anything that is not a path.
+    Raises ``UserError`` for anything that is not a path, for a name that no disk takes, and for bytes that are not UTF-8.
     """
     if not isinstance(path, str | Path):
         raise UserError(f"a path or a name is expected, not an object of the class {type(path).__name__}")
+    text = str(path).encode(errors="replace").decode()  # a `?` for half a character
+    if text != str(path):
+        raise UserError(f"{shown(str(path))}: the name holds half a character, or bytes that are no UTF-8")
+    if len(text.encode()) > PATH or any(len(part.encode()) > NAME for part in text.split("/")):
+        raise UserError(f"{text}: {DISK[errno.ENAMETOOLONG]}")
     return Path(os.path.expanduser(path))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers, trainers
 
-from condensery.errors import UserError
+from condensery.errors import UserError, of_loading
 from condensery.system.files import expanded, is_hub_name, read_json, write_text
 from condensery.system.progress import ProgressTask, progress
 from condensery.text.lines import check_whole, read_lines
@@ -62,7 +62,7 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
             reason = "there is no tokenizer.json; save the model's own tokenizer there"
         told = f"no such folder, and not available from Hugging Face ({reason}); check the name and the network, or download"
         told = f"no tokenizer in this folder can be read ({reason})" if local else f"{told} it once and give its folder"
-        raise UserError(f"tokenizer {text!r}: {told}") from None
+        raise of_loading(error)(f"tokenizer {text!r}: {told}") from None
     if not tokenizer.is_fast or not len(tokenizer):
         raise UserError(f"tokenizer {text!r}: holds no fast tokenizer (tokenizer.json); give one that does")
     check_tokenizer(tokenizer, f"tokenizer {text!r}")

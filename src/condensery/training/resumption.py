@@ -89,6 +89,11 @@ class Resumption:
             self.ruled, self.epoch, self.changes = saved["ruled"], saved["epoch"], saved.get("changes", [])
             check_same(saved["settings"], self._settings(), "settings")
             self._check_data(saved["data"], checkpoint)
+        # a callback may have ended the fit within a pass, which Lightning then counts as done
+        if self.epoch and self.step % self.epoch:
+            done = self.step // self.epoch
+            passes = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]
+            passes |= {"ready": done + 1, "started": done + 1, "processed": done, "completed": done}
 
     def _check_data(self, name: str | None, checkpoint: dict[str, Any]) -> None:
         """Raise ``UserError`` if the checkpoint was written with other data.

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from condensery.errors import UserError
 
 STEP = "trainer/global_step"  # Lightning's name for the optimisation step
-_told: set[tuple[Path, str]] = set()  # folders and groups of which this process has said that their runs are offline
+said_offline: set[tuple[Path, str]] = set()  # folders and groups of which the run has said that they are offline
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
 
     no_key = not (os.environ.get("WANDB_API_KEY") or _key_at_hand())
     offline = no_key or os.environ.get("WANDB_MODE") in ("offline", "dryrun")  # two names of one mode
-    if offline and (tracked.folder, tracked.group) not in _told:
-        _told.add((tracked.folder, tracked.group))
+    if offline and (tracked.folder, tracked.group) not in said_offline:
+        said_offline.add((tracked.folder, tracked.group))
         why = "no key, " * no_key
         print(f"[{tracked.name}] W&B: {why}offline under {tracked.folder}/wandb (`wandb sync` sends it)", flush=True)
     tracked.folder.mkdir(parents=True, exist_ok=True)

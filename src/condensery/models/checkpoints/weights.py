@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from condensery.errors import UserError, number_of
+from condensery.errors import UserError, number_of, of_loading
 from condensery.system.files import check_file
 from condensery.tokens.tokenizer import save_tokenizer
 
@@ -84,7 +84,7 @@ def readable(source: str | Path, key: str = "backbone.name") -> Iterator[None]:
         if isinstance(source, Path):
             raise UserError(f"{source}: no checkpoint can be loaded ({reason(error)})") from None
         nothing = ", or backbone.name=null to start from scratch" if key == "backbone.name" else ""
-        raise UserError(
+        raise of_loading(error)(
             f"{key}: cannot load {source!r} ({reason(error)}); give a folder with a checkpoint, or a hub name that this"
             f" machine can reach{nothing}"
         ) from None

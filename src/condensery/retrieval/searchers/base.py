@@ -180,11 +180,12 @@ class SearcherIndex:
         self.searcher, self.queries = searcher, queries
 
     @classmethod
-    def of(cls, searcher: Searcher, collection: Collection) -> Self:
-        """Build the object for a collection: copy the searcher, and index the collection's passages with the copy."""
+    def of(cls, searcher: Searcher | type[Searcher], collection: Collection) -> Self:
+        """Build the object for a collection: index its passages with a copy of the searcher, or a new one of a class."""
         columns = (collection.passages.column(name) for name in ("id", "title", "text"))
         passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
-        return cls(copy(searcher).index(passages), collection.queries.column("text"))
+        own = searcher() if isinstance(searcher, type) else copy(searcher)
+        return cls(own.index(passages), collection.queries.column("text"))
 
     def __len__(self) -> int:
         return len(self.searcher)

@@ -85,7 +85,7 @@ class Retriever(Searcher):
 
     Raises:
         UserError: the model or tokenizer cannot be loaded, or its sentence-transformers modules are not supported here,
-            or the device does not support the precision.
+            a length exceeds the model's positions, or the device does not support the precision.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class Retriever(Searcher):
         if tokenizer is None:
             raise UserError("Retriever: a model does not say its tokenizer; give `tokenizer`")
         longest = min(512, self.model.query.longest, self.model.passage.longest)
-        self.query_length = query_length or lengths[0] or longest
-        self.passage_length = passage_length or lengths[1] or longest
+        self.query_length = query_length or min(lengths[0] or longest, self.model.query.longest)
+        self.passage_length = passage_length or min(lengths[1] or longest, self.model.passage.longest)
         self.device, self.windows, self.dtype = str(device_of_search(device)), windows, dtype
         self._owned = isinstance(given, str | Path)  # whether nothing else trains the model
         self._ready: tuple[list[Any], BiEncoder] = [], self.model
@@ -136,6 +136,7 @@ class Retriever(Searcher):
         for side in ("query", "passage"):
             (prefix,) = whole_texts([getattr(self.model.settings, f"{side}_prefix")], f"Retriever: {side}_prefix: text")
             length = getattr(self, f"{side}_length")
+            getattr(self.model, side).check_length(length, f"Retriever: {side}_length")
             check_prefix(f"{side}_prefix", prefix, len(self._words([prefix])[0]), f"{side}_length", length)
 
     @property

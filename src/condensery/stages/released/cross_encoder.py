@@ -25,8 +25,7 @@ def cross_encoder(config: CrossEncoderConfig, context: Context) -> dict[str, Any
             f"{key}.tokenizer: {config.tokenizer} is not the tokenizer of {config.folder}; give it a stage of its own"
             f" (stage: tokenizer, backbone: {{tokenizer: {config.folder}}}) and tokens made with that"
         )
-    if config.length > model.encoder.longest:
-        raise UserError(f"{key}.length: {config.length} is longer than its {model.encoder.longest} positions")
+    model.encoder.check_length(config.length, f"{key}.length")
     reranker = Reranker(model, config.query_length, config.length, pair_separators(folder))
     save_cross_encoder(reranker, context.folder, context.input("tokenizer"))
     return {"query_length": config.query_length, "length": config.length}

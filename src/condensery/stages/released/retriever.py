@@ -29,9 +29,6 @@ def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
             f" stages.{context.stage_name}.query_length and stages.{context.stage_name}.passage_length"
         )
     for key, length, tower in (("query", query_length, model.query), ("passage", passage_length, model.passage)):
-        if length > tower.longest:
-            raise UserError(
-                f"stages.{context.stage_name}.{key}_length: {length} is longer than its {tower.longest} positions"
-            )
+        tower.check_length(length, f"stages.{context.stage_name}.{key}_length")
     save_retriever(SavedRetriever(model, query_length, passage_length), context.folder, folder)
     return {"query_length": query_length, "passage_length": passage_length, **model.settings.own()}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.models.cross_encoder import pair_separators
-from condensery.ranges import Count, CountOrZero, Finite, Length, PositiveShare, Weight, check_values, no_room
+from condensery.ranges import Count, CountOrZero, Finite, Length, PositiveShare, Weight, check_values, fault, no_room
 from condensery.retrieval.mining import mined
 from condensery.retrieval.negative_pool import NegativePool
 from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
@@ -155,7 +155,7 @@ class TripleDataModule(TokenDataModule):
         if in_batch_teacher is not None and (pairs or workers or isinstance(data, Tokens)):
             raise UserError("TripleDataModule: an in-batch teacher needs texts as `data`, workers=0, and no `pairs`")
         if student is not None:
-            if not isinstance(student, Retriever) or pairs or student.windows > 1:
+            if pairs or student.windows > 1:
                 raise UserError("TripleDataModule: the student is a Retriever with windows=1, and is not for `pairs`")
             settings = student.model.settings
             query_prefix, passage_prefix = settings.query_prefix, settings.passage_prefix
@@ -168,7 +168,7 @@ class TripleDataModule(TokenDataModule):
         given: Any = [] if negatives is None else negatives
         self.negatives: list[Any] = [*given] if isinstance(given, list | tuple) else [given]
         for one in self.negatives:
-            if not isinstance(one, str | Path | Searcher | type | Negatives):
+            if fault(Mined, one):
                 raise UserError(f"TripleDataModule: negatives: give BM25, a Retriever or files, not {shown(repr(one))}")
         self.below = Below(below_share, below_margin, below_score)
         self.relabel = [] if relabel is None else filled_sheets(relabel, "relabel")
@@ -219,9 +219,7 @@ class TripleDataModule(TokenDataModule):
             vectors=None if self.student is None else partial(np.take, self._vectors(self.student), axis=0),
         )
         if self.in_batch_teacher is not None and self._collection is not None:
-            teacher = self.in_batch_teacher
-            searcher = teacher() if isinstance(teacher, type) else teacher
-            triples.in_batch_teacher = SearcherIndex.of(searcher, self._collection).score
+            triples.in_batch_teacher = SearcherIndex.of(self.in_batch_teacher, self._collection).score
         if not self.pairs:
             return triples
         assert self.tokenizer_folder is not None

@@ -82,8 +82,8 @@ class CrossEncoderModule(TrainingModule):
             lengths: maximum query length and pair length in tokens; None = the lengths of that data module.
 
         Raises:
-            UserError: ``tokenizer`` or ``lengths`` is not known, the query leaves no room for a passage, or the folder is an
-                artifact of a run.
+            UserError: ``tokenizer`` or ``lengths`` is not known, the query leaves no room for a passage, the length exceeds
+                the model's positions, or the folder is an artifact of a run.
         """
         check_values(CrossEncoderModule.save_pretrained, locals())
         folder, tokenizer = no_artifact(folder), tokenizer or getattr(self._data, "tokenizer_folder", None)
@@ -93,4 +93,5 @@ class CrossEncoderModule(TrainingModule):
         query_length, length = lengths
         if wrong := no_room(query_length, length):
             raise UserError(f"save_pretrained: {wrong}")
+        self.model.encoder.check_length(length, "save_pretrained: length")
         save_cross_encoder(Reranker(self.model, query_length, length, pair_separators(tokenizer)), folder, tokenizer)

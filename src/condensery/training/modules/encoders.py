@@ -79,13 +79,15 @@ class EncoderModule(TrainingModule):
             card: content of the model card; None = this module's class and settings, and the values logged last.
 
         Raises:
-            UserError: no tokenizer is known, or the folder is an artifact of a run.
+            UserError: no tokenizer is known, a length exceeds the encoder's positions, or the folder is an artifact of a run.
         """
         check_values(EncoderModule.save_pretrained, locals())
         folder, tokenizer = no_artifact(folder), tokenizer or self.saved_with
         if tokenizer is None:
             raise UserError("save_pretrained: give `tokenizer`, the folder or hub name that the texts are read with")
-        lengths = lengths or self.lengths
+        lengths, towers = lengths or self.lengths, self.towers()
+        towers.query.check_length(lengths[0], "save_pretrained: query_length")
+        towers.passage.check_length(lengths[1], "save_pretrained: passage_length")
         self._save(folder, tokenizer, lengths)
         card = card or self._card()
         write_card(folder, card.text(card.name or folder.resolve().name, self.described(), lengths))
