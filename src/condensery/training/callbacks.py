@@ -205,6 +205,8 @@ class Checkpoints(pl.callbacks.Checkpoint):
 class LeaveWhenAsked(pl.Callback):
     """Ends all processes after the step in which one of them received a signal to end. Before that, writes a checkpoint.
 
+    At the step at which training ends anyway, it does nothing: a run that resumed from there would continue training.
+
     Args:
         checkpoints: callback that writes the checkpoint in the first process; None = this process writes no checkpoint.
     """
@@ -219,9 +221,11 @@ class LeaveWhenAsked(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert isinstance(pl_module, TrainingModule)
-        if pl_module.asked_to_leave and trainer.global_step < trainer.max_steps:
+        ends = trainer.should_stop or trainer.global_step == trainer.max_steps
+        if pl_module.asked_to_leave and not ends:
             if self.checkpoints is not None:
                 self.checkpoints.write(trainer)
+            trainer._logger_connector.update_train_step_metrics()  # Lightning logs a step after its callbacks
             leave_if_asked()
             raise SystemExit(0)  # another process received the signal
 
