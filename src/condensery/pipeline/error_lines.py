@@ -92,6 +92,11 @@ def _of_hydra(error: BaseException) -> str:
         key, equals, value = word.partition("=")
         if not equals and word.isidentifier():
             return f'{word}: not of the form key=value; a recipe is experiment=NAME, a text with blanks ask="two words"'
+        if letter := re.search("recognition error at: '([^\0-\x7f])", text):
+            return (
+                f"{word}: {letter[1]} is read only in quotes, as in 'key=[\"{letter[1]}\"]'; a name with such letters, as"
+                " of a row of the table, is written in the recipe's file"
+            )
         example = quoted(key, value) if key and value and value[0] not in "[{'\"" else "'key=\"a, b\"'"
         return (
             f"{word}: not of the form key=value; is a bracket or quote left open, or a comma the last? "

@@ -42,9 +42,7 @@ class Throughput(pl.Callback):
         self.task = self.bar.__enter__()
         self.before, self.since = self.tokens, time.perf_counter()
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         assert isinstance(pl_module, TrainingModule)
         self.tokens += pl_module.tokens
         last = trainer.global_step == self.steps
@@ -105,9 +103,7 @@ class Validation(pl.Callback):
     def __init__(self, sample: ValidationSample | CandidateSample | PairSample, every: int, last: int) -> None:
         self.sample, self.every, self.last = sample, every, last
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         if trainer.global_step % self.every == 0 or trainer.global_step == self.last:
             assert isinstance(pl_module, TrainingModule)
             for callback in _others(trainer):
@@ -146,9 +142,7 @@ class EndTogether(pl.Callback):
     def __init__(self, every: int, last: int) -> None:
         self.every, self.last = every, last
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         if trainer.global_step % self.every == 0 and trainer.global_step < self.last:
             trainer.should_stop = from_rank_zero(trainer.should_stop)
 
@@ -184,9 +178,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.written = time.monotonic()
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         late = self.minutes and time.monotonic() - self.written >= 60 * self.minutes
         ended = trainer.should_stop and trainer.global_step < trainer.max_steps
         if ended or (not late and (not self.every or trainer.global_step % self.every)):
@@ -217,9 +209,7 @@ class LeaveWhenAsked(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         hear_again()
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         assert isinstance(pl_module, TrainingModule)
         ends = trainer.should_stop or trainer.global_step == trainer.max_steps
         if pl_module.asked_to_leave and not ends:
