@@ -92,9 +92,10 @@ def _of_hydra(error: BaseException) -> str:
         key, equals, value = word.partition("=")
         if not equals and word.isidentifier():
             return f'{word}: not of the form key=value; a recipe is experiment=NAME, a text with blanks ask="two words"'
-        if letter := re.search("recognition error at: '([^\0-\x7f])", text):
+        unquoted = re.sub(r"""(['"]).*?(\1|$)""", "", word)
+        if letter := re.search("[^\0-\x7f]", unquoted):
             return (
-                f"{word}: {letter[1]} is read only in quotes, as in 'key=[\"{letter[1]}\"]'; a name with such letters, as"
+                f"{word}: {letter[0]} is read only in quotes, as in 'key=[\"{letter[0]}\"]'; a name with such letters, as"
                 " of a row of the table, is written in the recipe's file"
             )
         example = quoted(key, value) if key and value and value[0] not in "[{'\"" else "'key=\"a, b\"'"
