@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from small_runs import run_command
 from toy_commands import Command
 
 from condensery.pipeline.reports.study import SWEPT
@@ -84,6 +85,12 @@ def test_a_dry_run_leaves_the_jobs_of_a_running_sweep(tmp_path: Path, monkeypatc
     write_json(Path(os.environ[RECORDS]) / "0000.json", {"folder": None, "error": None})
     dry_run.on_multirun_end(config)
     assert list(tmp_path.rglob("*.json")) == [kept]
+
+
+@pytest.mark.parametrize("swept", ["name=a,b", "experiment=smoke,quickstart"])
+def test_a_job_has_no_folder_in_that_of_the_sweeps(swept: str, tmp_path: Path) -> None:
+    run_command("-m", swept, "dry_run=plan", f"output_root={tmp_path}").sound()
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_sweep_over_no_values_is_an_error(command: Command) -> None:
