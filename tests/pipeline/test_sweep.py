@@ -87,10 +87,10 @@ def test_a_dry_run_leaves_the_jobs_of_a_running_sweep(tmp_path: Path, monkeypatc
     assert list(tmp_path.rglob("*.json")) == [kept]
 
 
-@pytest.mark.parametrize("swept", ["name=a,b", "experiment=smoke,quickstart"])
-def test_a_job_has_no_folder_in_that_of_the_sweeps(swept: str, tmp_path: Path) -> None:
-    run_command("-m", swept, "dry_run=plan", f"output_root={tmp_path}").sound()
-    assert not [*tmp_path.iterdir()]
+@pytest.mark.parametrize("swept", [["experiment=smoke", "name=a,b"], ["experiment=smoke,quickstart"]])
+def test_a_job_has_no_folder_in_that_of_the_sweeps(swept: list[str], tmp_path: Path) -> None:
+    run_command("-m", *swept, "dry_run=plan", f"output_root={tmp_path / 'out'}").sound()
+    assert not [*tmp_path.glob("out/*")]
 
 
 def test_a_sweep_over_no_values_is_an_error(command: Command) -> None:
