@@ -85,7 +85,8 @@ def _of_hydra(error: BaseException) -> str:
     if text.startswith("While dereferencing interpolation '${output_root}'"):
         return "output_root: names no folder"
     if text.startswith("Config group override must be"):  # Hydra's message does not name the override
-        groups = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
+        no_names = r"[+~]*\w+=(null|true|false|[-+.\de]+)"  # with values that Hydra does not read as strings
+        groups = [argument for argument in sys.argv[1:] if re.fullmatch(no_names, argument, re.I)]
         text = f"{' or '.join(groups)}: a group takes the name of one of its options"
     if isinstance(error, OverrideParseException):
         word = (error.override or "").lstrip("+")
