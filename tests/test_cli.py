@@ -165,7 +165,10 @@ def test_output_lies_where_the_user_says_for_all_commands(
         (["smoke"], ["smoke", "key=value", "experiment=NAME"]),
         (["~table.rows.'+ hard'"], ["key=value", "null removes a row", "'table.rows={+ hard negatives: null}'"]),
         (["table.rows={Größe: bm25}"], ["table.rows={Größe: bm25}: ö is read only in quotes", "in the recipe's file"]),
-        (["logger=null", "trainer=cpu", "name=x"], ["error: logger=null: a group takes the name of one of its options"]),
+        (
+            ["logger=null", "trainer=cpu", "name=x"],
+            ["error: logger=null: a group takes the name of one of its options"],
+        ),
         (["push_to_hub=me/name", "data.root=x"], ["push_to_hub", "such as {round2: me/name}"]),
         (["ask=", "data.root=x"], ["ask", "empty"]),
         (["stages.plane.steps=1", "data.root=x"], ["stages.plane", "not a stage", "'plain'"]),
