@@ -3,6 +3,7 @@
 import errno
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from condensery.cli import prepared
+from condensery.cli import prepared, run_program
 from condensery.errors import UserError
 from condensery.pipeline.error_lines import in_one_line, quoted
+from condensery.system import signals
 from condensery.system.progress import style
 
 TOYS = Path(__file__).parent / "pipeline"
@@ -168,6 +170,11 @@ def test_output_lies_where_the_user_says_for_all_commands(
         (["seed=[1"], ["seed=[1", "key=value"]),
         (["smoke"], ["smoke", "key=value", "experiment=NAME"]),
         (["~table.rows.'+ hard'"], ["key=value", "null removes a row", "'table.rows={+ hard negatives: null}'"]),
+        (["table.rows={Größe: bm25}"], ["table.rows={Größe: bm25}: ö is read only in quotes", "in the recipe's file"]),
+        (
+            ["logger=null", "trainer=cpu", "name=x"],
+            ["error: logger=null: a group takes the name of one of its options"],
+        ),
         (["push_to_hub=me/name", "data.root=x"], ["push_to_hub", "such as {round2: me/name}"]),
         (["ask=", "data.root=x"], ["ask", "empty"]),
         (["stages.plane.steps=1", "data.root=x"], ["stages.plane", "not a stage", "'plain'"]),
@@ -189,6 +196,22 @@ def test_a_fault_is_one_line_and_exit_code_1_for_whoever_started_the_program(pro
     done = run_py(project, tmp_path, f"output_root={tmp_path / 'out'}", "seeed=1")
     assert done.stdout == ""
     fails_in_one_line(small_runs.Done(done.returncode, done.stdout, done.stderr), "seeed", "'seed'")
+
+
+@pytest.mark.parametrize(("force", "said"), [([], ""), (["force=[round2]"], "; the stages of force begin anew")])
+def test_what_is_interrupted_says_how_to_go_on(
+    force: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["run.py", *force])
+    monkeypatch.setattr(signals, "came", [signal.SIGTERM])
+
+    def program() -> None:
+        raise KeyboardInterrupt
+
+    with small_runs._as_it_was():
+        os.environ.pop("HYDRA_FULL_ERROR", None)
+        assert run_program(program, small_runs.PROJECT) == 143
+    assert capfd.readouterr().err == f"interrupted; run the same command again to go on{said}\n"
 
 
 def test_a_broken_config_file_is_named_with_its_line(tmp_path: Path) -> None:

@@ -92,7 +92,8 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
         if isinstance(error, BrokenPipeError):  # nobody reads the output any longer, as in `| head`
             signals.came.append(signal.SIGPIPE)
         if signals.came:
-            print_last("interrupted; run the same command again to go on")
+            forced = any(re.match(r"\+*force=", one) for one in sys.argv)
+            print_last(f"interrupted; run the same command again to go on{'; the stages of force begin anew' * forced}")
             return 128 + signals.came[0]
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise

@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
+
 from condensery.cli import FOLDER_FILE
 from condensery.errors import UserError, close_to, shown
 from condensery.ranges import check_values
@@ -53,11 +55,11 @@ class Results(Sequence[Row]):
 
     def __str__(self) -> str:
         metrics = list(dict.fromkeys(metric for row in self.rows for metric in row.metrics))
-        width = max([len(row.name) for row in self.rows], default=0)
+        width = max([cell_len(row.name) for row in self.rows], default=0)
         lines = [" " * width + "".join(f"{metric:>12}" for metric in metrics)]
         for row in self.rows:
             values = (f"{100 * row.metrics[metric]:12.1f}" if metric in row.metrics else " " * 12 for metric in metrics)
-            lines.append(f"{row.name:<{width}}" + "".join(values))
+            lines.append(set_cell_size(row.name, width) + "".join(values))
         return "\n".join(lines)
 
 

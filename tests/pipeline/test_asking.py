@@ -189,6 +189,11 @@ def test_questions_end_with_the_input_and_bytes_that_are_no_text_do_not_stop_the
     assert list(asking.questions()) == []
 
 
+def test_a_byte_order_mark_is_no_part_of_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeff北京\r\nשלום\r\n".encode()), encoding="utf-8"))
+    assert list(asking.questions()) == ["北京", "שלום"]
+
+
 def test_a_terminal_sees_a_prompt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO("one\n")
     monkeypatch.setattr(stream, "isatty", lambda: True)

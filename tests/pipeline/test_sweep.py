@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import wandb
 from omegaconf import OmegaConf
+from small_runs import run_command
 from toy_commands import Command, Compose
 
 from condensery.pipeline.executor import execute
@@ -108,6 +109,12 @@ def test_a_dry_run_leaves_the_jobs_of_a_running_sweep(tmp_path: Path, monkeypatc
     write_json(Path(os.environ[RECORDS]) / "0000.json", {"folder": None, "error": None})
     dry_run.on_multirun_end(config)
     assert list(tmp_path.rglob("*.json")) == [kept]
+
+
+@pytest.mark.parametrize("swept", [["experiment=smoke", "name=a,b"], ["experiment=smoke,quickstart"]])
+def test_a_job_has_no_folder_in_that_of_the_sweeps(swept: list[str], tmp_path: Path) -> None:
+    run_command("-m", *swept, "dry_run=plan", f"output_root={tmp_path / 'out'}").sound()
+    assert not [*tmp_path.glob("out/*")]
 
 
 def test_a_sweep_over_no_values_is_an_error(command: Command) -> None:

@@ -5,11 +5,13 @@ import io
 import re
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from rich.cells import cell_len
 from rich.console import Console
 
 from condensery.evaluation.significance import Interval
@@ -20,6 +22,7 @@ from condensery.reporting.results import Row
 from condensery.reporting.table import Block, Cell, Comparison, Significance, Table, build_table
 from condensery.reporting.table_formats import csv_text, escape, escape_markdown, latex, markdown, records, show
 from condensery.reporting.table_layout import TableLayout
+from condensery.results import Results
 
 LABELS = [
     "<script>alert(1)</script>",
@@ -106,6 +109,19 @@ def test_latex_takes_no_label_for_an_option_of_the_line_above() -> None:
         lines = [line.lstrip() for line in text.partition(r"\toprule")[2].splitlines()]
         assert not [line for line in lines if line.startswith(("[", "*"))]
         assert not re.search(r"\\\\\s*[\[*]", text)
+
+
+@pytest.mark.parametrize("label", ["ｶﾅと漢字", "שָׁלוֹם", "cafe\u0301", "한국어"])
+def test_letters_of_any_script_are_padded_by_the_width_that_they_are_shown_with(label: str) -> None:
+    lines = [line for line in markdown(table(label)).splitlines() if line.startswith("|")]
+    assert len({cell_len(line) for line in lines[:4]}) == 1, lines
+    printed = str(Results(Path(), [row(label, 0.5), row("BM25 of a long name", 0.5)])).splitlines()
+    assert len({cell_len(line) for line in printed}) == 1, printed
+
+
+def test_latex_says_what_letters_of_other_scripts_need() -> None:
+    assert "LuaLaTeX" in latex(table("漢字")).splitlines()[0]
+    assert "LuaLaTeX" not in latex(table("Größe ± †")).splitlines()[0]
 
 
 @pytest.mark.parametrize("label", ["=cmd|' /C calc'!A0", "+1+cmd", "-2+3", "@SUM(A1)", "\t=1", "＝1+1"])

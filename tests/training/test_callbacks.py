@@ -94,6 +94,16 @@ def test_a_run_that_was_interrupted_ends_at_the_same_step_with_the_same_bits(
     assert test_resume._curves(tmp_path / "whole") == test_resume._curves(tmp_path / "parts")
 
 
+def test_a_signal_in_the_step_at_which_a_callback_ends_training_leaves_no_checkpoint_of_it(tmp_path: Path) -> None:
+    class Asked(pl.Callback):
+        def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+            pl_module.asked_to_leave = trainer.global_step == ENDED
+
+    module, _ = train(tmp_path, "run", [stopping(), Asked()])
+    assert module.global_step == ENDED
+    assert first_step(tmp_path / "run") == 0
+
+
 def test_early_stopping_by_the_validation_ends_at_the_first_that_is_good_enough(tmp_path: Path) -> None:
     good = EarlyStopping("val/mrr@10", mode="max", stopping_threshold=0.0, check_on_train_epoch_end=False)
     module, values = train(tmp_path, "run", [good])

@@ -297,12 +297,14 @@ class Signals(CSVLogger):
 def test_a_warning_makes_a_checkpoint_of_the_step_before_the_run_ends(number: int, tmp_path: Path) -> None:
     whole = _fit("condenser", tmp_path, "whole")
     module, data, settings = trainings.run("condenser", tmp_path, checkpoint_every=1000)
+    loggers, sample = [Signals(tmp_path, 6, number)], trainings.sample(tmp_path)
     with pytest.raises(SystemExit):
-        fit(module, data, settings, tmp_path / "parts", "parts", loggers=[Signals(tmp_path, 6, number)])
+        fit(module, data, settings, tmp_path / "parts", "parts", loggers=loggers, sample=sample)
     assert first_step(tmp_path / "parts") in (7, 8), "the step that it came in, or the next"
     signals.came.clear()
     signals._again.clear()
     assert _same(whole, _fit("condenser", tmp_path, "parts"))
+    assert _curves(tmp_path / "whole") == _curves(tmp_path / "parts")
 
 
 @pytest.mark.usefixtures("_heard")

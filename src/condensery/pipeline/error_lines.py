@@ -86,13 +86,20 @@ def _of_hydra(error: BaseException) -> str:
         return "output_root: names no folder"
     # of experiment=5 and experiment=[5]; Hydra's message does not name the override
     if text.startswith("Config group override must be") or isinstance(error, TypeError):
-        groups = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
+        no_names = r"[+~]*\w+=(null|true|false|[-+.\de]+|\[.*)"  # with values that Hydra does not read as strings
+        groups = [argument for argument in sys.argv[1:] if re.fullmatch(no_names, argument, re.I)]
         text = f"{' or '.join(groups)}: a group takes the name of one of its options"
     if isinstance(error, OverrideParseException):
         word = (error.override or "").lstrip("+")
         key, equals, value = word.partition("=")
         if not equals and word.isidentifier():
             return f'{word}: not of the form key=value; a recipe is experiment=NAME, a text with blanks ask="two words"'
+        unquoted = re.sub(r"""(['"]).*?(\1|$)""", "", word)
+        if letter := re.search("[^\0-\x7f]", unquoted):
+            return (
+                f"{word}: {letter[0]} is read only in quotes, as in 'key=[\"{letter[0]}\"]'; a name with such letters, as"
+                " of a row of the table, is written in the recipe's file"
+            )
         example = quoted(key, value) if key and value and value[0] not in "[{'\"" else "'key=\"a, b\"'"
         return (
             f"{word}: not of the form key=value; is a bracket or quote left open, or a comma the last? "

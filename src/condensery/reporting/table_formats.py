@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -31,6 +32,8 @@ LINE = 240  # characters per line if the output is not a terminal
 IN_BOLD = re.compile(r"; [^.;]*\bin bold\b[^.;]*(?=\.)")  # part of a note that needs a terminal
 # Markup of GitHub-flavoured Markdown. "_" within a word, "<" before a space, and a single bracket are not markup.
 MARKUP = re.compile(r"[\\`*~]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[:])")
+LATIN = "\u024f"  # the last letter that LaTeX prints without a font of another script
+OTHER_SCRIPTS = "; with letters of other scripts, in place of fontenc, LuaLaTeX and a font that has them"
 LATEX = str.maketrans(
     {
         "[": "{[}",  # after \\ or \midrule, a bracket would begin an option, and a star would belong to the command
@@ -145,14 +148,12 @@ def grid(lines: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[st
         left: indices of the left-aligned columns.
     """
     escaped = [[text.replace("|", "\\|") for text in line] for line in lines]
-    widths = [max(3, *map(len, column)) for column in zip(*escaped, strict=True)]
+    widths = [max(3, *map(cell_len, column)) for column in zip(*escaped, strict=True)]
     rule = ["-" * width if i in left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
     rows = []
     for line in (escaped[0], rule, *escaped[1:]):
-        padded = [
-            text.ljust(width) if i in left else text.rjust(width)
-            for i, (text, width) in enumerate(zip(line, widths, strict=True))
-        ]
+        blanks = [" " * (width - cell_len(text)) for text, width in zip(line, widths, strict=True)]
+        padded = [line[i] + blanks[i] if i in left else blanks[i] + line[i] for i in range(len(line))]
         rows.append(f"| {' | '.join(padded)} |")
     return rows
 
@@ -176,9 +177,11 @@ def latex(table: Table) -> str:
             body.append(rf"\multicolumn{{{len(columns)}}}{{l}}{{{_latex(_heading(block))}}} \\")
         body += map(_latex_line, lines)
     notes = [rf"\par\footnotesize {escape(note)}" for note in table.notes]
+    other_scripts = any(one.isalpha() and one > LATIN for one in "".join([table.title, *body, *notes]))
+    needs = "\\usepackage[T1]{fontenc}, \\usepackage{booktabs} and \\usepackage{graphicx}"
     return "\n".join(
         [
-            "% needs \\usepackage[T1]{fontenc}, \\usepackage{booktabs} and \\usepackage{graphicx}",
+            f"% needs {needs}{OTHER_SCRIPTS if other_scripts else ''}",
             r"\begin{table}",
             r"\centering",
             rf"\caption{{{escape(table.title)}}}",

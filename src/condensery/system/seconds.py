@@ -15,7 +15,8 @@ class Seconds:
     """The time that a stage takes, from the creation of this object on, and in earlier parts of the same work.
 
     A part that was killed could not write its time. Its wall time is assumed to end at the last change of a file in the
-    folder. Its CPU time is assumed to be the same share of the wall time as in the other parts.
+    folder. Its CPU time is assumed to be the same share of the wall time as in the other parts. It begins at a time stamp
+    too, because the clock of a file server may differ from that of this machine.
 
     Args:
         folder: folder of the work, where an interrupted part leaves its time.
@@ -25,11 +26,11 @@ class Seconds:
         self.file = folder / SPENT
         self.wall = self.cpu = self.killed = 0.0  # seconds of earlier parts; of `killed` ones there are no CPU seconds
         with suppress(UserError, OSError, TypeError, ValueError):
-            self.wall, self.cpu, self.killed, begun = map(float, read_json(self.file))
-            last = max((path.stat().st_mtime for path in folder.rglob("*") if path.is_file()), default=0.0)
-            self.killed += max(0.0, last - begun) if begun else 0.0
+            self.wall, self.cpu, self.killed, was_killed = map(float, read_json(self.file))
+            last = max(path.stat().st_mtime for path in folder.rglob("*") if path.is_file())
+            self.killed += last - self.file.stat().st_mtime if was_killed else 0.0
         self.begun, self.begun_cpu = time.monotonic(), cpu_seconds()
-        write_json(self.file, [self.wall, self.cpu, self.killed, time.time()])
+        write_json(self.file, [self.wall, self.cpu, self.killed, 1.0])
 
     def measured(self, wall: float, cpu: float) -> None:
         """Count seconds that another process has measured for this part, instead of the seconds of this process."""

@@ -42,9 +42,7 @@ class Throughput(pl.Callback):
         self.task = self.bar.__enter__()
         self.before, self.since = self.tokens, time.perf_counter()
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         assert isinstance(pl_module, TrainingModule)
         self.tokens += pl_module.tokens
         last = trainer.global_step == self.steps
@@ -105,9 +103,7 @@ class Validation(pl.Callback):
     def __init__(self, sample: ValidationSample | CandidateSample | PairSample, every: int, last: int) -> None:
         self.sample, self.every, self.last = sample, every, last
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         if trainer.global_step % self.every == 0 or trainer.global_step == self.last:
             assert isinstance(pl_module, TrainingModule)
             for callback in _others(trainer):
@@ -146,9 +142,7 @@ class EndTogether(pl.Callback):
     def __init__(self, every: int, last: int) -> None:
         self.every, self.last = every, last
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         if trainer.global_step % self.every == 0 and trainer.global_step < self.last:
             trainer.should_stop = from_rank_zero(trainer.should_stop)
 
@@ -184,9 +178,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.written = time.monotonic()
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         late = self.minutes and time.monotonic() - self.written >= 60 * self.minutes
         ended = trainer.should_stop and trainer.global_step < trainer.max_steps
         if ended or (not late and (not self.every or trainer.global_step % self.every)):
@@ -205,6 +197,8 @@ class Checkpoints(pl.callbacks.Checkpoint):
 class LeaveWhenAsked(pl.Callback):
     """Ends all processes after the step in which one of them received a signal to end. Before that, writes a checkpoint.
 
+    At the step at which training ends anyway, it does nothing: a run that resumed from there would continue training.
+
     Args:
         checkpoints: callback that writes the checkpoint in the first process; None = this process writes no checkpoint.
     """
@@ -215,13 +209,13 @@ class LeaveWhenAsked(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         hear_again()
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         assert isinstance(pl_module, TrainingModule)
-        if pl_module.asked_to_leave and trainer.global_step < trainer.max_steps:
+        ends = trainer.should_stop or trainer.global_step == trainer.max_steps
+        if pl_module.asked_to_leave and not ends:
             if self.checkpoints is not None:
                 self.checkpoints.write(trainer)
+            trainer._logger_connector.update_train_step_metrics()  # Lightning logs a step after its callbacks
             leave_if_asked()
             raise SystemExit(0)  # another process received the signal
 

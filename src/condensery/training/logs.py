@@ -31,8 +31,6 @@ def merge_parts(folder: Path) -> Path:
     If ``metrics.csv`` exists already, the run was killed after it had merged its parts. The file is then the first part.
     """
     merged, parts = folder / LOGS / CURVES, _parts(folder)
-    if merged.exists() and not parts:
-        return merged
     rows = _merged(folder)
     columns = sorted({name for row in rows for name in row})
     with atomic(merged) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:

@@ -66,9 +66,7 @@ class Refresh(pl.Callback):
         copy_first_weights(pl_module)  # the module does this only after the callbacks
         self._refresh(trainer, pl_module, refresh)
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         refresh, begun = divmod(trainer.global_step, self.batches.every)
         if not begun and trainer.global_step < trainer.max_steps:
             self._refresh(trainer, pl_module, refresh)

@@ -56,9 +56,7 @@ class AdaptiveBatches(pl.Callback):
             self.process.start()
         self.watch.start()
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         epoch, position = divmod(trainer.global_step, self.batches.steps_an_epoch())
         if position == 0 and trainer.global_step < trainer.max_steps and rank() == 0:
             self._encode(trainer, pl_module, epoch)
