@@ -165,8 +165,7 @@ def causes_of(outcomes: Iterable[Outcome], of_the_loss: Iterable[str], repeatabl
         )
     left = _left_out(wrong)
     causes += _of_weights_left_out(left, set(of_the_loss))
-    rest = [one for one in plain if _besides(one, left)]
-    if rest:
+    if rest := [one for one in plain if _besides(one, left)]:
         causes += _of_one_process(plain, rest, left) if repeatable else []
     else:
         causes += _of_processes([one for one in wrong if one.processes > 1], left)

@@ -66,8 +66,7 @@ def _of_hydra(error: BaseException) -> str:
     text = str(error) or str(error.__cause__ or type(error).__name__)
     if unheaded := re.match(r"In '(experiment/[^']*)': Could not override '[^']*@experiment", text):
         return f"{unheaded[1]}: the first line of a recipe must be `# @package _global_`"
-    unknown = re.match(r"Could not override '([^']*)'", text)
-    if unknown:
+    if unknown := re.match(r"Could not override '([^']*)'", text):
         from condensery.pipeline.config import RootConfig
 
         first = unknown[1].partition(".")[0]  # only the stage or group can check the rest of the key
@@ -106,8 +105,7 @@ def _of_hydra(error: BaseException) -> str:
             f"(a value with special characters is quoted: {example}; a name in a mapping is not, and null removes a row:"
             " 'table.rows={+ hard negatives: null}')"
         )
-    option = re.match(r"In '.*?': Could not find '(.*?)'\s*Available options in '(.*?)':(.*?)Config s", text, re.S)
-    if option:
+    if option := re.match(r"In '.*?': Could not find '(.*?)'\s*Available options in '(.*?)':(.*?)Config s", text, re.S):
         group, name = option[2], option[1].removeprefix(f"{option[2]}/")
         hint = close_to(name, option[3].split())
         if "did you mean" not in hint:

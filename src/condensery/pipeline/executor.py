@@ -341,8 +341,7 @@ class Worker:
         """Block until at least one of the workers has finished its stage or died."""
         while True:
             ready = wait([worker.connection for worker in workers], timeout=1.0)
-            ended = [w for w in workers if w.connection in ready or w.process.exitcode is not None]
-            if ended:
+            if ended := [w for w in workers if w.connection in ready or w.process.exitcode is not None]:
                 return ended
 
     def end(self) -> tuple[Node, bool | Failure]:

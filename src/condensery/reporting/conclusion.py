@@ -153,8 +153,7 @@ def _best(systems: Sequence[SummaryRow], among: Sequence[int] | None = None, but
 
 
 def _reference(systems: Sequence[SummaryRow], best: int, measured: Measured, baseline: str | None) -> int:
-    lexical = [i for i, system in enumerate(systems) if system.kind == BM25]
-    if lexical:
+    if lexical := [i for i, system in enumerate(systems) if system.kind == BM25]:
         return _best(systems, lexical)
     known = measured.baseline_of(best, baseline) if baseline is not None else None
     return 0 if known is None else known

@@ -184,8 +184,7 @@ def check_no_retriever(backbone: BackboneConfig, folder: Path | None = None) -> 
     if backbone.name is None or backbone.pooling == "cls":
         return
     folder = folder or expanded(backbone.name)
-    made = made_for_search(folder) if folder.is_dir() else None
-    if made:
+    if made := made_for_search(folder) if folder.is_dir() else None:
         raise UserError(
             f"backbone.name: {backbone.name} is a trained retriever ({made}), and pre-training the state of [CLS] from there"
             f" would make it worse. Take experiment=adapt backbone.name={backbone.name}, which adapts it and keeps it"

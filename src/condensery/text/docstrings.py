@@ -66,8 +66,7 @@ def docstrings(path: Path) -> Iterator[tuple[int, str]]:
 
 def _documented(node: ast.AST) -> Iterator[tuple[int, str]]:
     if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-        text = ast.get_docstring(node)
-        if text:
+        if text := ast.get_docstring(node):
             yield node.body[0].lineno, text
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return
@@ -198,8 +197,7 @@ def read_file(path: Path, minimum_words: int) -> list[Docstring]:
     """Return the docstrings of a file whose passage has at least ``minimum_words`` words, in order."""
     kept = []
     for line, text in docstrings(path):
-        pieces = cut(text, minimum_words)
-        if pieces:
+        if pieces := cut(text, minimum_words):
             kept.append(Docstring(line, *pieces))
     return kept
 

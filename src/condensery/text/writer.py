@@ -274,8 +274,7 @@ class CollectionWriter:
                 self.dropped["judgements"] += left_out
         seen: NDArray[np.int32] = np.zeros(0, np.int32)
         for split, rows in qrels.items():
-            shared = len(np.intersect1d(seen, rows[:, 0]))
-            if shared:
+            if shared := len(np.intersect1d(seen, rows[:, 0])):
                 self.warnings.append(number_of(shared, f"queries of the split {split} are also in an earlier split"))
             seen = np.union1d(seen, rows[:, 0])
         return qrels

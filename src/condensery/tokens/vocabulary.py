@@ -118,8 +118,7 @@ class Vocabulary:
 
 def _continuation(backend: dict[str, Any]) -> Any:
     """Return the function that gives a token's entry in ``continues``, from the tokenizer's serialised description."""
-    prefix = backend["model"].get("continuing_subword_prefix")
-    if prefix:
+    if prefix := backend["model"].get("continuing_subword_prefix"):
         # A run of Thai or Burmese contains many words with unknown borders, so each token counts as a word.
         return lambda token: token.startswith(prefix) and len(token) > len(prefix) and not unspaced(token)
     kinds = _kinds(backend.get("pre_tokenizer")) | _kinds(backend.get("decoder"))

@@ -78,7 +78,6 @@ def averaged(texts: Sequence[Sequence[str]], vectors: dict[str, NDArray[np.float
     dimensions = len(next(iter(vectors.values())))
     means = np.zeros((len(texts), dimensions), np.float32)
     for row, text in enumerate(texts):
-        known = [vectors[word] for word in text if word in vectors]
-        if known:
+        if known := [vectors[word] for word in text if word in vectors]:
             means[row] = np.mean(known, axis=0)
     return means

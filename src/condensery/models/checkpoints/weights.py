@@ -155,8 +155,7 @@ def load_weights(
     surplus = sorted(name for name in info["unexpected_keys"] if not _is_unused(name, model, allowed.unused))
     shaped = [f"{name} {_shape(has)} instead of {_shape(wanted)}" for name, has, wanted in info["mismatched_keys"]]
     faults = (("missing", missing), ("surplus", surplus), ("of another shape", sorted(shaped)))
-    message = ", ".join(f"{len(names):,} {kind} ({_some(names)})" for kind, names in faults if names)
-    if message:
+    if message := ", ".join(f"{len(names):,} {kind} ({_some(names)})" for kind, names in faults if names):
         raise UserError(f"{source}: its tensors are not those that its config.json describes: {message}")
     model.new_parts = tuple(new)
     if new and not allowed.silent:

@@ -305,8 +305,7 @@ def _curves(stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str) -
                 own.append((job.setting, str(artifact.path), artifact))
         for setting, artifacts in by_setting(own).items():
             logs = [(read_curves(artifact.path / LOG), artifact) for artifact in artifacts]
-            curves = [(curves[column], artifact) for curves, artifact in logs if column in curves]
-            if curves:
+            if curves := [(curves[column], artifact) for curves, artifact in logs if column in curves]:
                 name = " · ".join(part for part in (setting, label) if part)
                 by_label[name] = [curve for curve, _ in curves], curves[0][1]
     return by_label
@@ -318,8 +317,7 @@ def _losses(figure: FirstEpochsFigure, jobs: Sequence[FigureJob]) -> tuple[list[
     lines = []
     for label, (curves, artifact) in by_label.items():
         line = line_of_curves(label, curves, 1.0 if figure.epochs is None else 1.0 / _steps_an_epoch(artifact))
-        kept = [i for i, x in enumerate(line.x) if x <= (figure.epochs or figure.steps or x)]
-        if kept:
+        if kept := [i for i, x in enumerate(line.x) if x <= (figure.epochs or figure.steps or x)]:
             lines.append(Line(label, [line.x[i] for i in kept], [line.values[i] for i in kept]))
     if not lines:
         raise UserError(f"no stage of `stages` logged {LOSS}" + (" so early" if by_label else ""))

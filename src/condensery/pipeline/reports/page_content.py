@@ -104,8 +104,7 @@ def write_whole(page: Page, folder: Path, root: Path, runs: Sequence[tuple[str, 
         root: output root.
         runs: (label, folder) of each job's run.
     """
-    examples = next(filter(None, (_examples(label, run, root) for label, run in runs)), None)
-    if examples:
+    if examples := next(filter(None, (_examples(label, run, root) for label, run in runs)), None):
         write_json(folder / EXAMPLES, examples.data())
     else:
         (folder / EXAMPLES).unlink(missing_ok=True)

@@ -239,8 +239,7 @@ class IrDatasetsSource(DataConfig):
 
         The library opens most files in the encoding of the locale, in which every byte of UTF-8 may be a letter of its own.
         """
-        wanted = [one for one in self.downloads() if not one.urls and not one.path.exists()]
-        if wanted:
+        if wanted := [one for one in self.downloads() if not one.urls and not one.path.exists()]:
             files = "; ".join(f"{one.path}: {one.by_hand}" for one in wanted)
             raise UserError(f"data.name={self.name}: {len(wanted)} of its files can only be fetched by hand: {files}")
         if (encoding := getpreferredencoding(False)).lower() not in ("utf-8", "utf8"):
