@@ -235,6 +235,7 @@ def test_dev_queries_are_validated_on(world: Path, tmp_path: Path) -> None:
     assert float(best.best_model_score) == value
     retriever = Retriever(module, precision="fp32")
     dev = evaluate(retriever, condensery.text.to_collection.collection_of(world / "scifact"), ["MRR@10"], split="dev")
+    assert evaluate(retriever, world / "scifact", ["MRR@10"], split="dev") == dev, "of a folder the same are held out"
     assert value == pytest.approx(dev["MRR@10"], abs=1e-6), "the sample holds all passages of so small a collection"
     assert retriever.query_length == 16
     run = trainer(tmp_path, max_epochs=1)

@@ -197,7 +197,7 @@ def test_of_a_training_that_was_not_kept_it_is_said_and_nothing_is_paid_for_it()
     use, text = told(means(0.5, 0.6, 0.6, 0.65, 0.65), made)
     assert use == "BM25 + as it is"
     assert (
-        "adapted equals as it is, because no trained weights are kept. MRR@10 of 80 dev queries:"
+        "adapted has the weights of as it is, because no trained weights are kept. MRR@10 of 80 dev queries:"
         " 71.5 as it is, 73.7 with 50 % of the weights of distilled (p = 0.25):"
         " the initial weights are kept." in text
     )

@@ -190,7 +190,9 @@ def test_file_names_of_any_script_are_read(
     assert collection.passages.column("title")[:] == [name.removesuffix(".txt")]
 
 
-def test_text_files_become_paragraphs(tmp_path: Path, config: Make, write: Write) -> None:
+def test_text_files_become_paragraphs(
+    tmp_path: Path, config: Make, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = write(
         {
             "b.txt": "One two three four five\nsix.\r\n\r\nSeven eight nine ten eleven.\n",
@@ -210,6 +212,7 @@ def test_text_files_become_paragraphs(tmp_path: Path, config: Make, write: Write
         "Seven eight nine ten eleven.",
     ]
     assert collection.passages.column("title")[:] == ["D", "first file", "b", "b"]
+    assert "files that are not read: 1 .pdf (texts are *.txt, *.md, " in capsys.readouterr().out
     assert collection.description["dropped"] == {"empty_documents": 1}
 
 

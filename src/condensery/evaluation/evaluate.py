@@ -32,7 +32,8 @@ def evaluate(
         retriever: a ``Retriever``, ``BM25``, or a combination of several retrievers (``Fused``).
         data: a folder in the BEIR layout, or a ``Collection``.
         metrics: name or names of metrics, such as NDCG@10, MRR@10, Recall@100, MAP or Success@5.
-        split: a split of the collection; for a folder train, dev or test, with the judgements in ``qrels/SPLIT.tsv``.
+        split: a split of the collection; for a folder train, dev or test, with the judgements in ``qrels/SPLIT.tsv``. Without
+            dev.tsv, ``dev`` has the train queries that the data modules hold out.
 
     Returns:
         Name of a metric -> mean over the queries.
@@ -46,7 +47,7 @@ def evaluate(
         raise UserError("evaluate: give a searcher, such as BM25() or Retriever(...), and at least one metric")
     if not isinstance(data, Collection) and (wanted := fault(Split, split)):  # a collection may have dl19, too
         raise UserError(f"evaluate: split must be {wanted}, not {shown(repr(split))}")
-    collection = collection_of(data, {"train": None, "dev": None, "test": None, split: split})
+    collection = collection_of(data, None if split == "dev" else {split: split})
     index, queries = WithoutOwn(SearcherIndex.of(retriever, collection), collection), collection.questions(split)
     index.warn(queries)
     scores, rows = index.search(queries, min(len(index), depth))

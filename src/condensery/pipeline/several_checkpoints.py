@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from condensery.errors import UserError, check_known
+from condensery.errors import UserError, check_known, number_of
 from condensery.pipeline.artifact_store import Store
 from condensery.pipeline.config import ChooseConfig
 from condensery.pipeline.graph import Graph, Node, build
@@ -142,7 +142,7 @@ class Starts:
         if found[at]["by"] is None:
             return f"There are no queries to choose {' or '.join(self.labels)} by: {label}, the first, goes on."
         values = ", ".join(f"{name} {100 * one['MRR@10']:.1f}" for name, one in zip(self.labels, found, strict=True))
-        return f"MRR@10 of {found[at]['queries']:,} {found[at]['by']}: {values}. {label} goes on."
+        return f"MRR@10 of {number_of(found[at]['queries'], found[at]['by'])}: {values}. {label} goes on."
 
 
 def read(cfg: DictConfig) -> Starts:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from condensery.errors import number_of
+
 HELD_OUT = "queries of passages that are held out"  # the kind of queries used for the choice if no query is judged
 Kept = Mapping[str, Any]
 
@@ -31,7 +33,7 @@ def choice(kept: Kept) -> str:
         return "There are no queries to choose by: the initial weights are kept"
     start, *trained = kept["values"]
     best = max(trained, key=lambda one: (one["MRR@10"], -one["share"]), default=start)
-    line = f"MRR@10 of {kept['queries']:,} {kept['by']}: {100 * start['MRR@10']:.1f} as it is"
+    line = f"MRR@10 of {number_of(kept['queries'], kept['by'])}: {100 * start['MRR@10']:.1f} as it is"
     of_best = f"{100 * best['MRR@10']:.1f} with {100 * best['share']:g} % of the weights of {best['of']}"
     if best["MRR@10"] > start["MRR@10"]:
         p, level = kept["p"], kept.get("level", 1)

@@ -144,7 +144,7 @@ class _Words:
             return ""
         if not made.trained:
             same = made.parts == self.made[against].parts
-            what = f"equals {self.name(against)}" if same else "has the initial weights"
+            what = f"has the weights of {self.name(against)}" if same else "has the initial weights"
             return f"{self.name(at)} {what}, because no trained weights are kept. {choice(made.kept)}."
         p = next((one.p for one in tested if (one.name, one.column) == (self.name(at), self.lines.metric)), None)
         p = self.p_values(against)[at] if p is None else p

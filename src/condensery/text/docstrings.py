@@ -66,7 +66,8 @@ def docstrings(path: Path) -> Iterator[tuple[int, str]]:
 
 def _documented(node: ast.AST) -> Iterator[tuple[int, str]]:
     if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-        if text := ast.get_docstring(node):
+        text = ast.get_docstring(node)
+        if text:
             yield node.body[0].lineno, text
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return

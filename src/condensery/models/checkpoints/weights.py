@@ -83,10 +83,9 @@ def readable(source: str | Path, key: str = "backbone.name") -> Iterator[None]:
     except Exception as error:  # transformers raises a dozen types for missing and broken files
         if isinstance(source, Path):
             raise UserError(f"{source}: no checkpoint can be loaded ({reason(error)})") from None
-        nothing = ", or backbone.name=null to start from scratch" if key == "backbone.name" else ""
         raise of_loading(error)(
             f"{key}: cannot load {source!r} ({reason(error)}); give a folder with a checkpoint, or a hub name that this"
-            f" machine can reach{nothing}"
+            " machine can reach"
         ) from None
 
 

@@ -111,9 +111,13 @@ def _collection(graph: Graph, store: Store) -> dict[str, Any]:
 
 
 def _unread_judgements(graph: Graph, store: Store) -> list[str]:
-    """Return a sentence about judged train queries, if there are any, and the recipe ``table.with_train_queries``."""
+    """Return a sentence about judged train queries, and the recipe ``table.with_train_queries``.
+
+    There is none without such queries, and none without dev queries, because the weights could not be chosen.
+    """
     recipe = graph.root.table.with_train_queries
-    judged = _collection(graph, store).get("splits", {}).get("train", {}).get("queries", 0) if recipe else 0
+    splits = _collection(graph, store).get("splits", {}) if recipe else {}
+    judged = splits.get("train", {}).get("queries", 0) if "dev" in splits else 0
     used = number_of(judged, "judged train queries are not used here")
     return [f"{used}; experiment={recipe} trains on judged queries."] if judged else []
 

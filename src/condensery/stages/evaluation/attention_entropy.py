@@ -82,7 +82,7 @@ def _check_tokenizers(context: Context) -> None:
     """Raise ``UserError`` if the texts were not tokenised with the tokenizer of each encoder."""
     own = {one.id for one in context.artifact("tokens").inputs("tokenizer")}
     for artifact in context.artifacts("encoders"):
-        if other := [one for one in artifact.inputs("tokenizer") if one.id not in own]:
+        if any(one.id not in own for one in artifact.inputs("tokenizer")):
             raise UserError(
                 f"stages.{context.stage_name}.encoders: {artifact.manifest['name']} reads another tokenizer than the"
                 " texts; give both the same stage as `tokenizer`"

@@ -1,6 +1,7 @@
 """Read a folder of plain text: every ``.txt`` and ``.md`` file is a document, and its paragraphs are the passages."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -20,6 +21,7 @@ from condensery.text.source import FolderSource, Splits
 from condensery.text.words import is_blank, number_of_words, unspaced
 
 ENDINGS = (".txt", ".md", ".txt.gz", ".md.gz")
+TEXTS = ", ".join("*" + ending for ending in ENDINGS)
 MANY = 50  # a file of one paragraph with this many line breaks causes a warning: its lines may be separate texts
 ONE = "without a blank line are one passage; leave a blank line between texts of their own"
 OTHERS = "; rename other files that are plain text, and convert the rest"
@@ -41,13 +43,19 @@ class TextSource(FolderSource):
 
     def text_files(self) -> list[tuple[str, Path]]:
         """Return (path relative to the root in NFC, path) of every text file, sorted in the same order on every machine."""
-        files = []
+        return sorted((below, path) for below, path in self._files() if below.lower().endswith(ENDINGS))
+
+    def unread(self) -> str:
+        """Return the numbers of files that are not read, by their endings, such as ``3 .png, 1 .csv``."""
+        read = {file.path for file in self.input_files()}
+        endings = Counter(path.suffix or path.name for _, path in self._files() if path not in read)
+        return ", ".join(f"{number:,} {ending}" for ending, number in endings.most_common(5))
+
+    def _files(self) -> Iterator[tuple[str, Path]]:
         for path in self.folder.rglob("*"):
             below = path.relative_to(self.folder)
-            hidden = any(part.startswith(".") for part in below.parts)
-            if path.name.lower().endswith(ENDINGS) and not hidden and standing(path) != FOLDER:
-                files.append((normalize("NFC", below.as_posix()), path))  # a Mac may store é as e + U+0301
-        return sorted(files)
+            if not any(part.startswith(".") for part in below.parts) and standing(path) != FOLDER:
+                yield normalize("NFC", below.as_posix()), path  # a Mac may store é as e + U+0301
 
     def input_files(self) -> list[InputFile]:
         """Return the text files, the queries and the qrels."""
@@ -84,8 +92,7 @@ class TextSource(FolderSource):
             hints = (
                 f"; data={kind} reads its {name}" for name, kind in others.items() if [*self.folder.glob(f"{name}*")]
             )
-            texts = ", ".join("*" + ending for ending in ENDINGS)
-            raise UserError(f"{self.folder}: no text files here ({texts}){next(hints, OTHERS)}")
+            raise UserError(f"{self.folder}: no text files here ({TEXTS}){next(hints, OTHERS)}")
 
 
 def _is_unspaced(path: Path) -> bool:
@@ -147,6 +154,8 @@ def _blocks(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 def read(config: TextSource, writer: CollectionWriter) -> None:
     """Read the text files into ``writer``. A file is a document, whose title is the file name without the extension."""
     read_questions(question_files(config.folder, config.splits), writer, "NFC")
+    if unread := config.unread():
+        print(f"[{config.name}] files that are not read: {unread} (texts are {TEXTS})", flush=True)
     for below, path in config.text_files():
         title = below.rpartition("/")[2].removesuffix(".gz").rpartition(".")[0]
         add_paragraphs(percent_encoded(below), title, read_lines(path), config.minimum_words, writer)
