@@ -128,7 +128,7 @@ def questions() -> Iterator[str]:
     while sys.stdin is not None:
         if sys.stdin.isatty():
             print("\nask, or press return to end: ", end="", flush=True)
-        line = sys.stdin.readline().removeprefix("\ufeff").strip()  # Windows marks the begin of UTF-8
+        line = sys.stdin.readline().removeprefix("\ufeff").strip()  # Windows puts a byte order mark before UTF-8
         if not line:
             return
         yield line
