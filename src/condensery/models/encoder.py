@@ -51,10 +51,10 @@ def plain_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor |
     """Compute ``attend`` by plain matrix products. Keeps the attention weights (b, h, m, t) for the backward pass."""
     turned = key.transpose(-1, -2).contiguous()  # (b, h, e, t); a copy here is cheaper than in each product
     scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), turned)  # (b, h, m, t)
-    if visible is not None and visible.is_floating_point():
-        scores = scores + visible
-    elif visible is not None:
-        scores = scores.masked_fill_(~visible, torch.finfo(scores.dtype).min)
+    if visible is not None:
+        if not visible.is_floating_point():  # a bias is added faster than scores are masked, with the same result
+            visible = torch.zeros_like(visible, dtype=scores.dtype).masked_fill_(~visible, torch.finfo(scores.dtype).min)
+        scores = scores.add_(visible)
     weights = dropout(scores.softmax(dim=-1), p, training=p > 0.0)  # (b, h, m, t)
     return torch.matmul(weights.to(value.dtype), value)
 
