@@ -53,7 +53,7 @@ def plain_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor |
     scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), turned)  # (b, h, m, t)
     if visible is not None:
         if not visible.is_floating_point():  # a bias is added faster than scores are masked, with the same result
-            visible = torch.zeros_like(visible, dtype=scores.dtype).masked_fill_(~visible, torch.finfo(scores.dtype).min)
+            visible = torch.where(visible, scores.new_zeros(()), torch.finfo(scores.dtype).min)
         scores = scores.add_(visible)
     weights = dropout(scores.softmax(dim=-1), p, training=p > 0.0)  # (b, h, m, t)
     return torch.matmul(weights.to(value.dtype), value)
