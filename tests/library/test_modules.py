@@ -568,6 +568,13 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: evaluate(BM25(), "x" * 256), "^x{256}: the name is too long"),
         (lambda world: CoCondenserModule(world / "bert").save_pretrained(""), "'' names no folder; give '.' for"),
         (lambda world: CrossEncoderModule(world / "bert").save_pretrained(" "), "' ' names no folder; give '.' for"),
+        *(
+            (
+                partial(lambda file, world: BiEncoderModule(world / "bert").save_pretrained(world / file), file),
+                "no folder",
+            )
+            for file in ("bert/config.json", "bert/config.json/new")
+        ),
         (
             lambda world: BiEncoderModule(world / "bert").save_pretrained("new", lengths=(0, 40)),
             r"save_pretrained: lengths must be 2 values, each a whole number >= 3, not \(0, 40\)",

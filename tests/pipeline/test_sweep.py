@@ -55,7 +55,7 @@ def test_jobs_share_stages_and_end_in_one_table(
     assert "steps=2 · round2" in table
     assert "±" in table
     assert "± is the standard deviation over 2 seeds." in table
-    assert "† differs from plain: " in table
+    assert "No score differs from plain: " in table
     assert done.stdout.rstrip().endswith(str(folder))
     said = re.findall(r"^.+ (?:is ahead of|has the highest MRR@10, ).+$", done.stdout, re.MULTILINE)
     assert len(said) == 1, "of all jobs together"

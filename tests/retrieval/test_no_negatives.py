@@ -92,7 +92,7 @@ def test_mining_leaves_out_what_is_known_and_is_as_deep_as_there_are(
     about = mine(InRowOrder(), words, "train", depth, tmp_path / "n")  # type: ignore[arg-type]
     assert about["left_out_by_text"] == 6
     assert capsys.readouterr().out == (
-        "[mine train] 6 passages are left out as negatives of a query: the text equals that of the query or of a relevant"
+        "[mine train] 6 passages are left out of a query's negatives: the text equals that of the query or of a relevant"
         " passage\n"
     )
     assert json.loads((tmp_path / "n" / "negatives.json").read_text()) == about

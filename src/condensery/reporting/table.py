@@ -374,8 +374,8 @@ def mark_significant(
     if tested:
         times = f", {PERMUTATIONS:,} permutations" if how.test == "randomisation" else ""
         table.notes.append(
-            f"{MARK} differs from {how.baseline}{' of the same settings' * swept}: "
-            f"{TESTS[how.test]} over queries, two-sided{times}, "
+            f"{MARK if any(cell.marked for cell, _ in tested) else 'No score'} differs from {how.baseline}"
+            f"{' of the same settings' * swept}: {TESTS[how.test]} over queries, two-sided{times}, "
             f"p < {how.level:g}, Holm-corrected over the {number_of(len(tested), 'tests')} of the table."
         )
 

@@ -102,7 +102,7 @@ def left_out_by_text(number: int, label: str) -> dict[str, int]:
     """Print how many passages are excluded for their text alone, and return the count for a manifest; {} for 0."""
     if not number:
         return {}
-    what = number_of(number, "passages are left out as negatives of a query")
+    what = number_of(number, "passages are left out of a query's negatives")
     print(f"[{label}] {what}: the text equals that of the query or of a relevant passage", flush=True)
     return {"left_out_by_text": number}
 

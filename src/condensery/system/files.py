@@ -165,10 +165,11 @@ def expanded(path: str | Path) -> Path:
 def no_artifact(folder: str | Path) -> Path:
     """Return the path of a folder to save into.
 
-    Raises ``UserError`` for an empty name, which would be the working directory, and for an artifact, which later runs read.
+    Raises ``UserError`` for an empty name, which would be the working directory, for a path at or below a file, and for an
+    artifact, which later runs read.
     """
     path = expanded(folder)
-    if not str(folder).strip() or "\0" in str(folder):
+    if not str(folder).strip() or "\0" in str(folder) or existing(path).is_file():
         raise UserError(f"save_pretrained: {shown(repr(folder))} names no folder; give '.' for the working directory")
     if (path / "manifest.json").exists():
         raise UserError(f"{folder}: is a stage's artifact, which is never changed; save into another folder")
