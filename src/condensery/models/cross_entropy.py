@@ -4,11 +4,14 @@ Symbols in shapes: n rows, d hidden size, V tokens of the vocabulary.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-# number of rows per block, whose logits are in memory together: enough to fill a CPU's cache, or to keep a GPU busy
+from condensery.models.linear import with_rows_of_zeros
+
+# number of rows per matrix product, whose logits are in memory together: enough to fill a CPU, or to keep a GPU busy
 _BLOCK = {"cpu": 256, "cuda": 2048}
+_CACHED = {"cpu": 8, "cuda": 2048}  # number of rows per softmax; on a CPU they stay in the cache between its operations
 _ROUND = 1 << 20  # elements
 
 
@@ -48,36 +51,50 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
         wide = torch.float64 if states.dtype == torch.float64 else torch.float32
         s, w, b = states.to(narrow), weight.to(narrow), bias.to(narrow)
-        errors = _kept.take(s, (len(s), len(w)))  # (n, V)
-        losses = s.new_empty(len(s), dtype=wide)  # (n,)
-        block = _BLOCK.get(device, 2048)
-        room = s.new_empty((min(block, len(s)), len(w)), dtype=wide)  # (block, V)
+        if device == "cpu" and narrow != wide:
+            s = with_rows_of_zeros(s)  # (m, d)
+            targets = nn.functional.pad(targets, (0, len(s) - len(states)))  # (m,)
+        errors = _kept.take(s, (len(s), len(w)))  # (m, V)
+        losses = s.new_empty(len(s), dtype=wide)  # (m,)
+        block, cached = _BLOCK.get(device, 2048), _CACHED.get(device, 2048)
+        room = s.new_empty((min(cached, len(s)), len(w)), dtype=wide)  # (cached, V)
         with torch.autocast(device, enabled=False):
             for first in range(0, len(s), block):
-                here = slice(first, first + block)
-                part, target = errors[here], targets[here, None]  # (block, V), (block, 1)
-                torch.addmm(b, s[here], w.t(), out=part)
-                if narrow == wide:
-                    logs = torch.log_softmax(part, 1, wide, out=room[: len(part)])  # (block, V)
-                    losses[here] = -logs.gather(1, target)[:, 0]
-                    torch.exp(logs, out=part)
-                else:  # one exponential less, half the time; the clamp limits a loss to 87
-                    rates = torch.softmax(part, 1, wide, out=room[: len(part)])  # (block, V)
-                    losses[here] = -rates.gather(1, target)[:, 0].clamp_min(torch.finfo(wide).tiny).log()
-                    part.copy_(rates)
-                part.scatter_add_(1, target, part.new_full(target.shape, -1.0))
+                torch.addmm(b, s[first : first + block], w.t(), out=errors[first : first + block])
+                for row in range(first, min(first + block, len(s)), cached):
+                    here = slice(row, min(row + cached, first + block))
+                    losses[here] = _subtract_targets(errors[here], targets[here, None], room)
         ctx.save_for_backward(errors, s, w)
-        return losses
+        return losses[: len(states)]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         errors, s, w = ctx.saved_tensors  # type: ignore[attr-defined]
-        by_row = gradient[:, None]  # (n, 1)
-        scale = by_row.to(s.dtype)
-        gradients = (errors @ w) * by_row, errors.t() @ (s * scale), (errors.t() @ scale)[:, 0], None
+        by_row, scale = gradient[:, None], gradient.new_zeros((len(s), 1), dtype=s.dtype)  # (n, 1), (m, 1)
+        scale[: len(by_row)] = by_row
+        of_states = (errors @ w)[: len(by_row)] * by_row
+        gradients = of_states, errors.t() @ (s * scale), (errors.t() @ scale)[:, 0], None
         _kept.give(errors)  # autograd detects a second backward pass, which would read overwritten ``errors``
         return gradients
+
+
+def _subtract_targets(logits: Tensor, targets: Tensor, room: Tensor) -> Tensor:
+    """Replace logits (r, V) by softmax(logits) - onehot(targets), with targets (r, 1), and return the losses (r,).
+
+    ``room`` is memory in the losses' precision, at least (r, V).
+    """
+    wide, room = room.dtype, room[: len(logits)]  # (r, V)
+    if logits.dtype == wide:
+        torch.log_softmax(logits, 1, wide, out=room)
+        losses = -room.gather(1, targets)[:, 0]
+        torch.exp(room, out=logits)
+    else:  # one exponential less, half the time; the clamp limits a loss to 87
+        torch.softmax(logits, 1, wide, out=room)
+        losses = -room.gather(1, targets)[:, 0].clamp_min(torch.finfo(wide).tiny).log()
+        logits.copy_(room)
+    logits.scatter_add_(1, targets, logits.new_full(targets.shape, -1.0))
+    return losses
 
 
 def projected_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:

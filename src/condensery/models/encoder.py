@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from condensery.errors import UserError
 from condensery.models.dropout import dropout, use_cheap_dropout
 from condensery.models.families import FAMILIES, Bert, family_of
+from condensery.models.linear import use_few_shapes
 from condensery.models.packing import LayerStates, PackedLayout, Packing
 from condensery.models.pooling import dimensions, pool
 from condensery.models.varlen import kernel_of
@@ -244,6 +245,7 @@ class Encoder(nn.Module):
         self.settings = settings or VectorSettings()
         self.head = nn.Sequential() if head is None else head
         use_cheap_dropout(model)
+        use_few_shapes(model)
         config: Any = model.config
         self.family = FAMILIES[config.model_type]
         self.longest = int(config.max_position_embeddings) - self.family.offset(config)

@@ -13,12 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from condensery.models.linear import ROWS
 from condensery.models.varlen import Segments, have_kernels
 from condensery.tokens.batches import Chunk
-
-# On a CPU the number of packed tokens is a multiple of this number, so that matrix products of different chunks have the
-# same shapes. It costs a few tokens of padding.
-_MULTIPLE = 32
 
 
 class _Pad(torch.autograd.Function):
@@ -126,7 +123,7 @@ class PackedLayout:
         real = chunk.attention_mask  # (b, t)
         whole = int(chunk.lengths.min()) == t
         kernels = not whole and have_kernels(device)
-        places = None if whole else _places(real.flatten(), 1 if kernels else _MULTIPLE)
+        places = None if whole else _places(real.flatten(), 1 if kernels else ROWS)
         segments = _segments(chunk.lengths, t) if kernels else None
         every = torch.arange(b * t, device=device) if places is None else places  # (n,)
         self.input_ids = chunk.input_ids.flatten()[every]

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from condensery.errors import UserError, shown
+from condensery.models.linear import Linear
 from condensery.system.processor import quick_precision
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -44,7 +45,7 @@ def with_cast_weights(model: Model, precision: str) -> Model:
     copied = copy.deepcopy(model, {id(shared): shared for shared in chain(model.parameters(), model.buffers())})
     for place, layer in copied.named_modules():
         # the head of a cross-encoder computes in fp32
-        if type(layer) is nn.Linear and not place.startswith("classifier.classifier"):
+        if type(layer) in (nn.Linear, Linear) and not place.startswith("classifier.classifier"):
             for name, weight in list(layer.named_parameters(recurse=False)):
                 if weight.dtype == torch.float32:  # autocast does not cast float64
                     setattr(layer, name, nn.Parameter(weight.detach().to(DTYPES[precision]), requires_grad=False))

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from condensery.models.cross_entropy import projected_cross_entropy
 from condensery.models.dropout import use_cheap_dropout
 from condensery.models.encoder import Encoder
+from condensery.models.linear import use_few_shapes
 from condensery.models.packing import PackedLayout
 from condensery.tokens.batches import Chunk
 
@@ -32,6 +33,7 @@ class PretrainingModel(nn.Module):
         super().__init__()
         self.encoder = encoder or Encoder(language_model.base_model)
         self.language_model = language_model
+        use_few_shapes(language_model)
         words: Any = language_model.get_input_embeddings()
         # With tied weights, the projection's gradient is dense. The sparse gradient of the input embeddings is added to it
         # in place, at a few rows only.
@@ -44,6 +46,7 @@ class PretrainingModel(nn.Module):
         for layer in layers:
             layer.apply(self.language_model._init_weights)
             use_cheap_dropout(layer)
+            use_few_shapes(layer)
         return layers.to(self.language_model.dtype)  # which need not be torch's default
 
     def vocabulary_transform(self, states: Tensor) -> Tensor:
