@@ -1,1 +1,1 @@
-"""BERT + NLI (Reimers and Gurevych 2019): a sentence encoder trained to tell entailment, contradiction and neither apart."""
+"""BERT + NLI (Reimers and Gurevych 2019): a sentence encoder trained to label pairs as entailment, contradiction or neutral."""
