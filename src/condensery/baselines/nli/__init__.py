@@ -1,1 +1,4 @@
-"""BERT + NLI (Reimers and Gurevych 2019): a sentence encoder trained to label pairs as entailment, contradiction or neutral."""
+"""BERT + NLI (Reimers and Gurevych 2019): a sentence encoder trained on NLI pairs.
+
+It learns to label a pair of sentences as entailment, contradiction or neutral.
+"""
