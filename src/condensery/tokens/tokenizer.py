@@ -256,8 +256,8 @@ def normaliser(lowercase: bool = True, strip_accents: StripAccents = "latin") ->
     ``strip_accents`` removes:
 
     - ``"latin"``: marks after a Latin letter, a number or a sign, so English is normalised as in BERT's uncased models.
-      Marks of all other scripts are kept, because they are letters, such as the vowel signs of Hindi and Thai, or parts
-      of letters, such as the breve of Cyrillic й.
+      Marks of all other scripts are kept. Some are letters, such as the vowel signs of Hindi and Thai. Others are parts of
+      letters, such as the breve of Cyrillic й.
     - ``True``: all marks, as BERT's uncased models do.
     - ``False``: no marks.
     """
