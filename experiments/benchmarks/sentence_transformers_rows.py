@@ -6,7 +6,7 @@
 
 MODEL is a folder or a name on the hub. DIR is a folder in the BEIR layout, or stages/corpus in the folder of a run with data
 in any format. Training reads the split train, without the dev queries that a run holds out of it. A query with several
-positives gives several pairs. A passage is its title, a blank and its text. The methods:
+positives gives several pairs. A passage is its title, a space and its text. The methods:
 
     mnrl         MultipleNegativesRankingLoss on pairs of a query and a positive
     mnrl_hard    the same on triplets, which mine_hard_negatives makes from the pairs with the model ``miner``: a folder or
@@ -24,7 +24,7 @@ here:
 - Training ends with the step in which ``budget`` CPU-seconds are used. Warm-up and decay follow the CPU-seconds.
 - ``precision``: bf16 if the processor has it, in mining as well; the trainer leaves the decoder of tsdae in fp32.
 - Pairs and triplets are truncated to MODEL's length, which the checkpoint keeps. All inputs have MODEL's prompts.
-- tsdae deletes 60 % of the words, as in its paper and DenoisingAutoEncoderDataset (the example: 40 %). Words end at blanks.
+- tsdae deletes 60 % of the words, as in its paper and DenoisingAutoEncoderDataset (the example: 40 %). Words end at spaces.
 
 ``batch``, ``rate`` (the learning rate) and ``length`` (in tokens) set other values. ``candidates=passages`` mines among all
 passages. ``relative_margin=0.05`` excludes passages that score nearly as high as the positive. ``unit=passage`` reads whole

@@ -2,7 +2,7 @@
 
     python experiments/benchmarks/sweep_reuse.py [experiment=ablation/low_data] [more=]
 
-``more``: further overrides, separated by blanks. The program composes every job of the recipe's own sweep, counts, and prints
+``more``: further overrides, separated by spaces. The program composes every job of the recipe's own sweep, counts, and prints
 one JSON line:
 
     jobs, stages, artifacts    jobs; stages of all jobs; different artifacts of these stages

@@ -172,7 +172,7 @@ class _Memory:
         return of_heads.unpad(rows.flatten(0, 1)).view(query.shape)
 
     def _for_kernel(self, packing: Packing) -> bool:
-        """Return whether kernels can be used: without a bias, and with a window only if all tokens of a row are queries."""
+        """Return whether kernels can be used: not with a bias, and with a window only if all tokens are queries."""
         return not self.family.biased and (self.window is None or packing is self.tokens)
 
     def _biased(self, packing: Packing, visible: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -83,7 +83,7 @@ class ChooseInSweep(NumberKeys):
 
 
 class TableConfig(TableLayout):
-    """The table that compares retrievers; ``TableLayout`` has the keys of columns and published rows.
+    """The table that compares retrievers. ``TableLayout`` has the keys of the columns and of the rows with published numbers.
 
     Attributes:
         rows: label of a row -> the stage with its retriever.

@@ -83,7 +83,7 @@ def run(cfg: DictConfig) -> Finished:
 
 
 def _in_sweep(cfg: DictConfig, params: Mapping[str, str]) -> str:
-    """Say that the composed recipe is a sweep with ``-m``, and whether this run has values of one of its jobs.
+    """Return a line for a run without ``-m``: the recipe is a sweep, and this run is one of its jobs, or none of them.
 
     ``params``: key -> the values over which the recipe sweeps. A value may be a mapping of keys below this key.
     """

@@ -26,7 +26,7 @@ KEY = "backbone.name"
 
 @dataclass(frozen=True)
 class Starts:
-    """The checkpoints of a run. The methods need several checkpoints; the graph of a single one is ``graphs[0]``.
+    """The checkpoints of a run. The methods need several checkpoints. The graph of a single checkpoint is ``graphs[0]``.
 
     Attributes:
         labels: name of each checkpoint in rows of the table.

@@ -1,4 +1,4 @@
-"""Build a table of published rows and measured rows, in separate blocks, with sources.
+"""Build a table of rows with published numbers and of measured rows, in separate blocks, with sources.
 
 The best number of each block is marked.
 """
@@ -42,16 +42,16 @@ def comparison(
     title: str = "",
     studies: Sequence[str] = (),
 ) -> Table:
-    """Build the table that ``layout`` describes: its published rows, then the measured rows that fit its columns.
+    """Build the table that ``layout`` describes: rows with published numbers, then the measured rows that fit its columns.
 
     Args:
-        layout: the columns, the published rows and the significance test.
+        layout: the columns, the rows with published numbers, and the significance test.
         rows: the measured rows.
         split: split of the measured numbers in columns whose layout names no split.
         baseline: name of the line against which measured lines are tested. Without such a line, nothing is tested.
         title: the title if the layout has no title.
-        studies: studies of the table. If several commands measure a published row and some of them are of these studies, only
-            these commands are shown.
+        studies: studies of the table. If several commands measure a row of a paper and some of them are of these studies,
+            only these commands are shown.
 
     Raises:
         UserError: systems, or seeds of one system, were evaluated on different queries.
@@ -154,7 +154,7 @@ def _own_cell(value: Decimal | None) -> Cell:
 
 
 def _cell(rows: Sequence[PublishedRow], key: str) -> Cell:
-    """Return the cell for several published rows in the column ``key``: ``data set/metric`` or ``data set/metric/condition``.
+    """Return the cell for several rows of papers in the column ``key``: ``data set/metric`` or ``data set/metric/condition``.
 
     The cell shows the rows' common number. If the rows disagree, it shows all different numbers with their sources.
     """

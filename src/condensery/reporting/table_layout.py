@@ -1,4 +1,4 @@
-"""Define the config of a table's layout: its columns, published rows, and significance test of the measured rows."""
+"""Define the config of a table's layout: columns, rows with published numbers, and the measured rows' significance test."""
 
 from collections.abc import Iterator
 from decimal import Decimal

@@ -1,9 +1,9 @@
-"""Read published hard negatives: id triples, JSON lines with lists of several systems, and a collection's own files.
+"""Read published hard negatives from a file of id triples, from JSON lines with a list per system, or from the collection.
 
 - Triples are those of MS MARCO: query, positive and negative, tab-separated.
-- A JSON line with lists of several systems has the format of sentence-transformers' msmarco-hard-negatives: ``{"qid":
-  867436, "pos": [5238393], "neg": {"bm25": [...], "msmarco-distilbert-base-tas-b": [...], ...}}``. Its ids are numbers or
-  strings, and each list is best first.
+- A JSON line with a list per system has the format of sentence-transformers' msmarco-hard-negatives: ``{"qid": 867436, "pos":
+  [5238393], "neg": {"bm25": [...], "msmarco-distilbert-base-tas-b": [...], ...}}``. Its ids are numbers or strings, and each
+  list is best first.
 - A JSON line of this project, ``{"query_id": ..., "negative_ids": [...]}``, is read as the list of one system.
 """
 

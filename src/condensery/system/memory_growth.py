@@ -8,17 +8,17 @@ the remedies are:
   512. They take up to 0.4 GB, but a kernel takes up to 6 ms to compile: with sixteen, a step of fine-tuning a model of 4
   layers and 256 dimensions took 1.3 times as long (Xeon with AMX). In fp32, neither time nor memory differs.
 - Heap fragments. PyTorch allocates memory at multiples of 64 bytes. To align a block, glibc (2.36) cuts off a small fragment
-  before the block and puts the fragment into its lists of small free blocks. A small object may then take the fragment, so
-  the fragment cannot be merged again with the large free block after it, and the next tensor of the same size does not
-  fit. Without these lists, fragments are merged again. The list of each thread (tcache) can only be switched off before
-  a process starts. The variable ``PROCESS`` switches it off; run.py restarts itself with this environment.
+  before the block and puts the fragment into its lists of small free blocks. A small object may then take the fragment. So
+  the fragment cannot be merged again with the large free block after it, and the next tensor of the same size does not fit.
+  Without these lists, fragments are merged again. The list of each thread (tcache) can only be switched off before a process
+  starts. The variable ``PROCESS`` switches it off; run.py restarts itself with this environment.
 - Returned pages. Memory that was returned to the operating system must be fetched again page by page: a copy that took
   0.2 ms then took 4 ms. So memory is not returned automatically, and large blocks are allocated on the heap too.
   ``give_back`` returns memory where low memory use is worth the time.
 
 A Lightning trainer, its model and its optimiser refer to each other in cycles. So they stay in memory after training until
-Python collects garbage. In a run of six trainings in one process, each began with more memory than the one before it, until
-the last one needed twice as much as the first. ``clean_up`` after each stage prevents that.
+Python collects garbage. In a run of six trainings in one process, each training began with more memory than the one before.
+The last training needed twice as much as the first. ``clean_up`` after each stage prevents that.
 """
 
 import ctypes

@@ -117,7 +117,7 @@ class KeptIds:
 
 
 class IdIndex:
-    """An index that returns the row of an id by the hash of the id.
+    """An index from the hash of an id to the row of the id.
 
     Attributes:
         hashes: uint64 (n,), ascending.

@@ -32,7 +32,7 @@ class InputFile:
         return (None if fault(self.path) else self.path) if self.exact else resolve(self.path)
 
     def fault(self) -> str:
-        """Say why there is no file at the expected path; empty where the file exists."""
+        """Return the reason why the expected path has no file; empty if the file exists."""
         return "" if self.existing_path() else fault(self.path) if self.exact else fault_of_either(self.path)
 
     def open_path(self) -> Path:

@@ -249,15 +249,15 @@ def _as_ours(backend: Tokenizer, lowercase: bool, strip_accents: StripAccents) -
 
 
 def normaliser(lowercase: bool = True, strip_accents: StripAccents = "latin") -> normalizers.Normalizer:
-    """Return BERT's normaliser of texts with two changes: accents have a separate setting, and all text is decomposed.
+    """Return BERT's normaliser of texts with two changes: a setting for accents, and all characters are decomposed (NFD).
 
-    Invisible characters are removed, and spaces are put around ideographs. All characters are decomposed (NFD), Korean
-    syllables too, so composed and decomposed forms become equal. A decomposed accent is a separate mark after its letter
-    (Unicode's Mn). ``strip_accents`` removes:
+    Invisible characters are removed, and spaces are put around ideographs. Korean syllables are decomposed too, so composed
+    and decomposed forms of a character become equal. A decomposed accent is a separate mark after its letter (Unicode's Mn).
+    ``strip_accents`` removes:
 
     - ``"latin"``: marks after a Latin letter, a number or a sign, so English is normalised as in BERT's uncased models.
-      Marks of all other scripts are kept, because they are letters, such as the vowel signs of Hindi and Thai, or parts
-      of letters, such as the breve of Cyrillic й.
+      Marks of all other scripts are kept. Some are letters, such as the vowel signs of Hindi and Thai. Others are parts of
+      letters, such as the breve of Cyrillic й.
     - ``True``: all marks, as BERT's uncased models do.
     - ``False``: no marks.
     """

@@ -151,7 +151,7 @@ class ExpandedQueries:
         return round_robin(rankings, k)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Return the scores (n, k) of passages (n, k) as in ``search``: 0 below rank ``DEEPEST``, NaN for row -1."""
+        """Return the scores (n, k) of passages (n, k) as in ``search``: 0 below rank ``DEEPEST``, NaN for padding."""
         return scores_in(self.search(query_rows, min(DEEPEST, len(self))), passage_rows, otherwise=0.0)
 
     @cached_property

@@ -161,7 +161,7 @@ def interaction_scores(queries: Tensor, passages: Tensor) -> Tensor:
     """Return the score of each query and passage, by the formula at the head of this file.
 
     Args:
-        queries: (q, v, d + 1) token vectors as ``TokenEncoder.keyed`` returns them. The last column tells which vectors may
+        queries: (q, v, d + 1) token vectors as ``TokenEncoder.keyed`` returns them. The last column shows which vectors may
             be compared with each other.
         passages: (p, w, d + 1) vectors of the passages, with their keys.
 

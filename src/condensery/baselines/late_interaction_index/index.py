@@ -150,7 +150,7 @@ class LateInteractionIndex:
         return ordered(self._scores(queries, found), found, k)
 
     def score(self, query_rows: Rows, passage_rows: Rows) -> NDArray[np.float32]:
-        """Return the exact scores (n, k) of passages (n, k) for queries (n,) of the collection; NaN for row -1."""
+        """Return the exact scores (n, k) of passages (n, k) for queries (n,) of the collection; NaN for padding (row -1)."""
         return self._scores(self._encoded(self.texts.take(query_rows)), passage_rows)
 
     def _exact(self, queries: Sequence[Tensor], k: int, progress: ProgressTask = SILENT) -> Ranking:

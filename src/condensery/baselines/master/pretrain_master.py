@@ -73,7 +73,7 @@ class MasterModule(MaskedAutoEncoderModule):
 
         L = mlm_weight CE(encoder) + CE(decoder of itself) + CE(decoder of the other passage) + CE(decoder of the query)
 
-    All losses share the MLM head. Only the decoder of the passage itself is saved, beside the backbone.
+    All losses share the MLM head. Of the three decoders, only that of the passage itself is saved, beside the backbone.
     Trained on ``MasterDataModule``.
 
     Args:

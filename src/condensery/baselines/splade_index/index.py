@@ -68,7 +68,7 @@ class SpladeIndex:
         return self._ranked(self.encoded(texts), k)
 
     def score(self, query_rows: Rows, passage_rows: Rows) -> NDArray[np.float32]:
-        """Return the scores (n, k) of passages (n, k) for queries (n,) of the collection; NaN for row -1."""
+        """Return the scores (n, k) of passages (n, k) for queries (n,) of the collection; NaN for padding (row -1)."""
         queries = self.encoded(self.texts.take(query_rows))
         found = [
             (self.passages[np.maximum(rows, 0)] @ queries[[place]].T).toarray()[:, 0]

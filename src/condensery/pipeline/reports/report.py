@@ -202,7 +202,7 @@ def with_values(rows: Sequence[Row], root: Path) -> list[Row]:
 
 
 def table_of(config: TableConfig, rows: Sequence[Row], title: str) -> Table:
-    """Return the table of measured rows, with published rows where the config has columns.
+    """Return the table of measured rows. If the config has columns, the table also has rows with published numbers.
 
     If the baseline is among the rows, the significance test compares the other rows with it. If each job of a sweep has its
     own baseline, rows are compared within each job.

@@ -1,4 +1,4 @@
-"""A table without a recipe: published rows, and the rows that runs and sweeps of its studies have measured."""
+"""A table without a recipe: rows with published numbers, and rows that runs and sweeps of its studies have measured."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ def write(root: RootConfig) -> Path | None:
         the folder of the table; None for a dry run.
 
     Raises:
-        UserError: there are neither measured nor published rows.
+        UserError: there are neither measured rows nor rows with published numbers.
     """
     config = root.table
     rows_of = {study: measured(root.output_root, study) for study in config.studies}

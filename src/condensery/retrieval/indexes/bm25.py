@@ -244,7 +244,7 @@ class BM25Index:
         return self.score_texts(self._texts(query_rows), passage_rows)
 
     def score_texts(self, texts: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Return the scores (n, k) of passages (n, k) for n query strings: 0 if no term is shared, NaN for row -1."""
+        """Return the scores (n, k) of passages (n, k) for n query strings: 0 if no term is shared, NaN for padding."""
         values = np.zeros(passage_rows.shape, np.float32)
 
         def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:

@@ -134,7 +134,7 @@ class DenseIndex:
         return unpack(np.concatenate(parts) if parts else np.empty((0, k), np.int64))
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Return the exact scores (n, k) of passages (n, k) for queries (n,) of the collection; NaN for row -1.
+        """Return the exact scores (n, k) of passages (n, k) for queries (n,) of the collection; NaN for padding (row -1).
 
         With windows, the score of a passage is the score of its best window. Raises ``UserError`` if a score is not finite.
         """

@@ -1,8 +1,8 @@
 """Exact search in parts of the passages, for few queries over a collection that takes long to read.
 
 Several processes share the parts (``condensery.sharing``), on any device and node, and a restart keeps complete parts. The
-best passages of each query are then merged. Results are those of a search of all passages at once, to the last bit, because
-a part consists of whole shards of vectors, which are searched one after the other anyway.
+best passages of each query are then merged. Results are those of a search of all passages at once, to the last bit. The
+reason is that a part consists of whole shards of vectors. Any search reads the shards one after the other.
 
 Shapes: n queries, k results, p parts.
 """

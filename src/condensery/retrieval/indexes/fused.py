@@ -93,7 +93,7 @@ def join(rankings: Sequence[Ranking], values: Sequence[NDArray[np.float64]]) -> 
 
 
 def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
-    """Return the k passages with the highest weighted sums of values, in the format of ``CollectionRetriever.search``.
+    """Return the k passages with the highest weighted sums of their values, in the format of ``CollectionRetriever.search``.
 
     A retriever with weight 0 adds no candidates.
     """
@@ -102,7 +102,7 @@ def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
 
 
 def weighted(candidates: Candidates, weights: Weights) -> NDArray[np.float32]:
-    """Return the weighted sums of the values of all candidates (n, c)."""
+    """Return the weighted sum over retrievers of the values of each candidate (n, c)."""
     # The summands are integer multiples of a power of two. Their sum is exact, so the order of retrievers changes no bit.
     unit = 2.0 ** (math.frexp(math.fsum(weights))[1] - 50)
     sums: NDArray[np.float64] = np.rint(weights[:, None, None] * (candidates.values / unit)).sum(axis=0) * unit
@@ -176,7 +176,7 @@ class FusedIndex:
     def score(self, query_rows: Rows, passage_rows: Rows) -> NDArray[np.float32]:
         """Return the fused scores (n, k) of passages (n, k), as in ``search``.
 
-        The score is 0 for a passage that no member returns, and NaN for row -1.
+        The score is 0 for a passage that no member returns, and NaN for padding (row -1).
         """
         scores = np.empty(passage_rows.shape, np.float32)
         for block in _blocks(len(query_rows), QUERIES):

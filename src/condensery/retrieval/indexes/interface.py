@@ -41,7 +41,7 @@ class CollectionRetriever(Protocol):
           window.
         - Fused rankings: the score of ``search``; 0 for a passage that no member returns.
 
-        The score is NaN for row -1, and for a passage that was not reranked.
+        The score is NaN for padding (row -1), and for a passage that was not reranked.
         """
 
 

@@ -76,7 +76,7 @@ def best_of_windows(search: Callable[[int], Keys], starts: Ids, k: int) -> Keys:
 def scores_of_best_window(
     products: Callable[[NDArray[np.integer]], NDArray[np.float32]], starts: Ids | None, texts: NDArray[np.integer]
 ) -> NDArray[np.float32]:
-    """Return the scores (n, k) of chosen texts of each query: the score of the text's best window, NaN for row -1.
+    """Return the scores (n, k) of texts (n, k): the score of each text's best window, NaN for padding (row -1).
 
     Args:
         products: returns the scores (n, c) of windows (n, c), -1 = none.

@@ -138,7 +138,7 @@ class Searcher(ABC):
             passage_rows: int (n, k), row numbers of the passages to score for each query; -1 = none.
 
         Returns:
-            scores, float32 (n, k), as ``CollectionRetriever.score`` defines them; NaN for row -1.
+            scores, float32 (n, k), as ``CollectionRetriever.score`` defines them; NaN for padding (row -1).
 
         Raises:
             UserError: nothing is indexed, ``passage_rows`` are not row numbers of passages, or a score is not finite.

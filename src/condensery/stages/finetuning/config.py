@@ -19,7 +19,7 @@ from condensery.stages.workload import QUESTION, Read, Sizes, Work, known, with_
 
 
 class AdaptiveConfig(StageConfig):
-    """Keys of ``batching: adaptive``, which builds batches of pairs that are hard to tell apart (Zhao et al., §3.2).
+    """Keys of ``batching: adaptive``, which builds batches of pairs that are hard to distinguish (Zhao et al., §3.2).
 
     ``Scheduler`` builds the batches: it starts from random pairs and swaps pairs as long as a swap makes the batch harder.
     """
@@ -126,7 +126,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """info_nce; with a teacher: margin_mse, kl, rank_consistent, dual_supervision; passage_centric (PAIR); learning_to_rank
     (Zhao et al.); matryoshka. With options: {name: kl, teacher_temperature: 2.0}"""
     batching: Literal["random", "sequential", "adaptive"] = "random"
-    """which queries form a batch: random, sequential (in file order) or adaptive (hard to tell apart, Zhao et al.)"""
+    """which queries form a batch: random, sequential (in file order) or adaptive (hard to distinguish, Zhao et al.)"""
     adaptive: AdaptiveConfig = AdaptiveConfig()
     """settings of ``batching``: adaptive"""
     batch_size: Count = 8

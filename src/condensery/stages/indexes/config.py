@@ -140,7 +140,7 @@ class Bm25Config(StageConfig):
     stemmer: Annotated[str, AfterValidator(check_stemmer)] = "porter"
     """stemmer: a Snowball algorithm (Lucene uses porter), or none"""
     language: Annotated[str, AfterValidator(check_language)] = "auto"
-    """how text is split into terms. auto: by the script of the passages; words: at blanks and punctuation in every
+    """how text is split into terms. auto: by the script of the passages; words: at spaces and punctuation in every
     script; further values: docs/howto/other-languages.md"""
 
     def work(self, read: Read) -> Work:

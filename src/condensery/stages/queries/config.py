@@ -207,7 +207,7 @@ class GeneratorConfig(OptimisedStageConfig):
     def writing(self, sizes: Sizes, read: float | None, written: float, pairs: float | None) -> Work:
         """Estimate the work of the training steps. A step reads ``batch_size`` texts and predicts as many.
 
-        A given ``model`` is assumed to have the size of T5-base.
+        If ``model`` names a checkpoint, it is assumed to have the size of T5-base.
 
         Args:
             sizes: known sizes of the inputs.
@@ -223,7 +223,7 @@ class GeneratorConfig(OptimisedStageConfig):
         return self.training(sizes, step, pairs)
 
     def by_content(self) -> set[str]:
-        """Also return ``model`` where it names a folder, and the unused size keys where a model is given."""
+        """Also return ``model`` if it names a folder, and the unused keys of the size if ``model`` names a checkpoint."""
         own = ({"model"} if model_folder(self.model) else set()) | (set(SIZES) if self.model else set())
         return super().by_content() | own
 

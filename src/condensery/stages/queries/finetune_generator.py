@@ -43,7 +43,7 @@ def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dic
 
 
 def initial_generator(config: GeneratorConfig, context: Context) -> Generator:
-    """Return the model before training. Raises ``UserError`` where a given model cannot be loaded."""
+    """Return the model before training. Raises ``UserError`` if the checkpoint that ``model`` names cannot be loaded."""
     if config.model is None:
         sizes = {name: getattr(config, name) for name in SIZES}
         made = small_generator(context.input("tokenizer"), **sizes, dropout=config.dropout, seed=config.seed)

@@ -98,8 +98,8 @@ class FuseConfig(StageConfig):
     rank_constant: Weight = 60
     """constant of reciprocal_rank; the larger it is, the less the first ranks dominate"""
     weights: list[Weight] | None = None
-    """one weight for each retriever. null: chosen to maximise ``metric`` on ``split``, or equal where the split has no
-    queries; with reciprocal_rank, 1 each"""
+    """one weight for each retriever. null: weights that maximise ``metric`` on ``split``, equal weights if it has no queries,
+    or 1 with reciprocal_rank"""
     otherwise: list[Weight] | None = None
     """weights for the case that ``split`` has fewer than ``least_queries`` queries and ``weights`` is null; null: equal"""
     least_queries: Count = 1

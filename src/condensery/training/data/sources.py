@@ -95,7 +95,7 @@ class SpanPairs:
         self.items, self.left_out = spans.documents, spans.dropped
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
-        """Return the two spans of each document ``chosen`` (b,) in the rows 2i and 2i + 1: 2 b rows."""
+        """Return 2 b rows: the two spans of each document ``chosen`` (b,), in rows 2i and 2i + 1."""
         spans = self.spans.pairs(epoch, chosen).reshape(-1, 2)  # (2 b, 2)
         return Rows(*span_rows(self.spans.store, spans, self.vocabulary), spans[:, 0])
 
@@ -124,7 +124,7 @@ class SentencePairs:
             raise UserError(f"{spans.store.folder}: no span has two sentences; raise length, or use longer texts")
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
-        """Return for each span ``chosen`` (b,) the remaining span in row 2i and its sentence in row 2i + 1: 2 b rows."""
+        """Return 2 b rows: for each span ``chosen`` (b,) the remaining span in row 2i, and its sentence in row 2i + 1."""
         store, sentences = self.spans.store, self.spans.store.sentences
         assert sentences is not None
         spans, first, number = (values[chosen % len(values)] for values in self._every(epoch))
@@ -211,7 +211,7 @@ class PassageQueries:
         self.left_out = len(number) - self.items
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
-        """Return each passage ``chosen`` (b,) in the row 2i and its drawn query in the row 2i + 1: 2 b rows."""
+        """Return 2 b rows: each passage ``chosen`` (b,) in row 2i, and its drawn query in row 2i + 1."""
         stores, passages = self.stores, self._passages[chosen]
         drawn = (uniforms(self.seed, "candidate", epoch, index=passages) * self._number[chosen]).astype(np.int64)
         queries = stores.first[passages] + drawn  # (b,)
@@ -244,7 +244,7 @@ class MixedPairs:
         self.items, self.left_out = pairs.items, pairs.left_out
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
-        """Return each passage ``chosen`` (b,) in the row 2i and its context in the row 2i + 1: 2 b rows."""
+        """Return 2 b rows: each passage ``chosen`` (b,) in row 2i, and its context in row 2i + 1."""
         rows = self.pairs.rows(step, epoch, chosen)
         if uniforms(self.seed, "context", index=[step])[0] >= self.share:
             return rows

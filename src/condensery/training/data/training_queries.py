@@ -153,7 +153,7 @@ def judged_queries(
 
 
 def rows_of(positives: Mapping[int, NDArray[np.integer]], each: bool) -> Ids:
-    """Return the row of each training query (q,): each row once, or with ``each`` once for every positive of it."""
+    """Return the row of each training query (q,), once. With ``each``, a row is repeated for every positive of the query."""
     rows = np.fromiter(positives, np.int64)
     return np.repeat(rows, [len(passages) for passages in positives.values()]) if each else rows
 
