@@ -243,6 +243,17 @@ def test_dev_queries_are_validated_on(world: Path, tmp_path: Path) -> None:
     assert not any(name.startswith("val") for name in run.callback_metrics), "plain text has none"
 
 
+def test_passages_that_were_encoded_with_other_weights_are_not_searched(world: Path, tmp_path: Path) -> None:
+    module = BiEncoderModule(world / "bert", **RATE)
+    retriever = Retriever(module).index(ASKED)
+    both = Fused([retriever, BM25().index(ASKED)])
+    trainer(tmp_path, max_steps=2).fit(module, triples()(world))
+    for search in (retriever.search, both.search):
+        with pytest.raises(UserError, match=r"the passage encoder has been trained since index.* call index again"):
+            search("rain", 1)
+    assert len(retriever.index(ASKED).search(ASKED, 1)) == len(ASKED)
+
+
 class Loaded(SpanPairDataModule):
     """A user's, with a loader of their own."""
 
@@ -650,6 +661,14 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: Retriever(world / "bert").encode_passages(["a", "b"], ["c"]), "encode: 1 title, but 2 texts"),
         (lambda world: BM25().index({"rain", "sun"}), "index: give a sequence of texts"),  # type: ignore[arg-type]
         (lambda world: BM25().index(Table(["text"])), "index: give a sequence of texts"),
+        (
+            lambda world: BM25().index([{"_id": "b", "text": "rain"}]),
+            "item 0 has an id, but a list has none; give a mapping",
+        ),  # type: ignore[list-item]
+        (
+            lambda world: BM25().index([{"id": 7, "text": "rain"}]),
+            "item 0 has an id, but a list has none; give a mapping",
+        ),  # type: ignore[list-item]
         (lambda world: BM25().index(["rain"]).search(Table(["text"])), "a list of strings is expected, not one Table"),
         (lambda world: BM25().index(["rain"]).rank("rain", 1), "a list of strings is expected, not one str"),
         (lambda world: BM25().index(["rain"]).search({"rain"}), "a list of strings is expected, not one set"),  # type: ignore[call-overload]
