@@ -477,6 +477,11 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: spans(mask_rate=2)(world), "mask_rate must be a number > 0 and <= 1, not 2"),
         (lambda world: PassageQueryDataModule(QUERIES, world / "bert", length=True), "length must be a whole number"),
         (lambda world: BiEncoderModule(world / "bert", learning_rate=-1e-5), "learning_rate must be a number > 0"),
+        (lambda world: BM25(k1=np.float32("inf")), "k1 must be a number >= 0, not"),  # type: ignore[arg-type]
+        (
+            lambda world: triples(teacher={"q0": {"p0": np.float16("inf")}})(world).prepare_data(),
+            "a score must be a finite number of 32 bits",
+        ),
         (lambda world: CoCondenserModule(world / "bert", temperature=0), "CoCondenserModule: temperature must be"),
         (lambda world: CrossEncoderModule(world / "bert", warmup_ratio=float("nan")), "warmup_ratio must be a number"),
         (
