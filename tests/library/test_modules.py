@@ -254,6 +254,20 @@ def test_passages_that_were_encoded_with_other_weights_are_not_searched(world: P
     assert len(retriever.index(ASKED).search(ASKED, 1)) == len(ASKED)
 
 
+def test_one_tower_is_not_saved_over_two(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    BiEncoderModule(world / "bert", towers="separate").save_pretrained(tmp_path / "saved")
+    for module in (BiEncoderModule(world / "bert"), CoCondenserModule(world / "bert")):
+        with pytest.raises(
+            UserError, match="query_encoder is of two towers, and this model has one; give another folder"
+        ):
+            module.save_pretrained(tmp_path / "saved")
+    assert not Retriever(tmp_path / "saved").model.shared, "nothing was written"
+    BiEncoderModule(tmp_path / "saved", towers="separate").save_pretrained(tmp_path / "saved")
+    assert "left out" not in capsys.readouterr().out
+    assert BiEncoderModule(tmp_path / "saved").model.shared
+    assert "saved: its query encoder is left out; towers=separate keeps it\n" in capsys.readouterr().out
+
+
 class Loaded(SpanPairDataModule):
     """A user's, with a loader of their own."""
 
