@@ -107,7 +107,8 @@ def _wanted(part: Any, value: Any) -> str | None:
         return None
     limits = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds[1:]]
     right = isinstance(value, numbers.Integral if bounds[0] is int else numbers.Real) and not isinstance(value, bool)
-    if right and abs(value) <= sys.float_info.max and all(holds(value, limit) for _, holds, limit in limits):
+    plain = value.item() if right and hasattr(value, "item") else value  # as np.float32 the bound below is infinite
+    if right and abs(plain) <= sys.float_info.max and all(holds(plain, limit) for _, holds, limit in limits):
         return None
     wanted = " and ".join(f"{sign} {limit:g}" for sign, _, limit in limits if math.isfinite(limit))
     return f"a {'whole number' if bounds[0] is int else 'number'} {wanted}".rstrip()

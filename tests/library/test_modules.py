@@ -243,6 +243,31 @@ def test_dev_queries_are_validated_on(world: Path, tmp_path: Path) -> None:
     assert not any(name.startswith("val") for name in run.callback_metrics), "plain text has none"
 
 
+def test_passages_that_were_encoded_with_other_weights_are_not_searched(world: Path, tmp_path: Path) -> None:
+    module = BiEncoderModule(world / "bert", **RATE)
+    retriever = Retriever(module).index(ASKED)
+    both = Fused([retriever, BM25().index(ASKED)])
+    trainer(tmp_path, max_steps=2).fit(module, triples()(world))
+    for search in (retriever.search, both.search):
+        with pytest.raises(UserError, match=r"the passage encoder has been trained since index.* call index again"):
+            search("rain", 1)
+    assert len(retriever.index(ASKED).search(ASKED, 1)) == len(ASKED)
+
+
+def test_one_tower_is_not_saved_over_two(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    BiEncoderModule(world / "bert", towers="separate").save_pretrained(tmp_path / "saved")
+    for module in (BiEncoderModule(world / "bert"), CoCondenserModule(world / "bert")):
+        with pytest.raises(
+            UserError, match="query_encoder is of two towers, and this model has one; give another folder"
+        ):
+            module.save_pretrained(tmp_path / "saved")
+    assert not Retriever(tmp_path / "saved").model.shared, "nothing was written"
+    BiEncoderModule(tmp_path / "saved", towers="separate").save_pretrained(tmp_path / "saved")
+    assert "left out" not in capsys.readouterr().out
+    assert BiEncoderModule(tmp_path / "saved").model.shared
+    assert "saved: its query encoder is left out; towers=separate keeps it\n" in capsys.readouterr().out
+
+
 class Loaded(SpanPairDataModule):
     """A user's, with a loader of their own."""
 
@@ -466,6 +491,11 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: spans(mask_rate=2)(world), "mask_rate must be a number > 0 and <= 1, not 2"),
         (lambda world: PassageQueryDataModule(QUERIES, world / "bert", length=True), "length must be a whole number"),
         (lambda world: BiEncoderModule(world / "bert", learning_rate=-1e-5), "learning_rate must be a number > 0"),
+        (lambda world: BM25(k1=np.float32("inf")), "k1 must be a number >= 0, not"),  # type: ignore[arg-type]
+        (
+            lambda world: triples(teacher={"q0": {"p0": np.float16("inf")}})(world).prepare_data(),
+            "a score must be a finite number of 32 bits",
+        ),
         (lambda world: CoCondenserModule(world / "bert", temperature=0), "CoCondenserModule: temperature must be"),
         (lambda world: CrossEncoderModule(world / "bert", warmup_ratio=float("nan")), "warmup_ratio must be a number"),
         (
@@ -650,6 +680,14 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: Retriever(world / "bert").encode_passages(["a", "b"], ["c"]), "encode: 1 title, but 2 texts"),
         (lambda world: BM25().index({"rain", "sun"}), "index: give a sequence of texts"),  # type: ignore[arg-type]
         (lambda world: BM25().index(Table(["text"])), "index: give a sequence of texts"),
+        (
+            lambda world: BM25().index([{"_id": "b", "text": "rain"}]),
+            "item 0 has an id, but a list has none; give a mapping",
+        ),  # type: ignore[list-item]
+        (
+            lambda world: BM25().index([{"id": 7, "text": "rain"}]),
+            "item 0 has an id, but a list has none; give a mapping",
+        ),  # type: ignore[list-item]
         (lambda world: BM25().index(["rain"]).search(Table(["text"])), "a list of strings is expected, not one Table"),
         (lambda world: BM25().index(["rain"]).rank("rain", 1), "a list of strings is expected, not one str"),
         (lambda world: BM25().index(["rain"]).search({"rain"}), "a list of strings is expected, not one set"),  # type: ignore[call-overload]

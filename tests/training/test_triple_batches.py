@@ -275,6 +275,24 @@ def test_queries_of_the_text_stand_beside_the_judged_ones_each_with_its_own_pass
     assert both.sort().values.tolist() == whole.passages[whole.positive].sort().values.tolist()
 
 
+def test_text_queries_with_one_text_have_none_of_their_passages_as_a_negative(tmp_path: Path) -> None:
+    with CollectionWriter(tmp_path / "c", "headings") as writer:
+        writer.add_judgement("train", "q", "p4", 1)
+        for number in range(5):
+            writer.add_passage(Passage(f"p{number}", "", f"text {min(number, 3)}"))  # p4 repeats p3
+        writer.add_query(Query("q", "asked"))
+    collection = Collection(tmp_path / "c")
+    train_wordpiece(collection.passages.column("text"), 60, tmp_path / "tokenizer")
+    titles = [("Introduction", "p0"), ("Results", "p1"), ("Introduction", "p2"), ("Introduction", "p4")]
+    data = TripleDataModule(collection, tmp_path / "tokenizer", text_queries=titles)
+    data.prepare_data()
+    data.setup()
+    assert isinstance(data.batches, TripleBatches)
+    batch = data.batches.batch_of(0, np.array([0]), np.arange(4))
+    known = [collection.passages.ids_at(batch.passages[row].numpy()) for row in batch.known]
+    assert [list(one) for one in known] == [["p3"], ["p0", "p2", "p3"], ["p1"], ["p0", "p2", "p3"], ["p0", "p2", "p3"]]
+
+
 def test_shared_negatives_are_drawn_of_the_whole_collection_and_what_is_relevant_is_none(tmp_path: Path) -> None:
     vectors = np.random.default_rng(9).normal(size=(30, 16)).astype("f").__getitem__
     few = trainings.triple_batches(tmp_path, negatives=0, shared_negatives=8, vectors=vectors)

@@ -164,7 +164,8 @@ def _of_lists(lines: Sequence[Line], collection: Collection, where: str) -> Pair
 
 
 def _score(value: Any, place: str) -> float:
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    value = value.item() if isinstance(value, np.generic) else value  # as np.float16 the bound below is infinite
+    number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
     if not number or not abs(value) <= HIGHEST:  # False for NaN
         raise UserError(
             f"{place}: a score must be a finite number of 32 bits, not {shown(json.dumps(value, default=str))}"

@@ -139,7 +139,10 @@ def load_biencoder(
         return encoder
 
     passage_encoder = tower(passages)
-    if not (queries is not None if separate is None else separate):
+    two = queries is not None if separate is None else separate
+    if queries is not None and not two:
+        print(f"{folder}: its query encoder is left out; towers=separate keeps it", flush=True)
+    if not two:
         return BiEncoder(passage_encoder)
     if queries and not (folder / ABOUT).exists():  # the towers of this project share one tokenizer
         _check_tokenizers(passages.folder, queries.folder)

@@ -78,6 +78,8 @@ class Searcher(ABC):
         titles, texts = [], []
         for name, passage in named.items():
             parts = passage if isinstance(passage, Mapping) else {"text": passage}
+            if {"_id", "id"} & parts.keys() and not isinstance(passages, Mapping):
+                raise UserError(f"index: item {name} has an id, but a list has none; give a mapping of ids to passages")
             title, text = parts.get("title", ""), parts.get("text")
             if not isinstance(text, str) or not isinstance(title, str):
                 raise UserError(f"index: passage {shown(str(name))!r} has no text; give a str or a mapping with `text`")

@@ -184,7 +184,18 @@ class Retriever(Searcher):
         lengths = f"{self.query_length} {self.passage_length}"
         return f"{digest.hexdigest()} {lengths}{settings}{windows}{kept}{precision}"
 
+    def _check(self, queries: Sequence[str]) -> list[str]:
+        checked = super()._check(queries)
+        if not self._owned and not torch.equal(self._scales(), self._indexed):
+            raise UserError("search: the passage encoder has been trained since index(passages); call index again")
+        return checked
+
+    def _scales(self) -> torch.Tensor:
+        """Return the biases and scales of the passage encoder, fp32 (n,), which any training of it changes."""
+        return torch.cat([one.detach().float().cpu() for one in self.model.passage.parameters() if one.dim() == 1])
+
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
+        self._indexed = self._scales()
         if self.windows == 1:
             vectors = self.encode_passages(texts, titles)
         else:

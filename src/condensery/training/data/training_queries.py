@@ -104,12 +104,21 @@ class TextQueries:
         rows: (n,) rows in ``store`` of the queries that are trained on.
         passages: (n,) row in the collection of each query's passage.
         batch_size: number of these queries per step.
+        known: the queries with the same text, and the passages of each such group, which are excluded as negatives of all
+            queries of the group; None = only the query's own passage is excluded.
     """
 
     store: TokenStore
     rows: Ids
     passages: Ids
     batch_size: int
+    known: NoNegatives | None = None
+
+    def no_negatives(self, chosen: Ids) -> tuple[Ids, Ids]:
+        """Return the passages that are excluded as negatives of queries (b,), as ``TrainingQueries.no_negatives``."""
+        if self.known is not None:
+            return self.known.lists(chosen)
+        return self.passages[chosen], np.ones(len(chosen), np.int64)
 
     def of_step(self, step: int, seed: int, share: Share, replicated: bool) -> Ids:
         """Return the queries (b,) of a step that this process trains on, numbered 0 .. n - 1.

@@ -175,19 +175,13 @@ class TripleBatches:
             places = np.arange(first, first + len(starts) - 1)  # (rows of this side,)
             parts += chunks(flat, starts, self.budget, self.vocabulary.pad, tower=tower, rows=places)
             first, tokens = first + len(places), tokens + len(flat)
-        of_own = np.stack([np.arange(len(chosen), len(positive)), own], axis=1)  # (t, 2)
-        judged = torch.from_numpy(np.concatenate([self._judged(chosen), of_own]))  # (j, 2)
+        judged = torch.from_numpy(self._judged(chosen, of_text))  # (j, 2)
         names = torch.from_numpy(passages)  # (p,)
         known = known_positives(judged, names, len(positive))  # (b + t, p)
-        positive_places = torch.from_numpy(place[: len(positive)])  # (b + t,)
+        targets = torch.from_numpy(place[: len(positive)])  # (b + t,)
+        vectors = None if self.vectors is None else torch.from_numpy(self.vectors(passages))  # (p, d)
         made = TripleBatch(
-            chunks=parts,
-            tokens=tokens,
-            positive=positive_places,
-            known=known,
-            passages=names,
-            judged=judged,
-            vectors=None if self.vectors is None else torch.from_numpy(self.vectors(passages)),
+            chunks=parts, tokens=tokens, positive=targets, known=known, passages=names, judged=judged, vectors=vectors
         )
         return made if self.training.teacher is None else taught_batch(made, self.training, chosen)
 
@@ -213,10 +207,10 @@ class TripleBatches:
         """
         if not self.shared_negatives:
             return NOTHING
-        number, known = len(self.passages), self.training.known
+        number = len(self.passages)
         random = generator(self.seed, "shared negatives", step)
         drawn = random.choice(number, min(self.shared_negatives, number), replace=False, shuffle=False)
-        return np.unique(drawn if known is None else known.passages.first(drawn))
+        return np.unique(self._first(drawn))
 
     def _of_text(self, chosen: Ids) -> tuple[tuple[Ids, Ids], Ids]:
         """Return queries that were built from passages.
@@ -230,10 +224,13 @@ class TripleBatches:
         """
         if self.text_queries is None:
             return (NOTHING, np.zeros(1, np.int64)), NOTHING
-        made, known = self.text_queries, self.training.known
-        own = made.passages[chosen]  # (t,)
+        made = self.text_queries
         rows = text_rows(made.store, made.rows[chosen], self.vocabulary, self.query_length, prefix=self.prefixes.query)
-        return rows, own if known is None else known.passages.first(own)
+        return rows, self._first(made.passages[chosen])
+
+    def _first(self, passages: Ids) -> Ids:
+        """Return the passages that represent these in a batch: where texts are compared, the first with the same text."""
+        return passages if self.training.known is None else self.training.known.passages.first(passages)
 
     def draw(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
         """Draw positives (b,) and hard negatives (b, negatives) for the queries ``chosen`` (b,) in an epoch."""
@@ -267,7 +264,7 @@ class TripleBatches:
             if training.known is not None:
                 taken = training.known.passages.copies(taken)
             drawn[row, gaps] = _others(draws[row, gaps], taken, len(self.passages), positive[row])
-        return drawn if training.known is None else training.known.passages.first(drawn)
+        return self._first(drawn)
 
     def pools(self, chosen: Ids) -> tuple[Ids, list[Ids]]:
         """Return the passages from which hard negatives of queries are drawn, and the passages that are excluded.
@@ -288,10 +285,13 @@ class TripleBatches:
             pool[row, np.isin(pool[row], passages)] = -1
         return pool, known
 
-    def _judged(self, chosen: Ids) -> Ids:
+    def _judged(self, chosen: Ids, of_text: Ids) -> Ids:
         """Return the pairs of a query of the batch and a passage that is excluded as its negative: (j, 2)."""
-        passages, numbers = self.training.no_negatives(chosen)
-        return np.stack([np.repeat(np.arange(len(chosen)), numbers), passages], axis=1)
+        found = [self.training.no_negatives(chosen)]
+        if self.text_queries is not None:
+            found.append(self.text_queries.no_negatives(of_text))
+        passages, numbers = map(np.concatenate, zip(*found, strict=True))
+        return np.stack([np.repeat(np.arange(len(numbers)), numbers), self._first(passages)], axis=1)
 
 
 def _others(draws: NDArray[np.float64], taken: Ids, items: int, otherwise: int) -> list[int]:

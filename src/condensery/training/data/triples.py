@@ -16,11 +16,11 @@ from condensery.ranges import Count, CountOrZero, Finite, Length, PositiveShare,
 from condensery.retrieval.mining import mined
 from condensery.retrieval.negative_pool import NegativePool
 from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
-from condensery.retrieval.no_negatives import NoNegatives
+from condensery.retrieval.no_negatives import NoNegatives, packed
 from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.retrieval.positive_aware import Below
 from condensery.retrieval.relabelled import Relabelled, read_relabelled
-from condensery.retrieval.searchers.base import Searcher, SearcherIndex, hash_of_passages
+from condensery.retrieval.searchers.base import Searcher, SearcherIndex, hash_of_passages, numbered
 from condensery.retrieval.searchers.bm25 import BM25
 from condensery.retrieval.searchers.reranked import Predict, Predicting
 from condensery.retrieval.searchers.retriever import Retriever
@@ -235,29 +235,26 @@ class TripleDataModule(TokenDataModule):
 
     def _of_text(self, pairs: Sequence[tuple[str, str]]) -> TextQueries:
         if self._collection is None:
-            raise UserError(
-                "TripleDataModule: of tokens alone nobody knows the ids of text_queries; give texts as `data`"
-            )
+            raise UserError("TripleDataModule: tokens alone have no ids for text_queries; give the texts as `data`")
         rows = {name: row for row, name in enumerate(self._collection.passages.column("id"))}
         if unknown := [name for _, name in pairs if name not in rows]:
             raise UserError(f"TripleDataModule: text_queries: no passage has the id {shown(str(unknown[0]))!r}")
-        store = self._tokens_of(collection_of([text for text, _ in pairs])).passages
-        return TextQueries(
-            store, np.arange(len(pairs)), np.array([rows[name] for _, name in pairs]), self.text_batch_size
-        )
+        texts, own = collection_of([text for text, _ in pairs]), np.array([rows[name] for _, name in pairs])
+        numbers, same = np.arange(len(pairs)), texts.passage_texts.same
+        known = NoNegatives(same, self._collection.passage_texts.same, np.unique(packed(same.first(numbers), own)))
+        return TextQueries(self._tokens_of(texts).passages, numbers, own, self.text_batch_size, known)
 
     def _vectors(self, student: Retriever) -> NDArray[np.float32]:
         """Return the student's vectors (P, d) of the P passages of the collection."""
         if self._collection is None:
             raise UserError("TripleDataModule: of tokens alone a student knows no passages; give the texts as `data`")
-        columns = [self._collection.passages.column(name) for name in ("id", "title", "text")]
-        known = hash_of_passages(*columns)
+        ids, titles, texts = (self._collection.passages.column(name) for name in ("id", "title", "text"))
+        known = hash_of_passages(ids, titles, texts)
         if len(student) and student.content_hash == known:
             return student.passage_vectors
-        passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
 
         def make(folder: Path) -> None:
-            np.save(folder / "vectors.npy", copy(student).index(passages).passage_vectors)
+            np.save(folder / "vectors.npy", copy(student).index(numbered(titles, texts)).passage_vectors)
 
         return load_array(cached("passage_vectors", f"{known} {student.identity()}", make) / "vectors.npy", mapped=True)
 

@@ -11,6 +11,7 @@ from condensery.models.blending import same_weights
 from condensery.models.checkpoints.backbone import check_words
 from condensery.models.checkpoints.card import Card, Described, base_of, write_card
 from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.checkpoints.metadata import QUERY_ENCODER
 from condensery.models.checkpoints.retrievers import SavedRetriever, load_biencoder, save_retriever
 from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorOptions, VectorSettings
@@ -79,7 +80,8 @@ class EncoderModule(TrainingModule):
             card: content of the model card; None = this module's class and settings, and the values logged last.
 
         Raises:
-            UserError: no tokenizer is known, a length exceeds the encoder's positions, or the folder is an artifact of a run.
+            UserError: no tokenizer is known, a length exceeds the encoder's positions, or the folder is an artifact of a run,
+                or holds the query encoder of another retriever.
         """
         check_values(EncoderModule.save_pretrained, locals())
         folder, tokenizer = no_artifact(folder), tokenizer or self.saved_with
@@ -88,6 +90,8 @@ class EncoderModule(TrainingModule):
         lengths, towers = lengths or self.lengths, self.towers()
         towers.query.check_length(lengths[0], "save_pretrained: query_length")
         towers.passage.check_length(lengths[1], "save_pretrained: passage_length")
+        if towers.shared and (other := folder / QUERY_ENCODER).exists():
+            raise UserError(f"save_pretrained: {other} is of two towers, and this model has one; give another folder")
         self._save(folder, tokenizer, lengths)
         card = card or self._card()
         write_card(folder, card.text(card.name or folder.resolve().name, self.described(), lengths))
@@ -185,9 +189,7 @@ class TowersModule(EncoderModule):
             return
         name, own, theirs = type(self).__name__, self.model.passage, student.model.passage
         if any(weight.requires_grad for weight in own.parameters()):
-            raise UserError(
-                f"{name}: the passages have the vectors of the data module's student; give train_passages=False"
-            )
+            raise UserError(f"{name}: passages have vectors of the data module's student; give train_passages=False")
         if own.settings != theirs.settings or not same_weights(own, theirs):
             raise UserError(f"{name}: the data module's student encodes passages otherwise; begin with its checkpoint")
 
