@@ -270,7 +270,9 @@ class _FirstPass:
         if self.vectors is None:
             self.vectors = vectors.new_zeros((rows, width)) if self.padded else vectors.new_empty((rows, width))
         elif (missing := width - self.vectors.shape[1]) and not self.padded:
-            raise UserError(f"vectors of {self.vectors.shape[1]} and {width} dimensions in one batch; give all alike")
+            raise UserError(
+                f"vectors of {self.vectors.shape[1]} and of {width} dimensions in one batch; give all the same"
+            )
         elif missing > 0:
             self.vectors = torch.nn.functional.pad(self.vectors, (0, missing))
         dtype = torch.promote_types(self.vectors.dtype, vectors.dtype)

@@ -112,7 +112,9 @@ def from_systems(
             counts["unknown_queries"] += len(block) - len(known)
             yield _pairs(collection, known, queries[queries >= 0])
         if missing := [name for name in systems or [] if name not in seen]:
-            raise UserError(f"stage.read_negatives.systems: {path} has no {missing[0]!r}{close_to(missing[0], seen)}")
+            raise UserError(
+                f"stage.read_negatives.systems: {path} has no system {missing[0]!r}{close_to(missing[0], seen)}"
+            )
 
     none = f"{path}: no negative of a query of the collection '{collection.name}'"
     negatives, kept = _screened(pairs(), collection, depth, split, relabelled, none)

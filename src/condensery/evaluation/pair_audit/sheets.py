@@ -68,7 +68,9 @@ def read_sheets(paths: Sequence[Path], items: Sequence[Item], annotators: int, g
     for path in paths:
         group, judged = _read_sheet(path, by_number)
         if taken[group] == annotators:
-            raise UserError(f"{path}: there are more sheets of its group than its {annotators} annotators; a copy?")
+            raise UserError(
+                f"{path}: there are more sheets of its group than its {annotators} annotators; is it a copy?"
+            )
         for number, high in judged.items():
             votes[number - 1, taken[group]] = high
         taken[group] += 1

@@ -189,7 +189,9 @@ class TowersModule(EncoderModule):
             return
         name, own, theirs = type(self).__name__, self.model.passage, student.model.passage
         if any(weight.requires_grad for weight in own.parameters()):
-            raise UserError(f"{name}: passages have vectors of the data module's student; give train_passages=False")
+            raise UserError(
+                f"{name}: the passages have the vectors of the data module's student; give train_passages=False"
+            )
         if own.settings != theirs.settings or not same_weights(own, theirs):
             raise UserError(f"{name}: the data module's student encodes passages otherwise; begin with its checkpoint")
 
