@@ -40,5 +40,7 @@ def apart_from_dev(relevant: Relevant, collection: Collection, key: str) -> Rele
     """
     _, others = parted_by_dev(relevant, collection)
     if not others:
-        raise UserError(f"{key}: true, but each training query shares a relevant passage with a dev query; give false")
+        raise UserError(
+            f"{key}: true, but each training query shares a relevant passage with a dev query; set it to false"
+        )
     return others

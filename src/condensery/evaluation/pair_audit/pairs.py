@@ -78,7 +78,9 @@ class Pairs:
             zip(read_objects(path), chain(ids, repeat(None)), strict=False)
         ):
             if field(record, "id", place, str) != expected:
-                known = f"the passage of this row is {shown(expected)!r}" if expected else "no passage is left for it"
+                known = (
+                    f"the passage of this row is {shown(expected)!r}" if expected else "there is no passage left for it"
+                )
                 raise UserError(f"{place}: queries of {shown(str(record['id']))!r}, but {known}; predict them again")
             texts: list[Any] = field(record, "queries", place, list)
             if not all(isinstance(text, str) for text in texts):

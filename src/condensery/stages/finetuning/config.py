@@ -68,7 +68,9 @@ class QueriesConfig(StageConfig):
     def _one_a_source(cls, values: list[Any] | None, info: ValidationInfo) -> list[Any] | None:
         sources = info.data.get("negatives", [])
         if values is not None and len(values) != len(sources):
-            raise ValueError(f"{len(values)} numbers for {len(sources)} sources of negatives; give one each, or null")
+            raise ValueError(
+                f"{len(values)} numbers for {len(sources)} sources of negatives; give one for each or null"
+            )
         return values
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:

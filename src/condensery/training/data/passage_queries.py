@@ -113,7 +113,9 @@ def _with_queries(data: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[li
         text, own = (one.get("text"), one.get("queries")) if isinstance(one, Mapping) else (None, None)
         listed = isinstance(own, Sequence) and not isinstance(own, str) and all(isinstance(q, str) for q in own)
         if not isinstance(text, str) or own is None or not listed:
-            raise UserError(f"data[{number}]: give a mapping with `text` (a string) and `queries` (a list of strings)")
+            raise UserError(
+                f"data[{number}]: a mapping with `text` (a string) and `queries` (a list of strings) is expected"
+            )
         if is_blank(text) or any(map(is_blank, own)):
             raise UserError(f"data[{number}]: its text or one of its queries is blank; leave it out")
         texts.append(text)

@@ -235,7 +235,9 @@ class TripleDataModule(TokenDataModule):
 
     def _of_text(self, pairs: Sequence[tuple[str, str]]) -> TextQueries:
         if self._collection is None:
-            raise UserError("TripleDataModule: tokens alone have no ids for text_queries; give the texts as `data`")
+            raise UserError(
+                "TripleDataModule: of tokens alone nobody knows the ids of text_queries; give texts as `data`"
+            )
         rows = {name: row for row, name in enumerate(self._collection.passages.column("id"))}
         if unknown := [name for _, name in pairs if name not in rows]:
             raise UserError(f"TripleDataModule: text_queries: no passage has the id {shown(str(unknown[0]))!r}")
