@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from single_stage import inputs
+from single_stage import inputs, run_stage
 from small_runs import PROJECT
 from stage_defaults import defaults_of
 
@@ -18,7 +18,7 @@ from condensery.errors import UserError
 from condensery.randomness import nested_subset
 from condensery.stages.base import Artifact, Context, Runtime, Wandb
 from condensery.stages.finetuning.config import FinetuneConfig
-from condensery.stages.finetuning.training_queries import training_queries
+from condensery.stages.finetuning.training_queries import text_queries, training_queries
 from condensery.text.collection import Collection
 from condensery.training.data.training_queries import TrainingQueries
 
@@ -176,3 +176,29 @@ def test_negatives_are_drawn_by_weight(tmp_path: Path) -> None:
     assert share[3] == pytest.approx(4 / 12, abs=0.04)
     assert share[4:12].tolist() == pytest.approx([1 / 12] * 8, abs=0.03)
     assert share[12] < 0.005
+
+
+def test_queries_of_passages_with_one_text_have_none_of_their_passages_as_a_negative(tmp_path: Path) -> None:
+    made = inputs(tmp_path)
+    passages = {"passages": tmp_path / "passages", **made}
+    run_stage("passages", passages["passages"], made, grouping="collection", titles=False)
+    ids = Collection(made["corpus"]).passages.ids
+    asked = {name: "What does it do?" if number % 3 == 0 else f"what is {name}?" for number, name in enumerate(ids)}
+    path = tmp_path / "q.tsv"
+    path.write_text("".join(f"{name}\t{query}\n" for name, query in asked.items()))
+    run_stage("read_queries", tmp_path / "queries", passages, path=str(path))
+    config = config_of(negatives=[], text_queries="queries")
+    runtime = Runtime("cpu", 1, 1, 0, Wandb(project="x", entity=None, enabled=False), "x", tmp_path)
+    context = Context("round1", tmp_path, runtime, {"text_queries": (Artifact(tmp_path / "queries"),)})
+    found = text_queries(config, context, Collection(made["corpus"]))
+    assert found is not None
+    same = {number: found.passages[found.passages % 3 == 0].tolist() for number in found.passages if number % 3 == 0}
+    flat, numbers = found.no_negatives(np.arange(len(found.rows)))
+    excluded = dict(zip(found.passages.tolist(), np.split(flat, np.cumsum(numbers)[:-1]), strict=True))
+    assert {own: rows.tolist() for own, rows in excluded.items()} == {own: same.get(own, [own]) for own in excluded}
+    assert len(same) > 5
+
+
+def test_the_id_says_how_queries_of_passages_are_used_where_there_are_any() -> None:
+    without, given = (config_of(text_queries=name).identity() for name in (None, "queries"))
+    assert given == [*without, "text_queries with the same text share their positives"]

@@ -163,8 +163,9 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return super().by_content() | unused | (set() if watched else {"validation_candidates"})
 
     def identity(self) -> list[str]:
-        """Also return the content hash of the file that defines the loss of a plugin."""
-        return [*super().identity(), *plugin_code(makers_of(self.loss))]
+        """Also return the content hash of the file that defines the loss of a plugin, and how ``text_queries`` are used."""
+        same = ["text_queries with the same text share their positives"] if self.text_queries else []
+        return [*super().identity(), *plugin_code(makers_of(self.loss)), *same]
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Report a loss without the teacher that it needs, or with a teacher that it cannot use.

@@ -13,17 +13,16 @@ from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
 from condensery.stages.finetuning.batching import adaptive_order, scores_of
 from condensery.stages.finetuning.config import FinetuneConfig
-from condensery.stages.finetuning.training_queries import training_queries, triple_data, with_teacher
+from condensery.stages.finetuning.training_queries import text_queries, training_queries, triple_data, with_teacher
 from condensery.stages.frozen_passages import check_encoded_by, vectors_of
 from condensery.stages.training import initial_towers, lengths_of_start, loop_settings, train_and_save
 from condensery.text.collection import Collection
-from condensery.tokens.artifacts import Queries, Tokens
+from condensery.tokens.artifacts import Tokens
 from condensery.training.adaptive.callback import AdaptiveBatches
 from condensery.training.adaptive.order import AdaptiveOrder
 from condensery.training.data.steps import Order, items_in_sequence
-from condensery.training.data.training_queries import TextQueries, TrainingQueries
+from condensery.training.data.training_queries import TrainingQueries
 from condensery.training.data.triple_batches import TripleBatches
-from condensery.training.held_out import chosen_queries
 from condensery.training.modules.biencoder import BiEncoderModule
 
 SCHEDULE = "schedule"  # subfolder for files that adaptive batches need during training
@@ -50,7 +49,7 @@ def finetune(
     assert isinstance(data.batches, TripleBatches)
     data.batches.vectors = index.passage_vectors if index else None
     data.batches.shared_negatives = config.shared_negatives
-    data.batches.text_queries = _text_queries(config, context)
+    data.batches.text_queries = text_queries(config, context, collection)
     for folder in context.inputs("in_batch_teacher"):
         scores = scores_of(folder, context.input("corpus"), context.runtime.threads, context.stage_name)
         data.batches.in_batch_teacher = scores
@@ -115,23 +114,6 @@ def _frozen(
     first = load_retriever(encoder)
     check_encoded_by(towers, first.passage_length, first, f"stages.{context.stage_name}.passages: {config.passages}")
     return index, (first.query_length, first.passage_length)
-
-
-def _text_queries(config: FinetuneConfig, context: Context) -> TextQueries | None:
-    """Return the queries of passages that are not held out (``training.held_out``).
-
-    Queries of held-out passages are reserved for choosing checkpoints.
-
-    Raises:
-        UserError: every passage that has a query is held out.
-    """
-    if config.text_queries is None:
-        return None
-    queries, key = Queries(context.input("text_queries")), f"stages.{context.stage_name}.text_queries"
-    rows = chosen_queries(queries, len(queries.store), config.seed)
-    if not len(rows):
-        raise UserError(f"{key}: all passages with a query are held out; give more text, or set it to null")
-    return TextQueries(queries.store, rows, queries.owners[rows], config.text_batch_size)
 
 
 def _order(config: FinetuneConfig, context: Context, training: TrainingQueries) -> Order | None:

@@ -1,4 +1,4 @@
-"""Training data from judged queries: the queries, their positives, and pools of hard negatives."""
+"""Training data from judged queries and from passages: queries, positives, and pools of hard negatives."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,13 +14,14 @@ from condensery.retrieval.negatives import open_negatives, open_relabelled, read
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.stages.base import Context
-from condensery.stages.finetuning.config import QueriesConfig
+from condensery.stages.finetuning.config import FinetuneConfig, QueriesConfig
 from condensery.text.collection import Collection
-from condensery.tokens.artifacts import Tokens
+from condensery.tokens.artifacts import Queries, Tokens
 from condensery.training.data.teaching import coverage
-from condensery.training.data.training_queries import TrainingQueries, judged_queries, rows_of
+from condensery.training.data.training_queries import TextQueries, TrainingQueries, judged_queries, rows_of
 from condensery.training.data.triples import TripleDataModule
 from condensery.training.dev_passages import apart_from_dev
+from condensery.training.held_out import chosen_queries
 
 
 class QuerySubset(Protocol):
@@ -123,6 +124,24 @@ def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries
     share = 100 * scored / total
     print(f"[{context.stage_name}] {share:.1f} % of positives and hard negatives have a teacher's score", flush=True)
     return training
+
+
+def text_queries(config: FinetuneConfig, context: Context, collection: Collection) -> TextQueries | None:
+    """Return the queries of passages that are not held out (``training.held_out``).
+
+    Queries of held-out passages are reserved for choosing checkpoints.
+
+    Raises:
+        UserError: every passage that has a query is held out.
+    """
+    if config.text_queries is None:
+        return None
+    queries, key = Queries(context.input("text_queries")), f"stages.{context.stage_name}.text_queries"
+    rows = chosen_queries(queries, len(queries.store), config.seed)
+    if not len(rows):
+        raise UserError(f"{key}: all passages with a query are held out; give more text, or set it to null")
+    texts, own = queries.texts_at(rows), queries.owners[rows]
+    return TextQueries.of(texts, queries.store, rows, own, collection, config.text_batch_size)
 
 
 def relevant_passages(config: QuerySubset, context: Context, collection: Collection) -> dict[int, np.ndarray]:

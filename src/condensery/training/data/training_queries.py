@@ -1,6 +1,6 @@
 """The training queries with positives, hard negatives and teacher scores, and the queries built from passages."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.randomness import check_subset, nested_subset, uniforms
 from condensery.retrieval.negative_pool import NegativePool, NegativeWeights
-from condensery.retrieval.no_negatives import NoNegatives
+from condensery.retrieval.no_negatives import NoNegatives, packed
 from condensery.retrieval.pair_scores import Teacher
 from condensery.text.collection import Collection
+from condensery.text.ids import IdIndex
+from condensery.text.same_texts import SameTexts, text_hashes
 from condensery.tokens.ranges import ranges
 from condensery.tokens.store import TokenStore
 from condensery.training.data.steps import Ids, Share, items_of_step
@@ -113,6 +115,27 @@ class TextQueries:
     passages: Ids
     batch_size: int
     known: NoNegatives | None = None
+
+    @classmethod
+    def of(
+        cls,
+        texts: Iterable[str],
+        store: TokenStore,
+        rows: Ids,
+        passages: Ids,
+        collection: Collection,
+        batch_size: int,
+    ) -> "TextQueries":
+        """Create the object, and find the queries with the same text.
+
+        Args:
+            texts: (n,) the text of each query, in the order of ``rows``.
+            store, rows, passages, batch_size: see the attributes.
+            collection: the collection of the passages.
+        """
+        same, same_passages = SameTexts.of(IdIndex.of(text_hashes(texts))), collection.passage_texts.same
+        pairs = packed(same.first(np.arange(len(rows))), same_passages.first(passages))
+        return cls(store, rows, passages, batch_size, NoNegatives(same, same_passages, np.unique(pairs)))
 
     def no_negatives(self, chosen: Ids) -> tuple[Ids, Ids]:
         """Return the passages that are excluded as negatives of queries (b,), as ``TrainingQueries.no_negatives``."""

@@ -16,7 +16,7 @@ from condensery.ranges import Count, CountOrZero, Finite, Length, PositiveShare,
 from condensery.retrieval.mining import mined
 from condensery.retrieval.negative_pool import NegativePool
 from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
-from condensery.retrieval.no_negatives import NoNegatives, packed
+from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.retrieval.positive_aware import Below
 from condensery.retrieval.relabelled import Relabelled, read_relabelled
@@ -241,10 +241,9 @@ class TripleDataModule(TokenDataModule):
         rows = {name: row for row, name in enumerate(self._collection.passages.column("id"))}
         if unknown := [name for _, name in pairs if name not in rows]:
             raise UserError(f"TripleDataModule: text_queries: no passage has the id {shown(str(unknown[0]))!r}")
-        texts, own = collection_of([text for text, _ in pairs]), np.array([rows[name] for _, name in pairs])
-        numbers, same = np.arange(len(pairs)), texts.passage_texts.same
-        known = NoNegatives(same, self._collection.passage_texts.same, np.unique(packed(same.first(numbers), own)))
-        return TextQueries(self._tokens_of(texts).passages, numbers, own, self.text_batch_size, known)
+        texts, own = [text for text, _ in pairs], np.array([rows[name] for _, name in pairs])
+        tokens = self._tokens_of(collection_of(texts)).passages
+        return TextQueries.of(texts, tokens, np.arange(len(pairs)), own, self._collection, self.text_batch_size)
 
     def _vectors(self, student: Retriever) -> NDArray[np.float32]:
         """Return the student's vectors (P, d) of the P passages of the collection."""
