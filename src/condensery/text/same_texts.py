@@ -1,8 +1,8 @@
 """Find texts that occur several times under different ids, by 64-bit hashes.
 
 Two texts are the same if they are equal in Unicode's form NFC with each run of white space replaced by one space. Case
-and punctuation make a difference. The hashes are those of ``condensery.text.ids``, with the same probability of a
-collision: 2e-6 among 8.8 million texts.
+and punctuation make a difference. Texts are hashed as ids are (``condensery.text.hashes``), so the probability of a
+collision is the same: 2e-6 among 8.8 million texts.
 """
 
 import unicodedata
