@@ -5,7 +5,7 @@ from typing import Any
 
 from condensery.errors import number_of
 
-HELD_OUT = "queries of passages that are held out"  # the kind of queries used for the choice if no query is judged
+HELD_OUT = "queries of passages that are held out"  # the queries of the choice if no query is judged
 Kept = Mapping[str, Any]
 
 

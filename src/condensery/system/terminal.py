@@ -30,7 +30,7 @@ def print_anything() -> None:
 
 
 def print_last(message: str) -> None:
-    """Print ``message`` on standard error. If the pipe or the terminal is closed, all remaining output is dropped."""
+    """Print ``message`` on standard error. If a pipe or the terminal is closed, all remaining output is dropped."""
     for stream, text in ((sys.stdout, ""), (sys.stderr, f"{message}\n")):
         try:
             print(text, end="", file=stream, flush=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Environment variables, which a launcher's processes get too: the arguments as typed, and the keys that a sweep varies.
 COMMAND, SWEPT = "CONDENSERY_COMMAND", "CONDENSERY_SWEPT"
-KEY = re.compile(r"[\w-]+(?:\.[\w-]+)+")  # in a value with ${...}
+KEY = re.compile(r"[\w-]+(?:\.[\w-]+)+")  # a key in a string with ${...}
 OF_PLUGINS = ("CONDENSERY_STAGES", "PYTHONPATH")  # environment variables that lead to a plug-in's code
 MULTIRUN = {"-m", "--multirun"}
 FIRST_LOOK = "experiment=bm25_msmarco data=ir_datasets data.name=msmarco-passage"  # a recipe on MS MARCO for a CPU
@@ -89,7 +89,7 @@ def going_on(lines: Sequence[str]) -> list[str]:
 
 
 def _python() -> str:
-    """Return the shell command of this Python: ``python`` if that leads to it, otherwise its path, relative if possible."""
+    """Return the shell command of this Python: ``python`` if the shell finds it so, else its path, relative if possible."""
     known, path = shutil.which("python"), Path(sys.executable)
     if known and Path(known).absolute() == path:
         return "python"
@@ -155,7 +155,7 @@ def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
     for name, node in graph.nodes.items():
         keys_of[name] = set(_own_keys(graph, name)).union(*(keys_of[parent] for parent in node.parents))
         settings = [
-            one_line(f"{key.rpartition('.')[2]}={value}")  # W&B shows it
+            one_line(f"{key.rpartition('.')[2]}={value}")  # in one line, because W&B shows it
             for key, value in parts
             if key in swept and _reaches(key, keys_of[name])
         ]
