@@ -3,8 +3,8 @@
     python .ci/conf_stage.py          # `make conf` runs this
     python .ci/conf_stage.py --check  # fails where a file differs from its class
 
-The default of a key is the default of its field. The explanation is the docstring below the field. A class without such a
-docstring inherits the explanation.
+The default of a key is the default of its field. The explanation is the docstring below the field. A class without such
+a docstring inherits the explanation.
 """
 
 import ast
@@ -46,8 +46,8 @@ def file_of(kind: str, config: type[StageConfig]) -> str:
 def lines_of(config: type[BaseModel], indent: str = "") -> list[str]:
     """The lines of the keys.
 
-    Keys that a recipe must set come first, then keys that name stages to read, then the other keys. Of the other keys, those
-    of the class itself come before those of its base classes.
+    Keys that a recipe must set come first, then keys that name stages to read, then the other keys. Of the other keys,
+    the keys of the class itself come before the keys of its base classes.
     """
     declared = dict.fromkeys(name for one in config.__mro__ for name in vars(one).get("__annotations__", {}))
     keys = [name for name in declared if name in config.model_fields]
