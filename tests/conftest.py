@@ -21,7 +21,7 @@ os.environ["IR_DATASETS_HOME"] = tempfile.mkdtemp(prefix="ir_datasets-")  # the 
 PROJECT = Path(__file__).resolve().parent.parent
 LONG = ("test_recipes.py", "stages", "test_docs.py", "training", "library", "pipeline", "baselines")  # parts of paths
 
-if sys.dont_write_bytecode:  # without bytecode, each process compiles the libraries: half of the time of importing Lightning
+if sys.dont_write_bytecode:  # otherwise each process compiles the libraries: half of the time of importing Lightning
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(PROJECT / ".pytest_cache" / "bytecode")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False  # into a separate folder, not beside the sources

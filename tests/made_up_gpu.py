@@ -108,7 +108,7 @@ class _OneDevice(TorchDispatchMode):
         if asked is not None and asked.type != "meta":
             kwargs["device"] = CPU
         gpu = asked is not None and asked.type == "cuda"
-        if name.startswith("aten::_foreach_") and name not in COPIES:  # an operation on lists of tensors, element by element
+        if name.startswith("aten::_foreach_") and name not in COPIES:  # an operation on lists, element by element
             lists = [each for each in (*args, *kwargs.values()) if isinstance(each, list | tuple) and _tensors(each)]
             rows = [_at_once(func, list(row), 0) for row in zip(*lists, strict=True)]
             outputs = func(*args, **kwargs)

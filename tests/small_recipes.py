@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, BertForSequenceClassification
 
 from condensery.stages.registry import registry
 
-SIZES = {500: 6, 1000: 8, 10000: 12, 100000: 14}  # number of training examples in the papers -> number in the small files
+SIZES = {500: 6, 1000: 8, 10000: 12, 100000: 14}  # training examples in the papers -> in the small files
 POSITIONS = "backbone.max_positions=160"
 LENGTHS = {"query_length": 32, "passage_length": 100, "length": 100}  # tokens; for every stage that has the key
 FEW_OF = {  # kind of stage -> overrides of values that are too large for small files

@@ -139,7 +139,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     if root.push_to_hub:
         pushing.check(graph)
     if root.fetch:
-        from condensery.pipeline.fetching import fetch_data  # imports the formats, after plug-ins have registered theirs
+        from condensery.pipeline.fetching import fetch_data  # imports all formats, when plug-ins are registered
 
         fetch_data(graph, bool(root.dry_run))
     states = store.states(graph)

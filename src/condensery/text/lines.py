@@ -189,7 +189,7 @@ def read_records(
         show: whether to show the progress of a large file.
 
     Raises:
-        UserError: the file is not valid CSV, one of ``columns`` is missing, 
+        UserError: the file is not valid CSV, one of ``columns`` is missing,
             or a row has more or fewer fields than the first row.
     """
     rows, sign = read_csv(path, expected, separator, show), "tabs" if separator == TAB else "commas"

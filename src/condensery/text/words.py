@@ -88,7 +88,7 @@ def words(text: str) -> list[str]:
 
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Return the range of characters (begin, end) of each word of a text, in order. A run of letters is one word."""
-    kinds = {"": "\u00ad", " ": " "}  # form of a character within words -> its sign in ``shape``; all other forms become x
+    kinds = {"": "\u00ad", " ": " "}  # form within words -> sign in ``shape``; all other forms become x
     shape = text if text.isascii() else "".join(kinds.get(_CHARACTERS[ord(one)], "x") for one in text)
     return [match.span() for match in _SPAN.finditer(shape)]
 

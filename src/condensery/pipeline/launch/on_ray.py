@@ -49,7 +49,7 @@ SETTINGS = {  # environment variables that are set unless they already have a va
 }
 PASSED = ("CONDENSERY_", "CUBLAS_", "HF_", "WANDB_")  # beginnings of names of environment variables that all nodes get
 SECRET = ("KEY", "TOKEN")  # ends of the names of secrets among these variables, which no node gets
-TASKS = 4  # shards are divided into this many tasks per task that the cluster runs at once; rounding may nearly double it
+TASKS = 4  # shards form this many tasks per task that the cluster runs at once; rounding may nearly double it
 WITHOUT_GPU = ("condensery.stages.corpus.", "condensery.stages.queries.", "condensery.stages.sentences.")
 RESOURCES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}  # options of a task -> what a node has
 LOST = {  # Ray's exceptions -> why a task ended without a result

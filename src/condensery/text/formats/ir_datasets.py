@@ -50,7 +50,7 @@ LARGE = 1_000_000  # number of passages above which unpacking takes minutes
 EVERY = 1000  # number of rows between two reports of progress
 # the library asks for agreement but waits for no answer, so its words are replaced
 CONFIRM = "Please confirm you agree", "Who fetches the files agrees"
-UNREACHED = re.compile(r"HTTPS?ConnectionPool\(host='([^']*)'.*")  # a message of the library requests, which lists all causes
+UNREACHED = re.compile(r"HTTPS?ConnectionPool\(host='([^']*)'.*")  # message of requests, with all causes
 DPR = "dpr-w100"
 CALLED = {  # id in ir_datasets -> name in this project's tables
     "msmarco-passage": "msmarco",

@@ -209,7 +209,7 @@ def read_questions(splits: MarcoSplits, files: list[InputFile], writer: Collecti
     for path in paths:
         for place, (identifier, text) in read_columns(path, ["query id", "query"]):
             known = seen.get(identifier)
-            if known is None or known[0].startswith(f"{path}:"):  # the writer reports an id that occurs twice in one file
+            if known is None or known[0].startswith(f"{path}:"):  # the writer reports repeated ids of one file
                 writer.add_query(Query(identifier, text), place)
             elif known[1] != hash(text):
                 raise UserError(f"{place}: the query id {identifier} has another text at {known[0]}")
