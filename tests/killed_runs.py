@@ -87,7 +87,7 @@ def kill(
 def goes_on(done: Done, recipe: Sequence[str], root: Path, kinds: Sequence[str]) -> None:
     """Check that a run which is killed after a checkpoint resumes from it, and makes the same bytes as the run ``done``.
 
-    The artifacts of ``done`` are reused, except those of the stages ``kinds``, which the run computes.
+    The artifacts of ``done`` are reused, except the artifacts of the ``kinds``, which the run computes.
     """
     shutil.copytree(done.folder.parents[1] / "artifacts", root / "artifacts", symlinks=True)
     for kind in kinds:

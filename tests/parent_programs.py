@@ -114,7 +114,7 @@ class Waiting:
 
 
 def making_batches(folder: Path) -> None:
-    """The process that loads batches, and the one that makes adaptive batches."""
+    """A process that loads batches, and a process that makes adaptive batches."""
     from condensery.training.adaptive.callback import AdaptiveBatches
     from condensery.training.data.data_module import StepDataModule
 

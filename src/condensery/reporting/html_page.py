@@ -40,7 +40,8 @@ class ArtifactRow:
     """One stage of a run and its artifact.
 
     ``warnings`` holds the problems that the stage found in its input. If there is no artifact, ``failed`` gives the reason,
-    ``cause`` names the stage that failed (this stage or one of its inputs), and ``seconds`` and the other fields are empty.
+    and ``cause`` names the stage that failed: this stage or one of its inputs. ``seconds`` and the other fields are then
+    empty.
     """
 
     stage: str

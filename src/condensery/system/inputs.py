@@ -127,7 +127,7 @@ def opened(path: Path) -> Iterator["tuple[io.BufferedReader[Any], IO[bytes]]"]:
 
 
 def _check_head(head: bytes, path: Path) -> None:
-    """Raise ``UserError`` where the first bytes are those of gzip, or contain a NUL.
+    """Raise ``UserError`` where the first bytes are gzip's signature, or contain a NUL.
 
     A NUL suggests that the file is UTF-16. The check is needed because a decoder of UTF-8 accepts NUL bytes.
     """

@@ -63,7 +63,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def _is_utf8(argument: str) -> bool:
-    """Return whether the bytes as typed are UTF-8, whichever encoding Python used to decode them."""
+    """Return whether the bytes that the user typed are UTF-8. Python may have decoded them in another encoding."""
     with suppress(UnicodeError):
         return bool(os.fsencode(argument).decode())
     return False

@@ -1,8 +1,8 @@
 """The rules by which each language forms terms: which letters count as the same, and which letters form bigrams.
 
 Every entry of ``LANGUAGES`` except ``words`` splits scripts without spaces into character bigrams (``text.words.terms``),
-even within texts of other scripts. The replacements of letters, except in Hebrew and Thai, are those of these filters of
-Lucene: ArabicNormalizationFilter, PersianCharFilter, PersianNormalizationFilter, RomanianNormalizationFilter,
+even within texts of other scripts. Except in Hebrew and Thai, letters are replaced as by these filters of Lucene:
+ArabicNormalizationFilter, PersianCharFilter, PersianNormalizationFilter, RomanianNormalizationFilter,
 TurkishLowerCaseFilter and SerbianNormalizationRegularFilter. Of HindiNormalizationFilter, only the replacements of the
 nukta and the chandrabindu are used.
 """

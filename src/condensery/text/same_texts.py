@@ -96,7 +96,7 @@ class PassageTexts:
     minute for 8.8 million texts.
 
     Attributes:
-        same: the passages whose text, or title and text, repeats that of an earlier passage.
+        same: the passages that have the text, or the title and text, of an earlier passage.
     """
 
     def __init__(self, passages: TextTable) -> None:

@@ -52,7 +52,7 @@ def this_machine(accelerator: str, threads: int) -> Here:
 
 @cache
 def step_rate(step: Step, device: str) -> float:
-    """Time a step and return its useful FLOPs per second: on a CPU those of one core, on a GPU those of the whole GPU.
+    """Time a step and return its useful FLOPs per second, of one core on a CPU, or of the whole GPU.
 
     The result is ``REACHED`` times the throughput of the encoder alone, on texts of one length. The optimiser's update is
     left out, because it takes 1 % of a step or less.

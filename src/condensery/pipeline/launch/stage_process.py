@@ -71,7 +71,7 @@ def computed(
 
     Args:
         call: the stage.
-        number: index of this process or task among those that compute the stage.
+        number: index of this process or task among the processes or tasks that compute the stage.
         member: its index in a group of processes.
         shards: its shards.
 

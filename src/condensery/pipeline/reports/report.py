@@ -161,7 +161,7 @@ def measured_split(evaluation: Artifact, split: str) -> str:
     """Return the split that an evaluation measured, or ``split`` where its stage has none.
 
     If a sample of candidates was ranked instead of all passages, their number is appended, as in ``dev-100``. Such results
-    are far higher than those of a full ranking, and must not be compared with them.
+    are far higher than results of a full ranking, and must not be compared with them.
     """
     config = evaluation.manifest["config"]
     measured = str(config.get("split", split))
@@ -247,7 +247,7 @@ def concluded(
 def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
     """Return the kind of each row's index, by the artifact of the row.
 
-    Rows without retrieval, such as those of sentence tasks, and rows with a missing artifact are left out.
+    Rows without retrieval, such as rows of sentence tasks, and rows with a missing artifact are left out.
 
     Args:
         rows: the rows of a table.

@@ -56,8 +56,8 @@ def with_data(by_name: str) -> tuple[str, str]:
     typed.
 
     Args:
-        by_name: overrides that replace those of ``data``, such as ``data=ir_datasets data.name=msmarco-passage``. Keys of
-            the present format that the recipe sets are removed, since another format lacks them.
+        by_name: overrides that replace the overrides of ``data``, such as ``data=ir_datasets data.name=msmarco-passage``.
+            Keys of the present format that the recipe sets are removed, since another format lacks them.
     """
     given = shlex.split(command())
     kept = [one for one in given if not re.match(r"[+~]*data[.=]", one) or one.lstrip("+").startswith(SETTINGS)]
@@ -141,7 +141,7 @@ def swept_keys(overrides: Iterable[str]) -> list[str]:
 def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
     """Return a label for each stage: the job's swept overrides that can affect the stage.
 
-    A stage that no override affects has no label. An override affects the following stages, and those that depend on them:
+    A stage that no override affects has no label. An override affects these stages and all stages that depend on them:
 
     - ``stages.NAME.``: the stage of this name.
     - ``stage.KIND.``: the stages of this kind.

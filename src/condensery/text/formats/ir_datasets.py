@@ -43,7 +43,7 @@ CANDIDATES = {  # split -> possible names in ir_datasets, the preferred first; "
     "dl19": ("trec-dl-2019/judged",),
     "dl20": ("trec-dl-2020/judged",),
 }
-ON_DEV = ("beir/msmarco",)  # BEIR reports MS MARCO on the dev queries; its test queries are those of TREC 2019
+ON_DEV = ("beir/msmarco",)  # BEIR reports MS MARCO on the dev queries; its test queries are from TREC 2019
 RELEVANT_FROM = {"msmarco-passage": 2, "msmarco-passage-v2": 2}  # lowest relevant grade, as in TREC's tables
 GRADED = {"dl19", "dl20"}
 LARGE = 1_000_000  # number of passages above which unpacking takes minutes
