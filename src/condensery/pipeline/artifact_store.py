@@ -268,7 +268,7 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 
 
 def _remove_half_written(folder: Path) -> None:
-    """Remove files that ``files.atomic`` was writing when an earlier attempt was killed. They are incomplete."""
+    """Remove files that ``files.atomic`` was writing when an earlier attempt was killed. These files are incomplete."""
     for path in sorted(folder.rglob(".*.tmp")):
         remove(path)
 

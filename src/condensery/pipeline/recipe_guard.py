@@ -50,7 +50,7 @@ LAUNCHER = ("kind", "cluster", "nodes", "hours", "cpus_per_process", "memory")
 
 CALLED = {f"{one.__module__}.{one.__qualname__}": one for one in (JoinedTable,)}  # classes that a config may name
 
-# The beginning of an override of a key that the recipe may leave at its default. Hydra accepts such an override only with ++.
+# The beginning of an override of a key that a recipe may leave at its default. Hydra needs ++ before such an override.
 ADDED = re.compile(
     r"^\+*(?=((stage|data|backbone|trainer|launcher|logger|table)\.[^=]+|(stages|figures|push_to_hub)[^=]*)(=|$))"
 )

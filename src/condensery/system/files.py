@@ -27,7 +27,8 @@ RECOMPUTE = "delete the folder that it lies in, and the next run computes it ane
 def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``. If the block ends without error, the temporary path is renamed to ``path``.
 
-    Its name is random, because two threads may write the same path at once, or two containers with equal process ids.
+    Its name is random, because two threads may write the same path at once. So may processes of two containers, whose ids
+    may be equal.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")

@@ -1,4 +1,4 @@
-"""The number format in which the processor or the GPUs of this machine compute fast, detected without importing torch."""
+"""The precision in which the processor or the GPUs of this machine compute fast, detected without importing torch."""
 
 import os
 import subprocess

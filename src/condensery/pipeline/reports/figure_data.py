@@ -62,7 +62,7 @@ class FigureJob:
 
     @cached_property
     def stages(self) -> dict[str, Artifact]:
-        """The artifacts of the run's stages, by name. Artifacts that only rows that are not drawn need are left out."""
+        """The artifacts of the run's stages, by name. An artifact is left out if only rows that are not drawn use it."""
         stages = artifacts_of(self.folder)
         if self.shown is None or len(self.rows) == len(self.every_row):
             return stages

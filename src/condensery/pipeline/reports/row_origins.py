@@ -71,7 +71,7 @@ def costs_of(evaluation: Artifact, wanted: Sequence[str]) -> dict[str, float]:
       encoding do not count.
     - bytes a passage: the size of the files of the index and of the indexes that it searches, without query vectors, divided
       by the number of passages.
-    - milliseconds a query: the search time of one query, as ``evaluate`` measured it (``timed``).
+    - milliseconds a query: the time of one query, as ``evaluate`` measured it (``timed``).
     """
     trained = [one for one in evaluation.ancestors() if "steps" in one.manifest["metrics"]]
     found = {"CPU-seconds of training": float(sum(one.manifest["cpu_seconds"] for one in trained))}

@@ -2,8 +2,8 @@
 
 ``huggingface_hub`` fetches files into its cache (``$HF_HOME``, by default ``~/.cache/huggingface``) and resumes interrupted
 downloads. The cache also stores the list of a commit's files, with their sizes and digests. A commit in the cache is used
-even if the hub has a newer one. JSON, CSV and text are read by this project's readers, as in the other formats. The library
-``datasets`` streams parquet and Arrow from the cache, without a copy in Arrow's format.
+even if the hub has a newer one. This project's own readers read JSON, CSV and text, as in the other formats. The library
+``datasets`` streams all other files, such as parquet, from the cache, without a copy in Arrow's format.
 
 This module follows the documented behaviour of huggingface_hub 2.4 and datasets 5.2. Tests serve a small hub on the local
 machine. The layouts of the data sets named in ``conf/data/`` could not be checked, because there was no internet access.
@@ -133,7 +133,7 @@ class Repository:
     def has(self, config: str) -> bool:
         """Return whether the data set has a configuration ``config``.
 
-        The README decides, or without configurations in the README the names of the files.
+        The README decides. If it lists no configurations, the names of the files decide.
         """
         return config in self.configs if self.configs else any(_names(config, path) for path in self.data)
 

@@ -22,7 +22,7 @@ from condensery.text.words import is_blank, number_of_words, unspaced
 
 ENDINGS = (".txt", ".md", ".txt.gz", ".md.gz")
 TEXTS = ", ".join("*" + ending for ending in ENDINGS)
-MANY = 50  # line breaks in a file of one paragraph from which on a warning is printed: its lines may be separate texts
+MANY = 50  # a file of one paragraph with this many line breaks causes a warning: its lines may be separate texts
 ONE = "without a blank line are one passage; leave a blank line between texts of their own"
 OTHERS = "; rename other files that are plain text, and convert the rest"
 

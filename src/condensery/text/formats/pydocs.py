@@ -238,7 +238,7 @@ def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: Colle
 
 
 def _without_unclear_queries(entries: list[Entry], writer: CollectionWriter) -> list[Entry]:
-    """Replace each query by an empty string that several passages have, or that occurs inside a passage."""
+    """Replace each query that several passages have, or that occurs inside a passage, by an empty string."""
     counts = Counter(" ".join(words(entry.query)) for entry in entries)
     repeated = [counts[" ".join(words(entry.query))] > 1 for entry in entries]
     quoted = contained([entry.query for entry in entries], (entry.passage for entry in entries))
