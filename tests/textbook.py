@@ -330,8 +330,8 @@ def span_contrast(vectors: Tensor, temperature: float = 1.0) -> Tensor:
 def worst(ours: dict[str, Tensor], reference: dict[str, Tensor]) -> float:
     """Return the maximum over tensors of the largest difference, divided by the largest entry of the reference tensor.
 
-    The divisor is at least a millionth of the largest entry of all tensors. The bias of attention keys has the gradient 0,
-    because softmax ignores it. Its computed gradient is only rounding, so it is divided by the largest entry of all.
+    The divisor is at least a millionth of the largest entry of all tensors. The bias of attention keys has the gradient
+    0, because softmax ignores it. Its computed gradient is only rounding, so it is divided by the largest entry of all.
     """
     assert ours.keys() == reference.keys()
     size = {name: float(value.abs().max()) for name, value in reference.items()}
