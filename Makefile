@@ -4,12 +4,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-# `make install-gpu` leaves this mark: all later targets then keep to the packages for a GPU.
+# `make install-gpu` creates this file. If it exists, all targets install the packages for a GPU.
 ON_GPU := .venv/.gpu
 WANTED := requirements$(if $(wildcard $(ON_GPU)),-gpu).txt
 
-# Packages are installed without bytecode, so Python must be able to write it. Many images of containers forbid it, and each
-# process would then compile the libraries again.
+# Packages are installed without bytecode, which Python writes when it first imports them. Many container images set the
+# variable below, which forbids that. Each process would then compile the libraries again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install install-gpu install-locked lock quickstart smoke test test-slow gpu-report conf check docs docs-serve clean
@@ -26,30 +26,30 @@ install-gpu: ## make .venv with what the project needs on a machine with an NVID
 	$(INSTALL) --no-deps -e .
 	@touch $(ON_GPU) .venv/.installed
 
-install-locked: ## make .venv with the versions that are tested, each held against its hash (but torch)
+install-locked: ## make .venv with the tested versions, and check the hash of every package except torch
 	$(PYTHON) -m venv .venv
 	$(INSTALL) --no-compile --require-hashes --no-deps -r requirements-lock.txt
 	$(INSTALL) --no-compile "$$(sed -n 's/^# locked without hashes: //p' requirements-lock.txt)"
 	$(INSTALL) --no-deps -e .
 	@touch .venv/.installed .venv/.installed-dev .venv/.installed-docs
 
-lock: .venv/.installed ## write requirements-lock.txt anew, with the newest versions that requirements*.txt allow
+lock: .venv/.installed ## rewrite requirements-lock.txt with the newest versions that requirements*.txt allow
 	$(INSTALL) uv
 	$(BIN)/python .ci/lock.py
 
-quickstart: .venv/.installed ## from docstrings to a comparison table, without any download of data or weights
+quickstart: .venv/.installed ## a recipe from docstrings to a comparison table, without any download of data or weights
 	$(BIN)/python run.py experiment=quickstart
 
-smoke: .venv/.installed ## the same on the standard library with a few steps: does it run?
+smoke: .venv/.installed ## a test of the installation: a recipe of a few steps on the docstrings of the standard library
 	$(BIN)/python run.py experiment=smoke
 
-test: .venv/.installed-dev ## all tests but the slow ones, a process a core
+test: .venv/.installed-dev ## all tests except the slow ones, in one process per core
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 test-slow: .venv/.installed-dev ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
-gpu-report: .venv/.installed-dev ## all that only a GPU shows, on one page, in 30 minutes; device=cpu tries the command
+gpu-report: .venv/.installed-dev ## the measurements that need a GPU, on one page, in 30 minutes; device=cpu tests the command
 	$(BIN)/python experiments/gpu/report.py device=$(or $(device),cuda)
 
 conf: .venv/.installed ## make conf/stage/ from the config classes of the stages, and docs/rows.md from the published numbers
@@ -65,10 +65,10 @@ check: .venv/.installed-dev ## lint, types, import cycles, conf/stage, size of t
 	$(BIN)/python .ci/rows_page.py --check
 	$(BIN)/python .ci/structure.py
 
-docs: .venv/.installed-docs ## the documentation, into site/; a warning or a dead link fails
+docs: .venv/.installed-docs ## build the documentation in site/; fails on a warning or a dead link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-docs-serve: .venv/.installed-docs ## the documentation in a browser, built again at every change
+docs-serve: .venv/.installed-docs ## show the documentation in a browser, and rebuild it at every change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 clean: ## remove .venv, site and caches; outputs/ stays

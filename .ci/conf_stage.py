@@ -1,9 +1,10 @@
-"""Make conf/stage/ from the config classes in src/condensery/stages/: every key with its default and what it means.
+"""Write conf/stage/ from the config classes in src/condensery/stages/: every key with its default and its explanation.
 
-    python .ci/conf_stage.py          # what `make conf` runs
-    python .ci/conf_stage.py --check  # fails where a file is not what its class says
+    python .ci/conf_stage.py          # `make conf` runs this
+    python .ci/conf_stage.py --check  # fails where a file differs from its class
 
-A default is that of the field, and its explanation the docstring below the field, of the nearest class that has one.
+The default of a key is the default of its field. The explanation is the docstring below the field. A class without such
+a docstring inherits the explanation.
 """
 
 import ast
@@ -35,7 +36,7 @@ def files() -> dict[Path, str]:
 
 
 def file_of(kind: str, config: type[StageConfig]) -> str:
-    """The file of a kind of stage: what it does, and its keys."""
+    """The content of the file of a kind of stage: a description of the stage, and its keys."""
     source = Path(inspect.getfile(config)).relative_to(PROJECT).as_posix()
     made = f"made by `make conf` from {config.__name__} in {source}: change it there"
     head = [f"@package stage.{kind}", made, *plain(inspect.getdoc(config) or "").splitlines()]
@@ -43,7 +44,11 @@ def file_of(kind: str, config: type[StageConfig]) -> str:
 
 
 def lines_of(config: type[BaseModel], indent: str = "") -> list[str]:
-    """The lines of the keys: what a recipe must give, the stages that are read, the stage's own, the shared."""
+    """The lines of the keys.
+
+    Keys that a recipe must set come first, then keys that name stages to read, then the other keys. Of the other keys,
+    the keys of the class itself come before the keys of its base classes.
+    """
     declared = dict.fromkeys(name for one in config.__mro__ for name in vars(one).get("__annotations__", {}))
     keys = [name for name in declared if name in config.model_fields]
     reads, texts = references(config), explanations(config)
@@ -63,7 +68,7 @@ def lines_of(config: type[BaseModel], indent: str = "") -> list[str]:
 
 
 def default(config: type[BaseModel], key: str) -> Any:
-    """The default of a key; ``${...}`` where it is another value of the recipe, ``???`` where there is none."""
+    """The default of a key: ``${...}`` if it is taken from another key of the recipe, ``???`` if there is none."""
     field, elsewhere = config.model_fields[key], marks(config, FromRecipe)
     if key in elsewhere:
         return f"${{{elsewhere[key].place}}}"
@@ -79,7 +84,7 @@ def as_yaml(value: Any) -> str:
 
 
 def explanations(config: type[BaseModel]) -> dict[str, str]:
-    """What each key means, on one line."""
+    """The explanation of each key, in one line."""
     found: dict[str, str] = {}
     for one in reversed(config.__mro__):
         if one.__module__.startswith("condensery."):
@@ -101,7 +106,7 @@ def docstrings(config: type) -> dict[str, str]:
 
 
 def plain(text: str) -> str:
-    """A docstring's text as a comment has it."""
+    """The text of a docstring, in the form of a comment."""
     return text.replace("``", "`")
 
 

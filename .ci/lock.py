@@ -1,9 +1,9 @@
-"""Write requirements-lock.txt: the versions that are tested, with the hash of each file of theirs.
+"""Write requirements-lock.txt: the tested version of each package, with the hash of each of its files.
 
     make lock
 
-One file serves all systems and Pythons. It leaves out torch, whose build for CPUs comes from another index than its build
-for GPUs and has other hashes, and what only the build for GPUs needs.
+One lock file serves all systems and versions of Python. It leaves out torch, because torch's builds for CPUs and for GPUs
+come from different indexes and have different hashes. It also leaves out packages that only the build for GPUs needs.
 """
 
 import re

@@ -1,9 +1,9 @@
-"""How heavy the code is to read, and how far it may go: run by `make check`, which fails where a figure is over its limit.
+"""Measure how much code a reader must read. `make check` runs this program, which fails where a number exceeds its limit.
 
     python .ci/structure.py
 
-Limits only fall: whoever lowers a figure lowers its limit too. The one exception is the number of lines, which a feature may
-raise by what it adds; the changelog names the feature.
+A limit is never raised. Whoever lowers a number also lowers its limit. There is one exception: a feature may raise the limit
+of the lines of code by the lines that it adds. The changelog then names the feature.
 """
 
 import ast
@@ -24,7 +24,7 @@ LIMITS = {
     "lines of code of the largest baseline": 250,
     "imports of our own modules inside functions": 30,
     "blocks of imports for types alone": 22,
-    # walk.py says what a stay, a room and a return are, and shows the way
+    # walk.py defines way, stay, room and return, and prints the way
     "stays on a recipe's way from command to table": 42,
     "rooms (files) on this way": 19,
     "returns on this way": 23,
@@ -36,7 +36,7 @@ NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 
 
 def lines_of_code(text: str, tree: ast.Module) -> int:
-    """Lines with a token that is neither a comment nor of a docstring, also one below a field."""
+    """The number of lines of code. Comments and docstrings, including docstrings below a field, do not count."""
     docstrings = {
         line
         for node in ast.walk(tree)
@@ -49,7 +49,7 @@ def lines_of_code(text: str, tree: ast.Module) -> int:
 
 
 def own_imports_in_functions(tree: ast.Module) -> int:
-    """Import statements of this project's modules that stand in a function."""
+    """The number of import statements inside functions that import modules of this project."""
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     found = {id(node): node for function in functions for node in ast.walk(function)}.values()
     return sum(any(name.split(".")[0] == "condensery" for name in _imported(node)) for node in found)
@@ -63,12 +63,12 @@ def _imported(node: ast.AST) -> Iterator[str]:
 
 
 def typed_only_blocks(tree: ast.Module) -> int:
-    """Blocks under ``if TYPE_CHECKING``."""
+    """The number of blocks ``if TYPE_CHECKING``."""
     return sum(isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" for node in ast.walk(tree))
 
 
 def main() -> int:
-    """Print the figures beside their limits; 1 where one is over it."""
+    """Print each number and its limit. Return 1 where a number exceeds its limit."""
     paths = sorted(SOURCE.rglob("*.py"))
     texts = [path.read_text(encoding="utf-8") for path in paths]
     trees = [ast.parse(text) for text in texts]

@@ -1,8 +1,8 @@
-"""Hydra puts a recipe together from eighty files; the tests of this process ask it for the same few again and again.
+"""Cache the composition of recipes for tests. Hydra composes a recipe from eighty files, and many tests use the same recipe.
 
-Each of the project's own files, and of those beside the tests, is read once, and what is composed of them is composed once
-for each choice of files, by all processes of the tests together. What a command sets on top is applied anew each time. Files
-of other folders, which a test may change, are always read.
+Each file of the project and of the tests is read once. Each selection of files is composed once. All test processes share
+these results. The overrides of a command are applied each time. Files of other folders, which a test may change, are always
+read.
 """
 
 import hashlib
@@ -26,12 +26,12 @@ from condensery.pipeline.recipe_guard import RecipeLoader
 
 PROJECT = Path(__file__).resolve().parent.parent
 UNCHANGED = (PROJECT / "conf", PROJECT / "tests", PROJECT / "src")
-FOLDER = "TEST_COMPOSITIONS"  # environment variable: the folder with what was composed
-_kept: dict[str, bytes] = {}  # pickled: read twice as fast as copied
+FOLDER = "TEST_COMPOSITIONS"  # environment variable: the folder of the cache
+_kept: dict[str, bytes] = {}  # pickled, because unpickling is twice as fast as copying
 
 
 def _once(make: Callable[[], Any], *key: Any) -> Any:
-    """What ``make`` returns for this key; it is called in the first process that asks."""
+    """Return the result of ``make`` for this key. Only the first process that needs it calls ``make``."""
     name = hashlib.sha256(repr(key).encode()).hexdigest()
     if name not in _kept:
         file = Path(os.environ[FOLDER], name)
@@ -45,7 +45,7 @@ def _once(make: Callable[[], Any], *key: Any) -> Any:
 
 @contextmanager
 def composed_once() -> Iterator[None]:
-    """Keep, for later commands, what is in a file, which files a recipe consists of, and what they are together."""
+    """Cache three results for later commands: the content of files, the list of a recipe's files, and the composed config."""
     load, create_list = ConfigRepository.load_config, config_loader_impl.create_defaults_list
     compose = RecipeLoader._compose_config_from_defaults_list
 
@@ -68,13 +68,13 @@ def composed_once() -> Iterator[None]:
     def composed(self: Any, defaults: list[ResultDefault], repo: Any) -> DictConfig:
         if not _all_unchanged(repo):
             return compose(self, defaults, repo)
-        named = self.words.intersection(["stages", *repo.get_group_options("stage")])  # they choose what is composed
+        named = self.words.intersection(["stages", *repo.get_group_options("stage")])  # kinds of the config
         key = ("config", str(defaults), sorted(named), self.whole, *_folders(repo))
         config: DictConfig = _once(lambda: compose(self, defaults, repo), *key)
         return config
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        # A job of Hydra copies its config twice: pickled in a third of the time
+        # a job of Hydra copies its config twice; pickling takes a third of the time of a deep copy
         copying = SimpleNamespace(deepcopy=lambda config: pickle.loads(pickle.dumps(config, pickle.HIGHEST_PROTOCOL)))
         monkeypatch.setattr("hydra.core.utils.copy", copying)
         monkeypatch.setattr(ConfigRepository, "load_config", loaded)
@@ -88,10 +88,10 @@ def _chooses_files(repo: Any, override: Override) -> bool:
 
 
 def _folders(repo: Any) -> list[str]:
-    """Where the files are looked for."""
+    """Return the folders in which Hydra looks for files."""
     return [source.path for source in repo.get_sources() if source.scheme() == "file"]
 
 
 def _all_unchanged(repo: Any) -> bool:
-    """Whether no test changes any of them."""
+    """Return whether no test changes the files of any folder."""
     return all(any(Path(folder).is_relative_to(one) for one in UNCHANGED) for folder in _folders(repo))

@@ -1,4 +1,4 @@
-"""What all tests share: one thread, no network, no W&B, and the collections beside the project where they are."""
+"""The setup of all tests: one thread, no network, no W&B, and the collections in ../shared if this folder exists."""
 
 import gc
 import os
@@ -15,34 +15,34 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("CONDENSERY_PROGRESS", "off")
 os.environ.setdefault("WANDB_MODE", "disabled")
-os.environ.pop("CONDENSERY_HOME", None)  # it would move the outputs
-os.environ["IR_DATASETS_HOME"] = tempfile.mkdtemp(prefix="ir_datasets-")  # it asks once, when it is imported
+os.environ.pop("CONDENSERY_HOME", None)  # the variable would change the folder of the outputs
+os.environ["IR_DATASETS_HOME"] = tempfile.mkdtemp(prefix="ir_datasets-")  # the library reads it when it is imported
 
 PROJECT = Path(__file__).resolve().parent.parent
 LONG = ("test_recipes.py", "stages", "test_docs.py", "training", "library", "pipeline", "baselines")  # parts of paths
 
-if sys.dont_write_bytecode:  # each process would compile the libraries anew: half of the time of importing Lightning
+if sys.dont_write_bytecode:  # otherwise each process compiles the libraries: half of the time of importing Lightning
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(PROJECT / ".pytest_cache" / "bytecode")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    sys.dont_write_bytecode = False  # in a folder of its own, and beside the sources as little as before
+    sys.dont_write_bytecode = False  # into a separate folder, not beside the sources
 
-gc.disable()  # until the libraries are imported: they leave no garbage, and looking for it takes a quarter of that time
+gc.disable()  # while the libraries are imported: imports leave no garbage, and collecting it takes a quarter of the time
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put whole recipes and trainings first: a process that has no file left waits for those that have a long one."""
+    """Run files with whole recipes and trainings first. A long file at the end would keep all but one process waiting."""
     items.sort(key=lambda item: min((at for at, name in enumerate(LONG) if name in item.path.parts), default=len(LONG)))
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage again, but no more among what the libraries have made, and not with every 700th object."""
+    """Collect garbage again, but never the objects of the libraries, and less often than after every 700 new objects."""
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)  # a command composes its config in four fifths of the time
+    gc.set_threshold(50_000, 20, 20)  # composing a config then takes four fifths of the time
     gc.enable()
 
 
 def pytest_unconfigure() -> None:
-    """Remove the folder of ir_datasets, which is made before there is one of this session."""
+    """Remove the folder of ir_datasets. It is created before the folder of the session, so pytest does not remove it."""
     shutil.rmtree(os.environ["IR_DATASETS_HOME"], ignore_errors=True)
 
 
@@ -54,7 +54,7 @@ def project() -> Path:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of reference numbers and real collections beside the project; the test is skipped where it is absent."""
+    """The folder of reference numbers and real collections beside the project. Without this folder, the test is skipped."""
     folder = Path(os.environ.get("CONDENSERY_SHARED", PROJECT.parent / "shared"))
     if not folder.is_dir():
         pytest.skip("the folder ../shared is not here")
@@ -63,7 +63,7 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what is cached, and temporary files, in folders of this session, which pytest removes."""
+    """Put caches and temporary files into folders of this session, which pytest removes."""
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("CONDENSERY_CACHE", str(base / "cache"))

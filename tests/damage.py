@@ -1,4 +1,4 @@
-"""What may happen to a file: something in it is cut, doubled or overwritten (with hypothesis), or it is none."""
+"""Damage to files, for tests: hypothesis cuts, doubles or overwrites a part of a file, or a pipe replaces the file."""
 
 import os
 import re
@@ -23,7 +23,7 @@ MORE = settings(FEW, max_examples=50)
 
 @st.composite
 def damaged(draw: st.DrawFn, raw: bytes) -> bytes:
-    """The bytes of a file after an accident: another value or word in it, cut, torn apart, doubled, overwritten."""
+    """Draw a damaged version of the bytes ``raw``: a value is replaced, or a part is cut, doubled or overwritten."""
     other = draw(st.one_of(st.sampled_from(TROUBLE), st.binary(max_size=12)))
     values = [found.span() for found in VALUE.finditer(raw)]
     if values and draw(st.integers(0, 3)):
@@ -60,13 +60,13 @@ TROUBLE += [
 
 
 def named(error: UserError, path: Path) -> None:
-    """What is said is one line that names ``path`` or something in it."""
+    """Check that the error message is one line that names ``path`` or a file in it."""
     assert str(path) in str(error)
     assert "\n" not in str(error).replace(str(path), "")
 
 
 def refused_as_a_pipe(read: Callable[[Path], object], path: Path) -> None:
-    """``read`` says of a pipe that it is no file, and does not wait for whoever might write into it."""
+    """Check that ``read`` rejects a pipe because it is not a file, and does not wait for data from the pipe."""
     os.mkfifo(path)
     said: list[str] = []
 

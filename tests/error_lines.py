@@ -1,17 +1,17 @@
-"""What a line about a fault must hold, however it is worded: the place, and the words that tell what to mend."""
+"""Check an error message without its exact text: it must name the place, and contain words that help the user."""
 
 import re
 
 
 def names(line: str, place: str, *words: str) -> None:
-    """Check that ``line`` is one line that names ``place`` and holds each of ``words``.
+    """Check that ``line`` is one line that names ``place`` and contains each of ``words``.
 
     Args:
-        line: the text of a ``UserError``, or what a command wrote to stderr.
+        line: the text of a ``UserError``, or the output of a command on stderr.
         place: a file, ``file:number`` or a key. ``a.jsonl:3`` is not found in ``a.jsonl:31``, nor ``stages.a`` in
             ``stages.ab`` or ``stages.a.b``.
-        words: what sets this fault apart from others at the same place: a value, a limit, a name to choose. Capitals
-            and small letters are the same.
+        words: words that distinguish this fault from other faults at the same place: a value, a limit, a valid name.
+            Case is ignored.
     """
     line = line.removesuffix("\n")
     assert "\n" not in line, line

@@ -1,4 +1,4 @@
-"""Processes that need not import torch and Lightning anew, which takes five seconds each."""
+"""Start processes by fork, so that they need not import torch and Lightning, which takes five seconds per process."""
 
 import gc
 import os
@@ -16,17 +16,17 @@ import numpy as np
 import torch
 from torch import multiprocessing
 
-# A fork of a process that has used a GPU, or of one that is not on Linux, cannot compute
+# A forked process cannot compute if the parent has used a GPU, or on a system other than Linux
 METHOD = "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
 
 
 def run_processes(number: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Call ``work(rank, *arguments)`` in ``number`` processes and wait for all; raises what one of them raised."""
+    """Call ``work(rank, *arguments)`` in ``number`` processes and wait for all. Raises the exception of a failed process."""
     multiprocessing.start_processes(_begin, (work, *arguments), nprocs=number, start_method=METHOD)
 
 
 def _begin(rank: int, work: Callable[..., None], *arguments: Any) -> None:
-    """As in processes that were started alone, no two have drawn the same numbers before."""
+    """Call ``work`` with a different random state in each process. Forks would otherwise draw the same numbers."""
     torch.set_num_threads(1)
     gc.freeze()  # a collection would copy all memory that is shared with the parent
     random.seed(rank)
@@ -36,7 +36,7 @@ def _begin(rank: int, work: Callable[..., None], *arguments: Any) -> None:
 
 
 def run_process(work: Callable[..., None], *arguments: Any) -> int:
-    """Call ``work(*arguments)`` in a process; its exit code, or less a signal's number."""
+    """Call ``work(*arguments)`` in a process. Return its exit code, which is negative for a signal."""
     process = multiprocessing.get_context(METHOD).Process(target=_alone, args=(work, *arguments))
     process.start()
     process.join()
@@ -50,9 +50,10 @@ def _alone(work: Callable[..., None], *arguments: Any) -> None:
 
 
 def peak_memory(work: Callable[[], object]) -> int:
-    """Bytes that Python and NumPy hold at most while ``work()`` runs, beyond what they held before.
+    """Return the maximum memory in bytes that Python and NumPy allocate while ``work()`` runs.
 
-    A fork has no threads and frees no garbage of the tests that ran before in this process, whose memory would count too.
+    The memory is measured in a fork. A fork has no other threads, and frees no garbage of earlier tests, which would change
+    the measurement.
     """
     if METHOD != "fork":
         return _traced(work)
@@ -62,7 +63,7 @@ def peak_memory(work: Callable[[], object]) -> int:
 
 
 def _write_peak(work: Callable[[], object], file: str) -> None:
-    gc.freeze()  # as in _begin
+    gc.freeze()  # for the same reason as in _begin
     Path(file).write_text(str(_traced(work)))
 
 
@@ -76,14 +77,14 @@ def _traced(work: Callable[[], object]) -> int:
 
 
 def run_program(source: str, folder: Path) -> str:
-    """Run a program in Python, with ``folder`` as the working folder, as ``python -c`` does; what it prints."""
+    """Run a Python program as ``python -c`` does, with ``folder`` as the working folder. Return its output."""
     done = run_script("-c", source, folder=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def run_script(*arguments: str | Path, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    """Run ``python *arguments`` in ``folder``: a file, or ``-c`` and a program, with what is passed to it."""
+    """Run ``python *arguments`` in ``folder``. The arguments are a file, or ``-c`` and a program, and its own arguments."""
     with tempfile.TemporaryDirectory() as name:
         files = [Path(name, part) for part in ("stdout", "stderr")]
         code = run_process(_script, list(map(str, arguments)), folder or Path.cwd(), *files)
@@ -92,7 +93,7 @@ def run_script(*arguments: str | Path, folder: Path | None = None) -> "subproces
 
 def _script(arguments: list[str], folder: Path, stdout: Path, stderr: Path) -> None:
     os.chdir(folder)
-    sys.argv, sys.stdout, sys.stderr = arguments, open(stdout, "w"), open(stderr, "w")  # noqa: SIM115 - until it ends
+    sys.argv, sys.stdout, sys.stderr = arguments, open(stdout, "w"), open(stderr, "w")  # noqa: SIM115 - open until the end
     if arguments[0] == "-c":
         exec(compile(arguments.pop(1), "<program>", "exec"), {"__name__": "__main__"})
     else:

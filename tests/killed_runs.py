@@ -1,4 +1,4 @@
-"""What tests of killed runs share: a run is started with a mark that all its processes inherit, and looked for by it."""
+"""Helpers for tests of killed runs. All processes of a run inherit a mark in their environment, by which they are found."""
 
 import multiprocessing
 import os
@@ -15,20 +15,20 @@ from forked import METHOD
 from small_runs import CONF, PROJECT, Done, artifact_files, half_written, run_command
 
 MARK = "CONDENSERY_TEST_MARK"  # environment variable
-PATIENCE = 10.0  # seconds in which what a killed process started ends, and lets go of its output
-SLOW = 60.0  # the same where the process itself is asked to end, with all that is left to close
+PATIENCE = 10.0  # seconds until the child processes of a killed process must have ended and closed its output
+SLOW = 60.0  # the same for a process that gets a signal which it can handle, because it first closes its work
 
 
 def start(mark: str, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
-    """``python run.py ...`` with the recipes of the tests, as the leader of a group; its output is one pipe."""
+    """Start ``python run.py ...`` with the recipes of the tests, in its own process group. One pipe has all output."""
     return begin(mark, str(PROJECT / "run.py"), "--config-dir", str(CONF), *arguments, **environment)
 
 
 def begin(mark: str, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
-    """The same with any program in Python."""
+    """Start any Python program in the same way as ``start``."""
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
     whole = {**os.environ, MARK: mark, **environment}
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # one that is ignored would be inherited
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # an ignored SIGINT would be inherited
     try:
         process = subprocess.Popen([sys.executable, *arguments], **pipe, text=True, env=whole)
     finally:
@@ -37,12 +37,12 @@ def begin(mark: str, *arguments: str, **environment: str) -> "subprocess.Popen[s
 
 
 def begun(out: str) -> list[str]:
-    """The stages of which a run says that they start, in order."""
+    """Return the stages that start according to the output of a run, in order."""
     return re.findall(r"^\[(\S+)\] starts$", out, re.MULTILINE)
 
 
 def alive(mark: str) -> list[int]:
-    """The processes that carry the mark, as the kernel knows them."""
+    """Return the ids of the living processes with this mark in their environment."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -61,10 +61,11 @@ def kill(
     group: bool = False,
     patience: float | None = None,
 ) -> str:
-    """Send a signal to the main process alone, or to its group, and see that nothing is left; what it had printed.
+    """Send a signal to the main process or to its group, check that no process is left, and return the output.
 
-    What it started must end by itself, for this ends no other process where the signal is not for the group.
-    ``patience``: the seconds for that, where they are not the usual ones.
+    If the signal goes to the main process alone, its child processes must end by themselves.
+
+    ``patience``: seconds until all processes must have ended; None = ``PATIENCE`` or ``SLOW``.
     """
     patience = patience or (PATIENCE if by == signal.SIGKILL else SLOW)
     try:
@@ -79,12 +80,15 @@ def kill(
             time.sleep(0.05)
         return out
     finally:
-        for orphan in alive(mark):  # so that one fault does not become that of the tests behind
+        for orphan in alive(mark):  # so that one fault does not make later tests fail
             os.kill(orphan, signal.SIGKILL)
 
 
 def goes_on(done: Done, recipe: Sequence[str], root: Path, kinds: Sequence[str]) -> None:
-    """Killed after a checkpoint, a recipe of which all but ``kinds`` is made goes on from there to the bits of ``done``."""
+    """Check that a run which is killed after a checkpoint resumes from it, and makes the same bytes as the run ``done``.
+
+    The artifacts of ``done`` are reused, except the artifacts of the ``kinds``, which the run computes.
+    """
     shutil.copytree(done.folder.parents[1] / "artifacts", root / "artifacts", symlinks=True)
     for kind in kinds:
         shutil.rmtree(root / "artifacts" / kind)
@@ -103,7 +107,7 @@ def goes_on(done: Done, recipe: Sequence[str], root: Path, kinds: Sequence[str])
 
 
 def described(mark: str) -> list[str]:
-    """The command lines of the processes that are left."""
+    """Return the command lines of the processes with this mark."""
     found = []
     for process in alive(mark):
         command = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -112,7 +116,7 @@ def described(mark: str) -> list[str]:
 
 
 def wait(process: "subprocess.Popen[str]", until: Callable[[], bool]) -> None:
-    """Until something is so, or the process has ended."""
+    """Wait until ``until()`` is true or the process has ended."""
     patience = time.monotonic() + 120
     while not until() and process.poll() is None:
         assert time.monotonic() < patience
@@ -120,12 +124,12 @@ def wait(process: "subprocess.Popen[str]", until: Callable[[], bool]) -> None:
 
 
 def checkpoints(root: Path) -> list[Path]:
-    """Checkpoints from which an interrupted stage will go on."""
+    """Return the checkpoints from which an interrupted stage would resume."""
     return list(root.glob("artifacts/*/*.partial/checkpoints/step=*.ckpt"))
 
 
 def same_results(run: Path, other: Path) -> None:
-    """Every artifact and the results are equal, bit by bit."""
+    """Check that all artifacts and the results of two runs are equal, byte by byte."""
     assert run.name == other.name
     mine, wanted = artifact_files(run), artifact_files(other)
     kinds = {Path(name).name for name in wanted}

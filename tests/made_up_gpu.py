@@ -1,17 +1,19 @@
-"""A made-up GPU, for tests of where tensors are: the CPU computes, and torch raises the errors that it would with a GPU.
+"""A made-up GPU, for tests of the devices of tensors. The CPU computes, and torch raises the errors of a real GPU.
 
-A tensor is on the made-up GPU if its storage is marked. The result of an operation is where its inputs are. An operation
-on tensors of both devices raises torch's error, with torch's exceptions: copies, CPU tensors without dimensions in
-element-wise operations, and CPU indices in ``tensor[index]``. ``tensor.device`` says cuda, ``tensor.numpy()`` raises, and
-``torch.cuda`` reports one GPU.
+A tensor is on the made-up GPU if its storage is marked. The result of an operation is on the device of its inputs. An
+operation on tensors of both devices raises torch's error. As in torch, there are three exceptions: copies, CPU tensors
+without dimensions in element-wise operations, and CPU indices in ``tensor[index]``. ``tensor.device`` is cuda,
+``tensor.numpy()`` raises, and ``torch.cuda`` reports one GPU.
 
-As a plugin of pytest, it gives the made-up GPU to every test, and those that run a recipe in their process use it too:
+This module is also a pytest plugin. With the plugin, every test has the made-up GPU, and recipes that a test runs in its own
+process use it:
 
     PYTHONPATH=tests python -m pytest -p made_up_gpu tests/baselines
 
-A test that compares two ways of training may then differ by rounding, and one that expects a CPU fails.
+A test that compares two ways of training may then fail because of rounding, and a test that expects a CPU fails.
 
-Not covered: other threads and processes, kernels and precision of a GPU, and ``torch.load``, which loads onto the CPU.
+The made-up GPU does not cover other threads and processes, kernels and precision of a GPU, and ``torch.load``, which loads
+onto the CPU.
 """
 
 import sys
@@ -26,7 +28,7 @@ from torch import Tensor
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import condensery.models.encoder  # noqa: F401 - what it imports must see torch as it is
+import condensery.models.encoder  # noqa: F401 - its imports must see the unchanged torch
 from condensery.models import varlen
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
@@ -38,11 +40,11 @@ SCALARS = (
     "aten::fill_",
     "aten::fill",
     "aten::where",
-)  # and all pointwise ones
-FACTORIES = ("tensor", "as_tensor", "asarray")  # torch makes these on the CPU, and moves them
+)  # in addition to all pointwise operations
+FACTORIES = ("tensor", "as_tensor", "asarray")  # torch makes these tensors on the CPU and then moves them
 NEW = ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor")
 LIKE = ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like")
-CUDA: dict[str, Any] = {  # what torch.cuda answers
+CUDA: dict[str, Any] = {  # function of torch.cuda -> its replacement
     "is_available": lambda: True,
     "is_initialized": lambda: True,
     "device_count": lambda: 1,
@@ -72,7 +74,7 @@ def on_gpu(tensor: Tensor) -> bool:
 
 
 def marked(tensor: Tensor, gpu: bool | None = True) -> Tensor:
-    """Say where a new tensor is; None = a backward formula of torch made it, and it is where its first partner is."""
+    """Mark the device of a new tensor. None = unknown: torch's backward code made it, and its first operation decides."""
     _storage(tensor).on_gpu = gpu
     return tensor
 
@@ -106,7 +108,7 @@ class _OneDevice(TorchDispatchMode):
         if asked is not None and asked.type != "meta":
             kwargs["device"] = CPU
         gpu = asked is not None and asked.type == "cuda"
-        if name.startswith("aten::_foreach_") and name not in COPIES:  # lists, element by element
+        if name.startswith("aten::_foreach_") and name not in COPIES:  # an operation on lists, element by element
             lists = [each for each in (*args, *kwargs.values()) if isinstance(each, list | tuple) and _tensors(each)]
             rows = [_at_once(func, list(row), 0) for row in zip(*lists, strict=True)]
             outputs = func(*args, **kwargs)
@@ -114,7 +116,7 @@ class _OneDevice(TorchDispatchMode):
                 marked(output, row)
             return outputs
         if name in COPIES:
-            gpu = gpu or (bool(given) and on_gpu(given[0]))  # a copy by C++ code stays where it is
+            gpu = gpu or (bool(given) and on_gpu(given[0]))  # a copy that C++ code makes stays on its device
         elif name in INDEXED:
             values = _tensors(args[2:])
             indices = [index for index in _tensors(args[1:2]) if on_gpu(index) or not on_gpu(args[0])]
@@ -156,7 +158,7 @@ def _to(real: Callable[..., Tensor], tensor: Tensor, *args: Any, **kwargs: Any) 
         device, args = args[0].device, (args[0].dtype, *args[1:])
     elif args and not isinstance(args[0], torch.dtype | bool):
         device, args = args[0], args[1:]
-    if args and args[0] is None:  # no dtype
+    if args and args[0] is None:  # the dtype is None
         args, kwargs = (), {**kwargs, **dict(zip(("non_blocking", "copy"), args[1:], strict=False))}
     if device is not None and torch.device(device).type != "meta":
         gpu = torch.device(device).type == "cuda"
@@ -188,7 +190,7 @@ def _made_beside(real: Callable[..., Tensor], tensor: Tensor, *args: Any, device
 
 
 class _Generator(torch.Generator):
-    """A generator whose device is remembered by its address, because operations are given another object for it."""
+    """A random generator. Its device is stored by its address, because operations get another Python object for it."""
 
     devices: ClassVar[dict[int, torch.device]] = {}
 
@@ -213,8 +215,8 @@ def _read(real: Any, of: Callable[[Tensor], Any]) -> property:
 
 @contextmanager
 def made_up_gpu() -> Iterator[None]:
-    """Let torch have one GPU, in this thread. Attention without padding goes row by row, instead of by a kernel."""
-    _device_constructors()  # torch keeps this list of its functions, and must not make it of those that replace them
+    """Give torch one GPU in this thread. Attention without padding is computed row by row instead of by a kernel."""
+    _device_constructors()  # torch caches this list of functions, which must not contain their replacements
     with pytest.MonkeyPatch.context() as patch, _OneDevice():
 
         def wrap(owner: Any, name: str, by: Callable[..., Any]) -> None:
@@ -248,7 +250,7 @@ def made_up_gpu() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems() -> None:
-    """As a plugin: let the small recipes take the device that torch offers."""
+    """For the plugin: make the small recipes use the device that torch offers."""
     for module in list(sys.modules.values()):
         keys = getattr(module, "MODEL", None)
         if isinstance(keys, list) and "trainer=cpu" in keys:
@@ -257,6 +259,6 @@ def pytest_collection_modifyitems() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """As a plugin: run each test, and the fixtures that it is the first to need, with the made-up GPU."""
+    """For the plugin: run each test, with the fixtures that it sets up, on the made-up GPU."""
     with made_up_gpu():
         return (yield)

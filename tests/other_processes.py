@@ -1,4 +1,4 @@
-"""What tests of a changed number of processes share: each training is stopped, and goes on with another number."""
+"""Helpers for tests with a changing number of processes: a training is stopped, and resumes with another number."""
 
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -19,15 +19,15 @@ from condensery.training.settings import LoopSettings
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "benchmarks"))
 import batch_digests
 
-STEPS, EVERY = 8, 2  # steps of a training, and from checkpoint to checkpoint
+STEPS, EVERY = 8, 2  # steps of a training, and steps between two checkpoints
 ATTEMPTS = {3: 2, 5: 1, STEPS: 4}  # the step at which each attempt is stopped -> its number of processes
-UNSEEN = ("key.bias", "classifier.classifier.bias")  # softmax does not see these biases: rounding alone moves them
+UNSEEN = ("key.bias", "classifier.classifier.bias")  # the softmax ignores these biases: only rounding changes them
 Run = tuple[TrainingModule, StepDataModule, list[pl.Callback]]
-Runs = Mapping[str, Callable[[Path, str], Run]]  # of a folder for all runs, and a name for the files of one
+Runs = Mapping[str, Callable[[Path, str], Run]]  # called with a folder for all runs and the name of one run
 
 
 class Stop(pl.Callback):
-    """Stops a training before the checkpoint of a step."""
+    """Stops a training after a step, before the checkpoint of this step is written."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -38,7 +38,7 @@ class Stop(pl.Callback):
 
 
 def train(made: Callable[[Path, str], Run], folder: Path, name: str, last: int = STEPS) -> dict[str, Tensor]:
-    """Begin a training, or go on with it, up to a step; its weights."""
+    """Start or resume a training, up to the step ``last``. Return the weights."""
     module, data, callbacks = made(folder, name)
     settings = LoopSettings(STEPS, checkpoint_every=EVERY)
     try:
@@ -51,7 +51,7 @@ def train(made: Callable[[Path, str], Run], folder: Path, name: str, last: int =
 
 
 def attempt(rank: int, runs: Runs, folder: Path, last: int) -> None:
-    """One of the processes of an attempt at every training."""
+    """Run all trainings up to the step ``last``, as one of the processes of this attempt."""
     number = ATTEMPTS[last]
     if number > 1:
         distributed.init_process_group("gloo", f"file://{folder}/meeting-{last}", rank=rank, world_size=number)
@@ -62,13 +62,13 @@ def attempt(rank: int, runs: Runs, folder: Path, last: int) -> None:
 
 
 def check(runs: Runs, folder: Path, drawn: Collection[str] = ()) -> None:
-    """Check that trainings on 2, 1 and 4 processes have the batches of one process, and its weights to rounding.
+    """Check that trainings on 2, 1 and 4 processes have the batches of one process, and nearly the same weights.
 
-    ``drawn``: trainings with random numbers that differ between processes, so that the weights are not compared.
+    ``drawn``: trainings whose random numbers differ between processes, so that their weights are not compared.
     """
     begin = {
         name: made(folder, "begin")[0].state_dict() for name, made in runs.items()
-    }  # and what all read is written once
+    }  # also writes the files that all runs read
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(batch_digests.FOLDER, str(folder / "digests"))
         patch.setattr(TrainingModule, "training_step", batch_digests.noting(TrainingModule.training_step))

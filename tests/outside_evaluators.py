@@ -1,6 +1,6 @@
-"""What evaluators outside of this project read off a run file: pytrec_eval, which is trec_eval, and ir_measures.
+"""Evaluate a run file with two other libraries: pytrec_eval, which contains trec_eval, and ir_measures.
 
-They get the lines of the file and the judgements, and nothing else of ours.
+They get only the lines of the run file and the judgements.
 """
 
 import gzip
@@ -15,13 +15,13 @@ from condensery.system.files import read_json
 from condensery.text.collection import Collection
 
 PER_QUERY = {"RR": "recip_rank", "nDCG": "ndcg", "R": "recall", "AP": "map", "P": "P", "Success": "success"}
-CUT = {"ndcg": "ndcg_cut", "map": "map_cut"}  # trec_eval's names with a cutoff, where they are others
+CUT = {"ndcg": "ndcg_cut", "map": "map_cut"}  # trec_eval's names of metrics with a cutoff, where they differ
 
 Lines = dict[str, dict[str, float]]  # query -> passage -> score, in the order of the file
 
 
 def read_lines(path: Path) -> Lines:
-    """A run file as others read it, its rank column aside."""
+    """Read a run file as other programs do. The column of ranks is ignored."""
     run: Lines = {}
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         for line in stream:
@@ -31,7 +31,7 @@ def read_lines(path: Path) -> Lines:
 
 
 def judgements(collection: Collection, split: str) -> dict[str, dict[str, int]]:
-    """Query -> passage -> grade."""
+    """Return query -> passage -> grade."""
     qrels, judged = collection.qrels(split), dict[str, dict[str, int]]()
     queries, passages = collection.queries.column("id"), collection.passages.column("id")
     for query, passage, grade in zip(qrels.query_rows, qrels.passage_rows, qrels.grades, strict=True):
@@ -40,12 +40,12 @@ def judgements(collection: Collection, split: str) -> dict[str, dict[str, int]]:
 
 
 def sorted_as_trec_eval(scores: dict[str, float]) -> list[str]:
-    """By score in single precision, as trec_eval holds it, then by id, both descending."""
+    """Sort passages as trec_eval does: by score in single precision, then by id, both descending."""
     return sorted(scores, key=lambda passage: (np.float32(scores[passage]), passage.encode()), reverse=True)
 
 
 def measured(run: Lines, judged: dict[str, dict[str, int]], metric: str, relevant_from: int = 1) -> dict[str, float]:
-    """A metric of every judged query, by trec_eval; 0 where it has no results."""
+    """Return the value of a metric for every judged query, by trec_eval; 0 for a query without results."""
     import pytrec_eval
 
     measure, cutoff = split_metric(metric)
@@ -54,7 +54,7 @@ def measured(run: Lines, judged: dict[str, dict[str, int]], metric: str, relevan
     asked = name if cutoff is None or measure == "RR" else f"{CUT.get(name, name)}.{cutoff}"
     found = pytrec_eval.RelevanceEvaluator(judged, {asked}, relevance_level=level).evaluate(run)
     values = {query: found.get(query, {}).get(asked.replace(".", "_"), 0.0) for query in judged}
-    if measure == "RR" and cutoff:  # for which trec_eval has no cutoff
+    if measure == "RR" and cutoff:  # trec_eval has no cutoff for it
         values = {query: value if value >= 1 / cutoff - 1e-9 else 0.0 for query, value in values.items()}
     return values
 
@@ -62,7 +62,7 @@ def measured(run: Lines, judged: dict[str, dict[str, int]], metric: str, relevan
 def measured_by_ir_measures(
     run: Lines, judged: dict[str, dict[str, int]], metric: str, relevant_from: int = 1
 ) -> dict[str, float]:
-    """The same by ir_measures, with whichever of its providers it takes first."""
+    """Return the same as ``measured``, by ir_measures with the provider that it prefers."""
     import ir_measures
 
     measure, cutoff = split_metric(metric)
@@ -74,7 +74,7 @@ def measured_by_ir_measures(
 
 
 def check(run: Lines, evaluation: Evaluation, collection: Collection, split: str) -> None:
-    """Assert that the lines are in the order that trec_eval finds, and that both have the numbers of ``evaluation``."""
+    """Check that trec_eval sorts the lines in the same order, and that both libraries agree with ``evaluation``."""
     for query, scores in run.items():
         assert sorted_as_trec_eval(scores) == list(scores), f"the passages of {query} tie"
     judged = judgements(collection, split) if split in collection.splits else {}
@@ -88,7 +88,7 @@ def check(run: Lines, evaluation: Evaluation, collection: Collection, split: str
 
 
 def agree(folder: Path) -> None:
-    """``check`` an artifact of the stage ``evaluate``, by its files and its manifest alone."""
+    """Call ``check`` for an artifact of the stage ``evaluate``, with only its files and its manifest."""
     manifest = read_json(folder / "manifest.json")
     (corpus,) = manifest["inputs"]["corpus"]
     collection = Collection(folder.resolve().parents[1] / corpus)

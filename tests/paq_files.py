@@ -1,4 +1,4 @@
-"""Small files in the form of PAQ's: passages, and the metadata of questions."""
+"""Small files in the format of PAQ: passages, and the metadata of questions."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from small_runs import some_text, write
 
 
 def write_paq(root: Path, questions: int = 24) -> list[dict[str, object]]:
-    """Write 48 passages and some questions, each with one passage or two; return the lines of the questions."""
+    """Write passages and ``questions`` questions with one or two passages each. Return the lines of the questions."""
     text = some_text(documents=12, seed=9)
     rows = [f"{number}\t{words}\t{title}" for number, (_, title, words, _) in enumerate(text.passages, start=1)]
     write(root / "psgs_w100.tsv", ["id\ttext\ttitle", *rows])

@@ -1,6 +1,6 @@
-"""Programs that start each kind of child there is and then do nothing: ``python parent_programs.py KIND FOLDER``.
+"""Programs that each start one kind of child process as the package does: ``python parent_programs.py KIND FOLDER``.
 
-Each prints ``ready`` when its children are at work, or wait for some. They start them as the package does.
+A program prints ``ready`` when its children work or wait for work, and then does nothing.
 """
 
 import gc
@@ -22,10 +22,11 @@ from condensery.stages.registry import stage
 from condensery.system import children
 from condensery.system.children import Parent, guarded
 
-# Environment variable. `watch`: without the help of the kernel; `kernel`: without watching; `nothing`: without both
+# Environment variable: how a child notices the end of its parent. `watch`: only by checking; `kernel`: only by the
+# kernel; `nothing`: not at all
 ALONE = "TEST_ENDS_BY"
 
-gc.disable()  # a quarter of the time in which Lightning is imported
+gc.disable()  # collecting takes a quarter of the time of importing Lightning
 
 if os.environ.get(ALONE) in ("watch", "nothing"):
     children._killed_with_parent = lambda: None
@@ -55,7 +56,7 @@ def tokenise(folder: Path) -> Iterator[int]:
 
 
 def tokenising(folder: Path) -> None:
-    """The workers have made all that was asked for, and wait for more."""
+    """Tokenising workers that have finished all tasks and wait for more."""
     work = tokenise(folder)
     while len({next(work) for _ in range(4)}) < 2:
         pass
@@ -63,7 +64,7 @@ def tokenising(folder: Path) -> None:
 
 
 def tokenising_on(folder: Path) -> None:
-    """The workers are at work."""
+    """Tokenising workers that are working."""
     work = tokenise(folder)
     while len({next(work) for _ in range(4)}) < 2:
         pass
@@ -73,7 +74,7 @@ def tokenising_on(folder: Path) -> None:
 
 
 def reading_docstrings(folder: Path) -> None:
-    """Forked, where there is no other thread."""
+    """Workers that read docstrings. They are forked if this process has no other thread."""
     from condensery.text.formats.pydocs import _mapper
 
     with _mapper(2) as run:
@@ -87,7 +88,7 @@ def reading_docstrings_beside_a_thread(folder: Path) -> None:
 
 
 class Steps:
-    """Batches that come at once."""
+    """Batches without any computation."""
 
     def steps_an_epoch(self) -> int:
         return 10**6
@@ -97,7 +98,7 @@ class Steps:
 
 
 class Waiting:
-    """An order of batches whose vectors do not come."""
+    """An order of batches that waits for vectors."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -113,7 +114,7 @@ class Waiting:
 
 
 def making_batches(folder: Path) -> None:
-    """The process that loads batches, and the one that makes adaptive batches."""
+    """A process that loads batches, and a process that makes adaptive batches."""
     from condensery.training.adaptive.callback import AdaptiveBatches
     from condensery.training.data.data_module import StepDataModule
 
@@ -126,7 +127,7 @@ def making_batches(folder: Path) -> None:
 
 
 class Tokenising:
-    """A stage that tokenises when it is looked at."""
+    """A stage that tokenises when its kind is read."""
 
     name = "tokens"
 
@@ -140,7 +141,7 @@ class Tokenising:
 
 
 def stage_process(folder: Path) -> None:
-    """The process of a stage (``jobs=2``), which tokenises in processes of its own; and one that has nothing to do."""
+    """Two workers for stages (``jobs=2``): one tokenises in processes of its own, and the other has no stage."""
     from condensery.pipeline.executor import Worker
 
     workers = [Worker(folder, None, {}) for _ in range(2)]  # type: ignore[arg-type]
@@ -153,7 +154,7 @@ class Nothing(StageConfig):
 
 
 def meets(config: Nothing, context: Context) -> dict[str, Any]:
-    """One process waits for the other in the midst of an exchange."""
+    """A stage in which one process waits for the other during an exchange."""
     from torch import distributed
 
     from condensery.stages.devices import init_process_group
@@ -168,7 +169,7 @@ def meets(config: Nothing, context: Context) -> dict[str, Any]:
     raise NotRankZero
 
 
-if __name__ == "parent_programs":  # the plug-in of stages that this is for the other processes, and not the program
+if __name__ == "parent_programs":  # the other processes import this file as a plug-in
     stage("test_meets", version=1, makes="encoder", together=True)(meets)
 
 
@@ -193,14 +194,14 @@ def several_devices(folder: Path) -> None:
 
 
 def _told(folder: Path) -> None:
-    """Say that the second process is ready."""
+    """Print ``ready`` when the second process is ready."""
     while not any("ready" in path.read_text() for path in folder.glob("processes-*/output-1.txt")):
         time.sleep(0.05)
     print("ready", flush=True)
 
 
 def torchrun(folder: Path) -> None:
-    """It waits for another node."""
+    """torchrun, which waits for another node."""
     from condensery.stages.launcher_config import TorchrunLauncher
 
     threading.Timer(6, lambda: print("ready", flush=True)).start()
@@ -208,7 +209,7 @@ def torchrun(folder: Path) -> None:
 
 
 def foreign_program(folder: Path) -> None:
-    """It starts another one, and neither heeds SIGTERM."""
+    """A program that starts another program. Both ignore SIGTERM."""
     command = ["sh", "-c", "trap '' TERM; echo ready; sleep 600; true"]
     subprocess.Popen(guarded(command), start_new_session=True).wait()
 
@@ -223,7 +224,7 @@ def tracking(folder: Path) -> None:
 
 
 def _held(parent: Parent) -> None:
-    """In a call that lets no other thread of Python run."""
+    """Run a call that blocks all other Python threads."""
     import re
 
     parent.end_with()
@@ -239,12 +240,12 @@ def computing(folder: Path) -> None:
 
 def _child_of_a_thread(parent: Parent) -> None:
     parent.end_with()
-    time.sleep(1.0)  # the thread is gone
+    time.sleep(1.0)  # the thread has ended by then
     ready()
 
 
 def thread(folder: Path) -> None:
-    """A thread that has ended started the process."""
+    """A process that was started by a thread which has ended."""
 
     def begin() -> None:
         get_context("spawn").Process(target=_child_of_a_thread, args=(Parent.here(),), daemon=True).start()

@@ -1,4 +1,4 @@
-"""Real text that is on every machine: docstrings of a few modules of the standard library, as words of a vocabulary."""
+"""Real text that every machine has: docstrings of some modules of the standard library, as ids of a vocabulary."""
 
 import importlib
 import inspect
@@ -18,27 +18,30 @@ MODULES = (
     *("mailbox", "os", "pathlib", "random", "shutil", "socket", "statistics", "subprocess", "tarfile", "threading"),
     *("turtle", "unittest", "urllib.request", "xml.dom.minidom", "zipfile"),
 )
-SPECIAL = 5  # ids of special tokens, as in ``textbook.vocabulary``; UNKNOWN is the last
+SPECIAL = 5  # number of special tokens, as in ``textbook.vocabulary``; UNKNOWN is the last of them
 UNKNOWN = 4
 
 
 @dataclass(frozen=True)
 class Prose:
-    """Documents of texts of ids; ``size`` ids, of which the first are special and some have no text."""
+    """Documents, each a list of texts, each a list of token ids.
+
+    ``size``: number of ids in the vocabulary. The first are special tokens, and some ids occur in no text.
+    """
 
     documents: list[list[list[int]]]
     size: int
 
     @property
     def texts(self) -> list[list[int]]:
-        """Without documents."""
+        """The texts of all documents in one list."""
         return [text for document in self.documents for text in document]
 
 
 def prose(size: int = 600, without: int = 0) -> Prose:
-    """A document for each module, a text for each docstring; words that are not among the most frequent are unknown.
+    """Return one document per module, with one text per docstring. Words that are not frequent enough become UNKNOWN.
 
-    ``without``: ids at the end of the vocabulary that no text has.
+    ``without``: number of ids at the end of the vocabulary that occur in no text.
     """
     words = [[re.findall(r"\w+|[^\w\s]", text.lower()) for text in _docstrings(module)] for module in MODULES]
     counted = Counter(word for document in words for text in document for word in text)
@@ -48,7 +51,7 @@ def prose(size: int = 600, without: int = 0) -> Prose:
 
 
 def _docstrings(module: str) -> list[str]:
-    """Of the classes and functions of a module and of their methods, each once."""
+    """Return the distinct docstrings of a module's classes, functions and methods."""
     loaded = importlib.import_module(module)
     members = [loaded, *vars(loaded).values()]
     owned = [one for one in members[1:] if inspect.isclass(one) and one.__module__ == module]
@@ -58,7 +61,7 @@ def _docstrings(module: str) -> list[str]:
 
 
 def write_store(folder: Path, documents: list[list[list[int]]]) -> TokenStore:
-    """A token store with these ids."""
+    """Write a token store with these ids, and open it."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = [text for document in documents for text in document]
     ids = np.asarray([number for text in texts for number in text], np.uint16)

@@ -1,4 +1,4 @@
-"""Small retrievers of each kind that others release, made and saved by sentence-transformers."""
+"""Small retrievers of all kinds of released checkpoints, made and saved with sentence-transformers."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ from transformers import (
     XLMRobertaModel,
 )
 
-SIZE = 16  # of a state
+SIZE = 16  # hidden size
 PROMPTS = {"query": "river: ", "document": "sea and stones: "}
 SEVERAL = [
     ("Dense", {"out_features": 24, "bias": True, "activation_function": torch.nn.GELU()}),
@@ -73,7 +73,7 @@ def released(
     length: int = 14,
     family: str = "bert",
 ) -> Path:
-    """Save a model of a family with a pooling and the modules ``behind`` it into ``folder``/saved; its path."""
+    """Save a model of ``family``, with a pooling and the modules ``behind`` it, into ``folder``/saved. Return the path."""
     library: Any = pytest.importorskip("sentence_transformers")
     modules: Any = pytest.importorskip("sentence_transformers.models")
     from condensery.tokens.tokenizer import load_tokenizer
@@ -98,7 +98,7 @@ def released(
 
 
 def words_of(family: str, tokenizer: Path, folder: Path) -> Path:
-    """The tokenizer for a family: that of an MPNet pads with id 1, which is copied into ``folder``."""
+    """Return the tokenizer for a family. An MPNet pads with id 1, so its tokenizer is a changed copy in ``folder``."""
     if family != "mpnet":
         return tokenizer
     shutil.copytree(tokenizer, folder)
@@ -129,7 +129,7 @@ def _config(family: str, words: int, pad: int) -> Any:
 
 
 def plain_model(family: str, words: int, pad: int) -> PreTrainedModel:
-    """A model of a family with random weights, and without the pooling layer of its authors."""
+    """Return a model of a family with random weights, without the family's own pooling layer."""
     plain: dict[str, Any] = {} if family in ("electra", "distilbert", "modernbert") else {"add_pooling_layer": False}
     model: PreTrainedModel = FAMILIES[family][1](_config(family, words, pad), **plain)
     return model
@@ -138,9 +138,11 @@ def plain_model(family: str, words: int, pad: int) -> PreTrainedModel:
 def two_towers(
     folder: Path, tokenizer: Path, lengths: tuple[int, int] = (9, 14), apart: float = 0.1, **kind: Any
 ) -> Path:
-    """Save a checkpoint of ours whose queries have weights and a longest input of their own into ``folder``/two; its path.
+    """Save a checkpoint of this project with two towers into ``folder``/two. Return the path.
 
-    ``apart``: the deviation of the weights of queries from those of passages.
+    The towers of queries and passages differ in their weights and in their maximum lengths.
+
+    ``apart``: standard deviation of the noise that is added to the weights of the query tower.
     """
     from condensery.models.checkpoints.retrievers import SavedRetriever, load_biencoder, save_retriever
 
@@ -155,7 +157,7 @@ def two_towers(
 
 
 def library_scores(folder: Path, queries: list[str], passages: list[str]) -> torch.Tensor:
-    """What sentence-transformers gives (n, m), in float64."""
+    """Return the scores (n, m) that sentence-transformers computes in float64."""
     library: Any = pytest.importorskip("sentence_transformers")
     model = library.SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32}).double()
     asked, found = (

@@ -1,4 +1,4 @@
-"""A place in the network for tests: a folder served over HTTP on this machine, and data sets that are fetched from it."""
+"""A web server for tests: a folder that is served over HTTP on this machine, and data sets that are fetched from it."""
 
 import gzip
 import hashlib
@@ -14,20 +14,20 @@ from typing import Any
 
 
 class Place:
-    """A folder that is served; ``asked``: (path, Range header) of every request.
+    """A served folder. ``asked``: (file name, Range header) of every request.
 
-    ``breaks_after``: bytes after which the next answer breaks off, once.
+    ``breaks_after``: number of bytes after which the next response is cut off; only that response is cut off.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.asked, self.breaks_after = folder, list[tuple[str, str]](), 0
         self.url = ""
-        self.headers: dict[str, dict[str, str]] = {}  # what is sent besides, by path
+        self.headers: dict[str, dict[str, str]] = {}  # path -> further headers of its response
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[Place]:
-    """Serve ``folder``, with ranges of bytes, while the block runs."""
+    """Serve ``folder`` while the block runs. Requests for ranges of bytes are supported."""
     place = Place(folder)
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -75,7 +75,7 @@ def served(folder: Path) -> Iterator[Place]:
 
 
 def packed(files: dict[str, str]) -> bytes:
-    """A .tar.gz file."""
+    """Return the bytes of a .tar.gz file with these files."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
         for name, text in files.items():
@@ -91,7 +91,7 @@ MARCO = ["msmarco-passage"] + [
 
 
 def publish_marco(folder: Path, files: Mapping[str, str]) -> Path:
-    """MS MARCO's native files as they are published: in archives, packed, or plain."""
+    """Write MS MARCO's native files in their published forms: in archives, compressed, or plain."""
     folder.mkdir(parents=True, exist_ok=True)
     archive = ("collection.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv")
     (folder / "collectionandqueries.tar.gz").write_bytes(packed({name: files[name] for name in archive}))
@@ -104,7 +104,7 @@ def publish_marco(folder: Path, files: Mapping[str, str]) -> Path:
 
 
 def empty_home() -> Path:
-    """Where ir_datasets keeps its files, without any; its folders were made when it was imported."""
+    """Remove the files of ir_datasets and return their folder. Its subfolders stay: only an import creates them."""
     import ir_datasets
 
     folder = ir_datasets.util.home_path()
@@ -114,9 +114,9 @@ def empty_home() -> Path:
 
 
 def stand_in(url: str, folder: Path, *identifiers: str) -> None:
-    """Let ir_datasets fetch the files of these data sets from ``url``, where ``folder`` is served.
+    """Make ir_datasets fetch the files of these data sets from ``url``, where ``folder`` is served.
 
-    Its own readers, ids and file names are those of the real ones; the digests are those of the files in ``folder``.
+    The readers, ids and file names of ir_datasets stay the same. Its digests become the digests of the files in ``folder``.
     """
     import ir_datasets
 
@@ -137,7 +137,7 @@ def stand_in(url: str, folder: Path, *identifiers: str) -> None:
 
 
 def publish_data_set(place: Place, name: str, files: Mapping[str, bytes], commit: str = "0" * 40) -> None:
-    """Let a place be a hub with one more data set: what huggingface_hub asks for it, and what the hub answers."""
+    """Add a data set to a place that acts as the Hugging Face hub: all responses that huggingface_hub requests for it."""
     tree = []
     for path, content in files.items():
         digest = hashlib.sha256(content).hexdigest()

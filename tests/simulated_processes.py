@@ -1,4 +1,4 @@
-"""The parts of several processes, each done by a thread of this one."""
+"""Simulate a group of processes by threads: each thread does the work of one process."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ PATIENCE = 60.0  # seconds
 
 
 def in_parts(processes: int, work: Callable[[ProcessGroup], Value]) -> list[Value | None]:
-    """What ``work`` gives in each part, by rank; None where the part left it to the first. Raises what a part raised."""
+    """Return the result of ``work`` by rank; None for a rank that leaves the result to rank 0. Raises its exceptions."""
     barrier, values = threading.Barrier(processes), [None] * processes
     found: list[Value | None] = [None] * processes
     failed: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Recipes at the size of the papers on small files: with small models in the places of those on the hub, and a few steps."""
+"""Run the recipes of the papers' size on small files, with small models instead of models on the hub, and few steps."""
 
 import re
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from transformers import AutoTokenizer, BertForSequenceClassification
 
 from condensery.stages.registry import registry
 
-SIZES = {500: 6, 1000: 8, 10000: 12, 100000: 14}  # training examples of the papers -> those of the small files
+SIZES = {500: 6, 1000: 8, 10000: 12, 100000: 14}  # training examples in the papers -> in the small files
 POSITIONS = "backbone.max_positions=160"
-LENGTHS = {"query_length": 32, "passage_length": 100, "length": 100}  # tokens, of all that is trained
-FEW_OF = {  # kind of stage -> keys whose values at the size of the papers do not fit small files
+LENGTHS = {"query_length": 32, "passage_length": 100, "length": 100}  # tokens; for every stage that has the key
+FEW_OF = {  # kind of stage -> overrides of values that are too large for small files
     "cluster_queries": ["clusters=3"],
     "denoise": ["below=1"],
     "pseudo_label": ["positive=0.01", "negative=0"],
@@ -25,13 +25,13 @@ FEW_OF = {  # kind of stage -> keys whose values at the size of the papers do no
     "rerank": ["depth=20"],
     "train_jointly": ["negatives_per_query=7"],
 }
-LOADED = ("retriever", "cross_encoder")  # kinds that load what others released
-IN_STEPS = ("finetune", "train_", "cross_encoder")  # how the names begin of kinds whose batches are of queries
+LOADED = ("retriever", "cross_encoder")  # kinds that load a released model
+IN_STEPS = ("finetune", "train_", "cross_encoder")  # prefixes of kinds whose batches consist of queries
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Small checkpoints: an encoder with a Condenser's head, a generator of queries, and a cross-encoder."""
+    """Small checkpoints: an encoder with a Condenser head, a query generator, and a cross-encoder."""
 
     encoder: Path
     generator: Path
@@ -39,7 +39,10 @@ class Checkpoints:
 
 
 def small_checkpoints(folder: Path, text: Text) -> Checkpoints:
-    """Train the encoder for a step on ``text``; the generator and the output of the cross-encoder have random weights."""
+    """Make the checkpoints. The encoder is trained for one step on ``text``.
+
+    The generator and the output layer of the cross-encoder have random weights.
+    """
     documents = write_documents(folder / "text", text)
     done = run_command(
         "experiment=condenser_wikipedia", f"data.root={documents}", *MODEL, POSITIONS, "logger=csv",
@@ -54,18 +57,18 @@ def small_checkpoints(folder: Path, text: Text) -> Checkpoints:
 
 
 def stages_of(recipe: str) -> dict[str, Any]:
-    """The composed values of a recipe."""
+    """Return the composed config of a recipe."""
     return conf_pages.read(PROJECT / "conf" / "experiment" / f"{recipe}.yaml").whole()
 
 
 def models(small: Checkpoints) -> list[str]:
-    """The small encoder in the place of the recipe's backbone, on one thread."""
+    """Return the overrides that replace the recipe's backbone by the small encoder, on one thread."""
     own = [f"backbone.{key}={small.encoder}" for key in ("name", "tokenizer")]
     return [*(one for one in MODEL if not one.startswith("backbone")), *own]
 
 
 def few(recipe: str, small: Checkpoints) -> Iterator[str]:
-    """Two steps of everything that trains, inputs that fit, and local checkpoints instead of those on the hub."""
+    """Yield overrides: two steps for every training, shorter inputs, and local checkpoints instead of hub names."""
     whole = stages_of(recipe)
     shared = {kind: given or {} for kind, given in whole.get("stage", {}).items()}
     for kind, given in shared.items():
@@ -99,7 +102,7 @@ def few(recipe: str, small: Checkpoints) -> Iterator[str]:
 
 
 def _local(place: str, kind: str, given: dict[str, Any], small: Checkpoints) -> Iterator[str]:
-    """The overrides that name local checkpoints in the places of those on the hub."""
+    """Yield the overrides that replace checkpoints on the hub by local checkpoints."""
     for key, value in (given.get("backbone") or {}).items():
         if "/" in str(value):
             yield f"{place}.backbone.{key}={small.encoder}"

@@ -1,4 +1,4 @@
-"""What the tests of whole recipes share: the command line in this process, and small inputs in every format."""
+"""Helpers for tests of whole recipes: run a command in this process, and write small inputs in every format."""
 
 import gzip
 import io
@@ -45,7 +45,7 @@ MODEL = [  # two layers of 32, from scratch, in fp32 on one thread
 
 @dataclass(frozen=True)
 class Done:
-    """What a command left on the terminal."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -58,20 +58,21 @@ class Done:
 
     @property
     def folder(self) -> Path:
-        """The run's folder: the last path that was printed."""
+        """The folder of the run, which is the last path in the output."""
         return Path([line for line in self.out.splitlines() if line.startswith("/")][-1])
 
     def sound(self) -> "Done":
-        """Itself, where the command went well."""
+        """Check that the command succeeded, and return this object."""
         assert self.code == 0, self.out + self.err
         return self
 
 
 def run_command(*arguments: str | Path, curves: bool = False) -> Done:
-    """``python run.py ...`` in this process, with the recipes of the tests beside the project's own.
+    """Run ``python run.py ...`` in this process, with the recipes of the tests in addition to the project's recipes.
 
-    Of a key that several of ``arguments`` give, the last counts; the command itself refuses to be given a key twice.
-    ``curves``: draw them too, which takes a third of the time of a small run.
+    If several ``arguments`` set the same key, the last one is used. The command itself would refuse a repeated key.
+
+    ``curves``: whether training curves are drawn, which takes a third of the time of a small run.
     """
     program = hydra.main(version_base="1.3", config_path=str(PROJECT / "conf"), config_name="config")(cli.main)
     out, err = io.StringIO(), io.StringIO()
@@ -86,7 +87,7 @@ def run_command(*arguments: str | Path, curves: bool = False) -> Done:
 
 
 def check_refused(folder: Path, said: str, *arguments: str) -> None:
-    """Check that a recipe ends in one error line with ``said`` before any work; nothing is written below ``folder``."""
+    """Check that a recipe fails with one error line that contains ``said``, and writes nothing below ``folder``."""
     done = run_command(*arguments, "dry_run=plan", f"output_root={folder}")
     assert done.code == 1
     assert done.err.count("\n") == 1, done.err
@@ -95,7 +96,7 @@ def check_refused(folder: Path, said: str, *arguments: str) -> None:
 
 
 def _agree_with_outside_evaluators(done: Done) -> None:
-    """Whatever a test runs: what it evaluated has the numbers that others read off its run files."""
+    """Check that other libraries compute the same metrics from the run files of every evaluation in a run."""
     for label in done.computed if done.code == 0 else []:
         folder = done.folder / "stages" / label
         if (folder / "run.trec.gz").exists():
@@ -103,7 +104,7 @@ def _agree_with_outside_evaluators(done: Done) -> None:
 
 
 def _each_key_once(arguments: Iterable[str]) -> list[str]:
-    """What a test shares with others, and then says otherwise, is said once."""
+    """Keep only the last argument for each key, so that a test can override shared arguments."""
     found: dict[str, str] = {}
     for argument in arguments:
         key, is_given, _ = argument.partition("=")
@@ -113,13 +114,14 @@ def _each_key_once(arguments: Iterable[str]) -> list[str]:
 
 @contextmanager
 def _quick(curves: bool) -> Iterator[None]:
-    """Let ``-m`` alone say whether it is a sweep: Hydra would compose the config once more to look for ``hydra.mode``.
+    """Make commands faster: a command is a sweep only with ``-m``, and dry runs measure little.
 
-    With another mode in the recipe, the command fails here; tests/pipeline starts commands as a user does.
+    Otherwise, Hydra would compose the config once more to read ``hydra.mode``. A recipe that sets ``hydra.mode`` fails
+    here. tests/pipeline starts commands as a user does.
     """
     with pytest.MonkeyPatch.context() as monkeypatch, composed_once():
         monkeypatch.setattr(Hydra, "get_mode", lambda *_, **__: None)
-        monkeypatch.setattr(machine_speed, "SAMPLE", {"cpu": 1e7, "cuda": 1e7})  # FLOPs that are timed for a dry run
+        monkeypatch.setattr(machine_speed, "SAMPLE", {"cpu": 1e7, "cuda": 1e7})  # FLOPs that a dry run measures
         monkeypatch.setattr(machine_speed, "ENOUGH", 0.0)
         if not curves:
             monkeypatch.setattr("condensery.pipeline.reports.report.draw_curves", lambda logs, stem: None)
@@ -128,7 +130,7 @@ def _quick(curves: bool) -> Iterator[None]:
 
 @contextmanager
 def _as_it_was() -> Iterator[None]:
-    """Set back what a process of its own would not share: arguments, environment, signal handlers, Hydra's config."""
+    """Restore the state of this process at the end: arguments, environment, signal handlers and Hydra's config."""
     arguments, environment = sys.argv, dict(os.environ)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -144,7 +146,7 @@ def _as_it_was() -> Iterator[None]:
 
 
 def artifact_files(run: Path) -> dict[str, bytes]:
-    """The bytes of all artifacts of a run, but for what tells of time: manifests and curves."""
+    """Return the content of all files of a run's artifacts, except manifests and training logs, which contain times."""
     return {
         f"{stage.name}/{stage.resolve().name}/{path.relative_to(stage)}": path.read_bytes()
         for stage in sorted((run / "stages").iterdir())
@@ -154,13 +156,13 @@ def artifact_files(run: Path) -> dict[str, bytes]:
 
 
 def half_written(root: Path) -> list[Path]:
-    """Artifact folders under their final name without a manifest, and files of an unfinished write in any."""
+    """Return the artifact folders with their final name that have no manifest, or that contain temporary files."""
     folders = [path for path in root.glob("artifacts/*/*") if path.is_dir() and path.suffix != ".partial"]
     return [path for path in folders if not (path / "manifest.json").is_file() or [*path.rglob("*.tmp")]]
 
 
 def metrics_of(run: Path) -> dict[str, dict[str, float]]:
-    """``results.json`` of a run as row -> metrics."""
+    """Return the content of a run's ``results.json`` as row -> metrics."""
     return {row["row"]: row["metrics"] for row in read_json(run / "results.json")}
 
 
@@ -173,7 +175,7 @@ class Text:
 
 
 def some_text(documents: int = 40, paragraphs: int = 3, seed: int = 0) -> Text:
-    """Made-up articles, each about words of its own, with a question about every other paragraph."""
+    """Return made-up articles, each with its own topic words, and a question about every other paragraph."""
     draw = random.Random(seed)
     passages, questions = [], []
     for document in range(documents):
@@ -199,14 +201,14 @@ def _sentence(draw: random.Random, topic: list[str]) -> str:
 
 
 def splits_of(text: Text) -> dict[str, list[tuple[str, str, str]]]:
-    """The questions as train, dev and test."""
+    """Return the questions of each split: train, dev and test."""
     third = len(text.questions) // 6
     parts = text.questions[: 4 * third], text.questions[4 * third : 5 * third], text.questions[5 * third :]
     return dict(zip(("train", "dev", "test"), parts, strict=True))
 
 
 def write(path: Path, lines: Iterable[str]) -> Path:
-    """Write lines, as gzip where the name ends so."""
+    """Write lines to a file, as gzip if its name ends in .gz."""
     path.parent.mkdir(parents=True, exist_ok=True)
     raw = "".join(f"{line}\n" for line in lines).encode()
     path.write_bytes(gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw)
@@ -214,7 +216,7 @@ def write(path: Path, lines: Iterable[str]) -> Path:
 
 
 def write_questions(root: Path, text: Text, splits: Iterable[str] = ("train", "dev", "test")) -> None:
-    """``queries.jsonl`` and ``qrels/`` as in a BEIR folder."""
+    """Write ``queries.jsonl`` and ``qrels/`` as in a BEIR folder."""
     write(root / "queries.jsonl", (json.dumps({"_id": name, "text": words}) for name, words, _ in text.questions))
     for split in splits:
         lines = (f"{name}\t{passage}\t1" for name, _, passage in splits_of(text)[split])
@@ -222,7 +224,7 @@ def write_questions(root: Path, text: Text, splits: Iterable[str] = ("train", "d
 
 
 def write_beir(root: Path, text: Text) -> Path:
-    """A BEIR folder whose corpus names its documents."""
+    """Write a BEIR folder whose corpus names the document of each passage."""
     fields = ("_id", "title", "text", "doc_id")
     write(root / "corpus.jsonl", (json.dumps(dict(zip(fields, one, strict=True))) for one in text.passages))
     write_questions(root, text)
@@ -230,7 +232,7 @@ def write_beir(root: Path, text: Text) -> Path:
 
 
 def write_documents(root: Path, text: Text, name: str = "documents.jsonl") -> Path:
-    """Whole documents, one a line."""
+    """Write whole documents, one per line."""
     documents: dict[str, dict[str, Any]] = {}
     for _, title, words, document in text.passages:
         documents.setdefault(document, {"_id": document, "title": title, "passages": []})["passages"].append(words)
@@ -239,7 +241,7 @@ def write_documents(root: Path, text: Text, name: str = "documents.jsonl") -> Pa
 
 
 def write_articles(root: Path, text: Text, name: str = "documents.jsonl") -> Path:
-    """Whole documents with the heading of each passage's section; the first stands before any heading."""
+    """Write whole documents with the section heading of each passage. The first passage is before all headings."""
     write_documents(root, text, name)
     records = [json.loads(line) for line in (root / name).read_text().splitlines()]
     for one in records:
@@ -249,7 +251,7 @@ def write_articles(root: Path, text: Text, name: str = "documents.jsonl") -> Pat
 
 
 def write_stsb(root: Path, text: Text, pairs: int = 24) -> Path:
-    """Pairs of sentences with a score, as the files of STS-b have them; some sentences have commas and quotes."""
+    """Write pairs of sentences with a score in the format of STS-b. The sentences have commas and quotes."""
     draw = random.Random(3)
     sentences = [sentence for _, _, words, _ in text.passages for sentence in words.split(". ")]
     for split in ("train", "dev", "test"):
@@ -262,7 +264,7 @@ def write_stsb(root: Path, text: Text, pairs: int = 24) -> Path:
 
 
 def write_text_files(root: Path, text: Text) -> Path:
-    """One file a document with blank lines between its paragraphs, every third one in a folder below."""
+    """Write one file per document, with blank lines between paragraphs. Every third file is in a subfolder."""
     documents: dict[str, list[str]] = {}
     for _, _, words, document in text.passages:
         documents.setdefault(document, []).append(words)
@@ -273,9 +275,9 @@ def write_text_files(root: Path, text: Text) -> Path:
 
 
 def write_marco(root: Path, text: Text, gz: bool = False, trec: bool = False) -> Path:
-    """The passage collection of MS MARCO in its native files; the documents and triples beside it.
+    """Write the passage collection of MS MARCO in its native files, with documents and triples.
 
-    ``trec``: with graded judgements as TREC DL 2019 and 2020 have them.
+    ``trec``: whether to write graded judgements in the form of TREC DL 2019 and 2020 too.
     """
     end = ".gz" if gz else ""
     train, test = splits_of(text)["train"], splits_of(text)["test"]
@@ -304,7 +306,7 @@ def write_marco(root: Path, text: Text, gz: bool = False, trec: bool = False) ->
 
 
 def write_marco_documents(root: Path, text: Text) -> Path:
-    """The document collection of MS MARCO in its native files, with the graded judgements of TREC DL 2019."""
+    """Write the document collection of MS MARCO in its native files, with graded judgements as in TREC DL 2019."""
     write_marco(root, text)
     of = {name: document for name, _, _, document in text.passages}
     asked = splits_of(text)
@@ -318,9 +320,9 @@ def write_marco_documents(root: Path, text: Text) -> Path:
 
 
 def write_dpr(root: Path, text: Text, dataset: str = "nq", gz: bool = False) -> Path:
-    """DPR's files: passages, judged questions of train and dev, and questions of test with answers alone.
+    """Write DPR's files: passages, judged questions of train and dev, and questions of test with only answers.
 
-    The answer to a question is the first words of its passage. TriviaQA's files name passages in another way.
+    The answer to a question is the first two words of its passage. TriviaQA's files have another key for passage ids.
     """
     end = ".gz" if gz else ""
     rows = (f'{name}\t"{words.replace(chr(34), chr(34) * 2)}"\t{title}' for name, title, words, _ in text.passages)
@@ -355,7 +357,7 @@ def write_dpr(root: Path, text: Text, dataset: str = "nq", gz: bool = False) -> 
 
 
 def write_hub(root: Path, text: Text) -> Path:
-    """A retrieval data set of the Hugging Face hub as a folder; rows of triples and of documents in folders below."""
+    """Write data sets in the layouts of the Hugging Face hub, in subfolders: retrieval, triples and documents."""
     fields = ("_id", "title", "text")
     write(
         root / "retrieval" / "corpus.jsonl", (json.dumps(dict(zip(fields, one, strict=False))) for one in text.passages)
@@ -373,7 +375,7 @@ def write_hub(root: Path, text: Text) -> Path:
 
 
 def write_tevatron(root: Path, text: Text) -> Path:
-    """Tevatron's training files for train and test; together they name every passage."""
+    """Write Tevatron's training files for train and test. Each file contains every passage."""
     known = {name: {"docid": name, "title": title, "text": words} for name, title, words, _ in text.passages}
     names = list(known)
     for split in ("train", "test"):
@@ -396,13 +398,13 @@ UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 
 
 def costs(out: str) -> dict[str, list[str]]:
-    """The cells of the second table of a dry run, by stage."""
+    """Return the cells of the second table of a dry run, by stage."""
     lines = out.partition("what is to be made")[2].splitlines()
     cells = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in lines if "│" in line]
     return {name: rest for name, *rest in cells}
 
 
 def amount(cell: str) -> float:
-    """The number of a cell, its unit counted."""
+    """Return the number in a cell, multiplied by its unit prefix."""
     size, _, prefix = cell.removesuffix("+").partition(" ")
     return float(size) * UNITS[prefix.removesuffix("B")]

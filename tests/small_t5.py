@@ -1,4 +1,4 @@
-"""A random sequence-to-sequence model, so small that it writes a hundred queries in a second."""
+"""A random sequence-to-sequence model. It is so small that it generates a hundred queries per second."""
 
 import json
 from pathlib import Path
@@ -10,9 +10,9 @@ from condensery.models.generator import save_generator, small_generator
 
 
 def save_small_t5(folder: Path, tokenizer: Path, **config: Any) -> Path:
-    """Save a T5 with the words of ``tokenizer``; its logits are so spread that its queries differ.
+    """Save a T5 with the vocabulary of ``tokenizer``. Its logits vary so much that the generated queries differ.
 
-    ``config``: what its config files say otherwise.
+    ``config``: changed values of its config files.
     """
     made = small_generator(tokenizer, layers=1, hidden=16, heads=2, intermediate=32, dropout=0.0, seed=3)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The defaults of a kind of stage, as ``conf/stage`` has them, references to other groups left as they are."""
+"""The defaults of a kind of stage from ``conf/stage``, with unresolved references to other groups."""
 
 from pathlib import Path
 from typing import Any
@@ -9,5 +9,5 @@ STAGES = Path(__file__).parents[1] / "conf" / "stage"
 
 
 def defaults_of(kind: str) -> dict[str, Any]:
-    """The keys of ``conf/stage/KIND.yaml``."""
+    """Return the keys of ``conf/stage/KIND.yaml`` with their values."""
     return dict(yaml.safe_load((STAGES / f"{kind}.yaml").read_text()))

@@ -1,6 +1,7 @@
-"""Slow, plain mathematics that ours is held against, on the library's own models; and small models and batches for it.
+"""Slow and simple reference implementations for tests, on the models of transformers, with small models and batches.
 
-Nothing here uses the package's models or objectives: rows are padded, logits are computed everywhere, loops are loops.
+This module does not use the models and objectives of the package. It pads all rows, computes the logits of all
+positions, and uses plain loops.
 """
 
 from collections.abc import Sequence
@@ -35,17 +36,17 @@ FAMILIES = {
 }
 LATER = {
     "distilbert": (DistilBertConfig, DistilBertForMaskedLM),
-    "modernbert": (ModernBertConfig, ModernBertForMaskedLM),  # in layers 1 and 2 a token sees the two on either side
+    "modernbert": (ModernBertConfig, ModernBertForMaskedLM),  # in layers 1 and 2, a token sees two tokens on each side
 }
 
 
 def tolerance(family: str) -> float:
-    """How near the library's numbers those of float64 are: it rotates in fp32 whatever the model is in."""
+    """Return the relative tolerance. ModernBERT in transformers computes rotary embeddings in fp32, even in float64."""
     return 2e-6 if family == "modernbert" else 1e-12
 
 
 def vocabulary(size: int = SIZE) -> Vocabulary:
-    """``size`` ids of which the first five are special; every third one continues a word."""
+    """Return a vocabulary of ``size`` ids. The first five are special tokens, and every third id continues a word."""
     special = np.arange(5)
     continues = np.arange(size) % 3 == 2
     continues[:5] = False
@@ -55,7 +56,7 @@ def vocabulary(size: int = SIZE) -> Vocabulary:
 def language_model(
     family: str = "bert", layers: int = 3, hidden: int = 16, heads: int = 2, dropout: float = 0.0, size: int = SIZE
 ) -> PreTrainedModel:
-    """A small model in float64 and training mode, none of whose parameters is 0 or 1."""
+    """Return a small model in float64 and training mode. Noise on all parameters avoids exact zeros and ones."""
     config, model = {**FAMILIES, **LATER}[family]
     torch.manual_seed(0)
     if family == "distilbert":
@@ -84,7 +85,7 @@ def language_model(
             intermediate_size=2 * hidden,
             max_position_embeddings=40,
             pad_token_id=PAD,
-            # the library's plain attention gives NaN for padding that sees nothing but padding
+            # the library's eager attention gives NaN for padding that sees only padding
             attn_implementation="sdpa" if family == "modernbert" else "eager",
             **own,
         )
@@ -102,11 +103,12 @@ def perturbed(model: PreTrainedModel, by: float = 0.2) -> PreTrainedModel:
 
 @dataclass(frozen=True)
 class Rows:
-    """A masked batch in three forms: one row behind the other, padded to a rectangle, and as the package's chunks.
+    """A masked batch in three forms: concatenated rows, padded rows, and the package's chunks.
 
     Attributes:
-        flat, starts: (N,), (n + 1,).
-        masked, targets: (k,) positions into ``flat`` and the original ids there.
+        flat: (N,) ids of all rows, concatenated.
+        starts: (n + 1,) first position of each row in ``flat``, and N.
+        masked, targets: (k,) masked positions in ``flat``, and the original ids at these positions.
     """
 
     flat: np.ndarray
@@ -132,7 +134,7 @@ class Rows:
         return chunks(self.flat, self.starts, budget, PAD, masked=self.masked, targets=self.targets)
 
     def cut(self, sizes: Sequence[int]) -> list[Chunk]:
-        """Chunks of the given numbers of rows, in the order of the batch."""
+        """Return chunks with these numbers of rows, in the order of the batch."""
         ids, attention, labels = self.padded
         found, first = [], 0
         for size in sizes:
@@ -147,7 +149,7 @@ class Rows:
 
 
 def rows(lengths: Sequence[int], without: Sequence[int] = (), seed: int = 0) -> Rows:
-    """[CLS] random ids [SEP], a quarter of the ids masked; the rows ``without`` have no masked token."""
+    """Return rows ``[CLS] random ids [SEP]`` with a quarter of the ids masked. The rows ``without`` have none."""
     draw = np.random.default_rng(seed)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     flat = draw.integers(UNK + 1, SIZE, starts[-1])
@@ -164,9 +166,10 @@ def rows(lengths: Sequence[int], without: Sequence[int] = (), seed: int = 0) -> 
 
 
 def contexts(kind: str, lengths: Sequence[int], without: Sequence[int] = (), seed: int = 1) -> Rows:
-    """What a decoder of this kind fills in; nothing is predicted in the rows ``without``.
+    """Return the rows that a decoder of this kind predicts. In the rows ``without``, no token is predicted.
 
-    ``rows``, or unmasked ones of which all behind [CLS] (causal) or between the special tokens (enhanced) is predicted.
+    A masked decoder gets the result of ``rows``. The other decoders get unmasked rows. A causal decoder predicts all
+    tokens after [CLS], and an enhanced decoder all tokens between [CLS] and [SEP].
     """
     found = rows(lengths, without, seed)
     if kind == "masked":
@@ -183,7 +186,7 @@ def contexts(kind: str, lengths: Sequence[int], without: Sequence[int] = (), see
 
 
 def paired(passages: Rows, context: Rows, cut: Sequence[int] | int) -> list[Chunk]:
-    """Passages with their contexts in chunks of the given numbers of rows, or as the package cuts them by a budget."""
+    """Return chunks of passages with their contexts. ``cut``: rows of each chunk, or the package's token budget."""
     if isinstance(cut, int):
         other = TokenRows(context.flat, context.starts, context.masked, context.targets)
         return chunks(passages.flat, passages.starts, cut, PAD, passages.masked, passages.targets, context=other)
@@ -193,7 +196,7 @@ def paired(passages: Rows, context: Rows, cut: Sequence[int] | int) -> list[Chun
 
 @dataclass(frozen=True)
 class Output:
-    """What a Condenser computes: late CLS (n, d), and the cross-entropy of every masked token (n, t), 0 elsewhere."""
+    """The output of a Condenser: late CLS vectors (n, d), and the cross-entropy of each masked token (n, t), else 0."""
 
     cls: Tensor
     head: Tensor | None
@@ -207,7 +210,7 @@ def condenser(
     late_mlm: bool,
     padded: tuple[Tensor, Tensor, Tensor],
 ) -> Output:
-    """Condenser (Gao and Callan 2021a, equations 3 to 11) with logits at all positions."""
+    """Compute Condenser (Gao and Callan 2021a, equations 3 to 11) with logits at all positions."""
     ids, attention, labels = padded
     found = model.base_model(input_ids=ids, attention_mask=attention, output_hidden_states=True)
     states, last = found.hidden_states, found.last_hidden_state
@@ -240,7 +243,7 @@ def condenser(
 
 @dataclass(frozen=True)
 class Filled:
-    """What an auto-encoder computes: CLS (n, d), cross-entropies of passages and contexts (n, t), 0 elsewhere."""
+    """The output of an auto-encoder: CLS vectors (n, d), cross-entropies of passages and contexts (n, t), else 0."""
 
     cls: Tensor
     late: Tensor
@@ -255,7 +258,7 @@ def autoencoder(
     context: tuple[Tensor, Tensor, Tensor],
     sets: Tensor | None = None,
 ) -> Filled:
-    """CoT-MAE (Wu et al. 2023, eq. 7-11), its causal variant, or RetroMAE (Xiao et al. 2022, §3.3) with ``sets``.
+    """Compute CoT-MAE (Wu et al. 2023, eq. 7-11), a causal variant, or RetroMAE (Xiao et al. 2022, §3.3) with ``sets``.
 
     ``sets``: (n, t, t) True where token i of a row sees token j; None = not RetroMAE.
     """
@@ -292,7 +295,7 @@ def _enhanced(
     labels: Tensor,
     sets: Tensor,
 ) -> Tensor:
-    """Enhanced decoding, token by token and head by head; zeros where nothing is predicted."""
+    """Compute RetroMAE's enhanced decoding token by token and head by head; zeros for tokens that are not predicted."""
     this = layer.attention.self
     size = this.attention_head_size
     first = 0 if model.config.model_type == "bert" else PAD + 1
@@ -315,7 +318,7 @@ def _enhanced(
 
 
 def span_contrast(vectors: Tensor, temperature: float = 1.0) -> Tensor:
-    """coCondenser (Gao and Callan 2021b), equation 6, averaged over the spans."""
+    """Return the loss of coCondenser (Gao and Callan 2021b, equation 6), averaged over the spans."""
     total = vectors.new_zeros(())
     for i in range(len(vectors)):
         others = [torch.exp(vectors[i] @ vectors[j] / temperature) for j in range(len(vectors)) if j != i]
@@ -325,10 +328,10 @@ def span_contrast(vectors: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def worst(ours: dict[str, Tensor], reference: dict[str, Tensor]) -> float:
-    """The largest difference of any tensor over that tensor's largest entry (or a millionth of the largest of all).
+    """Return the maximum over tensors of the largest difference, divided by the largest entry of the reference tensor.
 
-    The bias of an attention's keys has no gradient, since softmax does not see it; what is there is the rounding of the
-    others, and is measured by the largest of all.
+    The divisor is at least a millionth of the largest entry of all tensors. The bias of attention keys has the gradient
+    0, because softmax ignores it. Its computed gradient is only rounding, so it is divided by the largest entry of all.
     """
     assert ours.keys() == reference.keys()
     size = {name: float(value.abs().max()) for name, value in reference.items()}
@@ -338,7 +341,7 @@ def worst(ours: dict[str, Tensor], reference: dict[str, Tensor]) -> float:
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:
-    """The gradient of every parameter; all of them must have one."""
+    """Return the gradient of every parameter. Raises ``AssertionError`` if a parameter has no gradient."""
     found = {name: parameter.grad for name, parameter in module.named_parameters()}
     assert not [name for name, gradient in found.items() if gradient is None]
     return {name: gradient.clone() for name, gradient in found.items() if gradient is not None}

@@ -1,4 +1,4 @@
-"""Reads what W&B wrote offline: its files hold protobuf records in LevelDB's log format."""
+"""Read the files of W&B's offline runs. They contain protobuf records in the log format of LevelDB."""
 
 import json
 import time
@@ -14,7 +14,10 @@ FULL, FIRST = 1, 2
 
 @dataclass(frozen=True)
 class Offline:
-    """One offline run. ``began``: in microseconds; ``curves``: metric -> (step, value), in the order of logging."""
+    """One offline run.
+
+    ``began``: time of the start in microseconds. ``curves``: metric -> (step, value) pairs, in the order of logging.
+    """
 
     name: str
     group: str
@@ -27,13 +30,13 @@ class Offline:
 
 
 def offline_runs(folder: Path) -> list[Offline]:
-    """All runs under ``folder``/wandb, in the order of their begin (their folders' names only know it to the second)."""
+    """Return all runs under ``folder``/wandb, sorted by their start. The folder names have only whole seconds."""
     runs = [_whole(path) for path in (folder / "wandb").glob("offline-run-*/run-*.wandb")]
     return sorted(runs, key=lambda run: run.began)
 
 
 def _whole(path: Path) -> Offline:
-    """A run's file up to its exit record, the last: W&B may still be writing it when it has said that the run is over."""
+    """Read a run's file when its last record, the exit record, is there. W&B may still write after it has ended the run."""
     patience = time.monotonic() + 60
     while (found := _read(path)) is None or found.exit_code is None:
         assert time.monotonic() < patience, f"{path} holds no run that ended"
@@ -70,7 +73,7 @@ def _read(path: Path) -> Offline | None:
 def _records(raw: bytes) -> Iterator[bytes]:
     place, whole = HEADER, b""
     while place + 7 <= len(raw):
-        if BLOCK - place % BLOCK < 7:  # too little is left of the block for another head
+        if BLOCK - place % BLOCK < 7:  # the rest of the block is too short for another header
             place += BLOCK - place % BLOCK
             continue
         size, kind = int.from_bytes(raw[place + 4 : place + 6], "little"), raw[place + 6]

@@ -268,7 +268,7 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 
 
 def _remove_half_written(folder: Path) -> None:
-    """Remove files that ``files.atomic`` was writing when an earlier attempt was killed; the artifact would keep them."""
+    """Remove files that ``files.atomic`` was writing when an earlier attempt was killed. These files are incomplete."""
     for path in sorted(folder.rglob(".*.tmp")):
         remove(path)
 
@@ -312,10 +312,10 @@ def _revision() -> str | None:
     project = Path(__file__).parents[3]
     if not (project / ".git").exists():  # installed as a package, perhaps inside a checkout of something else
         return None
-    safe = ["-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]  # runs no command
+    safe = ["-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]  # git must run no command of its config
     git = ["git", "-C", str(project), *safe]
     describe = ["describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
-    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # these can name commands
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # which can name commands
     own["GIT_OPTIONAL_LOCKS"] = "0"
     with suppress(OSError, subprocess.SubprocessError):
         completed = subprocess.run(

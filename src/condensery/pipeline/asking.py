@@ -30,7 +30,7 @@ from condensery.text.collection import Collection
 ANSWERS = 5  # number of passages that are printed
 PROMPT = "-"  # the value of ``ask`` that reads several questions from standard input
 FINISHED = "finished.json"  # in a run's folder, written last: a digest of the run's config, and the names of its files
-# keys of the root that change none of a run's files
+# keys of the root that do not change any file of a run
 ASKING: tuple[str, ...] = ("ask", "next", "push_to_hub", "force", "jobs", "output_root")
 ASKING += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost", "estimate")
 

@@ -27,7 +27,7 @@ StudyName = Annotated[str, Field(pattern=STUDY, max_length=100), AS_TEXT]
 
 
 class TrainerConfig(NumberKeys):
-    """Settings of the hardware. Their limits keep a typo from filling the machine with processes.
+    """Settings of the hardware. Because of their upper limits, a typo cannot start thousands of processes.
 
     Attributes:
         devices: number of processes per node that compute a stage; ``auto`` = one for each GPU.
@@ -69,12 +69,12 @@ class LoggerConfig(NumberKeys):
 
 
 class ChooseInSweep(NumberKeys):
-    """The choice of a sweep: of the jobs that differ only in ``key``, the table shows those that are best on dev.
+    """The choice among the jobs of a sweep: of several values of ``key``, the table shows the value that is best on dev.
 
     Attributes:
         key: key of the recipe that the sweep varies, such as ``stage.finetune.epochs``.
         by: metric on dev; None = the first metric of the table.
-        row: the row whose best value is used for all rows; None = each row has its own.
+        row: the row whose best value is used for all rows; None = each row has a best value of its own.
     """
 
     key: Annotated[str, Field(pattern=r"^stages?\.[\w-]+\.[\w.-]+$")]
@@ -206,7 +206,7 @@ class RootConfig(NumberKeys):
     def runtime(self) -> Runtime:
         """Return the settings of this machine for the stages of a single run.
 
-        The W&B group is the run's name, and no stage has a label. For a job of a sweep the caller replaces both.
+        The W&B group is the run's name, and no stage has a label. For a job of a sweep, the caller sets group and labels.
 
         Raises:
             UserError: a library is not installed, or this machine lacks the devices.

@@ -48,7 +48,7 @@ def checked(model: type[Model], value: dict[str, Any], written: Callable[[Place]
 
 
 def needs_value(key: str) -> UserError:
-    """Return the error about a key that is still ``???``; for a key of a group, with the file that explains the key."""
+    """Return the error about a key that is still ``???``. For a key of a group, it names the file that explains the key."""
     group = key.partition(".")[0]
     chosen = HydraConfig.get().runtime.choices.get(group) if HydraConfig.initialized() else None
     hint = f" (conf/{group}/{chosen}.yaml says which)" if chosen else ""
@@ -177,7 +177,7 @@ def _say(fault: dict[str, Any], model: type[BaseModel], place: Place) -> str:
         key, known = str(place[-1]), _known_beside(model, place)
         if place[-2:] == ("data", "root"):
             return "this recipe's data have no folder; for your own: experiment=cocondenser_local data.root=FOLDER"
-        return f"unknown key{'' if key in known else close_to(key, known)}"  # known: from another member of the union
+        return f"unknown key{'' if key in known else close_to(key, known)}"  # a known key is of another member of the union
     if kind in MESSAGES:
         return " ".join(MESSAGES[kind].format(**fault.get("ctx", {})).split())
     wanted = TYPES.get(kind.split("_")[0])
@@ -185,7 +185,7 @@ def _say(fault: dict[str, Any], model: type[BaseModel], place: Place) -> str:
 
 
 def _known_beside(model: type[BaseModel], place: Place) -> set[str]:
-    """Return the keys that a config may have at ``place``; below a list index or a mapping's key, those of its values."""
+    """Return the keys that a config may have at ``place``. In a list or a mapping, these are the keys of an item."""
     models = [model]
     for part in place[:-1]:
         if any(part in candidate.model_fields for candidate in models):

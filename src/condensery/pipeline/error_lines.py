@@ -13,7 +13,7 @@ from condensery.errors import SHOWN, StageError, UserError, close_to, message_wi
 
 
 class Stopped(BaseException):
-    """Wraps a run's exception as its cause, so that Hydra does not print its own lines around it."""
+    """Raised from the exception that ends a run. Hydra lets it pass, and prints no lines of its own around the message."""
 
 
 def in_one_line(error: BaseException) -> str | None:
@@ -27,14 +27,14 @@ def in_one_line(error: BaseException) -> str | None:
     if of_hydra and (message := message_within(error)):
         return in_one_line(message)
     plain = isinstance(error, ValueError | RuntimeError | TypeError) and _raised_in(error)[1].startswith("hydra.")
-    if of_hydra or plain:  # for example, ``data=null`` or an unknown launcher raises a plain one
-        return "error: " + shortened(_of_hydra(error)).replace("\n", r"\n")  # of a key or value
+    if of_hydra or plain:  # for example, ``data=null`` or an unknown launcher raises a plain exception
+        return "error: " + shortened(_of_hydra(error)).replace("\n", r"\n")  # a key or value may have line ends
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark
         return f"error: {f'{mark.name}:{mark.line + 1}: ' if mark else ''}not valid YAML ({error.problem})"
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
         return f"error: {UserError(error.object[:SHOWN])}: holds half a character, or bytes that are no UTF-8"
-    if isinstance(error, FileNotFoundError) and error.filename is None and not os.stat(".").st_nlink:  # of `getcwd`
+    if isinstance(error, FileNotFoundError) and error.filename is None and not os.stat(".").st_nlink:  # from `getcwd`
         return "error: the folder in which this command was started is gone; start it in another"
     if isinstance(error, FileNotFoundError) and _raised_in(error)[0] == "mkdir":
         return f"error: {error.filename}: no folder can be made here; choose another output_root"
@@ -83,7 +83,7 @@ def _of_hydra(error: BaseException) -> str:
         )
     if text.startswith("While dereferencing interpolation '${output_root}'"):
         return "output_root: names no folder"
-    # of experiment=5 and experiment=[5]; Hydra's message does not name the override
+    # raised for experiment=5 and experiment=[5]; Hydra's message does not name the override
     if text.startswith("Config group override must be") or isinstance(error, TypeError):
         no_names = r"[+~]*\w+=(null|true|false|[-+.\de]+|\[.*)"  # with values that Hydra does not read as strings
         groups = [argument for argument in sys.argv[1:] if re.fullmatch(no_names, argument, re.I)]

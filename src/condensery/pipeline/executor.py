@@ -73,7 +73,7 @@ def execute(graph: Graph, store: Store, states: Mapping[str, State], runtime: Ru
 
     Raises:
         DiskError: immediately, because a full disk would also make the next stages fail.
-        HubError: immediately, because a model that cannot be had is found before anything is computed.
+        HubError: immediately, because stages that need the hub come before all long computation.
         UserError: as soon as finished data turn out to lack something that a later stage needs.
     """
     reused = [name for name, state in states.items() if state == "hit"]
@@ -168,7 +168,7 @@ class _Run:
         return self.graph.nodes.keys() - self.done - causes(self.graph, self.failures).keys()
 
     def failed_stages(self) -> dict[str, FailedStage]:
-        """Return the stages that failed or could not be started, unless an earlier run left their artifact and its inputs."""
+        """Return the stages that failed or could not be started. A stage is left out if it and its inputs have artifacts."""
         cause_of = causes(self.graph, self.failures)
         lost = causes(self.graph, [name for name in cause_of if not self.store.sound(self.graph.nodes[name])])
         return {name: FailedStage(cause_of[name], self.failures[cause_of[name]].reason) for name in lost}
@@ -176,8 +176,8 @@ class _Run:
     def ready(self) -> list[Node]:
         """Return the stages that can be started, in the order of the graph.
 
-        Collections come first. What reads no texts, such as a model on the hub, comes next, and stages with trained models
-        last. So a fault of the data, or a hub that cannot be reached, ends the run before anything is computed.
+        Collections come first, then stages that read no texts, such as a model on the hub. Stages with trained models come
+        last. So a fault of the data, or a hub that cannot be reached, ends the run before any long computation.
         """
         nodes = self.graph.nodes.values()
         ready = [node for node in nodes if node.name not in self.started and self.done.issuperset(node.parents)]

@@ -100,7 +100,7 @@ class ScoreByStepsFigure(_PanelsFigure):
 
 
 class ScoreByCostFigure(_PanelsFigure):
-    """A metric against a cost of the rows, a point for each (``table.costs`` says what the costs are)."""
+    """A metric against a cost, with one point per row. ``table.costs`` explains the costs."""
 
     kind: Literal["score_by_cost"]
     cost: Cost
@@ -159,7 +159,7 @@ FigureConfig = Annotated[
 ]
 
 
-# Figures by name; null in place of all draws none, and null in place of one figure leaves it out.
+# Figures by name. If the whole key is null, no figure is drawn. A figure whose value is null is left out.
 Figures = Annotated[dict[Name, FigureConfig], LeaveOut, BeforeValidator(lambda value: {} if value is None else value)]
 
 

@@ -7,7 +7,7 @@ TERA = 1e12
 GPUS = {
     "b200": 2250 * TERA,
     "h200": 989 * TERA,
-    "h100": 989 * TERA,  # SXM; as a PCIe card 756
+    "h100": 989 * TERA,  # SXM module
     "h100_pcie": 756 * TERA,
     "a100": 312 * TERA,
     "l40s": 362 * TERA,
@@ -19,7 +19,7 @@ GPUS = {
     "t4": 65 * TERA,
     "rtx2080ti": 54 * TERA,
 }
-FP32 = 1 / 8  # throughput of exact search, whose matrix products are in fp32, as a share of that in GPUS
+FP32 = 1 / 8  # share of the throughput in GPUS that exact search reaches, because its matrix products are in fp32
 
 
 def seconds_on_gpu(work: Work, gpu: str, share: float) -> float | None:

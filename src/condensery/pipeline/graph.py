@@ -153,7 +153,7 @@ class _Builder:
         """Return the index that ``ask`` searches where no table determines the best row.
 
         It is the last fused index of the recipe. If the recipe fuses nothing, it is the last index. If the recipe has no
-        index, it is that of the last encoder, and the stage that builds this index is added.
+        index, it is the index of the last encoder, and the stage that builds this index is added.
 
         Raises:
             UserError: the recipe makes neither an index nor an encoder.
@@ -361,7 +361,7 @@ def artifact_id(node: Node, version: int) -> str:
 def _needs_merging(value: Any, default: Any) -> bool:
     """Whether a value must be merged with the default instead of replacing it.
 
-    If a stage's own ``data`` names a format, it is complete and replaces the recipe's ``data``.
+    A stage's own ``data`` that names a format is complete, and replaces the recipe's ``data``.
     """
     if isinstance(value, dict) and "format" in value:
         return False

@@ -89,7 +89,7 @@ def _decoded(path: Path, raw: bytes) -> str:
 def foreign_reference(text: str) -> str | None:
     """Return the first forbidden reference ``${...}`` in a string; None where all references are allowed."""
     while "${" in text:
-        shorter, replaced = _REFERENCES.subn("_", text)  # the innermost ones
+        shorter, replaced = _REFERENCES.subn("_", text)  # replaces the innermost references
         if not replaced:
             return " ".join(text[text.index("${") :].split())[:60]
         text = shorter

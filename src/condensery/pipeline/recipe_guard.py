@@ -50,7 +50,7 @@ LAUNCHER = ("kind", "cluster", "nodes", "hours", "cpus_per_process", "memory")
 
 CALLED = {f"{one.__module__}.{one.__qualname__}": one for one in (JoinedTable,)}  # classes that a config may name
 
-# The prefix of a key that a command or a sweep may set although the recipe leaves it at its default: Hydra needs ++
+# The beginning of an override of a key that a recipe may leave at its default. Hydra needs ++ before such an override.
 ADDED = re.compile(
     r"^\+*(?=((stage|data|backbone|trainer|launcher|logger|table)\.[^=]+|(stages|figures|push_to_hub)[^=]*)(=|$))"
 )
@@ -176,8 +176,9 @@ class RecipeLoader(ConfigLoaderImpl):
     def _with_used_kinds(self, defaults: list[ResultDefault], repo: Any) -> list[ResultDefault]:
         """Put the files of the kinds of stages that are used before all other files.
 
-        A kind of stage is used if a stage has it, if a reference or the command names it, or if the program may add a stage
-        of this kind. Without a recipe, all kinds are used. This method reads all files, and Hydra then merges them.
+        A kind of stage is used if a stage has this kind, or if a reference or the command names it. A kind is also used if
+        the program may add a stage of this kind. Without a recipe, all kinds are used. This method reads all files, and
+        Hydra then merges them.
         """
         read = [self._checked(one, repo) for one in defaults]
         kinds = {kind: ResultDefault(f"stage/{kind}", ROOT) for kind in repo.delegate.kinds}

@@ -139,7 +139,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     if root.push_to_hub:
         pushing.check(graph)
     if root.fetch:
-        from condensery.pipeline.fetching import fetch_data  # reads the formats, after plugins have registered theirs
+        from condensery.pipeline.fetching import fetch_data  # imports all formats, when plug-ins are registered
 
         fetch_data(graph, bool(root.dry_run))
     states = store.states(graph)
@@ -152,7 +152,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         check_data(graph, store, made, made)
         return Finished(None, [], faults=[graph.missing] if graph.missing else [], costs=costs)
     runtime = root.runtime()
-    said_offline.clear()  # each job of a sweep says it
+    said_offline.clear()  # so that each job of a sweep prints the message
     if job:
         runtime = replace(runtime, group=job.study, labels=study.labels(graph, job.overrides))
     if root.jobs == 1:  # this process computes the stages

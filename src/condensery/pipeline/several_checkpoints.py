@@ -1,8 +1,8 @@
 """Several checkpoints in one run, ``backbone.name=[A,B]``: each has its own rows, and the run continues with the best.
 
 Each checkpoint has its own tokenizer, and so its own token ids. Therefore the recipe is composed separately for each
-checkpoint. The joint graph has the whole recipe of the chosen checkpoint. For every other checkpoint it has the stages that
-the checkpoint's measurement and rows need. The artifacts are the same as in a run with the chosen checkpoint alone.
+checkpoint. The joint graph has the whole recipe of the chosen checkpoint. For every other checkpoint it has only the stages
+that measure the checkpoint and evaluate its rows. The artifacts of a checkpoint are the same as in a run with it alone.
 """
 
 import re
@@ -39,7 +39,7 @@ class Starts:
     graphs: Sequence[Graph]
 
     def chosen(self, store: Store) -> int | None:
-        """Return the index of the chosen checkpoint: the best by ``choose``. If several are equally good, it is the first.
+        """Return the index of the chosen checkpoint: the best by ``choose``, or the first of several that are equally good.
 
         The result is None until all checkpoints are measured.
         """
@@ -65,7 +65,7 @@ class Starts:
         return Graph(first.root.model_copy(update={"force": forced}), nodes, {})
 
     def once_made(self) -> "Starts":
-        """Return the checkpoints for use after the stages of ``before`` are finished; these stages are not forced again."""
+        """Return a copy for use after the stages of ``before`` are finished. The key ``force`` no longer names them."""
         made = {name for at in range(len(self.graphs)) for name in self._needed(at)}
         forced = {"force": [name for name in self.graphs[0].root.force if name not in made]}
         graphs = [replace(graph, root=graph.root.model_copy(update=forced)) for graph in self.graphs]
@@ -133,7 +133,7 @@ class Starts:
         return nodes, names
 
     def _found(self, store: Store) -> list[dict[str, Any]]:
-        """Return each checkpoint's result on the queries on which one checkpoint is chosen."""
+        """Return the metrics of each checkpoint on the queries by which a checkpoint is chosen."""
         return [Artifact(store.path(graph.nodes[_choose(graph).by])).manifest["metrics"] for graph in self.graphs]
 
     def _message(self, at: int, store: Store) -> str:

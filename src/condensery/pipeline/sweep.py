@@ -34,7 +34,7 @@ class JoinedTable(Callback):
             raise Stopped from UserError(f"name: must match {STUDY}, got {shown(repr(config.get('name')))}")
         # another sweep or dry run of the same name may be running, so each has records of its own
         os.environ[RECORDS] = str(expanded(config.hydra.sweep.dir).absolute() / f"jobs-{os.urandom(8).hex()}")
-        atexit.register(shutil.rmtree, os.environ[RECORDS], ignore_errors=True)  # if it is interrupted
+        atexit.register(shutil.rmtree, os.environ[RECORDS], ignore_errors=True)  # for a sweep that is interrupted
         keys = [*(OmegaConf.select(config, "hydra.sweeper.params") or {}), *swept_keys(config.hydra.overrides.task)]
         os.environ[SWEPT] = " ".join(str(key).lstrip("+") for key in keys)
         failed.clear()

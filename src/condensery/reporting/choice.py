@@ -5,15 +5,15 @@ from typing import Any
 
 from condensery.errors import number_of
 
-HELD_OUT = "queries of passages that are held out"  # the kind of queries used for the choice if no query is judged
+HELD_OUT = "queries of passages that are held out"  # the queries of the choice if no query is judged
 Kept = Mapping[str, Any]
 
 
 def choice(kept: Kept) -> str:
     """Describe the content of ``kept.json`` in a sentence.
 
-    The sentence names the queries on which the weights were chosen, the MRR@10 of the initial checkpoint and of the best
-    trained candidate, its p-value with the limit if it is better, and the weights that are kept.
+    The sentence names the queries on which the weights were chosen, and the weights that are kept. It also has the MRR@10 of
+    the initial checkpoint and of the best trained candidate, and if the candidate is better, its p-value with the limit.
 
     Args:
         kept: a mapping with the keys

@@ -112,7 +112,7 @@ def _add_published(table: Table, layout: TableLayout, studies: Sequence[str]) ->
 
 
 def _how_measured(rows: Sequence[PublishedRow], studies: Sequence[str]) -> str:
-    """Return the commands that measure a published line, preferably those of ``studies``.
+    """Return the commands that measure a published line; if some are commands of ``studies``, only these.
 
     If no command is of ``studies`` and there are reasons why the line is not measured, return the reasons instead.
     """
@@ -199,7 +199,7 @@ def _means(layout: TableLayout, rows: Sequence[Row]) -> tuple[list[Row], list[st
     """Return the rows of means that the columns name, and notes on the collections that each mean covers.
 
     A system gets an average only if it was measured on all collections that the other columns name. Otherwise its average
-    could not be compared with a published one.
+    could not be compared with a published average.
     """
     named = list(dict.fromkeys(filter(None, (column.collection for column in layout.columns.values()))))
     whole = [row for row in wholes(rows) if row.collection in named]

@@ -40,7 +40,8 @@ class ArtifactRow:
     """One stage of a run and its artifact.
 
     ``warnings`` holds the problems that the stage found in its input. If there is no artifact, ``failed`` gives the reason,
-    ``cause`` names the stage that failed (this stage or one of its inputs), and ``seconds`` and the other fields are empty.
+    and ``cause`` names the stage that failed: this stage or one of its inputs. ``seconds`` and the other fields are then
+    empty.
     """
 
     stage: str
@@ -107,7 +108,7 @@ def html(page: Page) -> str:
     """Return the complete HTML document of a page."""
     page_macros = macros("page.html")
     order = {name: at for at, name in enumerate(dict.fromkeys(row.name for row in page.rows))}
-    rows = sorted(page.rows, key=lambda row: order[row.name])  # groups the seeds of a system
+    rows = sorted(page.rows, key=lambda row: order[row.name])  # puts the seeds of a system together
     places = {row.name: f"from-{at}" for at, row in reversed(list(enumerate(rows)))}  # the first row of each name
     sections = {
         "Failed": page_macros.faults(_failed(page)),
@@ -132,7 +133,7 @@ def html(page: Page) -> str:
     what = f"A study of {len(page.jobs)} runs" if len(page.jobs) > 1 else "A run"
     about = [(dedent(text), True) if text.startswith(" ") else (text, False) for text in page.about]
     style, script = (file.read_text(encoding="utf-8") for file in (STYLE, SCRIPT))
-    digest = base64.b64encode(sha256(script.encode()).digest()).decode("ascii")  # the browser runs no other script
+    digest = base64.b64encode(sha256(script.encode()).digest()).decode("ascii")  # no other script may run
     return str(page_macros.document(page, Markup(style), Markup(script), digest, what, about, shown))
 
 

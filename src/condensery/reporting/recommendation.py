@@ -17,9 +17,9 @@ from condensery.reporting.conclusion import BM25, Lines, lines_of, p_values
 from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, of_each_seed
 
-CLOSE = 0.01  # a simpler row that is further below the best one is not recommended, however few the queries are
+CLOSE = 0.01  # a simpler row that is further below the best row is never recommended, even if there are few queries
 SURE = 0.05  # trained weights that were kept with a lower p-value count as better than the initial weights
-UNREADABLE = 0.1  # with more unknown tokens than this share, a retriever is not recommended
+UNREADABLE = 0.1  # a retriever is not recommended if its tokenizer does not know a larger share of the tokens
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class _Words:
         return [of_each_seed(self.lines.measured.seeds[one][0], self.lines.metric, ids) for one in (at, against)]
 
     def _told(self, at: int, against: int, p: float) -> str:
-        """Return ``_lead``. If the difference is not significant, also say how many queries would show it."""
+        """Return the text of ``_lead``. Without significance, it also says how many queries would show the difference."""
         if p < self.level:
             return self._lead(at, against, p)
         one, other = (np.mean(side, axis=0) for side in self._sides(at, against))  # (queries,) each
@@ -256,7 +256,7 @@ def unmeasured(made: Mapping[str, Made], split: str) -> Recommendation:
 
 
 def _expected(made: Mapping[str, Made]) -> tuple[str, str]:
-    """Return the row that ``unmeasured`` recommends, and its cost and the reason, after a colon."""
+    """Return the row that ``unmeasured`` recommends, and a text with its cost and, after a colon, the reason."""
     joined = [row for row, one in made.items() if len(one.parts) > 1]
     last = max(reversed(joined or list(made)), key=lambda row: _best_founded(made[row]))
     use = next(row for row, one in made.items() if one.parts == made[last].parts)

@@ -76,7 +76,7 @@ def _most_suspicious(
 ) -> Iterator[tuple[Sequence[str], Sequence[str], list[str]]]:
     """Yield (ids, texts, numbers) for at most ``most`` suspects, the most suspicious first.
 
-    The ids are those of query and passage. The texts are the query, the passage and the positive. The numbers are the
+    The ids are the ids of query and passage. The texts are the query, the passage and the positive. The numbers are the
     passage's score, the positive's score and their ratio, as strings; a string is empty for NaN.
     """
     queries, passages = collection.queries.column("text"), collection.passages.column("text")

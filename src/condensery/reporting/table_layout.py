@@ -22,7 +22,7 @@ class ColumnLayout(Keys):
         metric: metric of the measured rows. None = only published numbers.
         split: split of the measured rows; None = the split of the table.
         collection: collection of the measured rows; None = one block per collection.
-        where: sweep settings of the measured rows, such as ``stage.finetune.train_queries: 1000``.
+        where: settings that the measured rows must have, such as ``stage.finetune.train_queries: 1000``.
         ending: suffix of row names, such as `` + hard negatives``. The column shows the measured rows with this suffix, each
             in the line named by the rest of the row's name. A column without an ending shows the rows that have the ending
             of no other column.

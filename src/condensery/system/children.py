@@ -62,7 +62,7 @@ class Parent:
         return cls(os.getpid(), threading.current_thread() is threading.main_thread())
 
     def end_with(self) -> None:
-        """Make this process, and the group that it leads, end with the parent; at once if the parent has already ended."""
+        """Make this process, and the group that it leads, end when the parent ends, or now if the parent has ended."""
         if self.main_thread:
             _killed_with_parent()
         if self.gone():  # the parent may have ended before the call above

@@ -27,7 +27,8 @@ RECOMPUTE = "delete the folder that it lies in, and the next run computes it ane
 def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``. If the block ends without error, the temporary path is renamed to ``path``.
 
-    Its name is random. Threads, and processes with the same id in two containers, may write the same path at once.
+    Its name is random, because two threads may write the same path at once. So may processes of two containers, whose ids
+    may be equal.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
@@ -64,7 +65,7 @@ def check_file(path: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON. Raises ``UserError`` that names ``path`` if it is missing, is not a file or is invalid JSON."""
+    """Read JSON. Raises ``UserError``, which names ``path``, if there is no file or it is not valid JSON."""
     check_file(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -154,7 +155,7 @@ def expanded(path: str | Path) -> Path:
     """
     if not isinstance(path, str | Path):
         raise UserError(f"a path or a name is expected, not an object of the class {type(path).__name__}")
-    text = str(path).encode(errors="replace").decode()  # a `?` for half a character
+    text = str(path).encode(errors="replace").decode()  # half a character (a lone surrogate) becomes `?`
     if text != str(path):
         raise UserError(f"{shown(str(path))}: the name holds half a character, or bytes that are no UTF-8")
     if len(text.encode()) > PATH or any(len(part.encode()) > NAME for part in text.split("/")):

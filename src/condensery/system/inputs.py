@@ -45,7 +45,7 @@ def standing(path: Path) -> str:
     except OSError as error:
         if error.errno == errno.ELOOP:
             return "one of links that lead in a circle"
-        raise  # no permission, or the name is too long: the caller reports these in one way
+        raise  # no permission, or a name that is too long: the caller reports both
 
 
 def fault(path: Path, wanted: str = FILE) -> str:
@@ -92,7 +92,7 @@ def _state(path: Path) -> State:
     return path, status.st_size, status.st_mtime_ns
 
 
-@lru_cache(maxsize=64)  # called whenever one of the two is opened
+@lru_cache(maxsize=64)  # the two files are compared whenever one of them is opened
 def _hold_the_same(plain: State, packed: State) -> bool:
     with open(packed[0], "rb") as file:
         file.seek(max(0, packed[1] - 4))
@@ -127,7 +127,7 @@ def opened(path: Path) -> Iterator["tuple[io.BufferedReader[Any], IO[bytes]]"]:
 
 
 def _check_head(head: bytes, path: Path) -> None:
-    """Raise ``UserError`` where the first bytes are those of gzip, or contain a NUL.
+    """Raise ``UserError`` where the first bytes are gzip's signature, or contain a NUL.
 
     A NUL suggests that the file is UTF-16. The check is needed because a decoder of UTF-8 accepts NUL bytes.
     """
@@ -158,7 +158,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def look(paths: Iterable[Path]) -> None:
-    """Open each file and check its first bytes, as reading does. Raises ``UserError`` as ``opened``.
+    """Open each file and check its first bytes, as reading does. Raises ``UserError`` as ``opened`` does.
 
     Call it before a cached result is looked up by the hash of the content. Otherwise a file whose name does not fit its
     content would be accepted if the content is cached.

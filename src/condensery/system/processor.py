@@ -1,4 +1,4 @@
-"""The precision in which the processor or the GPUs of this machine are fast, detected without importing torch."""
+"""The precision in which the processor or the GPUs of this machine compute fast, detected without importing torch."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ def quick_precision(accelerator: str) -> str:
     """Return the precision that ``auto`` stands for.
 
     It is bf16 on GPUs since Ampere and on CPUs that are fast at bf16, fp16 on GPUs with Volta's and Turing's tensor cores,
-    and otherwise fp32. GPUs that are not visible here, such as those of a SLURM job, are assumed to support bf16.
+    and otherwise fp32. GPUs that are not visible here, such as the GPUs of a SLURM job, are assumed to support bf16.
     """
     if accelerator == "gpu" or (accelerator == "auto" and _has_gpu()):
         oldest = _oldest_gpu() or _AMPERE
@@ -45,7 +45,7 @@ def _quick_at_bf16(flags: set[str]) -> bool:
     """Whether a CPU with these flags of /proc/cpuinfo multiplies bf16 faster than fp32 (x86: AVX512-BF16, AMX; ARM: bf16).
 
     Intel's processors with AMX do AVX512-BF16 at half the speed of fp32 (84 against 155 GFLOP/s per core, Sapphire Rapids).
-    This matters where a virtual machine hides AMX. Such a processor is recognised by AVX512-FP16, which AMD's lack.
+    This matters where a virtual machine hides AMX. Such a processor is recognised by AVX512-FP16, which AMD lacks.
     """
     if "amx_bf16" in flags or "bf16" in flags:
         return True

@@ -1,4 +1,4 @@
-"""Time of a stage, summed over its interrupted parts: wall seconds and CPU seconds, with those of child processes."""
+"""Wall seconds and CPU seconds of a stage, summed over its interrupted parts. Child processes are included."""
 
 import os
 import time
@@ -14,9 +14,9 @@ SPENT = ".seconds.json"  # in the folder of unfinished work
 class Seconds:
     """The time that a stage takes, from the creation of this object on, and in earlier parts of the same work.
 
-    A part that was killed could not write its time. Its wall time is assumed to end at the last change of a file in the
-    folder. Its CPU time is assumed to be the same share of the wall time as in the other parts. It begins at a time stamp
-    too, because the clock of a file server may differ from that of this machine.
+    A part that was killed could not write its time. It is assumed to end at the last change of a file in the folder. Its CPU
+    time is assumed to be the same share of its wall time as in the other parts. Its beginning is also read from the time
+    stamp of a file, because the clock of a file server may differ from the clock of this machine.
 
     Args:
         folder: folder of the work, where an interrupted part leaves its time.
@@ -24,7 +24,7 @@ class Seconds:
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / SPENT
-        self.wall = self.cpu = self.killed = 0.0  # seconds of earlier parts; of `killed` ones there are no CPU seconds
+        self.wall = self.cpu = self.killed = 0.0  # seconds of earlier parts; `killed`: wall seconds of killed parts
         with suppress(UserError, OSError, TypeError, ValueError):
             self.wall, self.cpu, self.killed, was_killed = map(float, read_json(self.file))
             last = max(path.stat().st_mtime for path in folder.rglob("*") if path.is_file())

@@ -1,7 +1,7 @@
 """Turn signals into exceptions, so that a process runs its ``finally`` blocks before it ends.
 
-Ctrl-C reaches every process of a terminal's process group. Only one process should report it, the one that the user
-started. So this process makes its children ignore Ctrl-C.
+Ctrl-C reaches every process of a terminal's process group. Only the process that the user started should report it. So
+this process makes its children ignore Ctrl-C.
 """
 
 import os
@@ -56,7 +56,7 @@ def leave_upon(numbers: Iterable[int], error: Callable[[int], BaseException]) ->
 
 
 def hear_again() -> None:
-    """Restore the handlers of ``leave_upon`` that a library has replaced, as Lightning replaces that of SIGTERM."""
+    """Restore the handlers of ``leave_upon`` that a library has replaced. Lightning replaces the handler of SIGTERM."""
     for number, handler in _handlers.items():
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)

@@ -30,7 +30,7 @@ def print_anything() -> None:
 
 
 def print_last(message: str) -> None:
-    """Print ``message`` on standard error. If the pipe or the terminal is closed, all remaining output is dropped."""
+    """Print ``message`` on standard error. If a pipe or the terminal is closed, all remaining output is dropped."""
     for stream, text in ((sys.stdout, ""), (sys.stderr, f"{message}\n")):
         try:
             print(text, end="", file=stream, flush=True)
@@ -63,7 +63,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def _is_utf8(argument: str) -> bool:
-    """Return whether the bytes as typed are UTF-8, whichever encoding Python used to decode them."""
+    """Return whether the bytes that the user typed are UTF-8. Python may have decoded them in another encoding."""
     with suppress(UnicodeError):
         return bool(os.fsencode(argument).decode())
     return False

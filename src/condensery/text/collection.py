@@ -122,7 +122,7 @@ class Collection:
         return PassageTexts(self.passages)
 
     def unjudged(self) -> NDArray[np.int64]:
-        """Return the rows of the queries in no split, ascending. The key ``data.unlabelled_queries`` keeps such queries."""
+        """Return the rows of the queries that are in no split, ascending. ``data.unlabelled_queries`` keeps such queries."""
         in_splits = [self.questions(split) for split in self.description["splits"]]
         return np.setdiff1d(np.arange(len(self.queries)), np.concatenate([np.empty(0, np.int64), *in_splits]))
 
@@ -139,7 +139,7 @@ class Collection:
     def questions(self, split: str) -> NDArray[np.int64]:
         """Return the ascending rows of the queries of ``split``: judged queries, or queries that have only answers.
 
-        Raises ``UserError`` as ``qrels``.
+        Raises ``UserError`` when the collection has no such split.
         """
         path = self.folder / f"questions-{split}.npy"
         if split not in self.splits and split in self.description["splits"]:

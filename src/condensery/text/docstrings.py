@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from condensery.text.words import number_of_words
 
-QUERY_WORDS = range(3, 33)  # fewer: a heading ("Base class."); more: a paragraph without a full stop
+QUERY_WORDS = range(3, 33)  # a shorter sentence is a heading ("Base class."), a longer one lacks its full stop
 
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _RULER = re.compile(r"^\s*[-=~^*#+_`.]{3,}\s*$")
@@ -162,7 +162,7 @@ def clean(line: str) -> str:
     return line
 
 
-_MARK_UP = (  # a string that every match contains, the mark-up, what replaces it; the order matters
+_MARK_UP = (  # (a string that every match contains, the pattern of the mark-up, its replacement); the order matters
     ("#", re.compile(r"^(\s*)#+\s+"), r"\1"),
     ("`", re.compile(r":[a-zA-Z:+-]+:`([^`]*)`"), lambda match: _TARGET.sub("", match[1]).lstrip("~!")),
     ("`", re.compile(r"\[`[~!]?([^`\[\]]+)`\]"), r"\1"),
@@ -204,9 +204,9 @@ def read_file(path: Path, minimum_words: int) -> list[Docstring]:
 
 
 def read_files(paths: list[Path], minimum_words: int) -> list[list[Docstring]]:
-    """Run ``read_file`` on each of the files. Such a list of files is one task of a worker process."""
+    """Return the docstrings of each file (see ``read_file``). A worker process calls this function once per task."""
     collecting = gc.isenabled()
-    gc.disable()  # syntax trees are large, with no cycles that matter; garbage collection takes a third of the time
+    gc.disable()  # garbage collection would take a third of the time; syntax trees are freed without it
     try:
         return [read_file(path, minimum_words) for path in paths]
     finally:

@@ -12,7 +12,7 @@ from condensery.system.cache import cache_folder
 from condensery.system.files import content_hash
 from condensery.system.inputs import look
 
-SETTLED = 2.0  # seconds; a file changed more recently may change again without a change of its time stamp
+SETTLED = 2.0  # seconds; a younger file is not cached, because it may change again within the same time stamp
 
 
 def id_hash(identifier: str) -> int:
@@ -21,7 +21,10 @@ def id_hash(identifier: str) -> int:
 
 
 def texts_hash(texts: Iterable[str]) -> str:
-    """Return the hash of an ordered list of texts. The byte 255, which is in no UTF-8, stands for NUL within a text."""
+    """Return the hash of an ordered list of texts.
+
+    The hashed bytes of each text end with NUL. A NUL within a text is replaced by byte 255, which UTF-8 never contains.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for text in texts:
         digest.update(text.encode().replace(b"\0", b"\xff") + b"\0")

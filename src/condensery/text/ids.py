@@ -1,7 +1,7 @@
 """Look up the row of an id by sorted, memory-mapped 64-bit hashes, without a dictionary of millions of strings.
 
 Two ids count as the same when their hashes are equal. Among 8.8 million ids the probability that any two different ids
-share a hash is 2e-6. Such a collision raises a "duplicate id" error. It is never a silent mistake.
+share a hash is 2e-6. Such a collision within one table is reported as a repeated id.
 """
 
 import unicodedata

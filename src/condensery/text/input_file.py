@@ -43,7 +43,7 @@ class InputFile:
         return path
 
     def entries(self, read: Callable[[Path], Iterable[Item]], none: str) -> Iterator[Item]:
-        """Yield the items of ``read``. Raises ``UserError`` where the file is missing, or has nothing to yield (``none``)."""
+        """Yield the items of ``read``. Raises ``UserError`` where the file is missing or has no items (message: ``none``)."""
         path = self.open_path()
         return at_least_one(read(path), path, none)
 

@@ -1,9 +1,10 @@
 """The rules by which each language forms terms: which letters count as the same, and which letters form bigrams.
 
 Every entry of ``LANGUAGES`` except ``words`` splits scripts without spaces into character bigrams (``text.words.terms``),
-even within texts of other scripts. The foldings are those of Lucene's ArabicNormalizationFilter, PersianCharFilter,
-PersianNormalizationFilter, RomanianNormalizationFilter and TurkishLowerCaseFilter; that of the nukta in
-HindiNormalizationFilter; and those of SerbianNormalizationRegularFilter.
+even within texts of other scripts. Except in Hebrew and Thai, letters are replaced as by these filters of Lucene:
+ArabicNormalizationFilter, PersianCharFilter, PersianNormalizationFilter, RomanianNormalizationFilter,
+TurkishLowerCaseFilter and SerbianNormalizationRegularFilter. Of HindiNormalizationFilter, only the replacements of the
+nukta and the chandrabindu are used.
 """
 
 import re
@@ -14,7 +15,7 @@ from condensery.errors import close_to, shown
 from condensery.text import words
 
 AUTO, ANY, WORDS = "auto", "any", "words"  # guessed; no particular language; words only, without character bigrams
-SAMPLE, CHARACTERS = 1_000, 2_000  # number of passages that a guess reads, and of characters from the start of each
+SAMPLE, CHARACTERS = 1_000, 2_000  # a guess reads so many passages, and so many characters of each
 SHARE = 0.1  # a script with at least this share of the letters decides the language
 DOTLESS = 0.01  # lowest share of the dotless i in a Turkish text; Turkish has 5 in 100, most languages none
 
@@ -66,7 +67,7 @@ _TURKISH = Language(
 )
 _FORMS = "vowel points do not count, nor do the forms of alef, yeh, kaf and heh"
 _ARABIC = Language(letters=_letters(_POINTS, "اآأإٱ", "يىیے", "كک", "هةۀہۂۃە"), says=_FORMS)
-# the forms of the Persian stemmer
+# each group begins with the letter that the Persian stemmer expects
 _PERSIAN = Language(letters=_letters(_POINTS, "اآأإٱ", "یيىے", "کك", "هةۀہۂۃە"), says=_FORMS)
 _CYRILLIC, _LATIN = "абвгдђежзијклмнопрстћуфхцчш", "abvgdđežzijklmnoprstćufhcčš"
 _SERBIAN = dict(zip(map(ord, _CYRILLIC), _LATIN, strict=True)) | {ord("љ"): "lj", ord("њ"): "nj", ord("џ"): "dž"}
@@ -76,11 +77,11 @@ LANGUAGES = {
     ANY: _PAIRED,
     WORDS: Language(paired=""),
     **dict.fromkeys(("chinese", "japanese", "lao", "khmer", "burmese"), _PAIRED),
-    "thai": Language(before=(("\u0e40\u0e40", "\u0e41"),)),  # ae that is typed as e twice
+    "thai": Language(before=(("\u0e40\u0e40", "\u0e41"),)),  # the vowel ae, which some people type as e twice
     "korean": Language(paired=words.UNSPACED + words.HANGUL),
     **dict.fromkeys(("turkish", "azerbaijani"), _TURKISH),
     "arabic": _ARABIC,
-    "persian": replace(_PERSIAN, before=(("\u200c", " "),)),  # the joiner parts an ending from its word
+    "persian": replace(_PERSIAN, before=(("\u200c", " "),)),  # the non-joiner separates an ending from its word
     "urdu": _PERSIAN,
     "hebrew": Language(letters=_letters(_HEBREW_POINTS), says="vowel points do not count"),
     "hindi": Language(letters=_letters((0x093C,), "ंँ", "नऩ", "रऱ", "ळऴ")),  # without nuktas

@@ -189,7 +189,8 @@ def read_records(
         show: whether to show the progress of a large file.
 
     Raises:
-        UserError: the file is not valid CSV, one of ``columns`` is missing, or a row has not one field for each column.
+        UserError: the file is not valid CSV, one of ``columns`` is missing,
+            or a row has more or fewer fields than the first row.
     """
     rows, sign = read_csv(path, expected, separator, show), "tabs" if separator == TAB else "commas"
     place, names = next(rows, (f"{path}:1", list[str]()))
@@ -222,7 +223,7 @@ def field(record: dict[str, Any], name: str, place: str, kind: type[Kind], defau
 
 
 def check_whole(text: str, what: str, place: str) -> bytes:
-    """Return ``text`` in UTF-8. Raises ``UserError`` for a lone surrogate, which JSON can escape but UTF-8 cannot encode."""
+    """Return ``text`` in UTF-8. Raises ``UserError`` for a lone surrogate. JSON can write one, but UTF-8 cannot encode it."""
     try:
         return text.encode()
     except UnicodeEncodeError:

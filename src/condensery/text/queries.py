@@ -137,7 +137,8 @@ def _by_line(files: list[Path], passages: int) -> Iterator[Pair]:
 def distinct(queries: Iterable[str]) -> list[str]:
     """Return the distinct queries that have a visible character, in order. Each run of white space becomes one space.
 
-    Every tokenizer sees letters, numbers, punctuation and symbols, except U+FFFD, which replaces an invalid byte.
+    Letters, numbers, punctuation and symbols are visible, because every tokenizer keeps them. U+FFFD, which replaces an
+    invalid byte, is not.
     """
     evened = (" ".join(query.split()) for query in queries)
     return list(dict.fromkeys(one for one in evened if any(category(c)[0] in "LNPS" and c != "\ufffd" for c in one)))

@@ -1,4 +1,4 @@
-"""The three records that a reader yields, passages, queries and documents, and the ids of those that files name."""
+"""The three records that a reader yields: passages, queries and documents. Also the id of a file: its encoded path."""
 
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -37,5 +37,8 @@ class Document:
 
 
 def percent_encoded(path: str) -> str:
-    """Return a path as ids have it: each white space and each % is percent-encoded, because run files split at spaces."""
+    """Return the id that stands for a path: each white space character and each % is percent-encoded.
+
+    Run files separate their columns by white space, so an id cannot contain it.
+    """
     return "".join(quote(one) if one == "%" or one.isspace() else one for one in path)

@@ -1,8 +1,8 @@
 """Find texts that occur several times under different ids, by 64-bit hashes.
 
 Two texts are the same if they are equal in Unicode's form NFC with each run of white space replaced by one space. Case
-and punctuation make a difference. The hashes are those of ``condensery.text.ids``, with the same probability of a
-collision: 2e-6 among 8.8 million texts.
+and punctuation make a difference. Texts are hashed as ids are (``condensery.text.hashes``), so the probability of a
+collision is the same: 2e-6 among 8.8 million texts.
 """
 
 import unicodedata
@@ -96,7 +96,7 @@ class PassageTexts:
     minute for 8.8 million texts.
 
     Attributes:
-        same: the passages whose text, or title and text, repeats that of an earlier passage.
+        same: the passages that have the text, or the title and text, of an earlier passage.
     """
 
     def __init__(self, passages: TextTable) -> None:

@@ -1,6 +1,6 @@
-"""Sheets that people fill in: CSV files whose cells spreadsheet programs leave unchanged.
+"""Sheets that people fill in: CSV files. Their cells are written so that spreadsheet programs do not change them.
 
-The filled sheets are read in the form in which a spreadsheet program saves them.
+A filled sheet is read as a spreadsheet program saves it, with commas, semicolons or tabs between the columns.
 """
 
 import csv
@@ -33,7 +33,7 @@ def write_sheet(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
 def cell(text: str) -> str:
     """Make a text fit for a cell: one line, no control characters, at most ``CELL`` characters, no formula."""
     line = _plain(text)[:CELL].rstrip()
-    return f"'{line}" if line.startswith(FORMULA) else line  # numbers too: a spreadsheet would save +5 as 5
+    return f"'{line}" if line.startswith(FORMULA) else line  # +5 gets a quote too: a spreadsheet would save 5
 
 
 def bare(text: str) -> str:

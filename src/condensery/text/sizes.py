@@ -18,7 +18,7 @@ TEXTS = ("text ", "documents", "extra documents")  # roles of the files with who
 PARAGRAPH = 100.0  # tokens per passage that is cut from a whole text
 JUDGED = ("queries of ", "questions of ", "qrels of ")  # roles of the files with one judged query per line
 HELD_OUT_SHARE = 10  # at most one train query in 10 becomes a dev query
-SENTENCE_END = re.compile(r"[.!?]['\"),\]]*\s|[\u3002\uff01\uff1f]")  # the last three are those of Chinese and Japanese
+SENTENCE_END = re.compile(r"[.!?]['\"),\]]*\s|[\u3002\uff01\uff1f]")  # the last three: Chinese and Japanese
 READ = 1.2e-7  # CPU-seconds to read and write one byte of text, on one core of an EPYC (Zen 5)
 
 
@@ -108,7 +108,8 @@ def counted(files: Iterable[InputFile]) -> CollectionSizes:
             passages = items, tokens
         elif file.role == "documents":
             documents = items, tokens
-        elif items and ".json" not in file.path.suffixes and file.role.startswith(JUDGED):  # an array has no lines
+        elif items and ".json" not in file.path.suffixes and file.role.startswith(JUDGED):
+            # files of JSON are left out: they may have several lines per query
             split = file.role.rpartition(" ")[2]
             queries[split] = min(items, queries.get(split, items))
             if file.role.startswith("qrels") and tokens:  # a line is a pair

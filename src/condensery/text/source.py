@@ -1,4 +1,4 @@
-"""The base class of the descriptions of an input. A description lists the input's files, checks and identifies them."""
+"""The base class of the descriptions of an input. A description lists, checks and identifies the files of its input."""
 
 import hashlib
 import json
@@ -175,7 +175,7 @@ class FolderSource(DataConfig):
         qrels = expanded(values["root"]) / "qrels"
         try:
             found = {split for split, stem in splits.items() if stem == AUTO and anything(qrels / f"{split}.tsv")}
-        except (UserError, OSError):  # the path is impossible; ``check`` reports the folder later
+        except (UserError, OSError):  # no file can have such a path; ``check`` reports it later
             found = set()
         there = {split: (split if split in found else None) if stem == AUTO else stem for split, stem in splits.items()}
         return {**values, "splits": there}

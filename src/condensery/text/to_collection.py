@@ -1,4 +1,4 @@
-"""Turn the texts that a user's program passes into a collection: a folder, a list of texts, or a collection."""
+"""Make a collection of what a user's program passes: a folder, a list of texts, or an existing collection."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -6,7 +6,7 @@ hyphens, joiners and direction marks are ignored. The words of an ASCII text are
 
 Combining marks stay with their letters, as in Unicode's rules of word boundaries (UAX 29, WB4). Three rules differ from
 UAX 29. A word ends at an apostrophe or a full stop between letters, even at an apostrophe that Unicode counts as a letter.
-``_`` is a word character. Symbols and emoji are not.
+``_`` is a word character. Symbols and emoji are not part of words.
 """
 
 import re
@@ -43,7 +43,7 @@ _DROPPED = "\u0640\u055b\u055c\u055e"
 _APOSTROPHES = "\u02b9\u02ba\u02bb\u02bc\u02bd\u02be\u02bf\u02ee\ua78b\ua78c\u318d"
 # Malayalam and Bengali letters that older texts write as a consonant, a virama and a joiner
 _JOINED = dict(zip("\u0d23\u0d28\u0d30\u0d32\u0d33\u0d15\u09a4", "ൺൻർൽൾൿৎ", strict=True))
-_MEANT = ("<super", "<fraction")  # forms that carry meaning: 10² must not become 102, nor ½ two numbers
+_MEANT = ("<super", "<fraction")  # forms that carry meaning: 10² must not become 102, and ½ must not become 1 and 2
 _WIDTHS = ("<wide", "<narrow", "<small", "<square", "<vertical")
 
 
@@ -87,8 +87,8 @@ def words(text: str) -> list[str]:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return the range of characters (begin, end) of each word of a text, in order. A run of a script is one word."""
-    kinds = {"": "\u00ad", " ": " "}  # form of a character within words -> a character of this kind
+    """Return the range of characters (begin, end) of each word of a text, in order. A run of letters is one word."""
+    kinds = {"": "\u00ad", " ": " "}  # form within words -> sign in ``shape``; all other forms become x
     shape = text if text.isascii() else "".join(kinds.get(_CHARACTERS[ord(one)], "x") for one in text)
     return [match.span() for match in _SPAN.finditer(shape)]
 

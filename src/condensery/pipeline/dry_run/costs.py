@@ -41,7 +41,7 @@ class Planned:
         node: the stage.
         state: state of the artifact: finished, interrupted, or to be made.
         work: estimate of the work.
-        waits: missing inputs, except those that another missing input depends on.
+        waits: missing inputs. An input is left out if another missing input depends on it.
     """
 
     node: Node
@@ -182,7 +182,7 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration in seconds, minutes or hours, whichever is easiest to read."""
+    """Return a duration in seconds, minutes or hours, depending on its length."""
     if seconds is None:
         return UNKNOWN
     if seconds < 90:

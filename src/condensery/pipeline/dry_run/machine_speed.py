@@ -26,8 +26,8 @@ class Here:
 
     Attributes:
         device: device that computes, ``cpu`` or ``cuda``.
-        cores: threads of a stage; 1 on a GPU. On a CPU one thread is measured by its CPU time. With several threads the time
-            that they wait for each other would count as work, and on a busy machine they wait long.
+        cores: threads of a stage; 1 on a GPU. On a CPU, the CPU time of one thread is measured. With several threads, the
+            time that threads wait for each other would count as work, and on a busy machine they wait long.
     """
 
     device: str
@@ -52,7 +52,7 @@ def this_machine(accelerator: str, threads: int) -> Here:
 
 @cache
 def step_rate(step: Step, device: str) -> float:
-    """Time a step of this kind and return its useful FLOPs per second: of one core on a CPU, of the whole GPU otherwise.
+    """Time a step and return its useful FLOPs per second, of one core on a CPU, or of the whole GPU.
 
     The result is ``REACHED`` times the throughput of the encoder alone, on texts of one length. The optimiser's update is
     left out, because it takes 1 % of a step or less.
@@ -106,7 +106,7 @@ def _model(step: Step) -> Any:
 def _seconds(work: Callable[[], object], device: str) -> float:
     """Return the shortest of several measured times, after a warm-up that is not counted.
 
-    On a CPU these are the CPU seconds of one thread, on a GPU the seconds until the GPU has finished.
+    On a CPU, a time is the CPU seconds of one thread. On a GPU, it is the seconds until the GPU has finished.
     """
     measuring = Timer("work()", globals={"work": work}, timer=time.process_time if device == "cpu" else timer)
     return min(measuring.blocked_autorange(min_run_time=ENOUGH).times)

@@ -1,4 +1,4 @@
-"""The hardware of this machine and its capabilities, detected without importing torch, and the threads of a stage on it."""
+"""The hardware of this machine, and the number of threads of a stage on it. Only the number of GPUs needs torch."""
 
 import os
 import platform
@@ -18,8 +18,8 @@ _ASKED = os.environ.get("OMP_NUM_THREADS", "")
 def check_devices(accelerator: str, devices: int | str) -> None:
     """Check that this machine has the devices that ``trainer.accelerator`` and ``trainer.devices`` request.
 
-    The check comes before every run, even if all stages are finished. So a command is accepted or refused independently of
-    what is finished.
+    The check comes before every run, even if all stages are finished. So whether a command is accepted does not depend on
+    the artifacts that exist.
 
     Raises:
         UserError: there are too few GPUs, or too many processes are requested on a CPU.

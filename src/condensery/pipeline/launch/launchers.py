@@ -59,7 +59,7 @@ def variables(member: DistributedProcess, address: str, port: int) -> dict[str, 
     """Return the environment variables that ``torch.distributed`` reads in a process.
 
     Args:
-        member: index of the process among those that compute the stage together.
+        member: index of the process among the processes that compute the stage together.
         address: address of the node of the first process.
         port: port where the processes meet.
     """
@@ -104,7 +104,7 @@ class Commands:
                 process.wait(max(0.0, until - time.monotonic()))
         for process in self.running:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # and its child processes
+                os.killpg(process.pid, signal.SIGKILL)  # also kills its child processes
             process.wait()
 
 

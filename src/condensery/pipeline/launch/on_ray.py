@@ -4,8 +4,8 @@ A thread of the pipeline waits for the tasks of a stage. If a node or process is
 
 - A stage with shards (``condensery.sharing.ShardTask``) begins as one task, which finds the missing shards. Further tasks
   compute these shards. One last task finishes the stage.
-- A stage that trains on several devices is a group of tasks, placed together (a placement group). They form the process group
-  of ``torch.distributed``. If one task is lost, the group starts again from the last checkpoint.
+- A stage that trains on several devices is a group of tasks that start together (a placement group). The tasks form the
+  process group of ``torch.distributed``. If one task is lost, the group starts again from the last checkpoint.
 - Any other stage is one task.
 
 Ray passes only small values between the processes. Artifacts stay on the file system that all nodes share.
@@ -44,12 +44,12 @@ from condensery.system.signals import hear_again
 
 SETTINGS = {  # environment variables that are set unless they already have a value
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # Ray's own 15 lets any other work of the machine go first
+    "RAY_worker_niceness": "0",  # with Ray's default of 15, all other processes of the machine go first
     "CONDENSERY_PROGRESS": "lines",  # bars of several stages would overwrite each other
 }
 PASSED = ("CONDENSERY_", "CUBLAS_", "HF_", "WANDB_")  # beginnings of names of environment variables that all nodes get
 SECRET = ("KEY", "TOKEN")  # ends of the names of secrets among these variables, which no node gets
-TASKS = 4  # tasks that shards are divided into, per task that the cluster runs at once; rounding may nearly double it
+TASKS = 4  # shards form this many tasks per task that the cluster runs at once; rounding may nearly double it
 WITHOUT_GPU = ("condensery.stages.corpus.", "condensery.stages.queries.", "condensery.stages.sentences.")
 RESOURCES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}  # options of a task -> what a node has
 LOST = {  # Ray's exceptions -> why a task ended without a result
@@ -96,7 +96,7 @@ class Outcome:
 
 
 def _ray() -> Any:
-    import ray  # takes a second, and is an extra
+    import ray  # the import takes a second, and Ray is optional
 
     return ray
 
@@ -274,7 +274,7 @@ class Tasks:
             remove_placement_group(group)
 
     def _check_room(self) -> None:
-        """Raise ``UserError`` if tasks have no room on this machine. On a cluster, which nodes may join, only print it."""
+        """Raise ``UserError`` if tasks have no room on this machine. On a cluster, only print it: further nodes may join."""
         if self._room() >= self.number:
             return
         wanted = ", ".join(f"{key} {amount:g}" for key, amount in self.bundle.items())
@@ -286,12 +286,12 @@ class Tasks:
     def _run(
         self, parts: Sequence[Part], places: Sequence[Any] = (), done: Callable[[], None] = lambda: None
     ) -> tuple[list[Outcome], str]:
-        """Run tasks; return what they return, and how one was lost, or an empty string.
+        """Run tasks. Return the outcomes of the tasks, and the reason why a task was lost, or an empty string.
 
         Args:
             parts: the work of each task.
-            places: for a group of tasks, the scheduling strategy that puts each on its node. If one task of a group is lost,
-                the others are cancelled.
+            places: for a group of tasks, the scheduling strategy that puts each task on its node. If one task of a group is
+                lost, the other tasks are cancelled.
             done: is called for each task that has ended.
 
         Raises:
@@ -362,7 +362,7 @@ class Tasks:
 
 
 def _lost(error: Exception) -> str:
-    """Return how a task was lost. Raises ``UserError`` where Ray could not run it at all."""
+    """Return the reason why a task was lost. Raises ``UserError`` where Ray could not run the task at all."""
     for kind in type(error).__mro__:
         if kind.__name__ in LOST:
             return LOST[kind.__name__]

@@ -1,12 +1,12 @@
 """Runs a stage that several processes compute together: starts them, waits, and takes the first process's result.
 
-The processes run only this stage, so that sweeps and several devices can be combined. They exchange files in a subfolder of
-the stage's folder, which every process can read on any node:
+The processes run only this stage, so a sweep can use several devices. They exchange files in a subfolder of the stage's
+folder, which every process can read on any node:
 
     task.json       the task
     done.json       the metrics that the first process returns, and its machine
     failed-1.json   the failure of process 1
-    output-1.txt    the output of process 1; the output of the first process goes to the pipeline's
+    output-1.txt    the output of process 1; the first process writes to the output of the pipeline
 
 The processes end when the file ``stop`` appears, when the folder is removed, or when the pipeline on their machine has died.
 """

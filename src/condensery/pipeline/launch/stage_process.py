@@ -71,7 +71,7 @@ def computed(
 
     Args:
         call: the stage.
-        number: index of this process or task among those that compute the stage.
+        number: index of this process or task among the processes or tasks that compute the stage.
         member: its index in a group of processes.
         shards: its shards.
 
@@ -88,7 +88,7 @@ def computed(
 
 
 def failure_of(error: Exception, member: DistributedProcess) -> dict[str, Any]:
-    """Describe a failure of a process in JSON values. It reads the traceback, so call it while the error is handled."""
+    """Describe a failure of a process in JSON values. Call it in an ``except`` block, because it reads the traceback."""
     error = of_the_disk(error) or error
     kind = "disk" if isinstance(error, DiskError) else "user" if isinstance(error, UserError) else "bug"
     text = traceback.format_exc() if kind == "bug" else str(error)
@@ -107,7 +107,7 @@ def print_into(path: Path) -> None:
 
 def _end_with_pipeline(folder: Path, task: StageCall) -> None:
     """End this process when the pipeline no longer needs it: first with ``finally`` blocks, after a while by force."""
-    elsewhere = task.host != socket.gethostname()  # where the pipeline is assumed to be alive
+    elsewhere = task.host != socket.gethostname()  # a pipeline on another machine is assumed to be alive
     while folder.exists() and not (folder / STOP).exists() and (elsewhere or alive(task.pipeline.process)):
         time.sleep(_PAUSE)
     os.kill(os.getpid(), signal.SIGTERM)

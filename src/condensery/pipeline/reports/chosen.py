@@ -1,4 +1,4 @@
-"""The choice of a sweep, ``table.choose``: of the jobs that differ only in one key, those that are best on dev are shown."""
+"""The choice among the jobs of a sweep (``table.choose``): of several values of a key, the value best on dev is shown."""
 
 from collections.abc import Sequence
 from statistics import mean
@@ -14,9 +14,9 @@ class Candidate(NamedTuple):
     """A job of the sweep.
 
     Attributes:
-        setting: its settings besides the key of the choice and the seed.
-        value: its value of that key.
-        rows: its rows.
+        setting: the settings of the job, without the key of the choice and without the seed.
+        value: the job's value of the key.
+        rows: the job's rows.
     """
 
     setting: str
@@ -30,7 +30,7 @@ class Chosen(NamedTuple):
     Attributes:
         rows: the rows of each job that are kept.
         notes: sentences that say what was chosen, from which values, by which scores.
-        not_chosen: settings in which a row has several values, of which none could be chosen.
+        not_chosen: settings in which a row has several values of the key, and none could be chosen.
     """
 
     rows: list[list[Row]]
@@ -64,7 +64,7 @@ def chosen_rows(jobs: Sequence[Candidate], choose: ChooseInSweep, metric: str) -
 
 
 def _best(jobs: Sequence[Candidate], name: str, choose: ChooseInSweep, metric: str) -> tuple[str | None, str]:
-    """Return the best value of the key for one row in one setting, or None; and a sentence on it, or an empty one."""
+    """Return the best value of the key for one row in one setting, or None; and a sentence on the choice, or ""."""
     scores: dict[str, dict[str, float]] = {job.value: {} for job in jobs}  # value -> artifact of a seed -> score
     made: dict[str, set[str]] = {job.value: set() for job in jobs}
     for job in jobs:
@@ -73,7 +73,7 @@ def _best(jobs: Sequence[Candidate], name: str, choose: ChooseInSweep, metric: s
             if row.split == DEV and not row.failed and metric in row.metrics:
                 scores[job.value][row.artifact] = row.metrics[metric]
     if len(scores) == 1 or (not choose.row and len({frozenset(one) for one in made.values()}) == 1):
-        return None, ""  # nothing to choose from, or a row that the key does not change, such as BM25
+        return None, ""  # there is one value, or the key does not change the row, as for BM25
     what = f"{choose.key.rpartition('.')[2]} of {'all rows' if choose.row else name}"
     what += f" ({jobs[0].setting})" if jobs[0].setting else ""
     seeds = max(map(len, scores.values()))

@@ -62,7 +62,7 @@ class FigureJob:
 
     @cached_property
     def stages(self) -> dict[str, Artifact]:
-        """The artifacts of the run's stages, by name, without artifacts that were used only for rows that are not drawn."""
+        """The artifacts of the run's stages, by name. An artifact is left out if only rows that are not drawn use it."""
         stages = artifacts_of(self.folder)
         if self.shown is None or len(self.rows) == len(self.every_row):
             return stages
@@ -112,7 +112,7 @@ def draw_figures(
         swept: whether the figures belong to a sweep.
 
     Returns:
-        the drawn figures, and the reasons why others could not be drawn.
+        the drawn figures, and the reasons why other figures could not be drawn.
     """
     drawn, faults = [], []
     for name, figure in figures.items():

@@ -1,4 +1,4 @@
-"""Gathers the page of a run or a sweep from the run folders and the manifests of their artifacts."""
+"""Gathers the content of the page of a run or a sweep from the run folders and the manifests of their artifacts."""
 
 import glob
 from collections.abc import Mapping, Sequence

@@ -111,9 +111,10 @@ def _collection(graph: Graph, store: Store) -> dict[str, Any]:
 
 
 def _unread_judgements(graph: Graph, store: Store) -> list[str]:
-    """Return a sentence about judged train queries, and the recipe ``table.with_train_queries``.
+    """Return a sentence that counts the judged train queries and names the recipe ``table.with_train_queries``.
 
-    There is none without such queries, and none without dev queries, because the weights could not be chosen.
+    There is no sentence without judged train queries. There is none without dev queries either, because that recipe could
+    not choose its weights.
     """
     recipe = graph.root.table.with_train_queries
     splits = _collection(graph, store).get("splits", {}) if recipe else {}
@@ -137,7 +138,7 @@ def _show_audits(graph: Graph, store: Store) -> None:
 
 
 def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:
-    """Return a row of the table from an evaluation. The collection is that of its metrics.json, or else of its corpus."""
+    """Return a row of the table from an evaluation. Its metrics.json or else its corpus gives the name of the collection."""
     split = measured_split(evaluation, graph.root.table.split)
     content, corpus = read_json(evaluation.path / "metrics.json"), evaluation.ancestor("corpus")
     searched = read_json(corpus.path / "collection.json")["name"] if corpus else ""
@@ -160,7 +161,7 @@ def measured_split(evaluation: Artifact, split: str) -> str:
     """Return the split that an evaluation measured, or ``split`` where its stage has none.
 
     If a sample of candidates was ranked instead of all passages, their number is appended, as in ``dev-100``. Such results
-    are far higher than those of a full ranking, and must not be compared with them.
+    are far higher than results of a full ranking, and must not be compared with them.
     """
     config = evaluation.manifest["config"]
     measured = str(config.get("split", split))
@@ -246,7 +247,7 @@ def concluded(
 def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
     """Return the kind of each row's index, by the artifact of the row.
 
-    Rows without retrieval, such as those of sentence tasks, and rows with a missing artifact are left out.
+    Rows without retrieval, such as rows of sentence tasks, and rows with a missing artifact are left out.
 
     Args:
         rows: the rows of a table.

@@ -69,8 +69,9 @@ def costs_of(evaluation: Artifact, wanted: Sequence[str]) -> dict[str, float]:
 
     - CPU-seconds of training: the sum over all stages that trained a model, teachers and generators included. Mining and
       encoding do not count.
-    - bytes a passage: the size of the index's files, and of the indexes that it searches, without query vectors, per passage.
-    - milliseconds a query: per query, as ``evaluate`` measured them (``timed``).
+    - bytes a passage: the size of the files of the index and of the indexes that it searches, without query vectors, divided
+      by the number of passages.
+    - milliseconds a query: the time of one query, as ``evaluate`` measured it (``timed``).
     """
     trained = [one for one in evaluation.ancestors() if "steps" in one.manifest["metrics"]]
     found = {"CPU-seconds of training": float(sum(one.manifest["cpu_seconds"] for one in trained))}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Environment variables, which a launcher's processes get too: the arguments as typed, and the keys that a sweep varies.
 COMMAND, SWEPT = "CONDENSERY_COMMAND", "CONDENSERY_SWEPT"
-KEY = re.compile(r"[\w-]+(?:\.[\w-]+)+")  # in a value with ${...}
+KEY = re.compile(r"[\w-]+(?:\.[\w-]+)+")  # a key in a string with ${...}
 OF_PLUGINS = ("CONDENSERY_STAGES", "PYTHONPATH")  # environment variables that lead to a plug-in's code
 MULTIRUN = {"-m", "--multirun"}
 FIRST_LOOK = "experiment=bm25_msmarco data=ir_datasets data.name=msmarco-passage"  # a recipe on MS MARCO for a CPU
@@ -56,8 +56,8 @@ def with_data(by_name: str) -> tuple[str, str]:
     typed.
 
     Args:
-        by_name: overrides that replace those of ``data``, such as ``data=ir_datasets data.name=msmarco-passage``. Keys of
-            the present format that the recipe sets are removed, since another format lacks them.
+        by_name: overrides that replace the overrides of ``data``, such as ``data=ir_datasets data.name=msmarco-passage``.
+            Keys of the present format that the recipe sets are removed, since another format lacks them.
     """
     given = shlex.split(command())
     kept = [one for one in given if not re.match(r"[+~]*data[.=]", one) or one.lstrip("+").startswith(SETTINGS)]
@@ -89,7 +89,7 @@ def going_on(lines: Sequence[str]) -> list[str]:
 
 
 def _python() -> str:
-    """Return the shell command of this Python: ``python`` if that leads to it, otherwise its path, relative if possible."""
+    """Return the shell command of this Python: ``python`` if the shell finds it so, else its path, relative if possible."""
     known, path = shutil.which("python"), Path(sys.executable)
     if known and Path(known).absolute() == path:
         return "python"
@@ -141,7 +141,7 @@ def swept_keys(overrides: Iterable[str]) -> list[str]:
 def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
     """Return a label for each stage: the job's swept overrides that can affect the stage.
 
-    A stage that no override affects has no label. An override affects the following stages, and those that depend on them:
+    A stage that no override affects has no label. An override affects these stages and all stages that depend on them:
 
     - ``stages.NAME.``: the stage of this name.
     - ``stage.KIND.``: the stages of this kind.
@@ -155,7 +155,7 @@ def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
     for name, node in graph.nodes.items():
         keys_of[name] = set(_own_keys(graph, name)).union(*(keys_of[parent] for parent in node.parents))
         settings = [
-            one_line(f"{key.rpartition('.')[2]}={value}")  # W&B shows it
+            one_line(f"{key.rpartition('.')[2]}={value}")  # in one line, because W&B shows it
             for key, value in parts
             if key in swept and _reaches(key, keys_of[name])
         ]

@@ -70,7 +70,7 @@ class SweptRun(NamedTuple):
 
     Attributes:
         label: overrides that distinguish the job from other jobs.
-        setting: overrides that distinguish its systems from those of other jobs, without the seed.
+        setting: overrides that distinguish its systems from the systems of other jobs, without the seed.
         group: the setting without the key of ``table.choose``.
         overrides: all overrides of the job.
         folder: folder of the run.
@@ -174,7 +174,7 @@ def _entries(key: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def of_systems(jobs: list[list[str]]) -> list[list[str]]:
-    """Return the jobs' overrides, except those that only choose the split or candidates, which rows contain anyway."""
+    """Return the overrides of each job. Choices of the split or the candidates are left out, because each row has them."""
     parsed = [[(override, settings_of(override)) for override in job] for job in jobs]
     pools = {settings.get(CANDIDATES, "null") for job in parsed for _, settings in job}
     measured_on = MEASURED_ON if len(pools - {"null"}) < 2 else MEASURED_ON - {CANDIDATES}
@@ -182,10 +182,10 @@ def of_systems(jobs: list[list[str]]) -> list[list[str]]:
 
 
 def distinct_rows(job_rows: list[tuple[str, Row]]) -> list[Row]:
-    """Return the rows of all jobs, each artifact once, named after the job where the sweep made a difference.
+    """Return the rows of all jobs, each artifact once. A row that differs between jobs gets its job's label as a prefix.
 
-    A row that the jobs of a seed share, such as BM25, keeps its own name. A row that jobs measured on different collections
-    or splits keeps its name too, because each of these has its own column.
+    A row that all jobs of a seed share, such as BM25, keeps its own name. A row that jobs measured on different collections
+    or splits keeps its name too, because each collection and split has its own column.
 
     Args:
         job_rows: (label of a job, row) for each row of each job.

@@ -48,11 +48,11 @@ def of_studies(rows_of: Mapping[str, Sequence[Row]]) -> list[Row]:
     """Return the rows of all studies; a row that two studies measured identically appears once.
 
     The name of a study is put before its row ``X``, and before rows that build on ``X`` (``X + hard negatives``), in two
-    cases. In the first case, an earlier study has a row ``X`` of another system, so this row is not a further seed of it. In
-    the second case, only one of two studies swept over the settings of a system.
+    cases. In the first case, an earlier study has a row ``X`` of another system, so the two rows are not seeds of one system.
+    In the second case, only one of two studies swept over the settings of a system.
     """
-    lines: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}  # (name, collection) -> by split and seed
-    systems: dict[tuple[str, str], list[Row]] = {}  # (system, collection) -> rows of the studies before
+    lines: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}  # (name, collection) -> (split, seed) -> row
+    systems: dict[tuple[str, str], list[Row]] = {}  # (system, collection) -> rows of earlier studies
     for study, rows in rows_of.items():
         own: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}
         otherwise: set[tuple[str, str]] = set()
@@ -61,7 +61,7 @@ def of_studies(rows_of: Mapping[str, Sequence[Row]]) -> list[Row]:
             if key in lines and (row.split, row.seed) in lines[key]:
                 before = []
             if row.artifact and any((one.artifact, one.split) == (row.artifact, row.split) for one in before):
-                continue  # the same measurement, of another seed or name
+                continue  # the same measurement under another seed or name
             if key not in lines and any(bool(one.settings) != bool(row.settings) for one in before):
                 otherwise.add(_first_step(key))
             own.setdefault(key, {})[row.split, row.seed] = row
@@ -99,7 +99,7 @@ def _same(one: Row, other: Row) -> bool:
 def measured(output_root: Path, study: str) -> list[Row]:
     """Return the rows of a study, or an empty list.
 
-    The rows come from the sweep or run with the folder ``study``, or else from the last run of that name.
+    The rows come from the sweep or run whose folder is called ``study``, or else from the last run of this name.
     """
     runs = (path for path in output_root.glob(f"runs/{study}-*/results.json") if _of_study(path.parent.name, study))
     paths = [output_root / kind / study / "results.json" for kind in ("sweeps", "runs")]

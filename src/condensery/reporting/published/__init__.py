@@ -31,7 +31,7 @@ class PublishedColumn(Keys):
 
     Attributes:
         metric: name of the metric.
-        of: data set and split; empty = those of the table.
+        of: data set and split; empty = the data set and split of the table.
         condition: condition of the numbers, such as the number of training queries; empty = none.
         unit: unit of the printed numbers; empty = the unit of the table.
     """

@@ -1,6 +1,6 @@
 """The input formats of a collection. Each format has a module, which describes the files of the format and reads them.
 
-Other packages add their own formats with ``register_format``. A format is a description of the input and a reader.
+A format consists of a description of the input and a reader. Other packages add formats with ``register_format``.
 """
 
 import sys
@@ -20,17 +20,16 @@ ADDED: dict[str, Format] = {}
 
 
 def register_format(source: type[DataConfig], read: Reader) -> None:
-    """Add a format, whose name becomes a value of ``data.format``.
+    """Add a format. Its name, the default of the field ``format`` of ``source``, becomes a value of ``data.format``.
 
-    The name is the default of the field ``format`` of ``source``. A module named in ``CONDENSERY_STAGES`` calls this
-    function when it is imported.
+    A module named in ``CONDENSERY_STAGES`` calls this function when it is imported.
 
     Args:
         source: the description of the input, a pydantic model with ``format: Literal["name"] = "name"``.
         read: function that adds the passages, queries and judgements of the described input to a ``CollectionWriter``.
 
     Raises:
-        ValueError: the name is taken or not declared in this way, or recipes have already been read.
+        ValueError: the name is taken, ``source`` declares it in another way, or recipes have already been read.
     """
     name = str(source.model_fields["format"].default)
     if get_args(source.model_fields["format"].annotation) != (name,):

@@ -19,7 +19,7 @@ HEADER = ["query-id", "corpus-id", "score"]
 TREC = ["query id", "0", "passage id", "grade"]
 NO_DOCUMENTS = "; set data.documents=null to do without"  # passages must not silently replace missing documents
 Form = Literal["NFC"] | None  # Unicode form to which the ids of passages are normalised; None = they stay unchanged
-IN_PARTS = "cqadupstack"  # a folder of twelve folders, which together count as one data set
+IN_PARTS = "cqadupstack"  # a folder with twelve BEIR folders, which together are one data set
 
 
 class BeirSource(FolderSource):
@@ -50,7 +50,7 @@ class BeirSource(FolderSource):
     outside_identity: ClassVar[set[str]] = {"root", "documents", "splits"}
 
     def _digest(self, content: Any) -> str:
-        # a file of documents that is named is read even if the corpus names documents, unlike the same file with ``auto``
+        # a file that ``documents`` names is read even if the corpus names documents; with ``auto``, it is not
         return super()._digest(content if self.documents in (None, "auto") else [content, "documents"])
 
     def input_files(self) -> list[InputFile]:
@@ -63,7 +63,7 @@ class BeirSource(FolderSource):
 
 
 def question_files(folder: Path, splits: Splits) -> list[InputFile]:
-    """Return the files of queries and judgements of a BEIR folder for ``splits``; none when no split is used."""
+    """Return the files of queries and judgements of a BEIR folder for ``splits``; no files when no split is used."""
     named = splits.named()
     if not named:
         return []
@@ -75,7 +75,7 @@ def question_files(folder: Path, splits: Splits) -> list[InputFile]:
 
 
 def read_questions(files: list[InputFile], writer: CollectionWriter, form: Form = None) -> None:
-    """Read the judgements, then the queries, from the files of ``question_files``.
+    """Read first the judgements and then the queries, from the files of ``question_files``.
 
     ``form``: the Unicode form to which the ids of passages are normalised; None = the ids stay unchanged.
     """

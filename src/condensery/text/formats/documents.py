@@ -54,8 +54,8 @@ class DocumentsSource(FolderSource):
 def read(config: DocumentsSource, writer: CollectionWriter) -> None:
     """Read the documents into ``writer``.
 
-    Each passage gets the id ``<document>#<number>``, numbered from 0. Where sections are searched, the passages of a
-    section, which have the same entry in ``headings``, become one passage. Where documents are searched, each document
+    Each passage gets the id ``<document>#<number>``, numbered from 0. Where sections are searched, all passages with the
+    same entry in ``headings`` form a section, which becomes one passage. Where documents are searched, each document
     becomes one passage.
     """
     files = config.input_files()
@@ -82,7 +82,7 @@ def sections_of(record: dict[str, Any], passages: Sequence[str], place: str) -> 
     """Return the passages of each section of a document, by heading, in the order in which the sections begin.
 
     Raises:
-        UserError: the record has not one heading for each passage.
+        UserError: the numbers of headings and passages differ, or a heading is not a string.
     """
     headings = field(record, "headings", place, list)
     if len(headings) != len(passages) or not all(isinstance(one, str) for one in headings):

@@ -4,8 +4,8 @@
   are one document.
 - ``biencoder-*.json``: an array of questions with ``answers``, ``positive_ctxs`` and ``hard_negative_ctxs``. An entry of
   the last two lists names a passage by ``passage_id``, or in TriviaQA's files by ``psg_id``. Questions without a positive
-  are left out. If ``unlabelled_queries`` is ``unjudged``, such training questions stay, without judgements.
-- ``*.qa.csv``: question, tab, a list of answers. A split from such a file has answers and no judgements.
+  passage are left out. But if ``unlabelled_queries`` is ``unjudged``, training questions without one are kept.
+- ``*.qa.csv``: question, tab, a list of answers. A split that is read from a CSV file has answers and no judgements.
 
 Every file is accepted plain or gzip. The id of a question is its split and its position in the file, such as ``test-0``.
 """
@@ -53,7 +53,7 @@ class DprSource(FolderSource):
         passages: the file of passages.
         positives: ``first`` uses the first positive passage of a question, as DPR's training does. ``all`` uses all
             positive passages.
-        answers: whether answers are strings or regular expressions (as in CuratedTREC).
+        answers: ``string`` for answers that are strings, ``regex`` for regular expressions (as in CuratedTREC).
     """
 
     format: Literal["dpr"] = "dpr"
@@ -78,7 +78,7 @@ class DprSource(FolderSource):
         return sizes if sizes.passages is not None else PUBLISHED.get(self.name, sizes)
 
     def _digest(self, content: Any) -> str:
-        # earlier versions left out the questions that `unjudged` keeps, so the fingerprint must change
+        # earlier versions ignored the value ``unjudged``, so its fingerprint must differ from the earlier one
         return super()._digest([content, UNJUDGED] if self.unlabelled_queries == UNJUDGED else content)
 
     def judged_splits(self) -> set[str]:
@@ -123,7 +123,7 @@ def add_passages(passages: Iterable[tuple[str, Sequence[str]]], writer: Collecti
 
 
 def read_passages(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, [id, text, title]) of every passage. Raises ``UserError`` where the header's columns differ."""
+    """Yield (place, [id, text, title]) of every passage. Raises ``UserError`` for a wrong header."""
     for number, (place, fields) in enumerate(read_columns(path, HEADER, quoted=True)):
         if number or fields[0] != HEADER[0]:
             yield place, fields

@@ -1,9 +1,9 @@
-"""List, fetch, check and read the files of data sets on the Hugging Face hub, row by row.
+"""List, fetch and check the files of data sets on the Hugging Face hub, and read them row by row.
 
 ``huggingface_hub`` fetches files into its cache (``$HF_HOME``, by default ``~/.cache/huggingface``) and resumes interrupted
-downloads. The cache also stores the list of a commit's files, with their sizes and digests. The library ``datasets``
-streams parquet and text from the cache, without a copy in Arrow's format. JSON and CSV are read as in the other formats. A
-commit in the cache is used even if the hub has a newer commit.
+downloads. The cache also stores the list of a commit's files, with their sizes and digests. A commit in the cache is used
+even if the hub has a newer one. This project's own readers read JSON, CSV and text, as in the other formats. The library
+``datasets`` streams all other files, such as parquet, from the cache, without a copy in Arrow's format.
 
 This module follows the documented behaviour of huggingface_hub 2.4 and datasets 5.2. Tests serve a small hub on the local
 machine. The layouts of the data sets named in ``conf/data/`` could not be checked, because there was no internet access.
@@ -35,9 +35,9 @@ DATA = re.compile(r"\.(parquet|jsonl?|csv|tsv|txt|arrow)(\.(gz|bz2|xz|zst))?$")
 HIDDEN = re.compile(r"(^|/)(\.|__[^/]*/)")  # .ipynb_checkpoints, ._corpus.jsonl, __MACOSX/
 # extension -> reader of ``datasets``, where their names differ
 READERS = {"jsonl": "json", "tsv": "csv", "txt": "text"}
-# Files that are not read by ``datasets``, which takes the id 007 for a number, a date for a time, and NA for nothing.
+# Files that this project reads itself: ``datasets`` would read the id 007 as a number, a date as a time, and NA as null.
 AS_TEXT = re.compile(r"\.(jsonl?|csv|tsv)(\.(gz|bz2|xz))?$")
-LINES = re.compile(r"\.txt(\.(gz|bz2|xz))?$")  # one row for each line; ``datasets`` keeps a byte-order mark
+LINES = re.compile(r"\.txt(\.(gz|bz2|xz))?$")  # each line is a row; ``datasets`` would keep a byte-order mark
 SPLIT_WORDS = {"dev": ("dev", "validation", "valid", "val"), "validation": ("validation", "valid", "val", "dev")}
 ROWS = 1000  # number of rows read at a time
 
@@ -101,7 +101,7 @@ class Repository:
             paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file())
             return {path.relative_to(self.folder).as_posix(): None for path in paths}
         listing = self.folder.parents[1] / "trees" / f"{self.folder.name}.json"
-        if not listing.is_file():  # the cache is by an earlier version of the library, which stored no list
+        if not listing.is_file():  # an earlier version of the library, which stored no list, made the cache
             with self._talking():
                 self._fetched([CARD])
         if not listing.is_file():
@@ -127,11 +127,14 @@ class Repository:
 
     @cached_property
     def data(self) -> list[str]:
-        """The paths of the files whose format can be read, without hidden files and folders, as in ``datasets``."""
+        """The paths of all files whose format can be read. Hidden files and folders are left out, as in ``datasets``."""
         return [path for path in self.files if DATA.search(path) and not HIDDEN.search(path)]
 
     def has(self, config: str) -> bool:
-        """Return whether the data set has a configuration ``config``, by the README or else by the names of the files."""
+        """Return whether the data set has a configuration ``config``.
+
+        The README decides. If it lists no configurations, the names of the files decide.
+        """
         return config in self.configs if self.configs else any(_names(config, path) for path in self.data)
 
     def select(self, config: str | None, split: str | None) -> list[str]:
@@ -178,7 +181,7 @@ class Repository:
         """Return the digest of each file: the hub's digest, or for a file of a local folder a hash of its bytes."""
         known = [(path, self.files[path]) for path in paths]
         own = iter(content_hashes([self.folder / path for path, one in known if one is None]))
-        # ``datasets`` read JSON and CSV at first, which changed some ids and texts, so their digests must change
+        # In earlier versions, ``datasets`` read JSON and CSV and changed some ids and texts. So their digests must differ.
         return [one.digest if one else next(own) for _, one in known] + ["as text"] * any(map(AS_TEXT.search, paths))
 
     def wanted(self, paths: Iterable[str]) -> list[WantedFile]:
@@ -195,7 +198,7 @@ class Repository:
         """Fetch the missing files and check all files. Raises ``UserError`` on failure."""
         if not self.local:
             check_room(self.folder, sum(one.size for one in self.wanted(paths) if not one.here), self.key)
-            # file names may contain special characters of patterns, which are escaped
+            # escape the special characters of patterns that file names may contain
             with self._talking():
                 self._fetched([CARD, *(re.sub(r"([\[*?])", r"[\1]", path) for path in paths)])
         for path in paths:
@@ -246,9 +249,9 @@ class Repository:
 
     @contextmanager
     def _talking(self, expected: type[Exception] = UserError, file: str = "") -> Iterator[None]:
-        """Turn exceptions of the libraries into a ``UserError`` of one line. The ``expected`` type passes unchanged.
+        """Turn exceptions of the libraries into a ``UserError`` of one line. Exceptions of type ``expected`` stay unchanged.
 
-        ``file``: a file that is read, for the error message.
+        ``file``: the file that is being read, for the error message.
         """
         try:
             yield
@@ -307,7 +310,7 @@ def _names(word: str, path: str) -> bool:
 
 
 def _of_split(paths: list[str], split: str | None) -> list[str]:
-    """Return the paths that contain the split's name; for ``train`` all paths, if no path contains any split's name."""
+    """Return the paths that contain the name of the split; for ``train`` all paths if no path contains a split's name."""
     if split is None:
         return paths
     words = SPLIT_WORDS.get(split, (split,))
@@ -318,7 +321,7 @@ def _of_split(paths: list[str], split: str | None) -> list[str]:
 
 
 def _patterns(entry: dict[str, Any]) -> dict[str, list[str]]:
-    """Return split -> file patterns for a configuration in a README; the key "" has the patterns without a split."""
+    """Return split -> file patterns of a configuration in a README; the key "" holds patterns that belong to no split."""
     folder = str(entry.get("data_dir") or "").strip("/")
     given = entry.get("data_files") or f"{folder}/**".lstrip("/")
     patterns: dict[str, list[str]] = {}
@@ -335,10 +338,10 @@ def _opened(path: Path) -> Any:
     """Return the rows of a file as a stream of the library ``datasets``."""
     import datasets
 
-    datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)  # it prints an error before it raises it
+    datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)  # it would print each error before raising it
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # otherwise the library reports the use of JSON to a server
     kind = DATA.findall(path.name)[0][0]
-    # the size of a batch is otherwise that of the first group of rows, and an empty file has none
+    # by default the batch size is the size of the first group of rows, and an empty file has no such group
     options: dict[str, dict[str, Any]] = {"tsv": {"sep": "\t"}, "parquet": {"batch_size": ROWS}}
     how = {"data_files": [str(path)], "split": "train", "streaming": True, **options.get(kind, {})}
     return datasets.load_dataset(READERS.get(kind, kind), **how)

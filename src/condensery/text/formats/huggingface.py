@@ -3,8 +3,8 @@
 - ``huggingface``: corpus, queries and judgements in the layout of BEIR (``BeIR/scifact``, ``BeIR/scifact-qrels``) and MTEB
   (``mteb/scifact``).
 - ``huggingface_triples``: rows of query, positive and negative texts, the layout of sentence-transformers' data sets. The
-  texts have no ids. The id of a text is the hash of its content, so equal texts are one passage.
-- ``huggingface_documents``: rows of text (Wikipedia, BookCorpus). The texts are documents, and their paragraphs passages.
+  texts have no ids in the files. Here the id of a text is the hash of its content, so equal texts are one passage.
+- ``huggingface_documents``: rows of text (Wikipedia, BookCorpus). Texts are documents, and paragraphs are passages.
 
 ``hub.py`` fetches and reads the files. The identity of a collection is a hash of the digests of its files, which the hub
 lists before the files are fetched.
@@ -76,7 +76,7 @@ class _OnTheHub(DataConfig):
         return self._digest([[role, data.digests(paths)] for role, (data, paths) in self.chosen.items()])
 
     def wanted(self) -> list[WantedFile]:
-        """Return every file that is read, with its size and digest. Raises ``UserError`` as ``check``."""
+        """Return every file that is read, with its size and digest. Raises ``UserError`` as ``check`` does."""
         return list(dict.fromkeys(one for data, paths in self.chosen.values() for one in data.wanted(paths)))
 
     def fetch(self) -> None:
@@ -102,7 +102,8 @@ class HuggingfaceSource(_OnTheHub):
     """Corpus, queries and judgements.
 
     Attributes:
-        configs: the configurations of the data set. ``configs.qrels`` may be ``auto``: ``qrels`` or ``default``.
+        configs: the configurations of the data set. The value ``auto`` of ``configs.qrels`` stands for the configuration
+            ``qrels``, or else ``default``.
         judgements: the data set of the judgements, if it is a separate one. ``auto`` stands for NAME-qrels if the data
             set has neither a configuration ``qrels`` nor ``default``.
         splits: for each split, the name that the data set has for it.
@@ -136,7 +137,10 @@ class HuggingfaceSource(_OnTheHub):
 
 
 class Columns(Keys):
-    """The columns of triples. ``auto`` is the first name of ``COLUMNS`` that exists. ``negative``: None = no negatives."""
+    """The columns of triples. ``auto`` stands for the first column of ``COLUMNS`` that exists.
+
+    ``negative``: None = no negatives.
+    """
 
     query: str
     positive: str
@@ -167,7 +171,7 @@ class HuggingfaceTriplesSource(_OnTheHub):
 
 
 class HuggingfaceDocumentsSource(_OnTheHub):
-    """Rows of text. A document consists of ``rows_per_document`` rows: more than 1 if a row is a sentence (BookCorpus).
+    """Rows of text. A document consists of ``rows_per_document`` rows, which is above 1 if a row is a sentence (BookCorpus).
 
     A paragraph ends at a blank line. A paragraph of fewer than ``minimum_words`` words is joined to the next paragraph.
     """
@@ -227,8 +231,8 @@ def _judgements(config: HuggingfaceSource, split: str) -> Iterator[tuple[int, st
 def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tuple[str, str, str, str]]:
     """Yield (place, id, title, text) of each passage or query.
 
-    A query may occur in several files, so a repeated query id is not an error. ``UserError`` is raised if two query ids, a
-    number and a string, become the same string. The writer reports two passages with the same id.
+    A query may occur in several files, so a repeated query id is not an error. But a query id that is a number in one row
+    and the same string in another raises ``UserError``. The writer reports two passages with the same id.
     """
     kinds: dict[int, type] = {}
     for place, row in config.rows(role, total):

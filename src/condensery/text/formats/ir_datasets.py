@@ -1,13 +1,11 @@
 """Read collections of the library ir_datasets (MacAvaney et al. 2021) by id: MS MARCO, BEIR, DPR's Wikipedia, mMARCO.
 
 The library knows the URL, size and MD5 of each file, and how to fetch and read it. The files are in ``$IR_DATASETS_HOME`` (by
-default ``~/.ir_datasets``). Every file is first fetched completely and checked. The identity of a collection is a hash of the
-MD5s that the library lists, so it is known before anything is fetched. The module is written for ir_datasets 0.6.3.
+default ``~/.ir_datasets``). Before reading begins, all files are fetched and checked. The identity of a collection is a hash
+of the MD5s that the library lists, so it is known before any file is fetched. This module was written for ir_datasets 0.6.3.
 
-Texts may differ in single characters from the published files. The library repairs the broken encoding of MS MARCO's
-passages, and reads MS MARCO's documents from the file in TREC's format.
-
-Tests serve small files instead of the real files.
+A few characters of a text may differ from the published files. The library repairs the broken encoding of MS MARCO's
+passages, and reads MS MARCO's documents from the file in TREC's format. Tests serve small files instead of the real ones.
 """
 
 import difflib
@@ -45,13 +43,14 @@ CANDIDATES = {  # split -> possible names in ir_datasets, the preferred first; "
     "dl19": ("trec-dl-2019/judged",),
     "dl20": ("trec-dl-2020/judged",),
 }
-ON_DEV = ("beir/msmarco",)  # BEIR reports MS MARCO on the dev queries; its test queries are those of TREC 2019
+ON_DEV = ("beir/msmarco",)  # BEIR reports MS MARCO on the dev queries; its test queries are from TREC 2019
 RELEVANT_FROM = {"msmarco-passage": 2, "msmarco-passage-v2": 2}  # lowest relevant grade, as in TREC's tables
 GRADED = {"dl19", "dl20"}
 LARGE = 1_000_000  # number of passages above which unpacking takes minutes
 EVERY = 1000  # number of rows between two reports of progress
-CONFIRM = "Please confirm you agree", "Who fetches the files agrees"  # the library waits for no answer
-UNREACHED = re.compile(r"HTTPS?ConnectionPool\(host='([^']*)'.*")  # of requests, with all causes
+# the library asks for agreement but waits for no answer, so its words are replaced
+CONFIRM = "Please confirm you agree", "Who fetches the files agrees"
+UNREACHED = re.compile(r"HTTPS?ConnectionPool\(host='([^']*)'.*")  # message of requests, with all causes
 DPR = "dpr-w100"
 CALLED = {  # id in ir_datasets -> name in this project's tables
     "msmarco-passage": "msmarco",
@@ -60,7 +59,7 @@ CALLED = {  # id in ir_datasets -> name in this project's tables
     f"{DPR}/trivia-qa": "triviaqa",
     "beir/webis-touche2020/v2": "webis-touche2020",
 }
-NOT_IN_BEIR = {  # the four of BEIR's eighteen data sets whose texts are not freely available -> how to get them
+NOT_IN_BEIR = {  # four of BEIR's eighteen data sets, whose texts are not freely available -> how to get them
     "beir/bioasq": "register at http://participants-area.bioasq.org, then data=beir data.root=FOLDER",
     "beir/signal1m": "ask Signal AI (https://research.signal-ai.com), then data=beir data.root=FOLDER",
     "beir/trec-news": "data.name=wapo/v2/trec-news-2019; ask NIST (https://trec.nist.gov/data/wapost/)",
@@ -147,7 +146,7 @@ class IrDatasetsSource(DataConfig):
 
     @cached_property
     def parts(self) -> dict[str, Part]:
-        """Role -> part that is read: judgements and queries of each split, the passages, the documents.
+        """Role -> the part with this role: judgements and queries of each split, the passages, the documents.
 
         Raises ``UserError`` where the library is not installed, or does not know an id.
         """
@@ -166,7 +165,7 @@ class IrDatasetsSource(DataConfig):
         return parts
 
     def of_splits(self, kind: str) -> dict[str, Part]:
-        """Return split -> its part of a ``kind``, qrels or queries, for the requested splits that the library has."""
+        """Return split -> its part ``kind`` (qrels or queries), for the requested splits that the library has."""
         begin = f"{kind} of "
         return {role.removeprefix(begin): part for role, part in self.parts.items() if role.startswith(begin)}
 
@@ -195,7 +194,7 @@ class IrDatasetsSource(DataConfig):
                 names = own.get(split, CANDIDATES[split])
                 ids = ["/".join(filter(None, (self.name, name))) for name in names]
                 there = [one for one in ids if _judges(one)]
-                # dev queries that serve as test queries are no dev queries
+                # where there is no split test, the dev queries are the test queries, and there is no split dev
                 if there and not (split == "dev" and self.splits.test == AUTO and not _judges(f"{self.name}/test")):
                     id_of[split] = there[0]
             elif given:
@@ -235,9 +234,10 @@ class IrDatasetsSource(DataConfig):
         return self.from_dpr and bool(self.judged_splits())
 
     def check(self) -> None:
-        """Raise ``UserError`` for an unknown id, for missing files that can only be downloaded by hand, and without UTF-8.
+        """Raise ``UserError`` for an unknown id, a missing file that only a person can download, or a locale without UTF-8.
 
-        The library opens most files in the encoding of the locale, in which every byte of UTF-8 may be a letter of its own.
+        The library opens most files in the encoding of the locale. An encoding other than UTF-8 may turn each byte of a
+        character into a letter.
         """
         if wanted := [one for one in self.downloads() if not one.urls and not one.path.exists()]:
             files = "; ".join(f"{one.path}: {one.by_hand}" for one in wanted)
@@ -262,7 +262,7 @@ class IrDatasetsSource(DataConfig):
         return list({one.path: one for one in files}.values())
 
     def wanted(self) -> list[WantedFile]:
-        """Return every file that is read, with the library's size and digest. Raises ``UserError`` as ``check``."""
+        """Return every file that is read, with the size and digest in the library. Raises ``UserError`` as ``check`` does."""
         self.check()
         return [
             WantedFile(one.path, one.bytes_whole, one.path.exists(), one.md5 or "", "".join(one.urls[:1]))
@@ -272,7 +272,7 @@ class IrDatasetsSource(DataConfig):
     def fetch(self) -> None:
         """Fetch missing files and check all files. An existing file is hashed, in about two seconds per gigabyte.
 
-        Raises ``UserError`` as ``DataConfig.fetch``.
+        Raises ``UserError`` in the cases of ``DataConfig.fetch``.
         """
         self.check()
         downloads = self.downloads()
@@ -292,7 +292,7 @@ class IrDatasetsSource(DataConfig):
             if number and packed:
                 tokens[role] = UNPACKED * packed / number / CHARACTERS
         known = {split: load(part.id).metadata() for split, part in self.of_splits("queries").items()}
-        # a split may have unjudged queries, so the number of judgements is another upper bound on the judged queries
+        # the number of queries and the number of judgements are both upper bounds on the number of judged queries
         queries = {
             split: min(one.get(kind, {}).get("count", 0) for kind in ("queries", "qrels"))
             for split, one in known.items()
@@ -314,7 +314,7 @@ class IrDatasetsSource(DataConfig):
 
 
 def knows(name: str) -> bool:
-    """Return whether the library has a collection of this name, or this module says how to get it by hand.
+    """Return whether the library has a collection of this name, or ``NOT_IN_BEIR`` says how to get it.
 
     False where the library is not installed.
     """
@@ -329,7 +329,7 @@ def _judges(identifier: str) -> bool:
 
 
 def _digests(part: Part) -> list[str]:
-    """Return the digests of the files of a part: the published MD5, or a hash of the content for a user's own files."""
+    """Return the digest of each file of a part: the published MD5, or without an MD5 a hash of the file's content."""
     own = [one.path for one in downloads_of(part.handler) if one.md5 is None and one.path.is_file()]
     return sorted([one.md5 for one in downloads_of(part.handler) if one.md5] + content_hashes(own))
 
@@ -381,7 +381,8 @@ def files_of(handler: Any) -> Iterator[Any]:
 def downloads_of(handler: Any) -> Iterator[Download]:
     """Yield the files that a handler reads.
 
-    The library would repeat some downloads for each reading. Here it is set to store every download with an MD5 in a file.
+    By default the library does not store some files, and downloads them again for each reading. Here it is set to store
+    every file that has an MD5.
     """
     util = library().util
     for one in files_of(handler):
@@ -393,7 +394,7 @@ def downloads_of(handler: Any) -> Iterator[Download]:
             one._stream = False
         one._path = None  # otherwise the library treats a file that was removed as fetched
         if one._cache_path is None:
-            continue  # a file without a digest is fetched by the library itself during reading
+            continue  # the library fetches a file without a digest during reading
         places = [place for place in one.mirrors if isinstance(place, util.RequestsDownload)]
         local = [place._message for place in one.mirrors if isinstance(place, util.LocalDownload) and not places]
         by_hand = " ".join(str(local[0]).split()) if local else ""
@@ -427,7 +428,7 @@ def fetch(download: Download) -> None:
 
 @contextmanager
 def _reading(part: Part) -> Iterator[None]:
-    """Read a part. The library's bars are shown only where this project's progress is also shown as a bar."""
+    """Context for reading a part. The library's progress bars are shown only where this project also shows bars."""
     with_bars = tqdm.__init__
     if style() != "bar":
         tqdm.__init__ = partialmethod(with_bars, disable=True)
@@ -494,7 +495,7 @@ def read(config: IrDatasetsSource, writer: CollectionWriter) -> None:
 
 
 def _name(config: IrDatasetsSource, split: str, identifier: str) -> str:
-    """Return the id of a query. DPR's ids, positions in the file of a split, become ids as in ``dpr.py``."""
+    """Return the id of a query. A query of DPR has its position in the file as id; it gets the id that ``dpr.py`` gives."""
     return f"{split}-{identifier}" if config.from_dpr else identifier
 
 

@@ -43,7 +43,7 @@ class Questions(Keys):
 
 
 class GradedQuestions(Questions):
-    """The files of a split with graded judgements; they may be missing. Also the lowest grade that counts as relevant."""
+    """The files of a split with graded judgements, which may be missing, and the lowest grade that counts as relevant."""
 
     relevant_from: int
 
@@ -51,7 +51,7 @@ class GradedQuestions(Questions):
 class MarcoSplits(Keys):
     """The files of each split, or ``None`` when the split is not used.
 
-    ``dl19``, ``dl20``: the graded judgements of TREC's Deep Learning Tracks, read if the qrels files exist.
+    ``dl19`` and ``dl20`` are the graded judgements of TREC's Deep Learning Tracks. They are read if their qrels files exist.
     """
 
     train: Questions | None
@@ -79,7 +79,7 @@ class _Marco(FolderSource):
     splits: MarcoSplits
 
     def by_name(self) -> str:
-        """Return the overrides that have ir_datasets download the collection."""
+        """Return the overrides with which the library ir_datasets downloads the collection."""
         raise NotImplementedError
 
     def published_sizes(self) -> CollectionSizes:
@@ -135,7 +135,7 @@ class MarcoSource(_Marco):
         return files + question_files(self.folder, self.splits)
 
     def by_name(self) -> str:
-        """Return the overrides that have ir_datasets download the passages and, if ``documents`` is set, the documents."""
+        """Return the overrides with which ir_datasets downloads the passages and, if ``documents`` is set, the documents."""
         return f"{BY_NAME}msmarco-passage" + (" data.documents=msmarco-document" if self.documents else "")
 
     def published_sizes(self) -> CollectionSizes:
@@ -162,7 +162,7 @@ class MarcoDocumentsSource(_Marco):
         return [marco_file("documents", self.folder, self.documents), *question_files(self.folder, self.splits)]
 
     def by_name(self) -> str:
-        """Return the overrides that have ir_datasets download the documents."""
+        """Return the overrides with which ir_datasets downloads the documents."""
         return f"{BY_NAME}msmarco-document"
 
     def published_sizes(self) -> CollectionSizes:
@@ -177,7 +177,7 @@ def marco_file(role: str, folder: Path, name: str, otherwise: str = "") -> Input
 
 
 def question_files(folder: Path, splits: MarcoSplits) -> list[InputFile]:
-    """Return the files of queries and judgements of the requested splits; of TREC's splits only those that exist."""
+    """Return the files of queries and judgements of the requested splits. TREC's files may be missing; they are left out."""
     files = []
     for split, questions in splits.here(folder).items():
         files += [marco_file(f"{role} of {split}", folder, getattr(questions, role)) for role in ("queries", "qrels")]
@@ -185,7 +185,7 @@ def question_files(folder: Path, splits: MarcoSplits) -> list[InputFile]:
 
 
 def check_files(config: FolderSource, files: list[InputFile], by_name: str) -> None:
-    """Raise one ``MissingDataError`` that names every missing file, the page of the official files, and ``by_name``."""
+    """Raise one ``MissingDataError`` that names every missing file, the web page of the files, and ``by_name``."""
     if missing := missing_files(files):
         count = f"{len(missing)} file{'s are' if len(missing) > 1 else ' is'} missing"
         raise MissingDataError(
@@ -209,7 +209,7 @@ def read_questions(splits: MarcoSplits, files: list[InputFile], writer: Collecti
     for path in paths:
         for place, (identifier, text) in read_columns(path, ["query id", "query"]):
             known = seen.get(identifier)
-            if known is None or known[0].startswith(f"{path}:"):  # the writer reports ids that occur twice in one file
+            if known is None or known[0].startswith(f"{path}:"):  # the writer reports repeated ids of one file
                 writer.add_query(Query(identifier, text), place)
             elif known[1] != hash(text):
                 raise UserError(f"{place}: the query id {identifier} has another text at {known[0]}")
@@ -218,9 +218,9 @@ def read_questions(splits: MarcoSplits, files: list[InputFile], writer: Collecti
 
 
 class Titles:
-    """Titles by passage id, read from a file in the order of the collection.
+    """Titles by passage id, read from a file that should be in the order of the collection.
 
-    Any other order also works, but a title that is read before its passage stays in memory until the passage is read.
+    In another order, a title that is read before its passage stays in memory until the passage is read.
     """
 
     def __init__(self, path: Path) -> None:

@@ -42,11 +42,11 @@ class TextSource(FolderSource):
     outside_identity: ClassVar[set[str]] = {"root", "splits"}
 
     def text_files(self) -> list[tuple[str, Path]]:
-        """Return (path relative to the root in NFC, path) of every text file, sorted in the same order on every machine."""
+        """Return (path relative to the root in NFC, path) of every text file. The order is the same on every machine."""
         return sorted((below, path) for below, path in self._files() if below.lower().endswith(ENDINGS))
 
     def unread(self) -> str:
-        """Return the numbers of files that are not read, by their endings, such as ``3 .png, 1 .csv``."""
+        """Count the files that are not read, for each ending, such as ``3 .png, 1 .csv``."""
         read = {file.path for file in self.input_files()}
         endings = Counter(path.suffix or path.name for _, path in self._files() if path not in read)
         return ", ".join(f"{number:,} {ending}" for ending, number in endings.most_common(5))
@@ -63,13 +63,13 @@ class TextSource(FolderSource):
         return texts + question_files(self.folder, self.splits)
 
     def _digest(self, content: Any) -> str:
-        # earlier versions joined a text in a script without spaces into one passage, so the fingerprint of such a folder
-        # must change; all other fingerprints stay valid
+        # Earlier versions read a text in a script without spaces as one passage. So the fingerprint of a folder with such
+        # texts must differ from its earlier one. All other fingerprints stay valid.
         files = [path for _, path in self.text_files()]
         return super()._digest([content, "unspaced"] if any(map(_is_unspaced, files)) else content)
 
     def check(self) -> None:
-        """Raise ``UserError`` as ``FolderSource.check`` does, and for a folder without text files and for invalid file names.
+        """Raise ``UserError`` as ``FolderSource.check`` does, for a folder without text files and for invalid file names.
 
         A name is invalid if it has control characters, is not UTF-8, or differs from another name only in its Unicode form.
         """

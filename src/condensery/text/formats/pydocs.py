@@ -2,10 +2,10 @@
 
 Each docstring with at least ``minimum_words`` words after its first sentence gives a passage. The first sentence is the
 query, whose relevant passage is the rest. The module is the document. A hash of the module's name assigns the whole module
-to train, dev or test. The following are left out:
+to train, dev or test. The collection leaves out:
 
 - tests and tools for tests, ``idlelib``, ``lib2to3``, ``turtledemo``, vendored code (``LEFT_OUT``);
-- the sources of generated copies (``COPIES``);
+- the files from which transformers generates copies (``COPIES``), because the copies are read;
 - near-duplicates of an earlier passage (MinHash over runs of three words), which are frequent among copied docstrings;
 - boilerplate: paragraphs that occur in more than ``BOILERPLATE`` docstrings;
 - docstrings that only list parameters.
@@ -14,7 +14,7 @@ A passage has no query if the first sentence of its docstring meets one of three
 
 - The sentence has fewer than three or more than 32 words.
 - The sentence is also the first sentence of another passage's docstring, so that the query would be ambiguous.
-- The sentence occurs inside a passage of the collection. So the text for pre-training never contains a query.
+- The sentence occurs inside a passage of the collection. Without such queries, the text for pre-training contains no query.
 
 The text differs between versions of the interpreter and of the packages, so report the content hash with every result.
 """
@@ -108,9 +108,9 @@ class PydocsSource(DataConfig):
         return CollectionSizes(passages, 127, None, None, queries, reading=0.23 * megabytes)
 
     def fingerprint(self) -> str:
-        """Return the identity of the input: a hash of versions, of file names and sizes, and of keys that change the data.
+        """Return the identity of the input: a hash of versions, of module names and file sizes, and of config keys.
 
-        The versions are those of the interpreter and of the packages.
+        The versions are the version of the interpreter and the versions of the packages.
         """
         versions = [platform.python_implementation(), platform.python_version()]
         versions += [_version(package) for package in self.packages if package != STDLIB]
@@ -156,7 +156,7 @@ def _files_below(root: Path, prefix: tuple[str, ...]) -> tuple[SourceFile, ...]:
         for name in names:
             if name.endswith(".py") and not name.startswith(COPIES):
                 module = ".".join(parts if name == "__init__.py" else (*parts, name[:-3]))
-                path = os.path.join(folder, name)  # a string: a Path takes longer than reading the size
+                path = os.path.join(folder, name)  # a string, because making a Path takes longer than reading the size
                 files.append(SourceFile(module, path, os.stat(path).st_size))
     return tuple(sorted(files, key=lambda file: (file.module, file.path.split(os.sep))))
 
@@ -188,14 +188,14 @@ def _extract(files: list[SourceFile], config: PydocsSource) -> tuple[list[Entry]
 
 
 def _read_portion(files: list[SourceFile], minimum_words: int) -> tuple[list[Entry], "list[MinHash]"]:
-    """Return the docstrings of some files and the MinHashes of these docstrings: one task of a worker process."""
+    """Return the docstrings of some files and their MinHashes. A worker process calls this function once per task."""
     by_file = read_files([Path(file.path) for file in files], minimum_words)
     entries = [Entry(file.module, *one) for file, of_file in zip(files, by_file, strict=True) for one in of_file]
     return entries, sketches([entry.passage for entry in entries])
 
 
 def _portions(files: list[SourceFile]) -> Iterator[list[SourceFile]]:
-    """Yield runs of files of about ``PORTION`` bytes, small enough to share the work evenly among processes."""
+    """Yield lists of files of about ``PORTION`` bytes each. They are small, so that all processes get equal work."""
     held: list[SourceFile] = []
     for file in files:
         held.append(file)
@@ -213,7 +213,7 @@ def _mapper(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
     if workers == 1:
         yield map
         return
-    # a fork starts fastest, but is unsafe while other threads run
+    # a process starts fastest by fork, but a fork is unsafe while other threads run
     alone = sys.platform == "linux" and threading.active_count() == 1
     context = multiprocessing.get_context("fork") if alone else spawning(f"workers={workers}")
     with ProcessPoolExecutor(workers, context, Parent.here().end_with) as pool:
@@ -226,7 +226,7 @@ def _mapper(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
 
 
 def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: CollectionWriter) -> list[Entry]:
-    """Remove paragraphs that more than ``BOILERPLATE`` passages share, and then passages that have become too short."""
+    """Remove paragraphs that occur in more than ``BOILERPLATE`` passages. Then remove passages that are now too short."""
     counts = Counter(part for entry in entries for part in set(entry.passage.split("\n")))
     kept = []
     for entry in entries:
@@ -238,7 +238,7 @@ def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: Colle
 
 
 def _without_unclear_queries(entries: list[Entry], writer: CollectionWriter) -> list[Entry]:
-    """Replace by an empty string each query that several passages have or that occurs inside a passage."""
+    """Replace each query that several passages have, or that occurs inside a passage, by an empty string."""
     counts = Counter(" ".join(words(entry.query)) for entry in entries)
     repeated = [counts[" ".join(words(entry.query))] > 1 for entry in entries]
     quoted = contained([entry.query for entry in entries], (entry.passage for entry in entries))

@@ -1,9 +1,9 @@
 """Read Tevatron's JSON lines (Gao et al. 2022): each query with the texts of its positive and negative passages.
 
 A line has the form ``{"query_id", "query", "positive_passages": [{"docid", "title", "text"}], "negative_passages": [...]}``,
-with ``answers`` if they are known. A split whose queries have answers and no positive passages is for evaluation only. The
+and may also have ``answers``. A split whose queries have answers and no positive passages is for evaluation only. The
 corpus file has one passage per line: ``{"docid", "title", "text"}``. Every file is accepted plain or gzip. Passages with
-the same id must have the same text. If there is a corpus, this is checked only for the positive passages.
+the same id must have the same text. If there is a corpus, the texts of negative passages are not checked.
 """
 
 from array import array
@@ -65,7 +65,7 @@ class TevatronSource(FolderSource):
 
 
 class KnownTexts:
-    """Stores by id the hash and the place of each passage in the files of queries, about 150 bytes per passage.
+    """Stores the hash and the place of each passage in the files of queries, in about 150 bytes per passage.
 
     Args:
         with_titles: whether passages with different titles count as different texts. False if there is a corpus, because
@@ -76,7 +76,7 @@ class KnownTexts:
         self.with_titles, self.rows, self.hashes, self.places = with_titles, dict[int, int](), array("Q"), Places()
 
     def take(self, passage: Passage, place: str) -> bool:
-        """Store the passage if its id is new, and return whether it is new. Raises ``UserError`` as ``check``."""
+        """Store the passage if its id is new, and return whether it is new. Raises ``UserError`` as ``check`` does."""
         if self.check(passage, place):
             return False
         self.rows[id_hash(passage.id)] = len(self.hashes)
