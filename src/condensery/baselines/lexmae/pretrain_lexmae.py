@@ -5,17 +5,17 @@ Symbols in shapes: b rows of a chunk, n packed tokens, V tokens of the vocabular
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from condensery.baselines.lexmae.config import PretrainLexmaeConfig
 from condensery.baselines.lexmae.masks import NestedDataModule
-from condensery.baselines.splade.model import SparseEncoder, logits_by_text, start_lexically
+from condensery.baselines.splade.model import SparseEncoder, start_lexically, token_slices
 from condensery.distributed import share_of
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.losses.mlm import MaskedPrediction
+from condensery.models.largest_logits import largest_logits
 from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder
 from condensery.models.packing import PackedLayout
 from condensery.ranges import check_values
@@ -27,22 +27,18 @@ from condensery.training.modules.optimisation import PathOrName
 from condensery.training.modules.pretraining import MaskedAutoEncoderModule
 
 
-def bag_of_words(logits: Tensor, layout: PackedLayout, lengths: Tensor, words: Tensor) -> Tensor:
+def bag_of_words(largest: Tensor, words: Tensor) -> Tensor:
     """Return LexMAE's bottleneck: the embeddings of the vocabulary, averaged with weights that the text's logits give.
 
         a = softmax over the vocabulary of (max over the tokens i between [CLS] and [SEP] of the logits of i),    a W
 
     Args:
-        logits: (n, V) logits of the MLM head at every packed token.
-        layout: layout of the packed tokens.
-        lengths: (b,) number of tokens in each row; a row has at least one token between [CLS] and [SEP].
+        largest: (b, V) the largest logit of the MLM head over each text's tokens between [CLS] and [SEP].
         words: (V, d) the embeddings W, to which no gradient flows.
 
     Returns:
-        (b, d), one vector for each row.
+        (b, d), one vector for each text.
     """
-    inner = [text[1:-1] for text in logits_by_text(logits, layout, lengths)]  # without [CLS] and [SEP]
-    largest = torch.stack([row.max(dim=0).values for row in inner])  # (b, V)
     return largest.softmax(dim=1) @ words.detach()
 
 
@@ -60,7 +56,8 @@ class LexicalPrediction(MaskedPrediction):
         assert context.targets is not None
         hidden, _ = model.encoder(layout)  # (n, d)
         head, words = model.language_model.get_output_embeddings(), model.language_model.get_input_embeddings()
-        bag = bag_of_words(head(model.vocabulary_transform(hidden)), layout, chunk.lengths, words.weight)
+        inner = [slice(text.start + 1, text.stop - 1) for text in token_slices(layout, chunk.lengths)]
+        bag = bag_of_words(largest_logits(model.vocabulary_transform(hidden), head, inner), words.weight)
         states = {"mlm_late": hidden[layout.masked.index], "mlm_context": model.decode(bag, context)}
         losses = model.cross_entropy(states, {"mlm_late": chunk.targets, "mlm_context": context.targets})
         return hidden[layout.cls.index], {name: loss.sum() * self._scale(name) for name, loss in losses.items()}

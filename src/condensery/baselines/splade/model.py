@@ -1,6 +1,6 @@
 """The encoder of SPLADE, its losses, and its checkpoint, which sentence-transformers opens as ``SparseEncoder``.
 
-Symbols in shapes: b rows of a chunk, t width of the chunk, V tokens of the vocabulary, q queries, p passages of a batch.
+Symbols in shapes: b rows of a chunk, V tokens of the vocabulary, q queries, p passages of a batch.
 """
 
 from pathlib import Path
@@ -18,6 +18,7 @@ from condensery.models.checkpoints.sentence_transformers import ABOUT as THEIR_A
 from condensery.models.checkpoints.sentence_transformers import TRANSFORMER, write_list
 from condensery.models.checkpoints.weights import save_checkpoint
 from condensery.models.encoder import Encoder
+from condensery.models.largest_logits import largest_logits
 from condensery.models.packing import PackedLayout
 from condensery.system.files import write_json
 from condensery.tokens.batches import Chunk
@@ -53,22 +54,15 @@ class SparseEncoder(BiEncoder):
         """Return the weights of each text, (b, V)."""
         layout = PackedLayout(chunk)
         states = self.query.family.transform(self.language_model, self.query(layout)[0])
-        logits = self.language_model.get_output_embeddings()(states)  # (n, V)
-        texts = logits_by_text(logits, layout, chunk.lengths)
-        # amax is faster than max, but shares the gradient among equal logits
-        largest = [text.max(dim=0).values if text.requires_grad else text.amax(dim=0) for text in texts]
-        return torch.stack(largest).relu().log1p()  # both rise with the logit, so the maximum can be taken before them
+        layer = self.language_model.get_output_embeddings()
+        largest = largest_logits(states, layer, token_slices(layout, chunk.lengths), least=0.0)  # (b, V)
+        return largest.log1p()  # it rises with the logit, so the maximum can be taken before it
 
 
-def logits_by_text(logits: Tensor, layout: PackedLayout, lengths: Tensor) -> list[Tensor]:
-    """Return the logits of each text, (its tokens, V), without padding, from those of all packed tokens (n, V).
-
-    ``lengths``: (b,) number of tokens of each text. ``split`` has one backward pass for all texts. Slices of the logits, or
-    ``tensor_split``, would have a backward pass for each text, each with a gradient of (n, V).
-    """
+def token_slices(layout: PackedLayout, lengths: Tensor) -> list[slice]:
+    """Return the place of each text's tokens among all packed tokens. ``lengths``: (b,) number of tokens of each text."""
     first = (layout.positions == 0).nonzero()[:, 0]  # (b,)
-    rows = logits.split(first.diff(append=first.new_tensor([len(logits)])).tolist())  # (at most t, V) each
-    return [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
+    return [slice(begin, begin + length) for begin, length in zip(first.tolist(), lengths.tolist(), strict=True)]
 
 
 @torch.no_grad()
