@@ -23,7 +23,7 @@ def joined_passages(passages: Tensor, names: Tensor, positive: Tensor, judged: T
     """Join the passages of all processes, and the positives and judgements of all queries, in the order of ``gathered``.
 
     If several processes have the same passage, it occurs once in the result, with the vector from the first of these
-    processes. The result equals the batch of a single process.
+    processes. The result equals the batch that a single process would have.
 
     Args:
         passages: (p, d) the vectors of this process's passages.

@@ -30,7 +30,8 @@ from condensery.losses.contrast import Contrast
 from condensery.system import memory_growth
 from condensery.tokens.batches import Chunk
 
-# Above this number of chunks on a CPU, free memory is returned to the system twice per chunk, in a tenth of the batch's time.
+# If a batch on a CPU has more chunks than this, free memory is returned to the system twice per chunk. That takes a tenth of
+# the batch's time.
 _MANY = 16
 # The graph of the waiting chunk is kept while the chunks before it are back-propagated, each with a graph of its own.
 # Together these chunks may hold at most this share of the waiting chunk's tokens.
@@ -106,8 +107,8 @@ def backpropagate(
         backward: function that back-propagates a scalar (Lightning's also scales it for fp16). It is called once per
             chunk; if ``contrast`` has weights, ``backward`` is called once more, for these weights, before the chunks.
         padded: whether chunks may have vectors of different widths; narrower vectors are then padded with zeros.
-        budget: maximum number of tokens of a chunk, padding included. If the batch has two chunks, which together have at
-            most this number, the graphs of both are kept from the first pass to the second. Otherwise, and with 0, only
+        budget: maximum number of tokens of a chunk, padding included. If the batch consists of two chunks that together
+            have at most this number, both graphs are kept from the first pass to the second. Otherwise, and with 0, only
             one graph is kept at a time.
 
     Returns:
@@ -179,9 +180,8 @@ def _waits(chunks: Sequence[Chunk]) -> int:
     """Return the index of the waiting chunk: the first chunk of the batch, or the first chunk of the second tower.
 
     If the batch has two chunks of different towers, the larger one is chosen. With more than two chunks, the first chunk of
-    the second tower is chosen if the chunks before it together hold at most ``_FEW`` times its tokens. The reason is
-    that the earlier chunks are back-propagated first, so their graphs are in memory together with the waiting chunk's
-    graph.
+    the second tower is chosen only if the chunks before it together hold at most ``_FEW`` times its tokens. The reason is
+    that these chunks are back-propagated first, so the graph of each is in memory together with the waiting chunk's graph.
     """
     second = next((index for index, chunk in enumerate(chunks) if chunk.tower != chunks[0].tower), 0)
     before = sum(chunk.tokens for chunk in chunks[:second])
@@ -209,8 +209,8 @@ class _FirstPass:
     For step 3, ``again`` encodes a chunk a second time.
 
     The choice of the waiting chunk does not change the result, because the chunks draw their dropout and are
-    back-propagated in batch order. Only if the batch has two chunks is the waiting chunk back-propagated first, but the sum
-    of two gradients is the same in either order.
+    back-propagated in batch order. In a batch of two chunks, the waiting chunk is back-propagated first. Their result does
+    not change either, because the sum of two gradients does not depend on the order.
 
     Attributes:
         gradient: (n, d) gradient at the vectors, set by ``loss``; None = no vector needs a gradient.

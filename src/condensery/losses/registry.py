@@ -39,7 +39,7 @@ def register(name: str) -> Callable[[Maker], Maker]:
     """
 
     def known(make: Maker) -> Maker:
-        ours = name in _OURS and make.__module__ != _OURS[name]  # whose file is not imported yet
+        ours = name in _OURS and make.__module__ != _OURS[name]  # a built-in loss, whose file may not be imported yet
         first = "Condensery's" if ours else _LOSSES.get(name, make)
         if first is not make:
             raise ValueError(f"there are two losses called {name!r}: {first} and {make}")
@@ -70,7 +70,7 @@ def check_name(loss: Named) -> str:
 def check_loss(loss: Named) -> str:
     """Check the name and the options of a loss, and return the name.
 
-    The file of a built-in loss is imported only if options are given, or if the loss needs some.
+    The file of a built-in loss is imported only if options are given, or if the loss needs options.
 
     Raises:
         ValueError: there is no such loss, the loss has no such option, an option without a default is not given, or the
@@ -93,7 +93,10 @@ def check_loss(loss: Named) -> str:
 
 
 def makers_of(loss: Named) -> "list[Callable[..., RetrievalLoss]]":
-    """Return what is registered under the name of a loss, and of the loss inside of it; a built-in one may be missing."""
+    """Return the classes or functions that are registered for a loss and for the loss inside it.
+
+    A built-in loss is registered, and therefore returned, only after its file was imported.
+    """
     inner = _inner(loss)
     return [made for name, made in _LOSSES.items() if name == check_name(loss)] + (makers_of(inner) if inner else [])
 
@@ -122,7 +125,7 @@ def twice_taught(loss: Named) -> tuple[bool, bool]:
 
 
 def takes_teacher(loss: Any, argument: str = "teacher") -> bool:
-    """Return whether ``forward`` of a loss or loss class takes an argument; True for a function, which has no ``forward``.
+    """Return whether ``forward`` of a loss or loss class takes ``argument``; True for a function, which has no ``forward``.
 
     Args:
         loss: the loss, or its class or function.

@@ -40,8 +40,8 @@ def listwise(scores: Tensor) -> Tensor:
 class RelevanceOfLists:
     """Wraps a cross-encoder so that the gradient cache can use it as a ``ChunkEncoder``.
 
-    A cross-encoder computes no vectors, so the only loss is that of the chunks. Summed over all chunks, it equals the mean
-    loss of the batch.
+    A cross-encoder computes no vectors, so no loss compares the vectors of the batch. Each chunk has a loss of its own, and
+    the sum over all chunks is the mean loss of the batch.
 
     Args:
         model: cross-encoder that scores the pairs.

@@ -12,8 +12,8 @@ from condensery.models.biencoder import BiEncoder
 def blended(start: BiEncoder, trained: BiEncoder, share: float) -> BiEncoder:
     """Return a retriever with the weights (1 - share) * start + share * trained (WiSE-FT: Wortsman et al. 2022, eq. 1).
 
-    The result has as many towers as ``trained``. If ``start`` has one tower and ``trained`` two, the tower of ``start`` is
-    interpolated with both.
+    The result has as many towers as ``trained``. If ``start`` has one tower and ``trained`` has two, the tower of ``start``
+    is interpolated with each tower of ``trained``.
 
     Args:
         start, trained: the retriever before and after training, of the same shape; neither is changed.

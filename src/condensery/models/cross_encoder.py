@@ -105,8 +105,8 @@ def load_cross_encoder(
         new_head: whether the checkpoint may lack a head.
 
     Raises:
-        UserError: no checkpoint can be loaded, its tensors do not match its config, or its head does not have exactly one
-            label.
+        UserError: the checkpoint cannot be loaded, its tensors do not match its config, or its head does not have exactly
+            one label.
     """
     torch.manual_seed(seed)
     folder = checkpoint_folder(source, revision)

@@ -53,7 +53,7 @@ def with_cast_weights(model: Model, precision: str) -> Model:
 
 
 def precision_on(device: torch.device | str, precision: str, name: str = "precision") -> str:
-    """Return the precision in which ``device`` computes: ``precision``, or what ``auto`` stands for in a recipe.
+    """Return the precision in which ``device`` computes: ``precision``, or for ``auto`` the default of the device.
 
     Args:
         device: the device of the computation, or its type, such as "cuda".

@@ -47,10 +47,10 @@ class PretrainingModel(nn.Module):
             layer.apply(self.language_model._init_weights)
             use_cheap_dropout(layer)
             use_few_shapes(layer)
-        return layers.to(self.language_model.dtype)  # which need not be torch's default
+        return layers.to(self.language_model.dtype)  # this dtype may differ from torch's default
 
     def vocabulary_transform(self, states: Tensor) -> Tensor:
-        """Apply the LM head's transform before the vocabulary projection to states (k, d): (k, d)."""
+        """Apply the LM head's transform, which precedes the vocabulary projection, to states (k, d); the same shape."""
         return self.encoder.family.transform(self.language_model, states)
 
     def cross_entropy(self, states: dict[str, Tensor], targets: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -74,7 +74,7 @@ class PretrainingModel(nn.Module):
         return self.encoder.cls(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the result of ``vectors`` (b, d), with the same dropout, and per loss the cross-entropy of each token."""
+        """Return the result of ``vectors`` (b, d), with the same dropout, and for each loss the tokens' cross-entropies."""
         raise NotImplementedError
 
 

@@ -31,7 +31,8 @@ from transformers import PreTrainedModel
 from condensery.randomness import generator
 from condensery.tokens.vocabulary import Vocabulary
 
-SMOOTH = 1e-4  # a of smooth inverse frequency: about the frequency of the hundredth most frequent English word
+# the constant a of smooth inverse frequency: about the frequency of the hundredth most frequent English word
+SMOOTH = 1e-4
 RIDGE = 1e-4  # ridge penalty in the fit of log weights, relative to the mean square of the states
 
 
