@@ -30,8 +30,8 @@ from condensery.losses.contrast import Contrast
 from condensery.system import memory_growth
 from condensery.tokens.batches import Chunk
 
-# If a batch on a CPU has more chunks than this, free memory is returned to the system twice per chunk. That takes a tenth of
-# the batch's time.
+# If a batch on a CPU has more chunks than this, free memory is returned to the system twice per chunk.
+# That takes a tenth of the batch's time.
 _MANY = 16
 # The graph of the waiting chunk is kept while the chunks before it are back-propagated, each with a graph of its own.
 # Together these chunks may hold at most this share of the waiting chunk's tokens.

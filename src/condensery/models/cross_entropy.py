@@ -74,7 +74,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         scale[: len(by_row)] = by_row
         of_states = (errors @ w)[: len(by_row)] * by_row
         gradients = of_states, errors.t() @ (s * scale), (errors.t() @ scale)[:, 0], None
-        # The next chunk overwrites ``errors``. Autograd refuses a second backward pass, which would read the wrong values.
+        # The next chunk overwrites ``errors``. Autograd refuses a second backward pass, which would read wrong values.
         _kept.give(errors)
         return gradients
 

@@ -145,8 +145,8 @@ def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int, 
     """Return whether a kernel and the reference ``compared`` agree in values and gradients on three small fixed rows."""
     keys = torch.tensor([0, 3, 4, 11])
     queries = torch.tensor([0, 1, 2, 7]) if compared is one_row_after_the_other else keys
-    # Autograd calls only the innermost hooks. Without these hooks, the gradient cache's hooks would drop the tensors that
-    # the trial saves.
+    # Autograd calls only the innermost hooks. Without these hooks, the gradient cache's hooks would drop the tensors
+    # that the trial saves.
     own_hooks = torch.autograd.graph.saved_tensors_hooks(_same, _same)
     with torch.enable_grad(), torch.autocast(device.type, enabled=False), own_hooks:
         start = torch.arange(11 * 2 * size, dtype=torch.float32).view(11, 2, size)  # (tokens, heads, size)

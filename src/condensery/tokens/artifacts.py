@@ -21,7 +21,7 @@ from condensery.tokens.store import Texts, TokenStore, tokenise
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
-SAMPLED_TOKENS, SAMPLED_TEXTS = 1 << 22, 1000  # where the unknown words are looked for that a warning names
+SAMPLED_TOKENS, SAMPLED_TEXTS = 1 << 22, 1000  # size of the sample from which a warning names unknown words
 MOST_UNKNOWN = 0.05  # largest normal share of [UNK] in a store; with a suitable tokenizer it is far below 1 %
 
 
@@ -190,12 +190,7 @@ class Sentences(_Stores):
 
 @dataclass(frozen=True)
 class Queries:
-    """The artifact of the stages that generate or extract queries for passages.
-
-    Attributes:
-        store: the tokens of all queries, in the order of their passages.
-        first: (N + 1,) int64, the first query of each passage in ``store``; a passage may have no query.
-    """
+    """The artifact of the stages that generate or extract queries for passages."""
 
     folder: Path
 
@@ -206,7 +201,7 @@ class Queries:
 
     @cached_property
     def first(self) -> np.ndarray:
-        """The first query of each passage in ``store``, int64 (N + 1,)."""
+        """The index in ``store`` of each passage's first query, int64 (N + 1,); a passage may have no query."""
         return load_array(self.folder / "first.npy")
 
     @cached_property
@@ -223,8 +218,8 @@ class Queries:
     def places(self) -> np.ndarray | None:
         """The position of each query in the token store of the passages, int64 (Q, 2).
 
-        None unless the queries are sentences of their passages. The columns are the index of the query's first token and
-        its number of tokens; -1 where these are unknown.
+        The columns are the index of the query's first token and the number of its tokens; -1 where these are unknown. The
+        result is None if the queries are not sentences of their passages.
         """
         path = self.folder / "places.npy"
         return load_array(path) if path.exists() else None

@@ -34,8 +34,8 @@ class Chunk:
         masked: int64 (m,), ascending positions in the flattened ``input_ids`` (b * t); None where no token is predicted.
         targets: int64 (m,), the original ids at ``masked``; None where no token is predicted.
         tower: the encoder that reads the chunk: 0 = the passage encoder or the only encoder, 1 = the query encoder.
-        context: b rows for a decoder. The decoder predicts the masked tokens of row i of ``context`` from the encoder's
-            embedding of row i of this chunk. None without a decoder. The context rows are not sorted by their lengths.
+        context: b rows for a decoder. The decoder predicts the masked tokens of row i of ``context``, and reads the vector
+            of row i of this chunk for that. None without a decoder. The context rows are not sorted by their lengths.
         second: int64 (b,), the position of the first token of each row's second text; the tokens of this text have token
             type 1. None if each row is a single text.
     """
@@ -96,7 +96,7 @@ class TokenRows:
         self.targets = np.asarray(targets)
 
     def chunks(self, order: Ids, cuts: Ids, names: Ids, pad_id: int, tower: int, multiple: int) -> list[Chunk]:
-        """Return the chunks of these rows, each as wide as its longest row.
+        """Return the chunks of these rows, each as wide as its longest row, rounded up.
 
         Args:
             order: (n,) the rows, longest first.
@@ -163,7 +163,7 @@ def chunks(
         rows: (n,) identity of each row; by default 0 .. n - 1.
         context: n rows for a decoder; its row i belongs to row i of the batch.
         together: number of consecutive rows that stay in one chunk, in their order; n must be a multiple of it. Each
-            row of such a group is given the length of the group's longest row.
+            row of such a group counts as long as the group's longest row.
         level: whether rows of equal length get chunks of their own, without padding, if they fill a quarter of the budget.
             Widths are then not rounded. This is faster for many rows on a CPU, where attention also computes padding.
 

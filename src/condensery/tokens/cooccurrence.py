@@ -8,7 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.linalg import svds  # loads its own BLAS; thread limits affect only libraries that are loaded already
+from scipy.sparse.linalg import svds  # loads SciPy's BLAS, because ``threadpool_limits`` affects only loaded libraries
 from threadpoolctl import threadpool_limits
 
 from condensery.randomness import generator
@@ -37,7 +37,7 @@ def cooccurrences(store: TokenStore, size: int, window: int, progress: ProgressT
     Args:
         store: token store of the documents.
         size: vocabulary size V, larger than any id.
-        window: from 1 to 40; the unit of a larger window is not exact.
+        window: from 1 to 40; with a larger window, a single adjacent pair would exceed 2⁵³ units.
         progress: progress task that advances by the number of tokens counted.
 
     Returns:

@@ -67,7 +67,7 @@ class TokenStore:
             self.documents = self._map("documents.npy", about["documents"] + 1, about["texts"])
 
     def __reduce__(self) -> tuple[type["TokenStore"], tuple[Path, bool]]:
-        # so another process maps the files itself instead of receiving their content
+        # a pickled store holds its folder only, so another process maps the files instead of receiving their content
         return TokenStore, (self.folder, self.single_texts)
 
     @staticmethod
@@ -214,7 +214,8 @@ def _write(folder: Path, pieces: Iterable[Piece], sentences: bool, advance: Call
 class _Growing:
     """An int64 .npy file to which values are appended.
 
-    The end of the block writes the header again, with the final length. NumPy pads the header so that any length fits.
+    On leaving the ``with`` block, the header is written again, with the final length. NumPy pads the header so that any
+    length fits.
     """
 
     def __init__(self, path: Path) -> None:

@@ -162,8 +162,8 @@ class TowersModule(EncoderModule):
     def on_fit_start(self) -> None:
         """Check the data as ``EncoderModule`` does, and also the data module's prefixes and student.
 
-        Raise ``UserError`` if data module and encoder have different prefixes, or if the passage tower and the data module's
-        student would compute different vectors.
+        The student is the retriever whose passage vectors the batches hold. Raise ``UserError`` if data module and encoder
+        have different prefixes, or if passage tower and student would compute different vectors.
         """
         super().on_fit_start()
         data, settings = self._data, self.model.settings
@@ -180,10 +180,10 @@ class TowersModule(EncoderModule):
         self.model.passage.requires_grad_(False)
 
     def _check_student(self, student: Any) -> None:
-        """Raise ``UserError`` if the passage tower and ``student``, a ``Retriever`` or None, would differ in vectors.
+        """Raise ``UserError`` if the passage tower and ``student``, a ``Retriever`` or None, would compute different vectors.
 
-        The batches hold the student's passage vectors. So the passage tower must encode passages as the student does. The
-        passage tower must also be frozen, because training would move its vectors away from the student's vectors.
+        The passage tower must encode passages as the student does. It must also be frozen, because training would move its
+        vectors away from the student's vectors.
         """
         if student is None:
             return

@@ -52,8 +52,8 @@ class TrainingModule(pl.LightningModule):
         weight_decay: weight decay of AdamW; biases and LayerNorm weights are not decayed.
         max_grad_norm: norm to which a larger gradient is clipped; 0 = no clipping.
         seed: seed of dropout, and of randomly initialised weights.
-        layer_decay: learning rate of a backbone layer divided by that of the next higher layer; 1 = all layers have
-            the same learning rate. See ``layer_shares``.
+        layer_decay: learning rate of a backbone layer, as a multiple of the learning rate of the layer above it; 1 = all
+            layers have the same learning rate. See ``layer_shares``.
 
     Attributes:
         tokens: number of tokens that all processes together read in the last step, padding not counted.
@@ -224,7 +224,7 @@ class TrainingModule(pl.LightningModule):
         """Return whether the loss is scaled, as in fp16.
 
         A scaled loss rules out AdamW's fused kernel, which would remove the scale from the gradient only after clipping. With
-        a scaled loss, a gradient that is not finite is not an error: the step is skipped.
+        a scaled loss, a gradient that is not finite is not an error, because the loss scaler skips the step.
         """
         return "16" in str(self.trainer.precision) and "bf16" not in str(self.trainer.precision)
 
@@ -266,10 +266,10 @@ class TrainingModule(pl.LightningModule):
         return layer_shares(self, self.layer_decay) if self.layer_decay < 1 else {}
 
     def _remember(self, given: Mapping[str, Any], **others: Any) -> None:
-        """Keep arguments of ``__init__`` for ``load_from_checkpoint``; models and losses must be passed to it again.
+        """Keep arguments of ``__init__`` for ``load_from_checkpoint``, to which models and losses must be passed again.
 
         Args:
-            given: local variables of the ``__init__`` of a class; those that are not its arguments are not kept.
+            given: local variables of the ``__init__`` of a class; only its arguments are kept.
             others: further values to keep.
         """
         taken = inspect.signature(given["__class__"].__init__).parameters.values()
