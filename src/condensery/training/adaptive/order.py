@@ -91,7 +91,7 @@ class AdaptiveOrder:
         return np.unique(self.positives)
 
     def vectors(self, epoch: int) -> Path | None:
-        """Return the path of the file with an epoch's vectors; None if the vectors are not needed, or all batches are made."""
+        """Return the path of the file with an epoch's vectors; None if no vectors are needed, or all batches are made."""
         encoded = self.similarity == "encoder" or (self.similarity == "bm25_then_encoder" and epoch > 0)
         whole = self._scheduled(epoch) == self.items
         return self.folder / f"{epoch:05d}.vectors.npz" if encoded and not whole else None

@@ -140,7 +140,10 @@ class SpanPairDataModule(MaskedDataModule):
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Maximum query length (for ``pairs="sentence"``: of a sentence) and span length in tokens, with [CLS] and [SEP]."""
+        """Maximum query length and span length in tokens, [CLS] and [SEP] included.
+
+        The query length is the length of a sentence with ``pairs="sentence"``, otherwise the length of a span.
+        """
         return (self.query_length if self.pairs == "sentence" else self.length), self.length
 
     def source(self) -> RowSource:

@@ -113,7 +113,10 @@ class Featured:
         self.model, self.loss = model, loss
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Return the loss's features (b, f) of a chunk. A bf16 model's vectors are cast to fp32, as the loss's weights are."""
+        """Return the loss's features (b, f) of a chunk.
+
+        The vectors of a bf16 model are cast to fp32, because the weights of the loss stay in fp32.
+        """
         vectors = self.model.vectors(chunk)
         if not torch.is_autocast_enabled(vectors.device.type):
             vectors = wide(vectors)
