@@ -23,7 +23,7 @@ def rank() -> int:
 
 @contextmanager
 def replicated(whole: bool) -> Iterator[None]:
-    """Context manager. If ``whole``, every process computes the whole batch by itself inside it.
+    """Context manager. Inside it, if ``whole``, every process computes the whole batch by itself.
 
     ``gathered``, ``sum_of`` and ``share_of`` then exchange nothing.
     """
@@ -43,7 +43,7 @@ def from_rank_zero(value: Value) -> Value:
 
 
 def copy_first_weights(model: nn.Module) -> None:
-    """Overwrite the weights of ``model`` with those of the first process."""
+    """Copy the weights of ``model`` from the first process to all other processes."""
     if _world() > 1:
         for weight in model.state_dict().values():
             distributed.broadcast(weight, 0)
@@ -131,7 +131,7 @@ def any_of(flag: bool) -> bool:
 def share_of(count: int) -> float:
     """Return the mean of a count over the processes, as the denominator of a mean over all items.
 
-    If each process divides the sum of its items by this mean count, the average of the quotients over the processes is the
+    Each process divides the sum of its items by this mean count. The average of the quotients over the processes is then the
     mean over the items of all processes.
     """
     return sum_of(count) / processes()

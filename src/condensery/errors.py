@@ -162,7 +162,7 @@ def close_to(word: str, known: Iterable[str]) -> str:
 
 
 def check_known(word: str, known: Collection[str], message: str) -> None:
-    """Raise ``UserError`` unless ``word`` is in ``known``. It has the ``message``, followed by the hint of ``close_to``."""
+    """Raise ``UserError`` with ``message`` and the hint of ``close_to``, unless ``word`` is in ``known``."""
     if word not in known:
         raise UserError(f"{message}{close_to(word, known)}")
 

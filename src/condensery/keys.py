@@ -19,8 +19,8 @@ class Keys(BaseModel):
 class NumberKeys(Keys):
     """A group of config keys that refuses true and false in place of a number.
 
-    The group cannot be a member of a union discriminated by ``kind``, because pydantic does not allow such a validator
-    there.
+    The group cannot be a member of a union discriminated by ``kind``, because pydantic does not allow this validator on
+    the key ``kind``.
     """
 
     @field_validator("*", mode="before")

@@ -91,7 +91,7 @@ def _wanted(part: Any, value: Any) -> str | None:
     if origin is Mapping or typing.is_typeddict(part):
         return None if isinstance(value, Mapping) else "a mapping"
     own = getattr(part, "__module__", "").startswith("condensery.") and not hasattr(part, "_is_protocol")
-    wrapped = hasattr(part, "forward")  # a torch module may be in another one, such as that of ``torch.compile``
+    wrapped = hasattr(part, "forward")  # a torch module may be wrapped in another module, as by ``torch.compile``
     if part in NAMES or (own and not wrapped):
         return None if isinstance(value, part) else f"a {NAMES.get(part, part.__name__)}"
     if origin is type:

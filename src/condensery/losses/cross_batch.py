@@ -15,7 +15,7 @@ from condensery.losses.contrast import Contrast, known_positives, teacher_scores
 
 
 def across_processes(contrast: Contrast) -> Contrast:
-    """Return the loss ``contrast`` over the vectors of all processes. It must not depend on the order of the processes."""
+    """Return ``contrast`` over the vectors of all processes. This loss must not depend on the order of the processes."""
     return lambda vectors: contrast(gathered(vectors))
 
 

@@ -12,9 +12,9 @@ The steps follow Gao and Callan 2021b, §3.3, eq. 8-12. Here h is a vector and L
 
 One graph is in memory at a time, with two exceptions. The graph of a few queries may be in memory together with the graph of
 the passages. If the batch has two chunks that together fit the token budget of one chunk, both graphs are kept. The two
-graphs together take the memory of one full chunk. Such a batch is encoded only once, like a batch of one chunk. A chunk whose
-vectors need no gradient is also encoded only once, because step 3 skips it. Without a contrastive loss (MLM), only step 3
-remains. It is then plain gradient accumulation.
+graphs together take no more memory than one full chunk. Such a batch is encoded only once, like a batch of one chunk. A chunk
+whose vectors need no gradient is also encoded only once, because step 3 skips it. Without a contrastive loss (MLM), only step
+3 remains. It is then plain gradient accumulation.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -60,8 +60,8 @@ def wide(vectors: Tensor) -> Tensor:
 class _Replays:
     """Saves the states of the random number generators before each chunk, so that its second pass draws the same dropout.
 
-    All states are in one block of memory. If each chunk had a small tensor of its own, that tensor would lie between the
-    chunk's other tensors, and would fragment the free memory after those tensors are released.
+    All states are in one block of memory. If each chunk had a small tensor of its own, this tensor would lie between the
+    chunk's other tensors. It would fragment the free memory after the other tensors are released.
     """
 
     def __init__(self, chunks: int, device: torch.device) -> None:
@@ -161,7 +161,7 @@ def _back_propagate_chunk(
 
     Args:
         encode: function that returns the chunk's vectors (b, d) and the chunk's own losses.
-        gradient: (b, d), or with further columns, the gradient v at the chunk's vectors; None = there is no gradient.
+        gradient: (b, d) the gradient v at the chunk's vectors; padded vectors have further columns. None = no gradient.
         backward: function that back-propagates a scalar.
         encoded: function that is called between the forward and the backward pass, when memory use peaks.
 
@@ -179,9 +179,9 @@ def _back_propagate_chunk(
 def _waits(chunks: Sequence[Chunk]) -> int:
     """Return the index of the waiting chunk: the first chunk of the batch, or the first chunk of the second tower.
 
-    If the batch has two chunks of different towers, the larger one is chosen. With more than two chunks, the first chunk of
-    the second tower is chosen only if the chunks before it together hold at most ``_FEW`` times its tokens. The reason is
-    that these chunks are back-propagated first, so the graph of each is in memory together with the waiting chunk's graph.
+    If the batch has two chunks of different towers, the larger chunk is chosen. With more than two chunks, the first chunk of
+    the second tower is chosen if the chunks before it are small: together at most ``_FEW`` times its tokens. These chunks are
+    back-propagated first, and the graph of each is then in memory together with the waiting chunk's graph.
     """
     second = next((index for index, chunk in enumerate(chunks) if chunk.tower != chunks[0].tower), 0)
     before = sum(chunk.tokens for chunk in chunks[:second])
@@ -209,8 +209,8 @@ class _FirstPass:
     For step 3, ``again`` encodes a chunk a second time.
 
     The choice of the waiting chunk does not change the result, because the chunks draw their dropout and are
-    back-propagated in batch order. In a batch of two chunks, the waiting chunk is back-propagated first. Their result does
-    not change either, because the sum of two gradients does not depend on the order.
+    back-propagated in batch order. In a batch of two chunks, the waiting chunk is back-propagated first. That does not
+    change the result either, because the sum of two gradients does not depend on their order.
 
     Attributes:
         gradient: (n, d) gradient at the vectors, set by ``loss``; None = no vector needs a gradient.

@@ -29,7 +29,9 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
-    """Register a loss by ``name`` for recipes and ``BiEncoderModule``. Decorates a loss class or a function that returns one.
+    """Register a loss by ``name`` for recipes and ``BiEncoderModule``.
+
+    This is a decorator of a loss class, or of a function that returns a loss.
 
     Args:
         name: the name in ``loss: NAME``. Options given with the name become arguments of the class or function.
@@ -117,7 +119,7 @@ def teaching(loss: Named) -> tuple[bool, bool]:
 
 
 def twice_taught(loss: Named) -> tuple[bool, bool]:
-    """Return whether a loss takes the scores of a teacher and those of an in-batch teacher, and whether it needs both."""
+    """Return whether a loss takes the scores of a teacher and an in-batch teacher at once, and whether it needs both."""
     name = check_name(loss)
     if name in _OURS:
         return (name in _TWICE_TAUGHT,) * 2
@@ -129,7 +131,7 @@ def takes_teacher(loss: Any, argument: str = "teacher") -> bool:
 
     Args:
         loss: the loss, or its class or function.
-        argument: ``teacher``, or ``in_batch`` for the scores of an in-batch teacher in addition to those of a teacher.
+        argument: ``teacher``, or ``in_batch`` for an in-batch teacher's scores in addition to a teacher's scores.
     """
     forward = getattr(loss, "forward", None)
     return forward is None or _takes(forward, argument)

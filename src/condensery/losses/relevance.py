@@ -1,6 +1,7 @@
 """The losses of a cross-encoder.
 
-Pointwise: is each passage relevant to its query? Listwise: which passage in the query's list is the relevant one?
+The pointwise loss trains the model to tell whether a passage is relevant to its query. The listwise loss trains the model to
+tell which passage in a query's list is relevant.
 """
 
 from typing import Literal

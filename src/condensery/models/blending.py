@@ -43,6 +43,6 @@ def _blend(module: nn.Module, start: nn.Module, share: float) -> None:
     if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in theirs.items()}:
         raise UserError("the start and what was trained are not of one shape: their weights do not fit together")
     for name, value in mine.items():  # the values share memory with the module's weights
-        first = theirs[name].to(value.device)  # the start may be on a GPU, where it was measured
+        first = theirs[name].to(value.device)  # ``start`` may be on a GPU, where it was evaluated
         if value.is_floating_point() and not torch.equal(value, first):
             value.copy_(torch.lerp(first, value, share))

@@ -121,7 +121,7 @@ def load_cross_encoder(
 
 
 def save_cross_encoder(reranker: Reranker, folder: Path, tokenizer: Path | str) -> None:
-    """Save a cross-encoder for ``AutoModelForSequenceClassification`` and sentence-transformers' ``CrossEncoder`` to load."""
+    """Save a cross-encoder, which transformers and the ``CrossEncoder`` of sentence-transformers can load."""
     classifier = reranker.model.classifier
     classifier.config.sentence_transformers = _PLAIN
     saved = load_tokenizer(tokenizer)

@@ -74,7 +74,7 @@ class PretrainingModel(nn.Module):
         return self.encoder.cls(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the result of ``vectors`` (b, d), with the same dropout, and for each loss the tokens' cross-entropies."""
+        """Return the result of ``vectors`` (b, d), with the same dropout, and each loss's cross-entropies by name."""
         raise NotImplementedError
 
 

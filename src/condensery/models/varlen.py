@@ -41,8 +41,8 @@ def flash(
 ) -> Tensor:
     """Run FlashAttention. It supports bf16 and fp16 on GPUs of the Ampere generation or later.
 
-    With a ``window``, a query sees that many tokens on each side of its own position. The operator is the one that
-    torch's attention on nested tensors uses; ``torch.nn.attention.varlen`` calls the same operator without dropout.
+    With a ``window``, a query sees that many tokens on each side of its own position. Torch's attention on nested tensors
+    uses the same operator, and ``torch.nn.attention.varlen`` calls it without dropout.
     """
     outputs: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
         query,
@@ -163,7 +163,7 @@ def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int, 
         try:
             computed = attended(kernel, device, dtype)
         except torch.OutOfMemoryError:
-            raise  # a full memory does not show whether the kernel works
+            raise  # full memory does not show whether the kernel works
         except (RuntimeError, NotImplementedError):
             return False
         wanted = attended(compared, torch.device("cpu"), torch.float32)

@@ -161,7 +161,7 @@ def _prefer_rare_tokens(backbone: Any, counts: NDArray[np.int64], vocabulary: Vo
     wanted = -strength * np.log1p(frequency / SMOOTH)  # (V,)
     wanted[vocabulary.special] = wanted.min()  # [CLS] and [SEP] are in every text and carry no information
     weight = frequency.copy()  # (V,)
-    weight[vocabulary.special] = 0.05  # about every twentieth token is a [CLS], and likewise a [SEP]
+    weight[vocabulary.special] = 0.05  # about every twentieth token is [CLS], and about every twentieth is [SEP]
     embeddings = backbone.embeddings
     rows = embeddings.word_embeddings.weight[: len(counts)] + embeddings.token_type_embeddings.weight[0]  # (V, d)
     states = embeddings.LayerNorm(rows).double().numpy()  # (V, d), the input of the first layer without positions

@@ -148,8 +148,8 @@ def chunks(
 
     With a ``context``, the length of a row is the larger of the lengths of the row and of its context row. The budget
     applies separately to the rows and to the context rows of a chunk. Rows of equal length keep their order, so the result
-    depends only on the batch. The width of a chunk is the length of its longest row, rounded up to a multiple of 8 but never
-    above the longest row of the batch. The rounding leaves few different shapes, so chunks can share matrix kernels and
+    depends only on the batch. The width of a chunk is the length of its longest row, rounded up to a multiple of 8. It never
+    exceeds the longest row of the batch. The rounding leaves few different shapes, so chunks can share matrix kernels and
     memory.
 
     Args:
@@ -162,8 +162,8 @@ def chunks(
         tower: value of ``Chunk.tower`` in each chunk.
         rows: (n,) identity of each row; by default 0 .. n - 1.
         context: n rows for a decoder; its row i belongs to row i of the batch.
-        together: number of consecutive rows that stay in one chunk, in their order; n must be a multiple of it. Each
-            row of such a group counts as long as the group's longest row.
+        together: number of consecutive rows that stay in one chunk, in their order; n must be a multiple of this number.
+            Each row of such a group counts as long as the group's longest row.
         level: whether rows of equal length get chunks of their own, without padding, if they fill a quarter of the budget.
             Widths are then not rounded. This is faster for many rows on a CPU, where attention also computes padding.
 
@@ -257,8 +257,8 @@ def text_rows(
         vocabulary: supplies the ids of [CLS] and [SEP].
         length: maximum number of tokens per row, special tokens included: one number, or (n,). Longer rows are cut.
         titles: token store of the titles of the texts.
-        hidden: (n, 2) a stretch of each text that is removed before the text is cut to ``length``: the index of the
-            stretch's first token in the store, and its number of tokens. Nothing is removed if the index is negative.
+        hidden: (n, 2) a stretch of each text that is removed before the text is cut to ``length``. Column 0 is the index of
+            the stretch's first token in the store, column 1 its number of tokens. Negative index = nothing is removed.
         prefix: (p,) ids that follow each [CLS].
 
     Returns:

@@ -104,7 +104,7 @@ def _singular(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float64], 
     Returns min(dim, size of the matrix) vectors and values.
     """
     size = matrix.shape[0]
-    if size <= 4 * dim:  # for a small matrix, the iteration is neither faster nor stable
+    if size <= 4 * dim:  # for a small matrix, ARPACK's iteration is not faster, and it is unstable
         every, values, _ = np.linalg.svd(matrix.toarray())
         return every[:, :dim], values[:dim]
     # ARPACK's iteration starts from the same vector each time

@@ -2,7 +2,7 @@
 
 The token store holds texts without prefixes. A prefix is inserted after [CLS] when rows are built, so one store serves
 every retriever. The row then has the ids of the prefixed text, provided that no token spans the border between prefix and
-text. Tokenizers that split at spaces have no such token. Each prefix is checked for it.
+text. Tokenizers that split at spaces make no such token. Each prefix is checked before it is used.
 """
 
 from dataclasses import dataclass, field

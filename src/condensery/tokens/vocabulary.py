@@ -31,8 +31,8 @@ class Vocabulary:
         pad, cls, sep, mask, unk: ids of the special tokens.
         special: int64 (s,), every special id, sorted. Special ids are never masked and never drawn as random tokens.
         continues: uint8 (V,), 1 for a token that continues the word of the previous token. 2 for a token that follows the
-            previous token without a space, in a script without spaces between words, where each token counts as a word.
-            0 for any other token.
+            previous token without a space, in a script without spaces between words. Each token of such a script counts as
+            a word. 0 for any other token.
     """
 
     size: int

@@ -99,9 +99,9 @@ def sentence_begins(text: str, language: str = ENGLISH) -> list[int]:
 
     ``language``: code of the language. A full stop after an abbreviation or ordinal of this language does not end a sentence.
 
-    The library sentencex finds the beginnings, with two corrections. First, ends that sentencex misses are added: Khmer
-    and Tibetan have special marks, Thai and Lao have only a space between sentences, a Greek question ends with a
-    semicolon, and a Chinese or Japanese sentence can begin with a digit or a small Latin letter. Second, wrong ends are
+    The library sentencex finds the beginnings, with two corrections. First, ends that sentencex misses are added. Khmer
+    and Tibetan have special marks. Thai and Lao have only a space between sentences. A Greek question ends with a
+    semicolon. A Chinese or Japanese sentence can begin with a digit or a small Latin letter. Second, wrong ends are
     moved or removed: closing brackets stay with the text that they close, and a number in fullwidth digits is not split.
     """
     begins = [boundary["start_index"] for boundary in get_sentence_boundaries(language, text)]

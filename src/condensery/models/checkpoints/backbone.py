@@ -19,7 +19,7 @@ from condensery.tokens.vocabulary import Vocabulary
 
 OWN_TOKENIZER = "set backbone.tokenizer to the checkpoint's own"
 LM_HEAD = "the head for masked tokens"
-DECODERS = ("c_head",)  # the decoder of CoT-MAE, which is saved among the weights
+DECODERS = ("c_head",)  # the decoder of CoT-MAE, which its code saves among the weights of the backbone
 # heads of other tasks, and decoders, that a checkpoint may contain
 OTHER_HEADS = (
     *("pooler", "cls.seq_relationship", "classifier", "pre_classifier", "qa_outputs", "discriminator_predictions"),
@@ -73,7 +73,7 @@ def check_words(model: PreTrainedModel, source: str | Path, vocabulary: Vocabula
 
 
 def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
-    """Return transformers' config of a checkpoint folder. ``dropout`` replaces the config's own rate unless it is None.
+    """Return transformers' config of a checkpoint folder. If ``dropout`` is given, it replaces the config's own rate.
 
     Raises:
         UserError: the config is of an unsupported family, or holds values from which no model can be built; or the folder

@@ -65,8 +65,7 @@ class SavedTower:
 
     Attributes:
         folder: folder of the encoder's weights and tokenizer.
-        behind: the layers after pooling, before the vector is truncated and normalised; None in the tuple = a further
-            normalisation between these layers.
+        behind: the layers after pooling, before the vector is truncated and normalised; None = a layer that normalises.
     """
 
     folder: Path
@@ -77,7 +76,7 @@ def saved_towers(folder: Path) -> tuple[SavedTower, SavedTower | None]:
     """Find the encoders in the folder of a checkpoint.
 
     Returns:
-        the encoder of passages, and the encoder of queries. The second is None if one encoder encodes both.
+        the encoder of passages, and the encoder of queries. The second is None if one encoder encodes all texts.
 
     Raises:
         UserError: ``condensery.json`` contradicts the folder, or sentence-transformers would compute vectors in a way that

@@ -105,7 +105,7 @@ def load_lm_head(source: Path | str, encoder: Encoder) -> PreTrainedModel | None
 
 
 def load_retriever(folder: Path) -> SavedRetriever:
-    """Load a folder that ``save_retriever`` or ``save_pretraining_model`` wrote. Raises ``UserError`` for any other."""
+    """Load a folder that ``save_retriever`` or ``save_pretraining_model`` wrote. Raises ``UserError`` for other folders."""
     about = read_about(folder, "query_length", "passage_length")
     return SavedRetriever(load_biencoder(folder), about["query_length"], about["passage_length"])
 
@@ -131,7 +131,7 @@ def load_biencoder(
         revision: commit, tag or branch on the hub.
 
     Raises:
-        UserError: the checkpoint cannot be loaded, or the vectors of its two towers differ in size or tokenizer.
+        UserError: the checkpoint cannot be loaded, or its two towers differ in vector size or tokenizer.
     """
     folder = checkpoint_folder(source, revision)
     settings, (passages, queries) = vector_settings(folder).replaced(options or {}), saved_towers(folder)
@@ -209,7 +209,7 @@ def backbone_towers(config: BackboneConfig, vocabulary: Vocabulary, seed: int, s
 
 
 def load_encoder(source: Path | str, dropout: float | None = None, settings: VectorSettings | None = None) -> Encoder:
-    """Load the backbone of a checkpoint in fp32, without a pooling layer or the layers after it.
+    """Load the backbone of a checkpoint in fp32, without a pooling layer and without the layers after pooling.
 
     Args:
         source: folder or hub name.

@@ -1,4 +1,4 @@
-"""The files from which sentence-transformers builds a retriever. This project writes them, and reads them from others."""
+"""Writes and reads the files from which sentence-transformers builds a retriever."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ MODULES = "modules.json"
 ROUTER = "router_config.json"
 POOLING = "1_Pooling"
 TRANSFORMER = "sentence_bert_config.json"
-_TRANSFORMERS = (  # the names by which older versions of the library wrote this file
+_TRANSFORMERS = (  # names of the file ``TRANSFORMER``, now and in older versions of the library
     TRANSFORMER,
     *(f"sentence_{kind}_config.json" for kind in ("roberta", "distilbert", "camembert", "xlm-roberta")),
 )
@@ -203,7 +203,7 @@ def read_modules(folder: Path, route: Route = "document") -> SavedModules:
         elif kind == "Transformer" and pooling is None:
             encoder = path
             _check_case(path)
-        elif kind != "Dropout" or pooling is None:  # training has its own dropout
+        elif kind != "Dropout" or pooling is None:  # a module Dropout is ignored, because training has its own dropout
             raise _other(folder / MODULES, f"a module {kind[:40]!r} is not supported at this place")
     cosine, cut = _by_cosine(about, folder / ABOUT), _cut(about, folder / ABOUT)
     # The library truncates vectors after all modules, but this project truncates before ``normalise``. So if vectors

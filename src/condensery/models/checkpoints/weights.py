@@ -24,7 +24,7 @@ from condensery.errors import UserError, number_of, of_loading
 from condensery.system.files import check_file
 from condensery.tokens.tokenizer import save_tokenizer
 
-NAMED = 3  # a message names at most this number of missing, surplus or misshapen tensors each
+NAMED = 3  # maximum number of tensor names in a message, for each kind of fault
 _WEIGHTS = {".safetensors", ".bin"}
 _ALONE = threading.RLock()
 # arguments with which encoders are loaded: in fp32, with plain attention, because ``Encoder`` computes attention itself

@@ -40,7 +40,7 @@ class AdaptiveBatches(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if rank() == 0:
             self._begin(trainer, pl_module)
-        from_rank_zero(None)  # the other processes wait until ``_begin`` has deleted the failure message of an earlier run
+        from_rank_zero(None)  # the other processes wait until ``_begin`` has deleted an earlier run's failure message
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         epoch, position = divmod(trainer.global_step, self.batches.steps_an_epoch())

@@ -73,7 +73,7 @@ class SingleSpans:
 
     def __init__(self, spans: SpanSet, vocabulary: Vocabulary) -> None:
         self.spans, self.vocabulary = spans, vocabulary
-        # The number of random windows varies between epochs. Every epoch is given the number of items of the first epoch.
+        # The number of random windows varies between epochs. Every epoch is given the first epoch's number of items.
         self.items, self.left_out = len(spans.spans(0)), spans.dropped
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:

@@ -277,8 +277,8 @@ class TripleBatches:
             chosen: (b,) the queries.
 
         Returns:
-            the hard negatives (b, m), -1 for padding and for excluded passages; and for each query the passages of the
-            collection that are not negatives of it, ascending.
+            the hard negatives (b, m), -1 for padding and for excluded passages; and for each query the excluded passages,
+            ascending.
         """
         training, pool = self.training, self.training.negatives[chosen].astype(np.int64)  # (b, m)
         if training.known is not None:
