@@ -97,7 +97,7 @@ class Step:
         """Return one chunk of the step, reduced to about ``most`` operations, for timing.
 
         If the chunk has more operations, layers are removed first, and then rows. Enough rows remain to keep the matrix
-        products large. Otherwise costs per chunk, such as the gradient of the vocabulary projection, would take too much time.
+        products large. Otherwise costs per chunk, such as the gradient of the vocabulary projection, would count too much.
         Steps that differ only slightly in length, or only in whether there is a contrastive loss, have the same sample.
         """
         length = max(16.0, 32.0 * round(self.length / 32))

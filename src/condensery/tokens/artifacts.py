@@ -22,7 +22,7 @@ from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
 SAMPLED_TOKENS, SAMPLED_TEXTS = 1 << 22, 1000  # size of the sample from which a warning names unknown words
-MOST_UNKNOWN = 0.05  # largest normal share of [UNK] in a store; with a suitable tokenizer it is far below 1 %
+MOST_UNKNOWN = 0.05  # a larger share of [UNK] causes a warning; with a suitable tokenizer the share is far below 1 %
 
 
 def pretraining_texts(collection: Collection) -> tuple[Column[str], np.ndarray]:
@@ -133,7 +133,7 @@ def unknown_words(stores: Mapping[str, TokenStore], folder: Path) -> dict[str, l
 
 
 def _most_unknown(store: TokenStore, tokenizer: Any) -> str:
-    """Return the end of a clause with the most frequent unknown words, such as ``, most often '?'``, from a sample."""
+    """Return the words with which a warning names a sample's most frequent unknown words, such as ``, most often '?'``."""
     places = np.flatnonzero(np.asarray(store.tokens[:SAMPLED_TOKENS]) == tokenizer.unk_token_id)
     rows = np.unique(np.searchsorted(store.starts, places, side="right") - 1)[:SAMPLED_TEXTS].tolist()
     found = Counter[str]()

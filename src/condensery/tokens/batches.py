@@ -20,7 +20,7 @@ from condensery.tokens.vocabulary import Vocabulary
 
 Ids = NDArray[np.int64]
 
-_MULTIPLE = 8  # the width of a chunk is a multiple of this number
+_MULTIPLE = 8  # the width of a chunk is rounded up to a multiple of this number
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Chunk:
         masked: int64 (m,), ascending positions in the flattened ``input_ids`` (b * t); None where no token is predicted.
         targets: int64 (m,), the original ids at ``masked``; None where no token is predicted.
         tower: the encoder that reads the chunk: 0 = the passage encoder or the only encoder, 1 = the query encoder.
-        context: b rows for a decoder. The decoder predicts the masked tokens of row i of ``context``, and reads the vector
-            of row i of this chunk for that. None without a decoder. The context rows are not sorted by their lengths.
+        context: b rows for a decoder. To predict the masked tokens of row i of ``context``, the decoder also reads the
+            encoder's vector of row i of this chunk. None without a decoder. Context rows are not sorted by their lengths.
         second: int64 (b,), the position of the first token of each row's second text; the tokens of this text have token
             type 1. None if each row is a single text.
     """
@@ -101,7 +101,7 @@ class TokenRows:
         Args:
             order: (n,) the rows, longest first.
             cuts: (chunks + 1,) the first row of each chunk in ``order``; the last entry is n.
-            names: (n,) the identity of each row, in ``order``.
+            names: (n,) the identity of each row, sorted as ``order``.
             pad_id: id of the padding token.
             tower: value of ``Chunk.tower`` in each chunk.
             multiple: number to whose multiple a width is rounded up.

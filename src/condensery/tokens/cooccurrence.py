@@ -8,7 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.linalg import svds  # loads SciPy's BLAS, because ``threadpool_limits`` affects only loaded libraries
+from scipy.sparse.linalg import svds  # loads SciPy's BLAS; ``threadpool_limits`` limits only libraries that are loaded
 from threadpoolctl import threadpool_limits
 
 from condensery.randomness import generator

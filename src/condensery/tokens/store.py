@@ -43,7 +43,7 @@ class TokenStore:
         sentences: (S,) int64, the start of each sentence in ``tokens``, ascending; each text begins a sentence. None
             if the store was written without sentences.
         documents: (D + 1,) int64, the first text of each document; without documents each text is a document.
-        texts: the texts of a store that ``tokenise`` has just written; of any other store an empty list.
+        texts: the texts of a store that ``tokenise`` has just written; empty for any other store.
 
     Raises:
         UserError: the folder holds no complete store, or the files of the store are inconsistent.

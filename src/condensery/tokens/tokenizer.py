@@ -127,8 +127,8 @@ def number_of_words(tokenizer: "PreTrainedTokenizerBase") -> int:
 def _read(name: str, local: bool) -> Any:
     """Read a tokenizer. A folder with only BERT's ``vocab.txt`` gives a BERT tokenizer, cased if the file has capitals.
 
-    Former releases of sentence-transformers wrote the tokenizer into a subfolder, where it is then read. If two towers
-    are in subfolders, the tokenizer of the passage tower is read.
+    A tokenizer in a subfolder, as former releases of sentence-transformers wrote it, is read too. If two towers are in
+    subfolders, the tokenizer of the passage tower is read.
     """
     from transformers import BertTokenizer
 
@@ -221,8 +221,8 @@ def train_wordpiece(
         trainer = trainers.WordPieceTrainer(
             vocab_size=vocab_size,
             # The library numbers tokens "##x" in the order of a hash table, and breaks ties between merges by these
-            # numbers. Special tokens are numbered in the given order. So the tokens "##x" are named here, and the same
-            # text gives the same tokenizer in every process.
+            # numbers. Special tokens are numbered in the given order. The tokens "##x" are therefore listed among them,
+            # so that the same text gives the same tokenizer in every process.
             special_tokens=[*SPECIAL.values(), *(f"##{character}" for character in alphabet[: _most(vocab_size)])],
             initial_alphabet=alphabet,
             limit_alphabet=len(alphabet),

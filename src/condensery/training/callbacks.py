@@ -137,7 +137,7 @@ def _check_monitor(callback: pl.Callback, trainer: pl.Trainer) -> None:
 
 
 class EndTogether(pl.Callback):
-    """Ends training in all processes if a callback of the first process ended training there after a validation."""
+    """Ends training in all processes if a callback, after a validation, ended training in the first process."""
 
     def __init__(self, every: int, last: int) -> None:
         self.every, self.last = every, last

@@ -91,7 +91,7 @@ class _Setting:
     processes: int = 1
 
     def name(self, drawn: bool) -> str:
-        """Describe the setting in words. ``drawn``: whether the loss has dropout, so that its use must be mentioned."""
+        """Describe the setting in words. ``drawn``: whether the loss has dropout, so that the words say if it is on."""
         words = [CUTS[self.cut]]
         if self.processes > 1:
             words.append(f"{self.processes} processes")

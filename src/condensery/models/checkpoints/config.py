@@ -36,7 +36,10 @@ class BackboneConfig(VectorConfig):
         return self
 
     def fingerprint(self) -> str:
-        """Return the string that identifies this config in artifact ids. It holds a local checkpoint's content, not its path."""
+        """Return the string that identifies this config in artifact ids.
+
+        A local checkpoint is identified by its content, not by its path.
+        """
         fields = self.model_dump(exclude=self.not_given())
         for key in ("name", "tokenizer"):
             folder = expanded(fields[key]) if fields[key] else None

@@ -47,7 +47,7 @@ class AdaptiveOrder:
         folder: folder of the files through which the processes communicate.
         positives, starts: see ``TrainingQueries``.
         batch_size, beam, seed: see ``Scheduler``.
-        similarity: bm25 or encoder in all epochs; bm25_then_encoder = BM25 in the first epoch, the encoder in later ones.
+        similarity: bm25 or encoder in all epochs; bm25_then_encoder = BM25 in the first epoch, encoder in later epochs.
         lexical: function that returns the BM25 scores (t, u) of queries and positives.
         dense: function that returns the similarities (t, u) of query vectors (t, d) and vectors of positives (u, d).
         known: the passages that are excluded as negatives of each query, as ``TrainingQueries.no_negatives`` returns them;

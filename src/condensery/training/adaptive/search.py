@@ -9,8 +9,8 @@ gain of a pair is g_i = sum over j in B of w_ij. The hardness is half of the sum
 
 Similarities are sparse: a similarity that is not stored counts as 0. Neighbours are pairs whose weight may differ from 0. A
 swap changes only the gains of the neighbours of the two pairs. A pair that is not a neighbour of any member has the gain 0,
-so the search considers neighbours only. As long as no similarity is negative, it finds the best of all pairs that are not
-used yet.
+so the search considers neighbours only. As long as no similarity is negative, the search finds the best of all pairs that
+are not used yet.
 
 Symbols in shapes: t training pairs, u passages that are the positive of some pair, n pairs of a batch.
 """
@@ -35,8 +35,8 @@ class Scheduler:
     """Makes the batches of one epoch (Zhao et al. 2023, §3.2).
 
     A batch begins with random pairs. Pairs are swapped as long as each swap makes the batch harder. Every pair occurs once
-    per epoch; the last batch may be short. If two pairs have the same passage, it is no negative for either query. Such pairs
-    share a batch only if no neighbour can replace one of them. Of equally good pairs the first is chosen.
+    per epoch; the last batch may be short. If two pairs have the same passage, this passage is no negative for their queries.
+    Such pairs share a batch only if no neighbour can replace one of them. Of equally good pairs the first is chosen.
 
     Args:
         similarity: (t, u) sparse similarities of queries and passages; entries that are not stored are 0. A passage that is

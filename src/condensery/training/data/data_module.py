@@ -146,7 +146,7 @@ class _Loader(DataLoader[Batch]):
     """A loader that measures how long training waits for batches. Its worker processes ignore Ctrl-C.
 
     The seconds of each wait are added to ``waited`` of the data module. With a GPU, a wait counts only if the GPU has no work
-    left at its end. The wait for the first batch is not counted, because the workers are still starting.
+    left when the wait ends. The wait for the first batch is not counted, because the workers are still starting.
     """
 
     data_module: StepDataModule

@@ -99,7 +99,7 @@ class SpanPairDataModule(MaskedDataModule):
         query_prefix: string put before each sentence (for ``pairs="sentence"``); the encoder must have the same prefix, see
             ``TowersModule``.
         passage_prefix: string put before each span.
-        sentence_language: code of the language, whose abbreviations and ordinals do not end a sentence.
+        sentence_language: code of the language. A full stop after its abbreviations and ordinals does not end a sentence.
 
     Raises:
         UserError: a number is out of its range; see also ``TokenDataModule``.

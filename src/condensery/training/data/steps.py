@@ -1,4 +1,4 @@
-"""Computes batches as a function of the step. No state is kept, so a resumed run gets the same batches as any other run."""
+"""Computes batches as a function of the step. No state is kept, so a resumed run gets the batches of an unbroken run."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -63,7 +63,7 @@ class Share:
     def of(self, items: Ids) -> tuple[Ids, bool]:
         """Return this process's part of the ``items`` (n,) of a batch, and the value for ``Batch.replicated``.
 
-        Between processes the number of items differs by at most one.
+        The numbers of items of two processes differ by one at most.
         """
         if len(items) < self.processes:
             return items, True

@@ -33,8 +33,8 @@ class TripleBatch(Batch):
 
     Attributes:
         positive: (q,) the index of each query's positive among the p passages.
-        known: (q, p) bool, True where a passage is excluded as a negative of the query, because it is relevant to the query
-            or has the text of a relevant passage (``NoNegatives``).
+        known: (q, p) bool, True where a passage is excluded as a negative of the query (``NoNegatives``). Such a passage is
+            relevant to the query, or has the text of a relevant passage or of the query.
         passages: (p,) the collection rows of the passages, ascending.
         judged: (j, 2) pairs of a query of the batch and the collection row of a passage excluded as a negative of the query.
         teacher: (q, p) fp32, the teacher's score of each pair, NaN where the teacher has no score; None = no teacher.

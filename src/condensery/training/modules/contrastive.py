@@ -25,8 +25,8 @@ from condensery.training.modules.optimisation import PathOrName
 from condensery.training.modules.pretraining import PAIRS
 
 COLDEST = 0.01  # the smallest value of a learned temperature (CLIP)
-# The temperature's learning rate is this multiple of the learning rate of the weights. If the latter is 2e-5, 100 steps
-# change the temperature's logarithm by 0.2 at most.
+# The temperature's learning rate is this multiple of the learning rate of the weights. If the weights learn at 2e-5,
+# 100 steps change the temperature's logarithm by 0.2 at most.
 TEMPERATURE_RATE = 100.0
 
 

@@ -108,7 +108,7 @@ class EncoderModule(TrainingModule):
 
     @property
     def saved_with(self) -> PathOrName | None:
-        """The tokenizer that is saved with the model: this module's tokenizer, or else the data module's."""
+        """The tokenizer that is saved with the model: this module's tokenizer, or else the data module's tokenizer."""
         return self.tokenizer or getattr(self._data, "tokenizer_folder", None)
 
     @property
@@ -126,7 +126,7 @@ class EncoderModule(TrainingModule):
 
 
 class TowersModule(EncoderModule):
-    """Base class of the modules that train a bi-encoder and no layers besides it.
+    """Base class of the modules that train a bi-encoder without further layers.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family, or a ``BiEncoder``.
