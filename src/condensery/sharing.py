@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
-LATE = 90.0  # seconds after which a shared file system shows the files of another machine at the latest
+LATE = 90.0  # longest time, in seconds, until a shared file system shows the files of another machine
 
 
 class NotRankZero(BaseException):

@@ -66,8 +66,8 @@ def held_out_sample(
     """Build a validation sample from held-out passages: each query should retrieve the passage that it was built from.
 
     If a query is a sentence of its passage, this sentence is removed. So for each query, the sample has a copy of its passage
-    without the sentence. A query ranks its own copy, but no other copy of the same passage. Two kinds of passages may answer
-    the query as well, so they are not ranked for it: passages that contain the query's words, and passages with the same
+    without the sentence. A query ranks its own copy, but no other copy of the same passage. Other passages that may answer
+    the query are not ranked for it either. These are passages that contain the query's words, and passages with the same
     token ids as the query's own copy. The queries are drawn from ``held_out_queries``. The sample is the same in every run
     and for every seed.
 

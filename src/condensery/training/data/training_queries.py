@@ -162,7 +162,7 @@ def judged_queries(
 
 
 def rows_of(positives: Mapping[int, NDArray[np.integer]], each: bool) -> Ids:
-    """Return the row of each training query (q,), once. With ``each``, a row is repeated for every positive of the query."""
+    """Return the rows of the training queries (q,). With ``each``, a row is repeated for every positive of the query."""
     rows = np.fromiter(positives, np.int64)
     return np.repeat(rows, [len(passages) for passages in positives.values()]) if each else rows
 

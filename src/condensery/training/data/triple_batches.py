@@ -229,9 +229,9 @@ class TripleBatches:
         return rows, self._first(made.passages[chosen])
 
     def _first(self, passages: Ids) -> Ids:
-        """Return the passage that stands for each passage in a batch.
+        """Return, for each passage, the passage that represents it in a batch.
 
-        It is the first passage with the same text if texts are compared, otherwise the passage itself.
+        If texts are compared, it is the first passage with the same text, otherwise the passage itself.
         """
         return passages if self.training.known is None else self.training.known.passages.first(passages)
 

@@ -37,7 +37,7 @@ class BiEncoderModule(TowersModule):
         temperature: temperature of the loss; ignored where ``loss`` is a ``RetrievalLoss``.
         train_passages: False = only a separate query tower is trained, and the passage tower is frozen (ADORE: Zhan et al.
             2021, §4.2). If ``TripleDataModule`` has a ``student``, passages are then not encoded at all, because the batches
-            hold the student's vectors of them.
+            hold the student's passage vectors.
         others: further arguments of ``TowersModule``.
 
     Raises:

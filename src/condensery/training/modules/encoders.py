@@ -80,8 +80,8 @@ class EncoderModule(TrainingModule):
             card: content of the model card; None = this module's class and settings, and the values logged last.
 
         Raises:
-            UserError: no tokenizer is known, a length exceeds the encoder's positions, or the folder is an artifact of a run,
-                or holds the query encoder of another retriever.
+            UserError: no tokenizer is known, a length exceeds the encoder's positions, the folder is an artifact of a run, or
+                it holds the query encoder of another retriever.
         """
         check_values(EncoderModule.save_pretrained, locals())
         folder, tokenizer = no_artifact(folder), tokenizer or self.saved_with
