@@ -35,8 +35,8 @@ class PretrainingModel(nn.Module):
         self.language_model = language_model
         use_few_shapes(language_model)
         words: Any = language_model.get_input_embeddings()
-        # With tied weights, the projection's gradient is dense. The sparse gradient of the input embeddings is added to it
-        # in place, at a few rows only.
+        # With tied weights, the projection's gradient is dense. The sparse gradient of the input embeddings is added to
+        # this gradient in place, at a few rows only.
         words.sparse = language_model.get_output_embeddings().weight is words.weight
 
     def new_layers(self, number: int) -> nn.ModuleList:

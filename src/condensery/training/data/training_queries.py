@@ -58,7 +58,7 @@ class TrainingQueries:
             positives: query row -> its relevant passages, in ascending order of the rows.
             negatives, weights, teacher: see the attributes.
             known: passages excluded as negatives. It is kept only if it excludes further passages besides the positives,
-                because of their text. Passages with equal text then count as one passage: the first of them is always drawn.
+                because of their text. Passages with equal text then count as one passage, which the first of them represents.
             each: make a training query of each positive (``rows_of``). ``known`` must be given, and is kept.
         """
         rows, flat = rows_of(positives, each), np.concatenate(list(positives.values())).astype(np.int64)

@@ -57,9 +57,8 @@ class TrainingModule(pl.LightningModule):
 
     Attributes:
         tokens: number of tokens that all processes together read in the last step, padding not counted.
-        trained_on: the data modules that this module can be trained on. A key is a value of the data module's attribute
-            ``pairs``. It is mapped to the Python code that creates such a data module. The error line about an unsuitable
-            data module shows this code.
+        trained_on: the data modules that this module can be trained on: value of a data module's attribute ``pairs`` ->
+            Python code that creates such a data module. The error line about an unsuitable data module shows this code.
         usual_rate: default peak learning rate, as in ``conf/stage/``.
         first_steps: number of steps of a first phase, which has a warm-up and a decay of its own; 0 = no such phase.
         asked_to_leave: whether one of the processes received a signal to end, such as SLURM's warning.
