@@ -1,4 +1,4 @@
-"""Condensery: from raw text to a trained dense retriever and the table that shows whether it is better.
+"""Condensery trains dense retrievers from raw text, and measures whether each training step improved retrieval.
 
 The names in ``__all__`` are the public API for Python programs. Each name is imported on first access, so that ``import
 condensery`` costs nothing and changes nothing in the process.
@@ -7,7 +7,7 @@ condensery`` costs nothing and changes nothing in the process.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # `as` names what type checkers may import from here
+if TYPE_CHECKING:  # for type checkers, `X as X` marks a name that this module exports
     from condensery.errors import UserError as UserError
     from condensery.evaluation.evaluate import evaluate as evaluate
     from condensery.losses.cached_backward import cached_backward as cached_backward

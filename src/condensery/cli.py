@@ -26,7 +26,7 @@ from condensery.system.terminal import check_arguments, print_anything, print_la
 
 FOLDER_FILE = "CONDENSERY_FOLDER_FILE"  # environment variable: file into which the path of the run's folder is written
 COMMAND = "data"  # `condensery data NAME`
-ALONE = "stages.corpus={stage: corpus}"  # the stages of this command if no recipe is named
+ALONE = "stages.corpus={stage: corpus}"  # the only stage that this command computes if no recipe is named
 PLAIN = re.compile(r"""[\w.@/+-]+=[^'"()\[\]{}$=]+""")  # key=value without quotes, nesting or interpolation
 
 
@@ -34,7 +34,7 @@ def main(cfg: DictConfig) -> None:
     """Run one composed config, either as a single run or as one job of a sweep.
 
     Raises:
-        Stopped: an exception ended the run. That exception is the ``__cause__`` of this one.
+        Stopped: an exception ended the run. That exception is the ``__cause__`` of ``Stopped``.
     """
     from condensery.pipeline import run
 
@@ -56,9 +56,10 @@ def main(cfg: DictConfig) -> None:
 def run_program(program: Callable[[], Any], home: Path) -> int:
     """Run a program and return its exit code.
 
-    For bad input, an error of Hydra, or a full or read-only disk, one line is printed and 1 is returned. Ctrl-C returns 130,
-    SIGTERM 143, the end of the terminal (SIGHUP) 129, and the end of the program that reads the output (SIGPIPE) 141. An
-    unexpected exception is raised with its traceback, because it is a bug in this project.
+    For bad input, an error of Hydra, or a full or read-only disk, one line is printed and 1 is returned. If a signal ends the
+    program, 128 + the signal's number is returned: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP (the terminal was closed),
+    and 141 for SIGPIPE (the program that reads the output has ended). An unexpected exception is raised with its traceback,
+    because it is a bug in this project.
 
     Args:
         program: the function wrapped by ``hydra.main``.
@@ -75,7 +76,7 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
         return 1
     os.environ["CONDENSERY_HOME"] = of_outputs
     os.environ[study.COMMAND] = shlex.join(sys.argv[1:])
-    whole = "--package" in sys.argv  # --cfg job --package stage.KIND may name any kind of stage
+    whole = "--package" in sys.argv  # in --cfg job --package stage.KIND, KIND may be any kind of stage
     helps = not {"-h", "--help"}.isdisjoint(sys.argv)
     if os.environ.get("HYDRA_FULL_ERROR") == "1":  # a developer wants to see the whole traceback
         recipe_guard.install(whole, home, helps)
@@ -109,11 +110,11 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
 def prepared(arguments: list[str]) -> list[str]:
     """Return the command line in Hydra's syntax, with options first, so that users may write ``-m`` anywhere.
 
-    - ``stages.round1.steps=9`` may set a key that the recipe does not contain, because the recipe leaves it at its default.
-      The argument therefore gets Hydra's prefix ``++``. The config check reports a key that does not exist.
+    - A recipe does not contain the keys that it leaves at their defaults. So that ``stages.round1.steps=9`` may set such a
+      key, the argument gets Hydra's prefix ``++``. The config check reports a key that does not exist.
     - In ``output_root=~/x``, ``~`` is replaced by the home folder.
-    - A question (``ask=``) is passed to the config verbatim, with its commas and quotes. A value with letters that are not in
-      Hydra's grammar, and a recipe's name with a quote in it, are passed verbatim, too.
+    - A question (``ask=``) is passed to the config verbatim, with its commas and quotes. Hydra's grammar does not allow
+      some letters in a value, nor a quote in a recipe's name. These arguments are passed verbatim, too.
 
     Raises:
         UserError: a key is given twice (Hydra would silently use the last value), or a path in a sweep contains a comma
@@ -156,7 +157,7 @@ def _check_paths(arguments: list[str]) -> None:
 def _of_data(arguments: list[str]) -> list[str]:
     """Translate the command ``data NAME [key=value ...]`` into config keys, with ``fetch=true``.
 
-    If the arguments name no recipe, only the collection is built (``ALONE``). If they name no library by ``data=``, the
+    If the arguments name no recipe, only the collection is built (``ALONE``). Without an argument ``data=LIBRARY``, the
     library is ir_datasets if it has a data set of this name, and the Hugging Face hub otherwise. Other arguments do not
     change. Without the word ``data``, no argument changes.
 

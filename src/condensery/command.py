@@ -20,7 +20,7 @@ def start(home: Path, recipes: Path, called: str = "") -> int:
     os.environ[PROGRAM] = called
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # while libraries are imported, Ctrl-C ends the program silently
-    restart_flat()  # before anything else is imported, so that nothing is imported twice
+    restart_flat()  # may restart the program, so it runs before the large libraries are imported
     gc.disable()  # imports create no garbage; `main` enables the collector again
 
     import hydra

@@ -23,7 +23,10 @@ def rank() -> int:
 
 @contextmanager
 def replicated(whole: bool) -> Iterator[None]:
-    """Context manager. If ``whole``, every process inside it computes the whole batch by itself and exchanges nothing."""
+    """Context manager. Inside it, if ``whole``, every process computes the whole batch by itself.
+
+    ``gathered``, ``sum_of`` and ``share_of`` then exchange nothing.
+    """
     _replicated.append(whole)
     try:
         yield
@@ -40,16 +43,16 @@ def from_rank_zero(value: Value) -> Value:
 
 
 def copy_first_weights(model: nn.Module) -> None:
-    """Overwrite the weights of ``model`` with those of the first process."""
+    """Copy the weights of ``model`` from the first process to all other processes."""
     if _world() > 1:
         for weight in model.state_dict().values():
             distributed.broadcast(weight, 0)
 
 
 def average(weights: Iterable[nn.Parameter], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Average the gradients of ``weights`` (in place) and the scalars ``values`` over the processes, in one exchange.
+    """Average the gradients of ``weights`` (in place) and the scalars ``values`` over the processes, in one reduction.
 
-    A weight that has no gradient in any process gets none.
+    A weight for which no process has a gradient gets no gradient.
 
     Returns:
         The mean of each value over the processes, by name.
@@ -79,8 +82,8 @@ def _world() -> int:
 def _for_numbers() -> torch.device:
     """Return the device on which single numbers are exchanged.
 
-    It is the CPU, so that no process waits for its GPU. If NCCL is the only backend of the process group, as in Lightning's
-    ``ddp`` on GPUs, it must be the GPU. The process group of a stage has one backend for the CPU and one for the GPU.
+    The process group of a stage has one backend for the CPU and another for the GPU. The CPU is then returned, so that no
+    process waits for its GPU. In Lightning's ``ddp`` on GPUs, NCCL is the only backend, so the GPU is returned.
     """
     gpus_alone = distributed.get_backend() == "nccl"
     return torch.device("cuda", torch.cuda.current_device()) if gpus_alone else torch.device("cpu")
@@ -89,8 +92,8 @@ def _for_numbers() -> torch.device:
 def gathered(rows: Tensor) -> Tensor:
     """Concatenate the tensors (n, ...) of all processes in the order of ranks into one tensor (sum of n, ...).
 
-    The number of rows n may differ between processes. Gradients flow back only into the rows of this process. They are
-    multiplied by the number of processes, because training averages gradients over the processes.
+    The number of rows n may differ between processes. Gradients flow back only into the rows of this process. These
+    gradients are multiplied by the number of processes, because training averages gradients over the processes.
     """
     if processes() == 1:
         return rows
@@ -128,7 +131,7 @@ def any_of(flag: bool) -> bool:
 def share_of(count: int) -> float:
     """Return the mean of a count over the processes, as the denominator of a mean over all items.
 
-    If each process divides the sum of its items by this mean count, the average of the quotients over the processes is the
+    Each process divides the sum of its items by this mean count. The average of the quotients over the processes is then the
     mean over the items of all processes.
     """
     return sum_of(count) / processes()

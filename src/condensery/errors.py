@@ -24,7 +24,7 @@ SAID = {  # phrases in exceptions raised by safetensors, tokenizers, NumPy's `to
     r"No space left on device|^\d+ requested and \d+ written$|faiss::write_.* failed: write error": errno.ENOSPC,
 }
 
-# exceptions of the hub's library where it has no network
+# names of the exceptions that the hub's library raises if it has no network
 UNREACHABLE = "LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectError", "ConnectionError", "ConnectTimeout"
 
 GPU_FULL = re.compile(r"(CUDA|HIP)( error:)? out of memory")
@@ -34,7 +34,8 @@ LISTED = 25  # maximum number of names that a message lists
 SHOWN = 60  # maximum number of characters of a wrong value in a message
 
 CONTROLS = (*range(0x20), *range(0x7F, 0xA0))  # codes of control characters, such as ESC, which controls a terminal
-TURNS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # they change the text direction
+# codes of characters that change the text direction
+TURNS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _SINGULAR = {"have": "has", "are": "is", "were": "was", "share": "shares", "do": "does"}
 STEERING = {code: f"\\x{code:02x}" for code in CONTROLS if chr(code) not in "\n\t"}  # code -> its escape in messages
 STEERING |= {code: f"\\u{code:04x}" for code in TURNS}
@@ -77,7 +78,7 @@ class DiskError(UserError):
 
 
 class HubError(UserError):
-    """Exception for a name that is not in the hub's cache, where the hub cannot be reached. It ends the run at once."""
+    """Exception for a hub that cannot be reached, if a name is not in the hub's local cache. It ends the run at once."""
 
 
 def of_the_disk(error: BaseException) -> DiskError | None:
@@ -89,7 +90,7 @@ def of_the_disk(error: BaseException) -> DiskError | None:
 
 
 def of_memory(error: BaseException, place: str) -> UserError | None:
-    """Return a ``UserError`` for an ``error`` of full memory, of a GPU or of the machine; None for any other error."""
+    """Return a ``UserError`` for an ``error`` that full memory of a GPU or of the machine caused; None for any other."""
     if GPU_FULL.search(str(error)):
         return UserError(f"{place}: the GPU's memory is full; lower chunk_tokens, or end other programs on this GPU")
     if isinstance(error, MemoryError) or MEMORY_FULL.search(str(error)):
@@ -98,7 +99,10 @@ def of_memory(error: BaseException, place: str) -> UserError | None:
 
 
 def of_loading(error: BaseException) -> type[UserError]:
-    """Return the kind of a message about an ``error`` in loading a checkpoint or a tokenizer, which may be on the hub."""
+    """Return the class of exception to raise for an ``error`` in loading a checkpoint or a tokenizer.
+
+    The class is ``HubError`` if the hub could not be reached, otherwise ``UserError``.
+    """
     cause: BaseException | None = error
     while cause is not None and type(cause).__name__ not in UNREACHABLE:
         cause = cause.__cause__ or cause.__context__
@@ -158,13 +162,13 @@ def close_to(word: str, known: Iterable[str]) -> str:
 
 
 def check_known(word: str, known: Collection[str], message: str) -> None:
-    """Raise ``UserError`` unless ``word`` is in ``known``: the ``message``, followed by the hint of ``close_to``."""
+    """Raise ``UserError`` with ``message`` and the hint of ``close_to``, unless ``word`` is in ``known``."""
     if word not in known:
         raise UserError(f"{message}{close_to(word, known)}")
 
 
 def listed(words: Iterable[str], word: str = "") -> str:
-    """Return the words of a list in an error message; of a long list, those that are most similar to ``word``."""
+    """Return a list of words for an error message; from a long list, only the words that are most similar to ``word``."""
     every = sorted(words)
     if len(every) <= LISTED:
         return ", ".join(every)

@@ -17,7 +17,11 @@ class Keys(BaseModel):
 
 
 class NumberKeys(Keys):
-    """A group of config keys in which true is not the number 1. It cannot be in a union discriminated by ``kind``."""
+    """A group of config keys that refuses true and false in place of a number.
+
+    The group cannot be a member of a union discriminated by ``kind``, because pydantic does not allow this validator on
+    the key ``kind``.
+    """
 
     @field_validator("*", mode="before")
     @classmethod

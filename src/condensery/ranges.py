@@ -1,7 +1,7 @@
 """Define annotated types for ranges of numbers, such as ``depth: Count``, in the configs of stages and in public classes.
 
-pydantic checks the keys of a recipe. ``check_values`` checks numbers, flags, choices, strings, functions and objects
-of this package among the arguments of a class. This module does not import pydantic, because many classes do not need it.
+pydantic checks the keys of a recipe. ``check_values`` checks the arguments of a class or function: numbers, flags, choices,
+strings, functions, and objects of this package. This module does not import pydantic, because many classes do not need it.
 """
 
 import math
@@ -91,7 +91,7 @@ def _wanted(part: Any, value: Any) -> str | None:
     if origin is Mapping or typing.is_typeddict(part):
         return None if isinstance(value, Mapping) else "a mapping"
     own = getattr(part, "__module__", "").startswith("condensery.") and not hasattr(part, "_is_protocol")
-    wrapped = hasattr(part, "forward")  # a torch module may be in another one, such as that of ``torch.compile``
+    wrapped = hasattr(part, "forward")  # a torch module may be wrapped in another module, as by ``torch.compile``
     if part in NAMES or (own and not wrapped):
         return None if isinstance(value, part) else f"a {NAMES.get(part, part.__name__)}"
     if origin is type:
@@ -107,7 +107,8 @@ def _wanted(part: Any, value: Any) -> str | None:
         return None
     limits = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds[1:]]
     right = isinstance(value, numbers.Integral if bounds[0] is int else numbers.Real) and not isinstance(value, bool)
-    plain = value.item() if right and hasattr(value, "item") else value  # as np.float32 the bound below is infinite
+    # compared with an np.float32, the largest float would be infinite
+    plain = value.item() if right and hasattr(value, "item") else value
     if right and abs(plain) <= sys.float_info.max and all(holds(plain, limit) for _, holds, limit in limits):
         return None
     wanted = " and ".join(f"{sign} {limit:g}" for sign, _, limit in limits if math.isfinite(limit))

@@ -82,7 +82,7 @@ def run(
         The rows of the recipe's table.
 
     Raises:
-        UserError: the run failed or was a dry run, or an override is not a string, or is an option, such as ``-m`` for a
+        UserError: the run failed or was a dry run; or an override is not a string, or is an option such as ``-m`` for a
             sweep. If the run failed, the message is the error that the run printed.
     """
     check_values(run, locals())

@@ -3,8 +3,8 @@
 A shard is written atomically. A shard whose file exists is therefore complete, and a restart reuses it.
 
 Only the first process reads which shards exist, and it sends the indices of the missing shards to the other processes. All
-processes therefore agree, even if one is ahead, or if a shared file system shows a file late. The content of a shard depends
-neither on the process that writes it nor on the number of processes.
+processes therefore agree, even if one process is ahead of another, or if a shared file system shows a file late. The content
+of a shard depends neither on the process that writes it nor on the number of processes.
 """
 
 import time
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
-LATE = 90.0  # seconds in which a shared file system shows the files of another machine
+LATE = 90.0  # longest time, in seconds, until a shared file system shows the files of another machine
 
 
 class NotRankZero(BaseException):
@@ -68,10 +68,10 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 class ShardsLeft(BaseException):
-    """Exception that ends a stage where shards are left for other tasks.
+    """Exception that ends a stage in the first task, because other tasks must compute the missing shards (``ShardTask``).
 
     Attributes:
-        agreed: the values that the tasks agree on, ``ShardTask.agreed``.
+        agreed: the values that the other tasks get as ``ShardTask.agreed``.
     """
 
     def __init__(self, agreed: list[Any]) -> None:
@@ -81,16 +81,16 @@ class ShardsLeft(BaseException):
 
 @dataclass(frozen=True)
 class ShardTask:
-    """The part of a stage that one task computes, where each shard may be computed anywhere and at any time.
+    """The part of a stage that one task computes. A task is a run of the stage on any machine and at any time.
 
-    The first task runs the stage up to the first work with several missing shards, and ends there with ``ShardsLeft``. Each
-    other task runs the stage up to the same work, computes only its own shards, and ends. Then the first task is run again.
-    It finds these shards, continues, and writes the artifact. So a lost task costs only its own shards.
+    The first task runs the stage until it reaches a set of shards of which several are missing, and ends there with
+    ``ShardsLeft``. Each other task runs the stage up to the same set, computes only its own shards, and ends. Then the first
+    task is run again. It finds these shards, continues, and writes the artifact. So a lost task costs only its own shards.
 
     Attributes:
         agreed: the results of ``from_rank_zero`` in the first task, in order. A task cannot receive them while it runs, so it
-            gets them at its start. The last one is the list of the missing shards. When the first task is run again, the last
-            one is instead the list of the shards that the other tasks have computed.
+            gets them at its start. The last result is the list of the missing shards. When the first task is run again, the
+            last entry is instead the list of the shards that the other tasks have computed.
         shards: the shards that this task computes; None = the first task.
     """
 
@@ -121,7 +121,9 @@ class TaskGroup(ProcessGroup):
 
     @contextmanager
     def shards(self, left: Callable[[], Sequence[int]]) -> Iterator[Sequence[int]]:
-        """Context manager. Inside it, the task computes its shards. The first task computes one only if a single one is left.
+        """Context manager. Inside it, the task computes its shards.
+
+        The first task computes a missing shard only if no other shard is missing.
 
         Raises:
             ShardsLeft: in the first task, if several shards are missing.
@@ -132,7 +134,7 @@ class TaskGroup(ProcessGroup):
             if len(missing) > 1:
                 raise ShardsLeft(self.agreed)
             yield missing
-        elif self.agreed:  # shards that were complete before
+        elif self.agreed:  # an earlier set, whose shards are complete
             yield []
         else:
             yield self.task.shards or []

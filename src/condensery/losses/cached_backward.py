@@ -147,5 +147,5 @@ def _rows(piece: Any, tower: int) -> int:
 
 
 def _values(piece: Any) -> list[Any]:
-    """Return the values of a mapping or of a tokenizer's output. Any other piece is returned as a list of one."""
+    """Return the values of a mapping or of a tokenizer's output; for any other piece, a list with the piece alone."""
     return list(piece.values()) if hasattr(piece, "keys") else [piece]

@@ -15,7 +15,7 @@ from condensery.losses.contrast import Contrast, known_positives, teacher_scores
 
 
 def across_processes(contrast: Contrast) -> Contrast:
-    """Return the loss ``contrast`` over the vectors of all processes. It must not depend on the order of the processes."""
+    """Return ``contrast`` over the vectors of all processes. This loss must not depend on the order of the processes."""
     return lambda vectors: contrast(gathered(vectors))
 
 
@@ -23,7 +23,7 @@ def joined_passages(passages: Tensor, names: Tensor, positive: Tensor, judged: T
     """Join the passages of all processes, and the positives and judgements of all queries, in the order of ``gathered``.
 
     If several processes have the same passage, it occurs once in the result, with the vector from the first of these
-    processes. The result equals the batch of a single process.
+    processes. The result equals the batch that a single process would have.
 
     Args:
         passages: (p, d) the vectors of this process's passages.

@@ -63,7 +63,7 @@ class MarginMSE(RetrievalLoss):
 
 
 def given_teacher(teacher: Tensor | None, loss: str) -> Tensor:
-    """Return the teacher's scores. Raise ``UserError`` if the ``loss`` has got none."""
+    """Return the teacher's scores. Raise ``UserError`` if there are none; ``loss``: the loss's name in the message."""
     if teacher is None:
         raise UserError(f"{loss} learns from a teacher's scores, and there are none")
     return teacher

@@ -12,9 +12,9 @@ The steps follow Gao and Callan 2021b, §3.3, eq. 8-12. Here h is a vector and L
 
 One graph is in memory at a time, with two exceptions. The graph of a few queries may be in memory together with the graph of
 the passages. If the batch has two chunks that together fit the token budget of one chunk, both graphs are kept. The two
-graphs together take the memory of one full chunk. Such a batch is encoded only once, like a batch of one chunk. A chunk whose
-vectors need no gradient is also encoded only once, because step 3 skips it. Without a contrastive loss (MLM), only step 3
-remains. It is then plain gradient accumulation.
+graphs together take no more memory than one full chunk. Such a batch is encoded only once, like a batch of one chunk. A chunk
+whose vectors need no gradient is also encoded only once, because step 3 skips it. Without a contrastive loss (MLM), only step
+3 remains. It is then plain gradient accumulation.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,8 @@ from condensery.losses.contrast import Contrast
 from condensery.system import memory_growth
 from condensery.tokens.batches import Chunk
 
-# Above this number of chunks on a CPU, free memory is returned to the system twice per chunk, in a tenth of the batch's time.
+# If a batch on a CPU has more chunks than this, free memory is returned to the system twice per chunk.
+# That takes a tenth of the batch's time.
 _MANY = 16
 # The graph of the waiting chunk is kept while the chunks before it are back-propagated, each with a graph of its own.
 # Together these chunks may hold at most this share of the waiting chunk's tokens.
@@ -59,8 +60,8 @@ def wide(vectors: Tensor) -> Tensor:
 class _Replays:
     """Saves the states of the random number generators before each chunk, so that its second pass draws the same dropout.
 
-    All states are in one block of memory. If each chunk had a small tensor of its own, that tensor would lie between the
-    chunk's other tensors, and would fragment the free memory after those tensors are released.
+    All states are in one block of memory. If each chunk had a small tensor of its own, this tensor would lie between the
+    chunk's other tensors. It would fragment the free memory after the other tensors are released.
     """
 
     def __init__(self, chunks: int, device: torch.device) -> None:
@@ -106,8 +107,8 @@ def backpropagate(
         backward: function that back-propagates a scalar (Lightning's also scales it for fp16). It is called once per
             chunk; if ``contrast`` has weights, ``backward`` is called once more, for these weights, before the chunks.
         padded: whether chunks may have vectors of different widths; narrower vectors are then padded with zeros.
-        budget: maximum number of tokens of a chunk, padding included. If the batch has two chunks, which together have at
-            most this number, the graphs of both are kept from the first pass to the second. Otherwise, and with 0, only
+        budget: maximum number of tokens of a chunk, padding included. If the batch consists of two chunks that together
+            have at most this number, both graphs are kept from the first pass to the second. Otherwise, and with 0, only
             one graph is kept at a time.
 
     Returns:
@@ -160,7 +161,7 @@ def _back_propagate_chunk(
 
     Args:
         encode: function that returns the chunk's vectors (b, d) and the chunk's own losses.
-        gradient: (b, d), or with further columns, the gradient v at the chunk's vectors; None = there is no gradient.
+        gradient: (b, d) the gradient v at the chunk's vectors; padded vectors have further columns. None = no gradient.
         backward: function that back-propagates a scalar.
         encoded: function that is called between the forward and the backward pass, when memory use peaks.
 
@@ -178,10 +179,9 @@ def _back_propagate_chunk(
 def _waits(chunks: Sequence[Chunk]) -> int:
     """Return the index of the waiting chunk: the first chunk of the batch, or the first chunk of the second tower.
 
-    If the batch has two chunks of different towers, the larger one is chosen. With more than two chunks, the first chunk of
-    the second tower is chosen if the chunks before it together hold at most ``_FEW`` times its tokens. The reason is
-    that the earlier chunks are back-propagated first, so their graphs are in memory together with the waiting chunk's
-    graph.
+    If the batch has two chunks of different towers, the larger chunk is chosen. With more than two chunks, the first chunk of
+    the second tower is chosen if the chunks before it are small: together at most ``_FEW`` times its tokens. These chunks are
+    back-propagated first, and the graph of each is then in memory together with the waiting chunk's graph.
     """
     second = next((index for index, chunk in enumerate(chunks) if chunk.tower != chunks[0].tower), 0)
     before = sum(chunk.tokens for chunk in chunks[:second])
@@ -209,8 +209,8 @@ class _FirstPass:
     For step 3, ``again`` encodes a chunk a second time.
 
     The choice of the waiting chunk does not change the result, because the chunks draw their dropout and are
-    back-propagated in batch order. Only if the batch has two chunks is the waiting chunk back-propagated first, but the sum
-    of two gradients is the same in either order.
+    back-propagated in batch order. In a batch of two chunks, the waiting chunk is back-propagated first. That does not
+    change the result either, because the sum of two gradients does not depend on their order.
 
     Attributes:
         gradient: (n, d) gradient at the vectors, set by ``loss``; None = no vector needs a gradient.

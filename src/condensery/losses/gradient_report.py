@@ -175,7 +175,7 @@ def causes_of(outcomes: Iterable[Outcome], of_the_loss: Iterable[str], repeatabl
 
 
 def _left_out(wrong: list[Outcome]) -> list[str]:
-    """Return the weights whose gradient is missing in every outcome in which it is wrong."""
+    """Return the weights that lack a gradient in at least one outcome, and have a wrong gradient in no outcome."""
     differences = [one for each in wrong for one in each.differences]
     some = {one.weight for one in differences if not one.missing}
     return list(dict.fromkeys(one.weight for one in differences if one.missing and one.weight not in some))
@@ -187,7 +187,7 @@ def _besides(outcome: Outcome, left: list[str]) -> list[Difference]:
 
 
 def _factors(outcomes: Iterable[Outcome], left: list[str]) -> set[float | None]:
-    """Return the factors by which gradients differ from the correct ones, to three digits; None = no common factor."""
+    """Return the factors between gradients and correct gradients, to three digits; None = a gradient has no such factor."""
     found = [one for each in outcomes for one in _besides(each, left) if one.weight != LOSS]
     return {None if one.factor is None else float(f"{one.factor:.3g}") for one in found}
 

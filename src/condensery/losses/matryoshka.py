@@ -70,7 +70,7 @@ class Matryoshka(RetrievalLoss):
             self._widths = [part.shape[1] for part in self._features(torch.zeros(1, hidden_size), PASSAGE)]
 
     def features(self, vectors: Tensor, tower: int) -> Tensor:
-        """Return the vectors (b, d). If L defines its own features, return those of all sizes, concatenated by columns."""
+        """Return the vectors (b, d), or if L defines its own features, the features of all sizes, concatenated by columns."""
         return torch.cat(self._features(vectors, tower), dim=1) if self._own_features else vectors
 
     def forward(

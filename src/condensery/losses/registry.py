@@ -29,7 +29,9 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
-    """Register a loss by ``name`` for recipes and ``BiEncoderModule``. Decorates a loss class or a function that returns one.
+    """Register a loss by ``name`` for recipes and ``BiEncoderModule``.
+
+    This is a decorator of a loss class, or of a function that returns a loss.
 
     Args:
         name: the name in ``loss: NAME``. Options given with the name become arguments of the class or function.
@@ -39,7 +41,7 @@ def register(name: str) -> Callable[[Maker], Maker]:
     """
 
     def known(make: Maker) -> Maker:
-        ours = name in _OURS and make.__module__ != _OURS[name]  # whose file is not imported yet
+        ours = name in _OURS and make.__module__ != _OURS[name]  # a built-in loss, whose file may not be imported yet
         first = "Condensery's" if ours else _LOSSES.get(name, make)
         if first is not make:
             raise ValueError(f"there are two losses called {name!r}: {first} and {make}")
@@ -70,7 +72,7 @@ def check_name(loss: Named) -> str:
 def check_loss(loss: Named) -> str:
     """Check the name and the options of a loss, and return the name.
 
-    The file of a built-in loss is imported only if options are given, or if the loss needs some.
+    The file of a built-in loss is imported only if options are given, or if the loss needs options.
 
     Raises:
         ValueError: there is no such loss, the loss has no such option, an option without a default is not given, or the
@@ -93,7 +95,10 @@ def check_loss(loss: Named) -> str:
 
 
 def makers_of(loss: Named) -> "list[Callable[..., RetrievalLoss]]":
-    """Return what is registered under the name of a loss, and of the loss inside of it; a built-in one may be missing."""
+    """Return the classes or functions that are registered for a loss and for the loss inside it.
+
+    A built-in loss is registered, and therefore returned, only after its file was imported.
+    """
     inner = _inner(loss)
     return [made for name, made in _LOSSES.items() if name == check_name(loss)] + (makers_of(inner) if inner else [])
 
@@ -114,7 +119,7 @@ def teaching(loss: Named) -> tuple[bool, bool]:
 
 
 def twice_taught(loss: Named) -> tuple[bool, bool]:
-    """Return whether a loss takes the scores of a teacher and those of an in-batch teacher, and whether it needs both."""
+    """Return whether a loss takes the scores of a teacher and an in-batch teacher at once, and whether it needs both."""
     name = check_name(loss)
     if name in _OURS:
         return (name in _TWICE_TAUGHT,) * 2
@@ -122,11 +127,11 @@ def twice_taught(loss: Named) -> tuple[bool, bool]:
 
 
 def takes_teacher(loss: Any, argument: str = "teacher") -> bool:
-    """Return whether ``forward`` of a loss or loss class takes an argument; True for a function, which has no ``forward``.
+    """Return whether ``forward`` of a loss or loss class takes ``argument``; True for a function, which has no ``forward``.
 
     Args:
         loss: the loss, or its class or function.
-        argument: ``teacher``, or ``in_batch`` for the scores of an in-batch teacher in addition to those of a teacher.
+        argument: ``teacher``, or ``in_batch`` for an in-batch teacher's scores in addition to a teacher's scores.
     """
     forward = getattr(loss, "forward", None)
     return forward is None or _takes(forward, argument)

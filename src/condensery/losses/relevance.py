@@ -1,6 +1,7 @@
 """The losses of a cross-encoder.
 
-Pointwise: is each passage relevant to its query? Listwise: which passage in the query's list is the relevant one?
+The pointwise loss trains the model to tell whether a passage is relevant to its query. The listwise loss trains the model to
+tell which passage in a query's list is relevant.
 """
 
 from typing import Literal
@@ -40,8 +41,8 @@ def listwise(scores: Tensor) -> Tensor:
 class RelevanceOfLists:
     """Wraps a cross-encoder so that the gradient cache can use it as a ``ChunkEncoder``.
 
-    A cross-encoder computes no vectors, so the only loss is that of the chunks. Summed over all chunks, it equals the mean
-    loss of the batch.
+    A cross-encoder computes no vectors, so no loss compares the vectors of the batch. Each chunk has a loss of its own, and
+    the sum over all chunks is the mean loss of the batch.
 
     Args:
         model: cross-encoder that scores the pairs.

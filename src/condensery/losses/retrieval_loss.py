@@ -22,8 +22,8 @@ class RetrievalLoss(nn.Module):
 
     There are two kinds of teachers. A pairwise teacher, such as a cross-encoder, has scored each query's own passages. An
     in-batch teacher (Lin et al. 2020) scores each query with every passage of the batch. Either kind is passed as
-    ``teacher``. A loss that learns from both at once takes a further argument, ``in_batch``. The pairwise teacher's scores
-    are then passed as ``teacher``, and the in-batch teacher's as ``in_batch``, (q, p) fp32.
+    ``teacher``. A loss that learns from both kinds at once takes a further argument, ``in_batch``. The pairwise teacher's
+    scores are then passed as ``teacher``, and the in-batch teacher's scores as ``in_batch``, (q, p) fp32.
 
     Attributes:
         needs_teacher: whether the loss cannot be computed without a teacher's scores; checked before any work begins.

@@ -27,7 +27,7 @@ class BiEncoder(nn.Module):
 
     @classmethod
     def from_encoder(cls, encoder: Encoder, separate: bool) -> Self:
-        """Return a bi-encoder with the weights of ``encoder``; if ``separate``, the query tower is a copy of it."""
+        """Return a bi-encoder with the weights of ``encoder``; if ``separate``, the query tower is a copy."""
         return cls(copy.deepcopy(encoder), encoder) if separate else cls(encoder)
 
     @property

@@ -12,8 +12,8 @@ from condensery.models.biencoder import BiEncoder
 def blended(start: BiEncoder, trained: BiEncoder, share: float) -> BiEncoder:
     """Return a retriever with the weights (1 - share) * start + share * trained (WiSE-FT: Wortsman et al. 2022, eq. 1).
 
-    The result has as many towers as ``trained``. If ``start`` has one tower and ``trained`` two, the tower of ``start`` is
-    interpolated with both.
+    The result has as many towers as ``trained``. If ``start`` has one tower and ``trained`` has two, the tower of ``start``
+    is interpolated with each tower of ``trained``.
 
     Args:
         start, trained: the retriever before and after training, of the same shape; neither is changed.
@@ -43,6 +43,6 @@ def _blend(module: nn.Module, start: nn.Module, share: float) -> None:
     if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in theirs.items()}:
         raise UserError("the start and what was trained are not of one shape: their weights do not fit together")
     for name, value in mine.items():  # the values share memory with the module's weights
-        first = theirs[name].to(value.device)  # the start may be on a GPU, where it was measured
+        first = theirs[name].to(value.device)  # ``start`` may be on a GPU, where it was evaluated
         if value.is_floating_point() and not torch.equal(value, first):
             value.copy_(torch.lerp(first, value, share))

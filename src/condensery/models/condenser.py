@@ -1,4 +1,4 @@
-"""Condenser (Gao and Callan 2021a): an MLM head that depends on the late CLS state."""
+"""Condenser (Gao and Callan 2021a): an MLM head that reads the CLS state of the last layer."""
 
 from dataclasses import dataclass
 
@@ -45,9 +45,10 @@ def condenser_shape(
 class Condenser(PretrainingModel):
     """A masked language model with a Condenser head (Gao and Callan 2021a, §3, eq. 3-11), or without one.
 
-    The head reads [late CLS ; early token states]. The head's output and, with ``late_mlm``, the backbone's output go through
-    the same vocabulary projection (transform and tied decoder). In pre-norm models (ModernBERT) the final normalisation is
-    applied to the head's output as well as to the backbone's output.
+    The head reads [late CLS ; early token states]: the CLS state of the backbone's last layer, and the token states after
+    ``skip_from`` layers. The head's output and, with ``late_mlm``, the backbone's output go through the same vocabulary
+    projection (transform and tied decoder). In pre-norm models (ModernBERT) the final normalisation is applied to the head's
+    output as well as to the backbone's output.
     """
 
     def __init__(self, language_model: PreTrainedModel, shape: CondenserShape) -> None:
@@ -60,8 +61,8 @@ class Condenser(PretrainingModel):
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the late CLS vectors (b, d), and for each loss the cross-entropy (k,) at the chunk's k masked tokens.
 
-        ``mlm_head`` is the head's loss (Gao and Callan 2021a, eq. 9). ``mlm_late`` is the backbone's loss (eq. 10). It is the
-        only loss if there is no head.
+        ``mlm_head`` is the head's loss (Gao and Callan 2021a, eq. 9). ``mlm_late`` is the backbone's loss (eq. 10). Without a
+        head, ``mlm_late`` is the only loss.
 
         Raises:
             ValueError: the chunk has no masked positions or no targets.

@@ -105,8 +105,8 @@ def load_cross_encoder(
         new_head: whether the checkpoint may lack a head.
 
     Raises:
-        UserError: no checkpoint can be loaded, its tensors do not match its config, or its head does not have exactly one
-            label.
+        UserError: the checkpoint cannot be loaded, its tensors do not match its config, or its head does not have exactly
+            one label.
     """
     torch.manual_seed(seed)
     folder = checkpoint_folder(source, revision)
@@ -121,7 +121,7 @@ def load_cross_encoder(
 
 
 def save_cross_encoder(reranker: Reranker, folder: Path, tokenizer: Path | str) -> None:
-    """Save a cross-encoder for ``AutoModelForSequenceClassification`` and sentence-transformers' ``CrossEncoder`` to load."""
+    """Save a cross-encoder, which transformers and the ``CrossEncoder`` of sentence-transformers can load."""
     classifier = reranker.model.classifier
     classifier.config.sentence_transformers = _PLAIN
     saved = load_tokenizer(tokenizer)

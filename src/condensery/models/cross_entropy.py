@@ -9,14 +9,13 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from condensery.models.linear import with_rows_of_zeros
 
-# number of rows per matrix product, whose logits are in memory together: enough to fill a CPU, or to keep a GPU busy
-_BLOCK = {"cpu": 256, "cuda": 2048}
-_CACHED = {"cpu": 8, "cuda": 2048}  # number of rows per softmax; on a CPU they stay in the cache between its operations
-_ROUND = 1 << 20  # elements
+_BLOCK = {"cpu": 256, "cuda": 2048}  # number of rows per matrix product, enough to keep the device busy
+_CACHED = {"cpu": 8, "cuda": 2048}  # number of rows per softmax; on a CPU, few enough to stay in the processor's cache
+_ROUND = 1 << 20  # memory is allocated in multiples of this number of elements
 
 
 class _Kept:
-    """Keeps one large block of CPU memory per dtype for the next chunk, because allocating costs more than filling."""
+    """Keeps one large block of CPU memory per dtype for the next chunk, because allocating takes longer than filling."""
 
     def __init__(self) -> None:
         self.free: dict[torch.dtype, Tensor] = {}
@@ -75,7 +74,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         scale[: len(by_row)] = by_row
         of_states = (errors @ w)[: len(by_row)] * by_row
         gradients = of_states, errors.t() @ (s * scale), (errors.t() @ scale)[:, 0], None
-        _kept.give(errors)  # autograd detects a second backward pass, which would read overwritten ``errors``
+        # The next chunk overwrites ``errors``. Autograd refuses a second backward pass, which would read wrong values.
+        _kept.give(errors)
         return gradients
 
 
@@ -89,7 +89,7 @@ def _subtract_targets(logits: Tensor, targets: Tensor, room: Tensor) -> Tensor:
         torch.log_softmax(logits, 1, wide, out=room)
         losses = -room.gather(1, targets)[:, 0]
         torch.exp(room, out=logits)
-    else:  # one exponential less, half the time; the clamp limits a loss to 87
+    else:  # a softmax with one exponential less, which takes half the time; the clamp limits a loss to 87
         torch.softmax(logits, 1, wide, out=room)
         losses = -room.gather(1, targets)[:, 0].clamp_min(torch.finfo(wide).tiny).log()
         logits.copy_(room)

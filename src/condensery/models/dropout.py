@@ -29,7 +29,7 @@ class _CheapDropout(torch.autograd.Function):
 
 
 def _drop(values: Tensor, keep: Tensor, scale: float) -> Tensor:
-    """Return ``values * keep * scale``. Torch vectorises this product on int16, but neither on bool nor ``where``.
+    """Return ``values * keep * scale``. ``keep`` is int16, because torch vectorises neither bool products nor ``where``.
 
     An infinite element becomes NaN where it is dropped, as in torch's own dropout.
     """
@@ -60,8 +60,8 @@ class Dropout(nn.Dropout):
 def seed_torch(seed: int) -> None:
     """Seed torch's default generators, as ``torch.manual_seed`` does.
 
-    Without a GPU, ``torch.manual_seed`` formats the call stack for three absent kinds of device. That takes up to a
-    millisecond per step.
+    Without a GPU, ``torch.manual_seed`` formats the call stack for three absent kinds of device. That would take up to a
+    millisecond per step, so only the CPU's generator is seeded.
     """
     if torch.accelerator.is_available():
         torch.manual_seed(seed)

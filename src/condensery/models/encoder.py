@@ -39,7 +39,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
 
     Shape:
         query (b, h, m, e); key and value (b, h, t, e); the result (b, h, m, e). visible (b or 1, 1, m or 1, t) is True where
-        the query attends to the key, for at least one key per query. None = all queries attend to all keys. A
+        the query attends to the key; each query needs at least one such key. None = all queries attend to all keys. A
         float visible, (b or 1, h, m, t), is added to the scores instead.
     """
     fused = p == 0.0 and (query.dtype != torch.bfloat16 or torch.is_inference_mode_enabled() or key.shape[-2] > _LONG)
@@ -53,7 +53,7 @@ def plain_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor |
     turned = key.transpose(-1, -2).contiguous()  # (b, h, e, t); a copy here is cheaper than in each product
     scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), turned)  # (b, h, m, t)
     if visible is not None:
-        if not visible.is_floating_point():  # a bias is added faster than scores are masked, with the same result
+        if not visible.is_floating_point():  # adding a bias is faster than masking the scores, with the same result
             visible = torch.where(visible, scores.new_zeros(()), torch.finfo(scores.dtype).min)
         scores = scores.add_(visible)
     weights = dropout(scores.softmax(dim=-1), p, training=p > 0.0)  # (b, h, m, t)
@@ -74,8 +74,8 @@ def transformer_layer(
             ``visible``, which then replaces the argument.
 
     Returns:
-        (k_1 + k_2 + ..., d), or (n, d) without a selection. Each selection draws its dropout after those before
-        it, so leaving out the last selections does not change the others.
+        (k_1 + k_2 + ..., d), or (n, d) without a selection. The selections draw their dropout masks in order, so leaving
+        out the last selections does not change the others.
     """
     family = family_of(layer)
     memory = _Memory(family, layer, hidden, tokens)
@@ -183,7 +183,10 @@ class _Memory:
         return bias if visible is None else torch.where(visible, bias, torch.finfo(dtype).min)
 
     def _near(self, packing: Packing, visible: Tensor | None, window: int) -> Tensor:
-        """Restrict ``visible`` to the window around each query: (b, 1, m, t). Each query sees its own position."""
+        """Restrict ``visible`` to the window around each query: (b, 1, m, t).
+
+        Each query, even at padding, sees its own position, because a softmax needs one visible key.
+        """
         own = packing.pad(packing.positions[:, None])[..., 0]  # (b, m)
         distance = (own[:, None, :, None] - torch.arange(self.tokens.width, device=own.device)).abs()  # (b, 1, m, t)
         near = distance <= window
@@ -332,7 +335,7 @@ class Encoder(nn.Module):
         return nn.functional.normalize(vectors, dim=-1) if self.settings.normalise else vectors, states
 
     def _pooled(self, chunk: Chunk, masked: bool) -> tuple[Tensor, Tensor]:
-        """Return the pooled states of each row (b, d), without padding, and the last states at masked tokens (k, d)."""
+        """Return each row's pooled state (b, d), which ignores padding, and the last states at masked tokens (k, d)."""
         layout = PackedLayout(chunk)
         read = [layout.masked] if masked and layout.masked is not None else []
         if self.settings.pooling in ("cls", "last"):
@@ -340,6 +343,6 @@ class Encoder(nn.Module):
             states = self(layout, pooled, *read)[0]
             return states[: len(chunk)], states[len(chunk) :]
         states = self(layout)[0]  # (n, d)
-        padded = layout.tokens.pad(states)  # (b, t, d); on a CPU some padding has states, see ``_places``
+        padded = layout.tokens.pad(states)  # (b, t, d); on a CPU some padding has states, see ``packing._places``
         of_masked = states.index_select(0, read[0].index) if read else states[:0]
         return pool(padded, chunk.attention_mask, chunk.lengths, self.settings.pooling), of_masked

@@ -21,18 +21,18 @@ ROPE = "rope_parameters"
 
 
 def _added(output: Any, states: Tensor, residual: Tensor) -> Tensor:
-    """Apply BERT's output module ``output`` without dropout. In inference the sum overwrites the product: no new memory."""
+    """Apply BERT's output module ``output`` in inference. The sum overwrites the product, so it needs no new memory."""
     product, norm = output.dense(states), output.LayerNorm
     if product.device.type != "cuda":
         same = product.dtype == residual.dtype  # under autocast they differ
         return norm(product.add_(residual) if same else product + residual)
     shape, weight, bias = norm.normalized_shape, norm.weight.to(product.dtype), norm.bias.to(product.dtype)
-    with torch.autocast("cuda", enabled=False):  # autocast would normalise, and return, fp32
+    with torch.autocast("cuda", enabled=False):  # autocast would normalise in fp32 and return fp32
         return nn.functional.layer_norm(product.add_(residual), shape, weight, bias, norm.eps)
 
 
 def _activated(intermediate: Any, states: Tensor) -> Tensor:
-    """Apply BERT's intermediate module. In inference GELU overwrites its input, which is most of a layer's memory."""
+    """Apply BERT's intermediate module in inference. GELU overwrites its input, which takes most of a layer's memory."""
     product, activation = intermediate.dense(states), intermediate.intermediate_act_fn
     exact = getattr(activation, "act", None) is nn.functional.gelu
     return torch.ops.aten.gelu_(product) if exact else activation(product)
@@ -43,7 +43,7 @@ class Bert:
 
     Attributes:
         lm_head: prefixes of the tensor names of the MLM head.
-        options: arguments of transformers' ``AutoModel`` for a backbone without further parts.
+        options: arguments with which transformers' ``AutoModel`` builds the backbone alone, without a pooler.
         dropouts: config entries that are dropout rates.
         counts_from_padding: whether positions are counted from the id of the padding token + 1.
         biased: whether ``bias`` is added to the attention scores.
@@ -87,7 +87,7 @@ class Bert:
         return states
 
     def transform(self, model: Any, states: Tensor) -> Tensor:
-        """Apply the LM head's transform before the vocabulary projection to states (k, d): (k, d)."""
+        """Apply the LM head's transform, which precedes the vocabulary projection, to states (k, d); the same shape."""
         if hasattr(model, "cls"):
             return model.cls.predictions.transform(states)
         return model.lm_head.layer_norm(nn.functional.gelu(model.lm_head.dense(states)))
@@ -150,7 +150,7 @@ class Electra(Bert):
 
 
 class MPNet(Bert):
-    """MPNet: BERT's layers under other names, without token types, with a bias of attention that all layers share."""
+    """MPNet: BERT's layers under other names, without token types. All layers share one bias of the attention scores."""
 
     biased = True
     projections = ("q", "k", "v")

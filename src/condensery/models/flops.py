@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-ENOUGH = 512  # number of tokens that a sample keeps at least when its number of rows is reduced
+ENOUGH = 512  # a sample keeps at least this number of tokens when its number of rows is reduced
 Number = TypeVar("Number", float, "NDArray[np.float64]")
 
 
@@ -94,12 +94,11 @@ class Step:
         return self.rows * (twice * vectors + 3 * (trained + size.projection(self.losses * read)))
 
     def sample(self, most: float) -> "Step":
-        """Return one chunk of the step, for timing. If it has more than about ``most`` operations, layers and then rows
-        are removed.
+        """Return one chunk of the step, reduced to about ``most`` operations, for timing.
 
-        Enough rows remain to keep the matrix products large. Otherwise costs per chunk, such as the gradient of the
-        vocabulary projection, would weigh too much. Steps that differ only slightly in length, or only in whether there is a
-        contrastive loss, have the same sample.
+        If the chunk has more operations, layers are removed first, and then rows. Enough rows remain to keep the matrix
+        products large. Otherwise costs per chunk, such as the gradient of the vocabulary projection, would count too much.
+        Steps that differ only slightly in length, or only in whether there is a contrastive loss, have the same sample.
         """
         length = max(16.0, 32.0 * round(self.length / 32))
         rows = max(2.0, min(self.chunk_tokens, self.tokens) // length)

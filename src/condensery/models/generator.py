@@ -65,7 +65,7 @@ class OneDraw(transformers.LogitsProcessor):
     those of transformers, but they sort only the best tokens, not the whole vocabulary.
 
     Args:
-        draws: (b, steps) uniform random numbers in [0, 1), one per row and position. The decoder begins with one token.
+        draws: (b, steps) uniform random numbers in [0, 1), one per row and position. Position 0 follows the start token.
         top_k, top_p: as in ``Sampling``.
 
     Raises:
@@ -159,7 +159,10 @@ class Generator:
 
 
 def draws(rows: Sequence[int], sampling: Sampling) -> np.ndarray:
-    """Return uniform random numbers (rows * number, max_tokens), per query and position. A row's queries are adjacent."""
+    """Return uniform random numbers (rows * number, max_tokens), one per query and position.
+
+    The queries of a row are adjacent.
+    """
     named = np.asarray(rows, dtype=np.int64)[:, None] << 20 | np.arange(sampling.number)  # (rows, number)
     return uniforms(sampling.seed, "query", index=named.reshape(-1, 1), second=np.arange(sampling.max_tokens)[None])
 
@@ -174,7 +177,7 @@ def load_generator(
         key: config key that error messages name.
         revision: commit, tag or branch on the hub.
         precision: a key of ``precision.DTYPES``.
-        dropout: dropout of hidden states and attention; None = that of the model's config.
+        dropout: dropout rate of hidden states and attention weights; None = the rate in the model's config.
 
     Raises:
         UserError: the model cannot be loaded, is not a sequence-to-sequence model, does not define the start token of its
@@ -229,7 +232,7 @@ _ADVICE = "give a folder with a checkpoint, or a hub name that this machine can 
 
 @contextmanager
 def _user_error(key: str, source: str | Path, what: str, advice: str) -> Iterator[None]:
-    """Context manager. Raises any exception as a ``UserError``; transformers raises a dozen types for broken files."""
+    """Context manager that turns any exception into a ``UserError``; transformers raises a dozen types for broken files."""
     try:
         with quiet():
             yield

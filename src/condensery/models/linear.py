@@ -1,7 +1,7 @@
 """Linear layers whose matrix products have few shapes on a CPU.
 
-In bf16, a CPU compiles a kernel for each shape of a matrix product. That takes milliseconds, often longer than the product.
-The number of tokens differs between chunks, so it is rounded up to a multiple of ``ROWS``.
+In bf16 on a CPU, a kernel is compiled for each shape of a matrix product. That takes milliseconds, often longer than the
+product itself. The number of tokens differs between chunks, so it is rounded up to a multiple of ``ROWS``.
 """
 
 import torch

@@ -32,8 +32,8 @@ class DecoderShape:
         kind: the inputs and targets of the decoder.
             ``masked``: [h ; context with masked tokens]. Each token sees all tokens, and the masked tokens are predicted
             (CoT-MAE, Wu et al. 2023, eq. 8-10).
-            ``causal``: [h ; context]. Each token sees the tokens before it and predicts the next token. The released code
-            of query-as-context trained this with GPT-2 blocks; here the layers have the shape of the backbone's layers.
+            ``causal``: [h ; context]. Each token sees the tokens before it and predicts the next token. In the released code
+            of query-as-context the layers are GPT-2 blocks; here they have the shape of the backbone's layers.
             ``enhanced``: the attention query of each predicted token is computed from h and the token's position only. It
             attends to h and a random sample of the other tokens (RetroMAE: Xiao et al. 2022, §3.3).
         layers: number of transformer layers (N); must be 1 if the kind is ``enhanced``.
@@ -111,7 +111,7 @@ class MaskedAutoEncoder(PretrainingModel):
     def decode(self, cls: Tensor, context: Chunk, layers: nn.ModuleList | None = None) -> Tensor:
         """Run the decoder on [vector of the row (b, d) ; context]; return the states (k, d) of the predicted tokens.
 
-        ``layers``: those of another decoder of the same shape; None = the model's own.
+        ``layers``: the layers of another decoder of the same shape; None = the layers of the model's own decoder.
         """
         assert context.masked is not None
         causal = self.shape.kind == "causal"
@@ -120,7 +120,7 @@ class MaskedAutoEncoder(PretrainingModel):
         visible, read = None, layout.masked
         assert read is not None
         if causal:
-            # no token sees the padding after it
+            # padding follows the tokens of a row, so the causal mask hides it from them
             seen = causal_mask(layout.tokens.width, self.span, cls.device)  # (t, t)
             visible, read = seen[None, None], replace(read, visible=_by_row(read, seen[layout.positions[read.index]]))
         elif self.shape.kind == "enhanced":
@@ -155,8 +155,8 @@ def causal_mask(width: int, span: int | None, device: torch.device) -> Tensor:
 def sampled_sets(places: Tensor, width: int, keep: float) -> Tensor:
     """Draw, for each predicted token, the tokens of the row that it sees: (k, t) bool.
 
-    The predicted tokens are at ``places`` (k,) in rows of ``width`` t. A token sees each other token independently with
-    probability ``keep``. It always sees the first token, and never sees itself (Xiao et al. 2022, §3.3).
+    The predicted tokens are at ``places`` (k,) in rows of ``width`` t. A predicted token sees every other token with
+    probability ``keep``, drawn independently. It always sees the first token, and never sees itself (Xiao et al. 2022, §3.3).
     """
     visible = torch.rand(len(places), width, device=places.device) < keep
     visible.scatter_(1, places[:, None], False)

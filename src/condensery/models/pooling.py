@@ -14,7 +14,7 @@ from condensery.models.vectors import DenseShape, Pooling, VectorSettings
 
 
 def pool(states: Tensor, real: Tensor, lengths: Tensor, pooling: Pooling) -> Tensor:
-    """Pool the states of each row into one vector, (b, d). For poolings that read all states of a row.
+    """Pool the states of each row into one vector, (b, d), by a pooling that reads all states of the row.
 
     Args:
         states: (b, t, d) states after the last layer.

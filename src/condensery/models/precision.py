@@ -18,7 +18,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(device: torch.device | str, precision: str) -> torch.autocast:
-    """Return the autocast context of a precision. For fp32, it switches autocast off in the code inside it.
+    """Return the autocast context of a precision. The context for fp32 switches autocast off.
 
     Args:
         device: the device of the computation, or its type, such as "cuda".
@@ -29,7 +29,7 @@ def autocast(device: torch.device | str, precision: str) -> torch.autocast:
 
 @contextmanager
 def inference(device: torch.device | str, precision: str) -> Iterator[None]:
-    """Context manager. Inside it, models are evaluated in a precision and without gradients (``with_cast_weights``)."""
+    """Context manager for inference in a precision, without gradients. ``with_cast_weights`` makes inference faster."""
     with torch.inference_mode(), autocast(device, precision):
         yield
 
@@ -53,7 +53,7 @@ def with_cast_weights(model: Model, precision: str) -> Model:
 
 
 def precision_on(device: torch.device | str, precision: str, name: str = "precision") -> str:
-    """Return the precision in which ``device`` computes: ``precision``, or what ``auto`` stands for in a recipe.
+    """Return the precision in which ``device`` computes: ``precision``, or for ``auto`` the default of the device.
 
     Args:
         device: the device of the computation, or its type, such as "cuda".

@@ -35,8 +35,8 @@ class PretrainingModel(nn.Module):
         self.language_model = language_model
         use_few_shapes(language_model)
         words: Any = language_model.get_input_embeddings()
-        # With tied weights, the projection's gradient is dense. The sparse gradient of the input embeddings is added to it
-        # in place, at a few rows only.
+        # With tied weights, the projection's gradient is dense. The sparse gradient of the input embeddings is added to
+        # this gradient in place, at a few rows only.
         words.sparse = language_model.get_output_embeddings().weight is words.weight
 
     def new_layers(self, number: int) -> nn.ModuleList:
@@ -47,10 +47,10 @@ class PretrainingModel(nn.Module):
             layer.apply(self.language_model._init_weights)
             use_cheap_dropout(layer)
             use_few_shapes(layer)
-        return layers.to(self.language_model.dtype)  # which need not be torch's default
+        return layers.to(self.language_model.dtype)  # this dtype may differ from torch's default
 
     def vocabulary_transform(self, states: Tensor) -> Tensor:
-        """Apply the LM head's transform before the vocabulary projection to states (k, d): (k, d)."""
+        """Apply the LM head's transform, which precedes the vocabulary projection, to states (k, d); the same shape."""
         return self.encoder.family.transform(self.language_model, states)
 
     def cross_entropy(self, states: dict[str, Tensor], targets: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -74,7 +74,7 @@ class PretrainingModel(nn.Module):
         return self.encoder.cls(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the result of ``vectors`` (b, d), with the same dropout, and per loss the cross-entropy of each token."""
+        """Return the result of ``vectors`` (b, d), with the same dropout, and each loss's cross-entropies by name."""
         raise NotImplementedError
 
 

@@ -91,7 +91,7 @@ class Tower:
         row = np.asarray(ids)
         states = words[row] + types[0] + positions[self.offset : self.offset + len(row)]  # (n, d)
         states = self._norm(states, "embeddings.LayerNorm")
-        for layer in range(self.layers):  # the last one at the first token only
+        for layer in range(self.layers):  # the last layer is computed at the first token only
             states = self._layer(states, f"encoder.layer.{layer}.", 1 if layer + 1 == self.layers else len(row))
         return states[0]
 

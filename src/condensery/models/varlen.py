@@ -41,8 +41,8 @@ def flash(
 ) -> Tensor:
     """Run FlashAttention. It supports bf16 and fp16 on GPUs of the Ampere generation or later.
 
-    With a ``window``, a query sees that many tokens on each side of its own position. The operator is the one that
-    torch's attention on nested tensors uses; ``torch.nn.attention.varlen`` calls the same operator without dropout.
+    With a ``window``, a query sees that many tokens on each side of its own position. Torch's attention on nested tensors
+    uses the same operator, and ``torch.nn.attention.varlen`` calls it without dropout.
     """
     outputs: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
         query,
@@ -73,7 +73,7 @@ def memory_efficient(query: Tensor, key: Tensor, value: Tensor, asking: Segments
         seen.starts,
         min(
             asking.longest, len(query)
-        ),  # a chunk can be wider than its number of tokens; the backward pass allows at most that number
+        ),  # a chunk can be wider than the number of its tokens; the backward pass allows at most this number
         min(seen.longest, len(key)),
         p,
         0,  # no mask, so every query sees its whole row
@@ -145,7 +145,8 @@ def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int, 
     """Return whether a kernel and the reference ``compared`` agree in values and gradients on three small fixed rows."""
     keys = torch.tensor([0, 3, 4, 11])
     queries = torch.tensor([0, 1, 2, 7]) if compared is one_row_after_the_other else keys
-    # Only the innermost hooks are called. Otherwise the gradient cache's hooks would drop the tensors that the trial saves.
+    # Autograd calls only the innermost hooks. Without these hooks, the gradient cache's hooks would drop the tensors
+    # that the trial saves.
     own_hooks = torch.autograd.graph.saved_tensors_hooks(_same, _same)
     with torch.enable_grad(), torch.autocast(device.type, enabled=False), own_hooks:
         start = torch.arange(11 * 2 * size, dtype=torch.float32).view(11, 2, size)  # (tokens, heads, size)
@@ -162,7 +163,7 @@ def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int, 
         try:
             computed = attended(kernel, device, dtype)
         except torch.OutOfMemoryError:
-            raise  # says nothing of the kernel
+            raise  # full memory does not show whether the kernel works
         except (RuntimeError, NotImplementedError):
             return False
         wanted = attended(compared, torch.device("cpu"), torch.float32)

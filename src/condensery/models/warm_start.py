@@ -31,7 +31,8 @@ from transformers import PreTrainedModel
 from condensery.randomness import generator
 from condensery.tokens.vocabulary import Vocabulary
 
-SMOOTH = 1e-4  # a of smooth inverse frequency: about the frequency of the hundredth most frequent English word
+# the constant a of smooth inverse frequency: about the frequency of the hundredth most frequent English word
+SMOOTH = 1e-4
 RIDGE = 1e-4  # ridge penalty in the fit of log weights, relative to the mean square of the states
 
 
@@ -160,7 +161,7 @@ def _prefer_rare_tokens(backbone: Any, counts: NDArray[np.int64], vocabulary: Vo
     wanted = -strength * np.log1p(frequency / SMOOTH)  # (V,)
     wanted[vocabulary.special] = wanted.min()  # [CLS] and [SEP] are in every text and carry no information
     weight = frequency.copy()  # (V,)
-    weight[vocabulary.special] = 0.05  # about every twentieth token is a [CLS], and likewise a [SEP]
+    weight[vocabulary.special] = 0.05  # about every twentieth token is [CLS], and about every twentieth is [SEP]
     embeddings = backbone.embeddings
     rows = embeddings.word_embeddings.weight[: len(counts)] + embeddings.token_type_embeddings.weight[0]  # (V, d)
     states = embeddings.LayerNorm(rows).double().numpy()  # (V, d), the input of the first layer without positions

@@ -21,8 +21,8 @@ from condensery.tokens.store import Texts, TokenStore, tokenise
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
-SAMPLED_TOKENS, SAMPLED_TEXTS = 1 << 22, 1000  # where the unknown words are looked for that a warning names
-MOST_UNKNOWN = 0.05  # largest normal share of [UNK] in a store; with a suitable tokenizer it is far below 1 %
+SAMPLED_TOKENS, SAMPLED_TEXTS = 1 << 22, 1000  # size of the sample from which a warning names unknown words
+MOST_UNKNOWN = 0.05  # a larger share of [UNK] causes a warning; with a suitable tokenizer the share is far below 1 %
 
 
 def pretraining_texts(collection: Collection) -> tuple[Column[str], np.ndarray]:
@@ -133,7 +133,7 @@ def unknown_words(stores: Mapping[str, TokenStore], folder: Path) -> dict[str, l
 
 
 def _most_unknown(store: TokenStore, tokenizer: Any) -> str:
-    """Return the end of a clause with the most frequent unknown words, such as ``, most often '?'``, from a sample."""
+    """Return the words with which a warning names a sample's most frequent unknown words, such as ``, most often '?'``."""
     places = np.flatnonzero(np.asarray(store.tokens[:SAMPLED_TOKENS]) == tokenizer.unk_token_id)
     rows = np.unique(np.searchsorted(store.starts, places, side="right") - 1)[:SAMPLED_TEXTS].tolist()
     found = Counter[str]()
@@ -190,12 +190,7 @@ class Sentences(_Stores):
 
 @dataclass(frozen=True)
 class Queries:
-    """The artifact of the stages that generate or extract queries for passages.
-
-    Attributes:
-        store: the tokens of all queries, in the order of their passages.
-        first: (N + 1,) int64, the first query of each passage in ``store``; a passage may have no query.
-    """
+    """The artifact of the stages that generate or extract queries for passages."""
 
     folder: Path
 
@@ -206,7 +201,7 @@ class Queries:
 
     @cached_property
     def first(self) -> np.ndarray:
-        """The first query of each passage in ``store``, int64 (N + 1,)."""
+        """The index in ``store`` of each passage's first query, int64 (N + 1,); a passage may have no query."""
         return load_array(self.folder / "first.npy")
 
     @cached_property
@@ -223,8 +218,8 @@ class Queries:
     def places(self) -> np.ndarray | None:
         """The position of each query in the token store of the passages, int64 (Q, 2).
 
-        None unless the queries are sentences of their passages. The columns are the index of the query's first token and
-        its number of tokens; -1 where these are unknown.
+        The columns are the index of the query's first token and the number of its tokens; -1 where these are unknown. The
+        result is None if the queries are not sentences of their passages.
         """
         path = self.folder / "places.npy"
         return load_array(path) if path.exists() else None

@@ -20,7 +20,7 @@ from condensery.tokens.vocabulary import Vocabulary
 
 Ids = NDArray[np.int64]
 
-_MULTIPLE = 8  # the width of a chunk is a multiple of this number
+_MULTIPLE = 8  # the width of a chunk is rounded up to a multiple of this number
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Chunk:
         masked: int64 (m,), ascending positions in the flattened ``input_ids`` (b * t); None where no token is predicted.
         targets: int64 (m,), the original ids at ``masked``; None where no token is predicted.
         tower: the encoder that reads the chunk: 0 = the passage encoder or the only encoder, 1 = the query encoder.
-        context: b rows for a decoder. The decoder predicts the masked tokens of row i of ``context`` from the encoder's
-            embedding of row i of this chunk. None without a decoder. The context rows are not sorted by their lengths.
+        context: b rows for a decoder. To predict the masked tokens of row i of ``context``, the decoder also reads the
+            encoder's vector of row i of this chunk. None without a decoder. Context rows are not sorted by their lengths.
         second: int64 (b,), the position of the first token of each row's second text; the tokens of this text have token
             type 1. None if each row is a single text.
     """
@@ -96,12 +96,12 @@ class TokenRows:
         self.targets = np.asarray(targets)
 
     def chunks(self, order: Ids, cuts: Ids, names: Ids, pad_id: int, tower: int, multiple: int) -> list[Chunk]:
-        """Return the chunks of these rows, each as wide as its longest row.
+        """Return the chunks of these rows, each as wide as its longest row, rounded up.
 
         Args:
             order: (n,) the rows, longest first.
             cuts: (chunks + 1,) the first row of each chunk in ``order``; the last entry is n.
-            names: (n,) the identity of each row, in ``order``.
+            names: (n,) the identity of each row, sorted as ``order``.
             pad_id: id of the padding token.
             tower: value of ``Chunk.tower`` in each chunk.
             multiple: number to whose multiple a width is rounded up.
@@ -148,8 +148,8 @@ def chunks(
 
     With a ``context``, the length of a row is the larger of the lengths of the row and of its context row. The budget
     applies separately to the rows and to the context rows of a chunk. Rows of equal length keep their order, so the result
-    depends only on the batch. The width of a chunk is the length of its longest row, rounded up to a multiple of 8 but never
-    above the longest row of the batch. The rounding leaves few different shapes, so chunks can share matrix kernels and
+    depends only on the batch. The width of a chunk is the length of its longest row, rounded up to a multiple of 8. It never
+    exceeds the longest row of the batch. The rounding leaves few different shapes, so chunks can share matrix kernels and
     memory.
 
     Args:
@@ -162,8 +162,8 @@ def chunks(
         tower: value of ``Chunk.tower`` in each chunk.
         rows: (n,) identity of each row; by default 0 .. n - 1.
         context: n rows for a decoder; its row i belongs to row i of the batch.
-        together: number of consecutive rows that stay in one chunk, in their order; n must be a multiple of it. Each
-            row of such a group is given the length of the group's longest row.
+        together: number of consecutive rows that stay in one chunk, in their order; n must be a multiple of this number.
+            Each row of such a group counts as long as the group's longest row.
         level: whether rows of equal length get chunks of their own, without padding, if they fill a quarter of the budget.
             Widths are then not rounded. This is faster for many rows on a CPU, where attention also computes padding.
 
@@ -257,8 +257,8 @@ def text_rows(
         vocabulary: supplies the ids of [CLS] and [SEP].
         length: maximum number of tokens per row, special tokens included: one number, or (n,). Longer rows are cut.
         titles: token store of the titles of the texts.
-        hidden: (n, 2) a stretch of each text that is removed before the text is cut to ``length``: the index of the
-            stretch's first token in the store, and its number of tokens. Nothing is removed if the index is negative.
+        hidden: (n, 2) a stretch of each text that is removed before the text is cut to ``length``. Column 0 is the index of
+            the stretch's first token in the store, column 1 its number of tokens. Negative index = nothing is removed.
         prefix: (p,) ids that follow each [CLS].
 
     Returns:

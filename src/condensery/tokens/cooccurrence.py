@@ -8,7 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.linalg import svds  # loads its own BLAS; thread limits affect only libraries that are loaded already
+from scipy.sparse.linalg import svds  # loads SciPy's BLAS; ``threadpool_limits`` limits only libraries that are loaded
 from threadpoolctl import threadpool_limits
 
 from condensery.randomness import generator
@@ -37,7 +37,7 @@ def cooccurrences(store: TokenStore, size: int, window: int, progress: ProgressT
     Args:
         store: token store of the documents.
         size: vocabulary size V, larger than any id.
-        window: from 1 to 40; the unit of a larger window is not exact.
+        window: from 1 to 40; with a larger window, a single adjacent pair would exceed 2⁵³ units.
         progress: progress task that advances by the number of tokens counted.
 
     Returns:
@@ -104,7 +104,7 @@ def _singular(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float64], 
     Returns min(dim, size of the matrix) vectors and values.
     """
     size = matrix.shape[0]
-    if size <= 4 * dim:  # for a small matrix, the iteration is neither faster nor stable
+    if size <= 4 * dim:  # for a small matrix, ARPACK's iteration is not faster, and it is unstable
         every, values, _ = np.linalg.svd(matrix.toarray())
         return every[:, :dim], values[:dim]
     # ARPACK's iteration starts from the same vector each time

@@ -1,4 +1,4 @@
-"""Measure what a tokenizer loses of a text: unknown words, and different words that get the same token ids."""
+"""Measure what is lost when a text is tokenised: unknown words, and different words that get the same token ids."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 BLOCKS, BLOCK, CHARACTERS = 20, 50, 1_000  # a sample has 20 blocks of 50 texts, at most 1,000 characters of each text
-MOST_UNKNOWN, MOST_MERGED = 0.01, 0.02  # larger shares cause a warning; for English: 0.0001 and at most 0.008
+# larger shares cause a warning; in English texts, the shares are 0.0001 and at most 0.008
+MOST_UNKNOWN, MOST_MERGED = 0.01, 0.02
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """The shares of a sample of texts that a tokenizer loses.
+    """The losses that a tokenizer causes in a sample of texts.
 
     Attributes:
         unknown: share of [UNK] among the tokens.
@@ -32,7 +33,7 @@ class Coverage:
     examples: tuple[str, ...]
 
     def warnings(self, trained: bool) -> list[str]:
-        """Return a line for each share that is too large, with the configuration key that changes it.
+        """Return a line for each share that is too large, with the configuration key that can reduce the share.
 
         ``trained``: whether the tokenizer is a WordPiece tokenizer that this project trained.
         """
@@ -57,7 +58,7 @@ class Coverage:
 
 
 def coverage(tokenizer: "PreTrainedTokenizerFast", texts: Texts) -> Coverage:
-    """Measure what the tokenizer loses of a sample of ``texts``, taken evenly from all texts."""
+    """Measure the losses in a sample of ``texts``, which is taken evenly from all texts."""
     sample = list(_sample(texts))
     tokens = Counter(number == tokenizer.unk_token_id for row in _ids(tokenizer, sample) for number in row)
     words = sorted({word for text in sample for word in terms(text)})

@@ -1,6 +1,6 @@
 """Group the sentences of documents into passages that fit into an encoder's input (Wu et al. 2023, §4.1).
 
-Every limit counts the tokens of the finished passage, tokenised by itself. So no reader has to truncate a passage.
+Every limit counts the tokens of the finished passage, tokenised by itself. So no passage has to be truncated later.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,10 @@ class Grouped:
 
 @dataclass(frozen=True)
 class _Unit:
-    """A sentence, or a piece of a long one: characters ``begin`` to ``end`` of the document's text with index ``text``."""
+    """A sentence, or a piece of a long sentence.
+
+    It consists of the characters ``begin`` to ``end`` of the document's text with index ``text``.
+    """
 
     text: int
     begin: int
@@ -174,8 +177,8 @@ def _fitting(
 ) -> list[tuple[int, list[_Unit]]]:
     """Return the groups, each with the index of its document; a group with too many tokens is halved until it fits.
 
-    A group may have more tokens than its units have separately. This never happens with WordPiece. Byte-level tokenizers
-    split a word after a space into other tokens than at the beginning of a text.
+    A group may have more tokens than its units have separately. This never happens with WordPiece. It can happen with
+    byte-level tokenizers, because they split a word after a space into other tokens than at the beginning of a text.
     """
     fitting = []
     counts = _count(tokenizer, [_joined(documents[number], group) for number, group in groups])

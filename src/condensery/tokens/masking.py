@@ -1,6 +1,6 @@
 """Masked language modelling: choose the tokens of a batch that are predicted, and replace them in the input.
 
-The rule is that of Devlin et al. (2019, section 3.1, and their code). About a share ``rate`` of the tokens of every span
+The rule is that of Devlin et al. (2019, section 3.1, and their code). In every span, about a share ``rate`` of the tokens
 is predicted. Of these tokens 80 % become [MASK], 10 % a random token, and 10 % stay unchanged. Whole-word masking takes
 words in a random order and masks either all tokens of a word or none.
 """
@@ -31,7 +31,7 @@ def mask_spans(
     A span with n ordinary (not special) tokens has a quota of max(1, round(rate * n)) tokens. The words of the span are
     taken in a random order until the quota is reached. A word that would exceed the quota is skipped, as in BERT's code.
     If no word of the span fits into the quota, as in a span of few, long words, the shortest word is masked completely.
-    Token masking is the case where every token is a word. A span without ordinary tokens stays unchanged.
+    Without whole-word masking, every token counts as a word. A span without ordinary tokens stays unchanged.
 
     Every random number depends only on (keys, span id, position in the span), so a span gets the same mask in any batch.
 
@@ -75,9 +75,9 @@ def mask_spans(
 def _word_starts(
     flat: Ids, edges: Ids, ordinary: NDArray[np.bool_], vocabulary: Vocabulary, whole_word: bool
 ) -> NDArray[np.bool_]:
-    """Return (N,) True where a word begins: at an ordinary token that continues no word or follows no ordinary token.
+    """Return (N,) True at the first token of each word.
 
-    A token can continue only a word of the same span.
+    An ordinary token begins a word, unless it continues the word of an ordinary token directly before it in the same span.
     """
     if not whole_word:
         return ordinary

@@ -1,8 +1,8 @@
 """Token ids of the prefixes of queries and passages, such as E5's "query: " and "passage: ".
 
 The token store holds texts without prefixes. A prefix is inserted after [CLS] when rows are built, so one store serves
-every retriever. The ids equal those of the prefixed text if no token spans the border between prefix and text, as with
-tokenizers that split at spaces. This is checked for each prefix.
+every retriever. The row then has the ids of the prefixed text, provided that no token spans the border between prefix and
+text. Tokenizers that split at spaces make no such token. Each prefix is checked before it is used.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 Ids = NDArray[np.int64]
 NONE: Ids = np.empty(0, np.int64)
-_BEGINNINGS = ("what is it", "The end", "2 of 3", "(a) x", '"so"', "Über", "x", "don't", "U.S.")  # of trial texts
+# beginnings of texts with which each prefix is tried
+_BEGINNINGS = ("what is it", "The end", "2 of 3", "(a) x", '"so"', "Über", "x", "don't", "U.S.")
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,13 @@ def check_prefix(key: str, prefix: str, number: int, length_key: str, length: in
 
 
 def _ids(tokenizer: "PreTrainedTokenizerFast", key: str, prefix: str, length_key: str, length: int) -> Ids:
-    """Return the ids of a prefix. Followed by the ids of a text, they equal the ids of the text with the prefix."""
+    """Return the ids of a prefix. These ids, followed by the ids of a text, equal the ids of the text with the prefix."""
 
     def read(text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    for form in (prefix, prefix.rstrip()):  # some tokenizers turn the final space into a token
+    # some tokenizers turn a final space into a token, so the prefix is also tried without this space
+    for form in (prefix, prefix.rstrip()):
         ids = read(form)
         if all(read(prefix + text) == ids + read(text) for text in _BEGINNINGS):
             check_prefix(key, prefix, len(ids), length_key, length)

@@ -25,7 +25,7 @@ Span = tuple[int, int]
 class SpanSet(ABC):
     """Base class of the ways to draw spans from a token store. The spans depend only on (seed, epoch, document).
 
-    A document with fewer than ``2 * min_length`` tokens cannot give two spans. It is left out and counted.
+    A document with fewer than ``2 * min_length`` tokens cannot give two spans. It is left out, and counted in ``dropped``.
 
     Args:
         store: token store, with sentences if the kind of span needs them.
@@ -38,7 +38,8 @@ class SpanSet(ABC):
         usable: (documents,) index of each usable document in the store.
         documents: number of usable documents.
         dropped: number of documents that are too short, empty documents included.
-        dropped_tokens: number of tokens that no span of ``spans`` contains, because the document is too short.
+        dropped_tokens: number of tokens in documents that are too short. ``SentencePacked`` also counts the tokens of spans
+            that are too short.
 
     Raises:
         UserError: ``min_length`` is below 1 or above half of ``limit``, or no document is long enough.
@@ -185,7 +186,8 @@ class SentencePacked(SpanSet):
         document_end = edges[np.searchsorted(edges, begin, side="right")]
         border = np.append(begin, edges[last])
         reach = np.minimum(begin + self._targets(begin), document_end)
-        following = np.searchsorted(border, reach, side="right") - 1  # start of the span after one that starts here
+        # for a span that starts at each piece, the index of the piece that starts the next span
+        following = np.searchsorted(border, reach, side="right") - 1
         following = np.maximum(following, np.arange(1, len(begin) + 1))
         chosen = border[_walk(following)]
         return np.stack([chosen[:-1], np.diff(chosen)], axis=-1)

@@ -43,7 +43,7 @@ class TokenStore:
         sentences: (S,) int64, the start of each sentence in ``tokens``, ascending; each text begins a sentence. None
             if the store was written without sentences.
         documents: (D + 1,) int64, the first text of each document; without documents each text is a document.
-        texts: the texts of a store that ``tokenise`` has just written; of any other store an empty list.
+        texts: the texts of a store that ``tokenise`` has just written; empty for any other store.
 
     Raises:
         UserError: the folder holds no complete store, or the files of the store are inconsistent.
@@ -67,7 +67,7 @@ class TokenStore:
             self.documents = self._map("documents.npy", about["documents"] + 1, about["texts"])
 
     def __reduce__(self) -> tuple[type["TokenStore"], tuple[Path, bool]]:
-        # so another process maps the files itself instead of receiving their content
+        # a pickled store holds its folder only, so another process maps the files instead of receiving their content
         return TokenStore, (self.folder, self.single_texts)
 
     @staticmethod
@@ -214,7 +214,8 @@ def _write(folder: Path, pieces: Iterable[Piece], sentences: bool, advance: Call
 class _Growing:
     """An int64 .npy file to which values are appended.
 
-    The end of the block writes the header again, with the final length. NumPy pads the header so that any length fits.
+    On leaving the ``with`` block, the header is written again, with the final length. NumPy pads the header so that any
+    length fits.
     """
 
     def __init__(self, path: Path) -> None:

@@ -127,8 +127,8 @@ def number_of_words(tokenizer: "PreTrainedTokenizerBase") -> int:
 def _read(name: str, local: bool) -> Any:
     """Read a tokenizer. A folder with only BERT's ``vocab.txt`` gives a BERT tokenizer, cased if the file has capitals.
 
-    If sentence-transformers wrote the tokenizer into a subfolder, as it did formerly, it is read there. If two towers
-    are in subfolders, the tokenizer of the passage tower is read.
+    A tokenizer in a subfolder, as former releases of sentence-transformers wrote it, is read too. If two towers are in
+    subfolders, the tokenizer of the passage tower is read.
     """
     from transformers import BertTokenizer
 
@@ -148,9 +148,10 @@ def _read(name: str, local: bool) -> Any:
 def read_saved(source: str | Path, revision: str | None = None) -> Any:
     """Read the tokenizer of a folder or hub name with transformers, as ``tokenizer.json`` describes it.
 
-    Since release 5, the library's classes take only the words from this file, and bring their own normaliser, splitting and
-    model. Many checkpoints name the class of another tokenizer, or none. As in release 4, the settings of BERT's normaliser
-    and of byte-level splitting are those of the class, because ``tokenizer_config.json`` may set them.
+    Since release 5, a tokenizer class of transformers takes only the words from this file. Its normaliser, splitting and
+    model are fixed, although many checkpoints name the class of another tokenizer, or no class. So this function takes these
+    parts from the file. As in release 4, only the settings of BERT's normaliser and of byte-level splitting are those of the
+    class, because ``tokenizer_config.json`` may set them.
     """
     from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
     from transformers.utils import cached_file
@@ -174,7 +175,7 @@ def read_saved(source: str | Path, revision: str | None = None) -> Any:
 
 
 def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
-    """Save a tokenizer so that release 4 of transformers opens it too, which lacks two of the names in the file."""
+    """Save a tokenizer so that release 4 of transformers opens it too; two names in its config are replaced for that."""
     tokenizer.save_pretrained(str(folder))
     text = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
     text = text.replace('"TokenizersBackend"', '"PreTrainedTokenizerFast"')
@@ -220,7 +221,8 @@ def train_wordpiece(
         trainer = trainers.WordPieceTrainer(
             vocab_size=vocab_size,
             # The library numbers tokens "##x" in the order of a hash table, and breaks ties between merges by these
-            # numbers. Tokens named here keep this order, so the same text gives the same tokenizer in every process.
+            # numbers. Special tokens are numbered in the given order. The tokens "##x" are therefore listed among them,
+            # so that the same text gives the same tokenizer in every process.
             special_tokens=[*SPECIAL.values(), *(f"##{character}" for character in alphabet[: _most(vocab_size)])],
             initial_alphabet=alphabet,
             limit_alphabet=len(alphabet),
@@ -276,7 +278,7 @@ def _alphabet(batches: Iterator[Sequence[str]], normalise: Callable[[str], str],
     The list is cut where the alphabet would fill more than three quarters of the vocabulary.
 
     ``normalise`` must treat each character independently, except combining marks, which may depend on the character
-    before them. It is therefore called once for each distinct character, and on every batch of texts with marks.
+    before them. It is therefore called on every batch that contains marks, and otherwise once for each distinct character.
     """
     counts = _characters(batches, normalise)
     ordered = [one for one in sorted(counts, key=lambda one: (-counts[one], one)) if not one.isspace()]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 NEEDED = ("pad", "cls", "sep", "mask", "unk")
-DIFFERING = 0.01  # share of tokens
+DIFFERING = 0.01  # largest share of tokens whose flags ``continues`` may differ in ``agrees_with``
 _SPREAD, _SPARE = 4, 10_000  # a tokenizer may have at most _SPREAD * (number of tokens) + _SPARE ids
 _WORD_START = ("Ġ", "Ċ", "ĉ", "č")  # space, line feed, tab and carriage return in the byte-level alphabet
 
@@ -30,8 +30,9 @@ class Vocabulary:
         size: number of ids (V); the embedding matrix has at least as many rows.
         pad, cls, sep, mask, unk: ids of the special tokens.
         special: int64 (s,), every special id, sorted. Special ids are never masked and never drawn as random tokens.
-        continues: uint8 (V,), 1 where a token continues the word of the previous token. 2 where it follows that token
-            without a space, in a script without spaces between words: there each token counts as a word.
+        continues: uint8 (V,), 1 for a token that continues the word of the previous token. 2 for a token that follows the
+            previous token without a space, in a script without spaces between words. Each token of such a script counts as
+            a word. 0 for any other token.
     """
 
     size: int

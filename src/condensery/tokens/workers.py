@@ -36,7 +36,8 @@ _ENDS = re.compile(
     r"|(?<=[\u0e01-\u0e2e\u0e30-\u0e45\u0e47-\u0e4e\u0e81-\u0eae\u0eb0-\u0ec4\u0ec8-\u0ecd\u0edc-\u0edf])\s+"
     r"(?=[\u0e01-\u0e2e\u0e40-\u0e44\u0e81-\u0eae\u0ec0-\u0ec4\u0edc-\u0edf])"
 )
-_CLOSING = re.compile(r"(?:[」』】〉》〕〗〙〛］｝｣]|(?<=[。！？])[)\]])+\s*")  # belong to the sentence before them
+# closing brackets, which belong to the sentence before them
+_CLOSING = re.compile(r"(?:[」』】〉》〕〗〙〛］｝｣]|(?<=[。！？])[)\]])+\s*")
 _DECIMAL = re.compile(r"(?<=\d．)\d")  # a fullwidth full stop within a number
 
 Batch = TypeVar("Batch")
@@ -96,11 +97,11 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bo
 def sentence_begins(text: str, language: str = ENGLISH) -> list[int]:
     """Return the characters at which the sentences of a text begin. The first sentence includes the spaces before it.
 
-    ``language``: code of the language. A full stop after its abbreviations and ordinals does not end a sentence.
+    ``language``: code of the language. A full stop after an abbreviation or ordinal of this language does not end a sentence.
 
-    The library sentencex finds the beginnings, with two corrections. First, ends that sentencex misses are added: Khmer
-    and Tibetan have special marks, Thai and Lao have only a space between sentences, a Greek question ends with a
-    semicolon, and a Chinese or Japanese sentence can begin with a digit or a small Latin letter. Second, wrong ends are
+    The library sentencex finds the beginnings, with two corrections. First, ends that sentencex misses are added. Khmer
+    and Tibetan have special marks. Thai and Lao have only a space between sentences. A Greek question ends with a
+    semicolon. A Chinese or Japanese sentence can begin with a digit or a small Latin letter. Second, wrong ends are
     moved or removed: closing brackets stay with the text that they close, and a number in fullwidth digits is not split.
     """
     begins = [boundary["start_index"] for boundary in get_sentence_boundaries(language, text)]
@@ -121,7 +122,7 @@ def _sentence_starts(texts: Sequence[str], encodings: Sequence[Encoding], langua
     """Return the tokens at which sentences begin, counted over all texts.
 
     A sentence begins with the first token that ends after the sentence's first character. With byte-level BPE this token
-    includes the space before the sentence. No sentence begins after the last token (spaces at the end). Each text begins one.
+    includes the space before the sentence. Each text begins a sentence. Spaces after the last token begin no sentence.
     """
     starts, first = [], 0
     for text, encoding in zip(texts, encodings, strict=True):

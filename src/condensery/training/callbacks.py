@@ -123,7 +123,7 @@ class Validation(pl.Callback):
 
 
 def _others(trainer: pl.Trainer) -> list[pl.Callback]:
-    """Return the callbacks whose validation hooks are called. It is a copy, because hooks may change Lightning's list."""
+    """Return the callbacks whose validation hooks are called. The list is new, because hooks may change Lightning's list."""
     return [callback for callback in trainer.callbacks if not isinstance(callback, Validation)]  # type: ignore[attr-defined]
 
 
@@ -137,7 +137,7 @@ def _check_monitor(callback: pl.Callback, trainer: pl.Trainer) -> None:
 
 
 class EndTogether(pl.Callback):
-    """Ends training in all processes if a callback of the first process ended training there after a validation."""
+    """Ends training in all processes if a callback, after a validation, ended training in the first process."""
 
     def __init__(self, every: int, last: int) -> None:
         self.every, self.last = every, last
@@ -148,10 +148,10 @@ class EndTogether(pl.Callback):
 
 
 class EMAWeightAveraging(pl.callbacks.EMAWeightAveraging):
-    """Lightning's callback, whose average equals the current weights until its first update.
+    """Lightning's callback with one change: the average equals the current weights until its first update.
 
-    Until then, Lightning's own average consists of the initial weights. They would be validated and, if training ends before
-    the first update, they would be the result.
+    In Lightning's own callback, the average consists of the initial weights until then. They would be validated, and they
+    would be the result if training ended before the first update.
     """
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *more: Any) -> None:
@@ -197,7 +197,8 @@ class Checkpoints(pl.callbacks.Checkpoint):
 class LeaveWhenAsked(pl.Callback):
     """Ends all processes after the step in which one of them received a signal to end. Before that, writes a checkpoint.
 
-    At the step at which training ends anyway, it does nothing: a run that resumed from there would continue training.
+    At the step at which training ends anyway, it does nothing, because a run that resumed from a checkpoint of this step
+    would continue training.
 
     Args:
         checkpoints: callback that writes the checkpoint in the first process; None = this process writes no checkpoint.

@@ -1,7 +1,8 @@
-"""Describes the data and settings of a training run in plain values, for the check when a run is resumed.
+"""Describes the data and settings of a training run in plain values, which are checked when a run is resumed.
 
-A checkpoint stores these values, and a resumed run compares them with its own. Settings are stored as they are, texts and
-arrays as hashes of their content. File paths and settings of the machine are left out, so that a run may resume elsewhere.
+A checkpoint stores these values, and a resumed run compares them with its own. Settings are stored as they are. Texts and
+arrays are stored as hashes of their content. File paths and settings of the machine are left out, so that a run may resume
+on another machine.
 """
 
 import hashlib
@@ -30,7 +31,7 @@ def settings_of(thing: object) -> Fingerprint:
 
 
 def described(thing: object, name: str = "") -> Fingerprint:
-    """Describe the constructor arguments of ``thing``, and recursively those of the objects among these arguments.
+    """Describe the constructor arguments of ``thing``. If an argument is an object, its own arguments are described too.
 
     Only constructor arguments that an object keeps as attributes of the same name are described. An object with a method
     ``content`` is described by the arrays that the method returns.

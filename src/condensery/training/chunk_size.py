@@ -45,7 +45,8 @@ def chunk_that_fits(
 def doubled(peak: Callable[[int], tuple[int, bool]], room: float, smallest: int) -> int:
     """Double the chunk size, starting from ``smallest``, as long as the next chunk is expected to fit.
 
-    A chunk of twice the size is expected to need twice the memory. Doubling also ends once the size reaches ``LARGEST``.
+    A chunk of twice the size is expected to need twice the memory. Doubling also ends if one chunk holds the whole batch, or
+    once the size reaches ``LARGEST``.
 
     Args:
         peak: function of the chunk size. It returns the number of bytes that a chunk takes, and whether one chunk holds the

@@ -1,4 +1,4 @@
-"""``check_gradients`` tests whether the gradient from chunks and processes equals the gradient of the whole batch."""
+"""``check_gradients`` tests whether a gradient that is computed in chunks or processes equals that of the whole batch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -45,8 +45,8 @@ def check_gradients(
     still decrease. The check computes both gradients in float64 with all graphs in memory, so give it a small model and
     a small batch. It tries one chunk, chunks of one row, uneven chunks and the given chunks, each with and without dropout.
     The dropout masks are the same in both passes of a chunk and in the computation without a cache. The check also freezes
-    each part in turn, and runs several processes, whose gradients it averages as DDP does. Weights, their ``.grad``, buffers
-    and random states are restored afterwards.
+    each part in turn. With ``processes=2``, it also runs two processes, and averages their gradients as DDP does. Weights,
+    their ``.grad``, buffers and random states are restored afterwards.
 
         report = check_gradients(contrast, (query_encoder, query_chunks), (passage_encoder, passage_chunks))
         print(report)
@@ -91,7 +91,7 @@ class _Setting:
     processes: int = 1
 
     def name(self, drawn: bool) -> str:
-        """Describe the setting in words. ``drawn``: whether the loss has dropout, so that its use must be mentioned."""
+        """Describe the setting in words. ``drawn``: whether the loss has dropout, so that the words say if it is on."""
         words = [CUTS[self.cut]]
         if self.processes > 1:
             words.append(f"{self.processes} processes")
@@ -180,8 +180,8 @@ class _Check:
         """Compare the two gradients in one setting.
 
         Returns:
-            the outcome; None = no weight requires a gradient, or the gradient cannot be computed without a cache, such as
-            batch norm over one row.
+            the outcome; None = no weight requires a gradient, or the gradient cannot be computed without a cache. Batch norm
+            over one row is an example.
         """
         chunks = self._chunks(setting)
         outcome = Outcome(

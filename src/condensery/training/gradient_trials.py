@@ -1,7 +1,7 @@
 """The two kinds of trial of ``check_gradients``: a loss over vectors with its encoders, or a training module.
 
-A trial can split its batch into chunks of any size. It computes the gradient in two ways. The plain way keeps all graphs in
-memory together. The other way is that of training, with the gradient cache.
+A trial can split its batch into chunks of any size. It computes the loss and its gradient in two ways. The method ``plain``
+keeps all graphs in memory together. The method ``cached`` uses the gradient cache, as training does.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Holds out passages if training uses a collection's own sentences as queries. Queries of these passages select a model."""
+"""Holds out passages if training uses a collection's own sentences as queries.
+
+The queries of held-out passages are used to choose between models.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -62,11 +65,11 @@ def held_out_sample(
 ) -> ValidationSample | None:
     """Build a validation sample from held-out passages: each query should retrieve the passage that it was built from.
 
-    A query that is a sentence of its passage is removed from the passage. So the sample has one copy of the passage for each
-    of its queries, and that query's sentence is missing in the copy. A query ranks its own copy, but no other copy of the
-    same passage. Other passages that answer the query as well are not ranked either. These are passages that contain the
-    query's words, and passages with the same token ids as the query's own copy. The queries are drawn from
-    ``held_out_queries``. The sample is the same in every run and for every seed.
+    If a query is a sentence of its passage, this sentence is removed. So for each query, the sample has a copy of its passage
+    without the sentence. A query ranks its own copy, but no other copy of the same passage. Other passages that may answer
+    the query are not ranked for it either. These are passages that contain the query's words, and passages with the same
+    token ids as the query's own copy. The queries are drawn from ``held_out_queries``. The sample is the same in every run
+    and for every seed.
 
     Args:
         queries: the queries that were built from the passages.

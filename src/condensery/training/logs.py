@@ -26,7 +26,7 @@ def csv_logger(folder: Path, first_step: int) -> CSVLogger:
 
 
 def merge_parts(folder: Path) -> Path:
-    """Write ``logs/metrics.csv``: the parts in order, one row per step. If a step was run twice, the later row is used.
+    """Write ``logs/metrics.csv`` from the parts of a run, with one row per step; if a step was run twice, the later row.
 
     If ``metrics.csv`` exists already, the run was killed after it had merged its parts. The file is then the first part.
     """
@@ -81,7 +81,7 @@ def _whole_rows(path: Path) -> list[dict[str, str]]:
 def wandb_logger(tracked: Tracked, folder: Path, first_step: int) -> Iterator[list[Logger]]:
     """Context manager. Yields a list with the W&B logger of a training stage; the list is empty if W&B is disabled.
 
-    A resumed stage continues its run. On exit the run is closed. If the block raised an exception, it is closed as failed.
+    A resumed stage continues its run. On exit the run is closed. If an exception was raised, the run is closed as failed.
 
     Args:
         tracked: the destination and the names of the run.
@@ -105,7 +105,7 @@ def other_loggers(
     Args:
         tracked: the names of the run.
         folder: folder of the stage, with its logs.
-        first_step: the step at which this part of the run begins. TensorBoard drops what it has logged from this step on.
+        first_step: the step at which this part of the run begins. Earlier TensorBoard logs from this step on are dropped.
         tensorboard: whether TensorBoard files are written.
         trackio: name of the Trackio project; None = no Trackio.
     """

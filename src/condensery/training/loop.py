@@ -92,7 +92,7 @@ def fit(
         compiled: whether torch compiles the layers.
         loggers: loggers besides the CSV logger.
         sample: validation sample; None = no validation.
-        callbacks: callbacks besides the loop's own, called before them. If a callback ends training early,
+        callbacks: further callbacks, called before the loop's own callbacks. If a callback ends training early,
             ``module.global_step`` is the number of completed steps.
         flags: further arguments of ``pl.Trainer``; ``profiler`` is given by its name, and writes beside the logs.
 
@@ -158,7 +158,7 @@ def fit(
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the checkpoint of the highest step in a stage's folder, or None.
 
-    Other names, such as that of the copy ``step=2 (1).ckpt``, are ignored.
+    Files with other names, such as a copy ``step=2 (1).ckpt``, are ignored.
     """
     steps = (path.stem.removeprefix("step=") for path in (folder / CHECKPOINTS).glob("step=*.ckpt"))
     last = max(map(int, filter(str.isdecimal, steps)), default=None)

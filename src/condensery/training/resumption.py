@@ -89,7 +89,7 @@ class Resumption:
             self.ruled, self.epoch, self.changes = saved["ruled"], saved["epoch"], saved.get("changes", [])
             check_same(saved["settings"], self._settings(), "settings")
             self._check_data(saved["data"], checkpoint)
-        # a callback may have ended the fit within a pass, which Lightning then counts as done
+        # if a callback ended ``fit`` within an epoch, Lightning counted this epoch as complete, which is corrected here
         if self.epoch and self.step % self.epoch:
             done = self.step // self.epoch
             passes = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]

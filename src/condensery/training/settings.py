@@ -7,7 +7,7 @@ from condensery.errors import UserError
 from condensery.ranges import CountOrZero, Positive, PositiveShare, Share, Weight
 
 Precision = Literal["fp32", "bf16", "fp16"]
-TRAINER_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true")  # those that can train
+TRAINER_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true")  # those in which AdamW can train
 
 
 class Optimiser(TypedDict, total=False):

@@ -1,6 +1,7 @@
 """Logs to Weights & Biases (W&B): one run per training stage and one run for the results, in the group of the study.
 
-Importing this module loads no heavy package. It never imports Lightning, because results are logged without Lightning.
+Importing this module loads no large package. The module never imports Lightning, because the results of a study are logged
+without Lightning.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ from typing import Any, Literal
 from condensery.errors import UserError
 
 STEP = "trainer/global_step"  # Lightning's name for the optimisation step
-said_offline: set[tuple[Path, str]] = set()  # folders and groups of which the run has said that they are offline
+said_offline: set[tuple[Path, str]] = set()  # folders and groups for which the line about offline logging was printed
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
 def _accepted(name: str, most: int = 128) -> str:
     """Shorten a name to the length that W&B accepts. Otherwise an offline run could not be uploaded.
 
-    A hash of the whole name at the end keeps the names of a study apart.
+    A shortened name ends with a hash of the whole name, so that different names stay different.
     """
     digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
     return name if len(name) <= most else f"{name[: most - len(digest) - 1]} {digest}"

@@ -116,10 +116,10 @@ def _read(
 class CandidateSample(_Sample):
     """A few queries, each with candidates of its own: one positive, and passages sampled from a retriever's top ranks.
 
-    It is the development set of Zhao et al. (§4.1), whose queries have 100 candidates.
+    The development set of Zhao et al. (§4.1) has this form, with 100 candidates per query.
 
     Attributes:
-        candidates: (q, c) int64, rows of ``passages``, the positive first; -1 = none.
+        candidates: (q, c) int64, rows of ``passages``, the positive first; -1 = there is no further candidate.
     """
 
     candidates: Ids
@@ -140,7 +140,8 @@ def candidate_sample(
     Args:
         collection, tokens, lengths, budget, prefixes: as for ``sample_of``; the collection has a dev split.
         queries: maximum number of queries.
-        candidates_of: function from query rows (q,) to rows of passages (q, c), the positive first; -1 = none.
+        candidates_of: function from query rows (q,) to rows of passages (q, c), the positive first; -1 = there is no further
+            candidate.
     """
     positives, random = collection.qrels("dev").positives(), generator("validation")
     chosen = random.permutation(np.fromiter(positives, np.int64))[:queries]
@@ -156,7 +157,8 @@ class PairSample:
     """A few queries, each paired with a positive and with the passages that BM25 ranks highest.
 
     Attributes:
-        pairs: chunks of pairs. Rows i * size to (i + 1) * size - 1 are the pairs of query i, the one with a positive first.
+        pairs: chunks of pairs. Rows i * size to (i + 1) * size - 1 are the pairs of query i. The first of these rows has the
+            positive.
         size: number of pairs per query.
     """
 

@@ -19,8 +19,8 @@ from condensery.tokens.vocabulary import Vocabulary
 
 OWN_TOKENIZER = "set backbone.tokenizer to the checkpoint's own"
 LM_HEAD = "the head for masked tokens"
-DECODERS = ("c_head",)  # the decoder of CoT-MAE, which is saved among the weights
-# heads of other tasks, and decoders, with which a checkpoint may have been saved
+DECODERS = ("c_head",)  # the decoder of CoT-MAE, which its code saves among the weights of the backbone
+# heads of other tasks, and decoders, that a checkpoint may contain
 OTHER_HEADS = (
     *("pooler", "cls.seq_relationship", "classifier", "pre_classifier", "qa_outputs", "discriminator_predictions"),
     *DECODERS,
@@ -73,18 +73,18 @@ def check_words(model: PreTrainedModel, source: str | Path, vocabulary: Vocabula
 
 
 def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
-    """Return transformers' config of a checkpoint folder. ``dropout`` replaces the config's own rate unless it is None.
+    """Return transformers' config of a checkpoint folder. If ``dropout`` is given, it replaces the config's own rate.
 
     Raises:
         UserError: the config is of an unsupported family, or holds values from which no model can be built; or the folder
-            holds an adapter, without which sentence-transformers would compute other vectors.
+            holds an adapter, which this project does not read.
     """
     check_no_adapter(source)
     where, about = f"{source}/config.json", config_content(source)
     check_family(about, where)
     check_config(about, where, encoder=True)
     config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    if config.model_type not in FAMILIES:  # the file lacks the key, and transformers guessed
+    if config.model_type not in FAMILIES:  # the file lacks the key, and transformers guessed the family
         raise UserError(f"{where}: model_type is missing; use one of the families {', '.join(FAMILIES)}")
     check_encoder(config, where)
     for name, value in dropouts(config.model_type, dropout).items():

@@ -53,8 +53,9 @@ class Card:
         recipe: name of a setting -> value of the setting.
         training: name of a logged value, such as a loss -> last value that was logged.
         measured: results on test collections.
-        licence: the hub's name for the licence of the weights, such as "apache-2.0"; None = nobody has named one.
-        base_licence: the licence that the initial checkpoint names; None = it names none, or there is no such checkpoint.
+        licence: the hub's name for the licence of the weights, such as "apache-2.0"; None = the user has named no licence.
+        base_licence: the licence that the card of the initial checkpoint names; None = it names no licence, or there is no
+            initial checkpoint.
     """
 
     method: str
@@ -72,7 +73,7 @@ class Card:
 
         Args:
             name: name under which a reader would load the model.
-            settings: vector settings of the model; a ``Described`` for a model that does not make one dense vector of a text.
+            settings: vector settings of the model; ``Described`` for a model that does not map a text to one dense vector.
             lengths: maximum query length and passage length in tokens.
         """
         from jinja2 import Template  # a dry run imports this module and renders no card

@@ -36,7 +36,10 @@ class BackboneConfig(VectorConfig):
         return self
 
     def fingerprint(self) -> str:
-        """Return the string that identifies this config in artifact ids: of a local checkpoint its content, not its path."""
+        """Return the string that identifies this config in artifact ids.
+
+        A local checkpoint is identified by its content, not by its path.
+        """
         fields = self.model_dump(exclude=self.not_given())
         for key in ("name", "tokenizer"):
             folder = expanded(fields[key]) if fields[key] else None
@@ -44,7 +47,7 @@ class BackboneConfig(VectorConfig):
                 fields[key] = _files(folder)
                 if key == "name":  # a checkpoint may have files in subfolders
                     fields |= _below(folder)
-        if fields["name"]:  # the sizes are then the checkpoint's
+        if fields["name"]:  # the checkpoint then determines these values
             for key in ("family", "layers", "hidden", "heads", "intermediate", "max_positions", "initializer_range"):
                 del fields[key]
         return repr(sorted(fields.items()))
@@ -62,7 +65,10 @@ def _below(folder: Path) -> dict[str, Any]:
 
 
 def _vectors(own: dict[str, Any], tower: SavedTower) -> dict[str, Any]:
-    """Return the fingerprint entries for a tower's vector settings and layers after pooling; empty for the defaults."""
+    """Return the fingerprint entries for a tower's vector settings (``own``) and layers after pooling.
+
+    The result is empty if the settings are the defaults and there are no such layers.
+    """
     entries: dict[str, Any] = {"vectors": sorted(own.items())} if own else {}
     if tower.behind:
         layers = ((repr(one.shape), content_hash(dense_weights(one.folder))) if one else None for one in tower.behind)

@@ -1,7 +1,8 @@
 """Checks ``config.json`` of a checkpoint before transformers builds a model from it.
 
-The transformers library accepts any value. Zero heads, a string as the number of layers, or an unknown activation cause an
-error far from the file, or no error at all. This module raises an error with a one-line message that names file and key.
+The transformers library accepts any value, such as zero heads, a string as the number of layers, or an unknown activation.
+Wrong values cause an error later that does not name the file, or no error at all. This module raises an error with a
+one-line message that names file and key.
 """
 
 import json
@@ -14,7 +15,7 @@ from transformers.activations import ACT2FN
 
 from condensery.errors import UserError
 
-MOST_LAYERS = 512  # more than any encoder has; building millions of layers would exhaust the memory
+MOST_LAYERS = 512  # more layers than any encoder has; building millions of layers would exhaust the memory
 MOST_LABELS = 1 << 16  # transformers creates a name for each label
 MOST = 2**31 - 1  # upper bound of every other size; sizes are compared with the weights when the weights are loaded
 
@@ -66,7 +67,7 @@ _RULES = {
     ),
     **_all(_LAYERS, "num_hidden_layers num_layers n_layers encoder_layers decoder_layers"),
     "num_labels": _whole(0, MOST_LABELS),
-    "num_decoder_layers": _LAYERS.or_null(),  # T5: as many as the encoder has
+    "num_decoder_layers": _LAYERS.or_null(),  # null in a T5: as many layers as the encoder has
     **_all(
         _SHARE,
         "hidden_dropout_prob attention_probs_dropout_prob dropout_rate dropout attention_dropout activation_dropout"
@@ -106,7 +107,7 @@ def check_config(about: Any, where: str, encoder: bool) -> dict[str, Any]:
     if not isinstance(about, dict):
         raise UserError(f"{where}: {shown(about)} is no description of a model; it must be an object with its sizes")
     _check(about, where, {**_RULES, **_OF_ENCODERS} if encoder else _RULES)
-    for part in ("encoder", "decoder"):  # some configs hold a config for each
+    for part in ("encoder", "decoder"):  # some configs hold a further config for each of these parts
         if isinstance(about.get(part), dict):
             _check(about[part], f"{where}: {part}", _RULES)
     return about
@@ -130,7 +131,7 @@ def check_encoder(config: Any, where: str) -> None:
         raise UserError(f"{where}: pad_token_id is null; a {config.model_type} model needs it")
     if pad is not None and pad >= config.vocab_size:
         raise UserError(f"{where}: pad_token_id is {pad}, but there are {config.vocab_size} tokens (vocab_size)")
-    if config.model_type == "mpnet" and pad != 1:  # its embeddings count positions from 2 whatever the config says
+    if config.model_type == "mpnet" and pad != 1:  # MPNet's embeddings count positions from 2, whatever the config says
         raise UserError(f"{where}: pad_token_id is {shown(pad)}; in an mpnet model it must be 1")
     if config.model_type == "modernbert":
         for kind, about in config.rope_parameters.items():

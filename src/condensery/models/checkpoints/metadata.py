@@ -44,7 +44,7 @@ def read_about(folder: Path, *numbers: str) -> dict[str, Any]:
         numbers: keys that must exist and hold integers of 1 or more.
 
     Raises:
-        UserError: there is no such file, or a key is missing or has a value that this project does not write. The message
+        UserError: the file is missing, or a key is missing or has a value that this project does not write. The message
             is one line that names file and key.
     """
     path = folder / ABOUT
@@ -65,7 +65,7 @@ class SavedTower:
 
     Attributes:
         folder: folder of the encoder's weights and tokenizer.
-        behind: the layers after pooling, before truncation and normalisation; None = a normalisation.
+        behind: the layers after pooling, before the vector is truncated and normalised; None = a layer that normalises.
     """
 
     folder: Path
@@ -76,7 +76,7 @@ def saved_towers(folder: Path) -> tuple[SavedTower, SavedTower | None]:
     """Find the encoders in the folder of a checkpoint.
 
     Returns:
-        the encoder of passages, and the encoder of queries. The second is None if one encoder encodes both.
+        the encoder of passages, and the encoder of queries. The second is None if one encoder encodes all texts.
 
     Raises:
         UserError: ``condensery.json`` contradicts the folder, or sentence-transformers would compute vectors in a way that
@@ -136,7 +136,10 @@ def vector_settings(folder: Path) -> VectorSettings:
 
 
 def longest_inputs(folder: Path) -> tuple[int, int] | None:
-    """Return the maximum lengths in tokens of queries and passages from a checkpoint's folder; None if one is not given."""
+    """Return the maximum lengths in tokens of queries and passages from a checkpoint's folder.
+
+    The result is None if the folder lacks one of the two lengths.
+    """
     if (folder / ABOUT).exists():
         about = read_about(folder, "query_length", "passage_length")
         return about["query_length"], about["passage_length"]
@@ -155,7 +158,7 @@ def described(folder: Path) -> bool:
 def check_files(folder: Path) -> None:
     """Check that a retriever's folder has a config of a supported family, and weights. The weights are not read.
 
-    A folder without any description of a model is left to the stage that loads it.
+    A folder without any description of a model is not checked here, but by the stage that loads it.
 
     Raises:
         UserError: a file is missing, the family is unknown, or sentence-transformers would compute vectors in a way that
@@ -182,7 +185,7 @@ def check_family(about: Any, where: object) -> None:
 
 
 def check_no_adapter(folder: Path) -> None:
-    """Raise ``UserError`` if a folder holds an adapter. Without the adapter its model would compute different vectors."""
+    """Raise ``UserError`` if a folder holds an adapter. Adapters are not read, and the base model has other vectors."""
     if (folder / "adapter_config.json").exists():
         raise UserError(
             f"{folder}/adapter_config.json: adapters of PEFT are not read here; merge this one into its base model"
@@ -193,8 +196,8 @@ def check_no_adapter(folder: Path) -> None:
 def made_for_search(folder: Path) -> str | None:
     """Describe how a released retriever computes vectors; return None if the folder holds no released retriever.
 
-    A retriever that this project trained, recognised by ``condensery.json``, counts as released only if its vectors are not
-    plain CLS states.
+    A folder with a ``condensery.json`` was written by this project. It counts as a released retriever only if its vectors
+    are not plain CLS states.
     """
     settings, layers = vector_settings(folder), saved_towers(folder)[0].behind
     if settings.plain and not layers and ((folder / ABOUT).exists() or not (folder / MODULES).exists()):

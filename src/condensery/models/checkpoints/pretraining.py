@@ -25,8 +25,8 @@ from condensery.tokens.vocabulary import Vocabulary
 
 HEAD = "condenser_head.safetensors"
 DECODER = "context_decoder.safetensors"
-# Files in which the papers' released code stores the layers that only pre-training uses, under the name c_head. Condenser's
-# code writes them into a file beside the backbone, CoT-MAE's code into the file of the backbone.
+# Files in which the papers' released code stores the layers that only pre-training uses, which it calls c_head.
+# Condenser's code writes them into a file beside the backbone, and CoT-MAE's code into the file of the backbone.
 RELEASED_HEAD = ("model.pt",)
 RELEASED_DECODER = ("model.safetensors", "pytorch_model.bin")
 _C_HEAD = "c_head."
@@ -57,7 +57,7 @@ def load_condenser(
     """Load a Condenser from a checkpoint: backbone, MLM head, and the Condenser head if the folder has one.
 
     The Condenser head is read from this project's file, or from ``model.pt``, which the papers' released code writes. If
-    neither file exists, the head is randomly initialised, and this is printed.
+    neither file exists, the head is randomly initialised, and a line that says so is printed.
 
     Args:
         source: folder or hub name of a checkpoint, from this project or elsewhere.
@@ -68,7 +68,7 @@ def load_condenser(
         new_head: whether the head is randomly initialised even if the folder has one.
 
     Raises:
-        UserError: no checkpoint can be loaded, or the shape of its head differs from the requested shape.
+        UserError: the checkpoint cannot be loaded, or the shape of its head differs from the requested shape.
     """
     folder = checkpoint_folder(source, revision, more=RELEASED_HEAD)
     language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
@@ -95,7 +95,7 @@ def load_masked_autoencoder(
         init: initial weights of the decoder if the folder has no decoder, as in ``MaskedAutoEncoder``.
 
     Raises:
-        UserError: no checkpoint can be loaded, or the shape of its decoder differs from the requested shape.
+        UserError: the checkpoint cannot be loaded, or the shape of its decoder differs from the requested shape.
     """
     folder = checkpoint_folder(source, revision)
     model = MaskedAutoEncoder(load_masked_language_model(folder, vocabulary, dropout=dropout), shape, init)
@@ -125,7 +125,7 @@ def _load_layers(
         advice: advice that ends the message about a different shape.
         released: names of the files in which the papers' released code stores such layers.
         layers: key of the saved shape whose value is the number of layers.
-        needed: key -> value that the saved shape must have.
+        needed: further values that the saved shape must have, by key.
 
     Returns:
         whether the layers were loaded.

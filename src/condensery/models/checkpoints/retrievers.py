@@ -2,7 +2,7 @@
 
 ``AutoModel.from_pretrained(folder)`` and ``SentenceTransformer(folder)`` both load the retriever. ``condensery.json``
 describes the folder. If the towers are separate, the folder holds the passage encoder, and its subfolder ``query_encoder/``
-the query encoder. ``SentenceTransformer`` then uses each encoder for its kind of text.
+holds the query encoder. ``SentenceTransformer`` then encodes queries and passages with different encoders.
 """
 
 import json
@@ -51,7 +51,8 @@ from condensery.tokens.vocabulary import Vocabulary
 class SavedRetriever:
     """A retriever as it is saved: the towers, and the maximum query length and passage length in tokens in training.
 
-    With ``language_model``, whose backbone is that of the passage tower, the LM head is saved too.
+    ``language_model`` is a masked language model that contains the backbone of the passage tower. If it is given, its LM
+    head is saved too.
     """
 
     model: BiEncoder
@@ -80,14 +81,17 @@ def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | st
 
 
 def load_lm_head(source: Path | str, encoder: Encoder) -> PreTrainedModel | None:
-    """Load the masked language model of a checkpoint, with ``encoder``'s backbone in place of its own; None = no LM head.
+    """Load the masked language model of a checkpoint, with ``encoder``'s backbone in place of its own.
 
     Args:
         source: folder or hub name of a retriever or of a language model.
         encoder: the passage encoder that was loaded from ``source``.
 
+    Returns:
+        the masked language model; None if the checkpoint has no LM head.
+
     Raises:
-        UserError: no checkpoint can be loaded, or its tensors do not match its config.
+        UserError: the checkpoint cannot be loaded, or its tensors do not match its config.
     """
     folder = saved_towers(checkpoint_folder(source))[0].folder
     allowed = Allowed(dict.fromkeys(encoder.family.lm_head, LM_HEAD), OTHER_HEADS, silent=True)
@@ -101,7 +105,7 @@ def load_lm_head(source: Path | str, encoder: Encoder) -> PreTrainedModel | None
 
 
 def load_retriever(folder: Path) -> SavedRetriever:
-    """Load a folder that ``save_retriever`` or ``save_pretraining_model`` wrote. Raises ``UserError`` for any other."""
+    """Load a folder that ``save_retriever`` or ``save_pretraining_model`` wrote. Raises ``UserError`` for other folders."""
     about = read_about(folder, "query_length", "passage_length")
     return SavedRetriever(load_biencoder(folder), about["query_length"], about["passage_length"])
 
@@ -127,7 +131,7 @@ def load_biencoder(
         revision: commit, tag or branch on the hub.
 
     Raises:
-        UserError: no checkpoint can be loaded, or the vectors of its towers cannot be compared.
+        UserError: the checkpoint cannot be loaded, or its two towers differ in vector size or tokenizer.
     """
     folder = checkpoint_folder(source, revision)
     settings, (passages, queries) = vector_settings(folder).replaced(options or {}), saved_towers(folder)
@@ -177,7 +181,7 @@ def load_any_retriever(
         folder does not give them.
 
     Raises:
-        UserError: no checkpoint can be loaded, or sentence-transformers would compute its vectors in a way that this
+        UserError: the checkpoint cannot be loaded, or sentence-transformers would compute its vectors in a way that this
             project does not support.
     """
     folder = checkpoint_folder(source)
@@ -205,7 +209,7 @@ def backbone_towers(config: BackboneConfig, vocabulary: Vocabulary, seed: int, s
 
 
 def load_encoder(source: Path | str, dropout: float | None = None, settings: VectorSettings | None = None) -> Encoder:
-    """Load the backbone of a checkpoint in fp32, without a pooling layer or the layers after it.
+    """Load the backbone of a checkpoint in fp32, without a pooling layer and without the layers after pooling.
 
     Args:
         source: folder or hub name.
@@ -213,7 +217,7 @@ def load_encoder(source: Path | str, dropout: float | None = None, settings: Vec
         settings: vector settings of the encoder; None = the defaults.
 
     Raises:
-        UserError: no checkpoint can be loaded, or its tensors do not match its config.
+        UserError: the checkpoint cannot be loaded, or its tensors do not match its config.
     """
     folder = checkpoint_folder(source)
     with readable(folder):

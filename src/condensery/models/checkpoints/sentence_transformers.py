@@ -1,4 +1,4 @@
-"""The sentence-transformers files of a retriever: written into saved folders, and read from folders of other origin."""
+"""Writes and reads the files from which sentence-transformers builds a retriever."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ MODULES = "modules.json"
 ROUTER = "router_config.json"
 POOLING = "1_Pooling"
 TRANSFORMER = "sentence_bert_config.json"
-_TRANSFORMERS = (  # the names by which older versions of the library wrote this file
+_TRANSFORMERS = (  # names of the file ``TRANSFORMER``, now and in older versions of the library
     TRANSFORMER,
     *(f"sentence_{kind}_config.json" for kind in ("roberta", "distilbert", "camembert", "xlm-roberta")),
 )
@@ -60,8 +60,8 @@ class SavedModules:
 
     Attributes:
         settings: the equivalent settings in this project.
-        head: the layers after pooling, in order; None = ``Normalize``. A ``Normalize`` at the end is included, even where
-            ``settings`` has ``normalise``.
+        head: the layers after pooling, in order; None = ``Normalize``. A final ``Normalize`` is included, even if
+            ``settings.normalise`` already says that vectors are normalised.
         folder: folder of the encoder and its tokenizer.
     """
 
@@ -118,8 +118,8 @@ def write_router(folder: Path, query: str) -> None:
     """Write the files with which sentence-transformers encodes queries and passages with different encoders.
 
     Queries go through the modules in the subfolder ``query``, which has its own files. All other texts go through the
-    modules of ``folder``. ``encode_query`` and ``encode_document`` choose the modules. Queries and passages may have
-    different maximum input lengths.
+    modules of ``folder``. The library's methods ``encode_query`` and ``encode_document`` choose the modules. Queries and
+    passages may have different maximum input lengths.
     """
     types: dict[str, str] = {}
     structure: dict[str, list[str]] = {}
@@ -169,7 +169,7 @@ def write_multi_vector(
 
 
 def write_list(folder: Path, modules: Mapping[str, str]) -> None:
-    """Write the list of the modules that sentence-transformers builds: folder of each -> its class within that library."""
+    """Write the list of the modules that sentence-transformers builds: folder of a module -> class within that library."""
     named = [{"path": path, "type": f"{_LIBRARY}{kind}"} for path, kind in modules.items()]
     write_json(folder / MODULES, [{"idx": place, "name": str(place), **one} for place, one in enumerate(named)])
 
@@ -203,11 +203,11 @@ def read_modules(folder: Path, route: Route = "document") -> SavedModules:
         elif kind == "Transformer" and pooling is None:
             encoder = path
             _check_case(path)
-        elif kind != "Dropout" or pooling is None:  # training has its own dropout
+        elif kind != "Dropout" or pooling is None:  # a module Dropout is ignored, because training has its own dropout
             raise _other(folder / MODULES, f"a module {kind[:40]!r} is not supported at this place")
     cosine, cut = _by_cosine(about, folder / ABOUT), _cut(about, folder / ABOUT)
-    # The library truncates last. If vectors are normalised, then truncated, then compared by inner product, the last
-    # normalisation stays a layer of ``head``.
+    # The library truncates vectors after all modules, but this project truncates before ``normalise``. So if vectors
+    # are normalised, truncated and compared by inner product, the last normalisation stays a layer of ``head``.
     normalise = cosine or (head[-1:] == [None] and cut is None)
     return SavedModules(VectorSettings(pooling or "cls", normalise, query, passage, cut), tuple(head), encoder)
 
@@ -224,7 +224,8 @@ def routed(folder: Path) -> bool:
     """Return whether sentence-transformers encodes queries and passages with different modules.
 
     Raises:
-        UserError: sentence-transformers does not write such files, or they use route mappings, which are not supported.
+        UserError: the files are not in the form that sentence-transformers writes, or they use route mappings, which are
+            not supported.
     """
     return (folder / MODULES).exists() and _modules(folder, "query") != _modules(folder, "document")
 
@@ -356,7 +357,7 @@ def _prompt(about: dict[str, Any], names: tuple[str, ...], file: Path) -> str:
 
 
 def must_be(needed: str, right: bool, what: str, value: Any) -> None:
-    """Raise ``UserError`` unless ``right``. It names the file and key (``what``), the value and what is ``needed``."""
+    """Raise ``UserError`` unless ``right``. It names the file and key (``what``), the value, and the valid values."""
     if not right:
         raise UserError(f"{what} is {str(value)[:40]!r}; it must be {needed}")
 

@@ -1,9 +1,9 @@
 """Loads the weights of a checkpoint, and checks that it has exactly the tensors of the model.
 
 The transformers library initialises missing tensors randomly, ignores unknown tensors, and only logs both. So a checkpoint
-whose tensors have other names, or that has fewer layers than its ``config.json`` says, would silently become a random model.
-This module raises an error for such a checkpoint. There are two exceptions. Parts that are new for a task may be missing;
-one line is printed for them. Heads of other tasks, which published checkpoints contain, may be surplus.
+whose tensors have other names, or that has fewer layers than its ``config.json`` says, would become a random model without
+an error. This module raises an error for such a checkpoint. There are two exceptions. Parts that are new for a task may be
+missing; one line is printed for them. Heads of other tasks, which published checkpoints contain, may be surplus.
 """
 
 import re
@@ -24,10 +24,10 @@ from condensery.errors import UserError, number_of, of_loading
 from condensery.system.files import check_file
 from condensery.tokens.tokenizer import save_tokenizer
 
-NAMED = 3  # largest number of tensors of each kind that a message names
+NAMED = 3  # maximum number of tensor names in a message, for each kind of fault
 _WEIGHTS = {".safetensors", ".bin"}
 _ALONE = threading.RLock()
-# how encoders are loaded: in fp32; their modules are used without the library's attention
+# arguments with which encoders are loaded: in fp32, with plain attention, because ``Encoder`` computes attention itself
 ENCODER: dict[str, Any] = {"trust_remote_code": False, "dtype": torch.float32, "attn_implementation": "eager"}
 
 
@@ -38,8 +38,8 @@ class Allowed:
     Attributes:
         new: prefix of a part's tensor names -> name of the part in messages. The checkpoint may lack all tensors of a part
             if it also lacks the parts listed before. A missing part is randomly initialised.
-        unused: prefixes of the tensor names of parts that the checkpoint may have although the model has none, such as heads
-            of other tasks. The prefixes do not begin with the prefix of the backbone.
+        unused: parts that the checkpoint may have although the model lacks them, such as heads of other tasks. A part is
+            given as the prefix of its tensor names, without the prefix of the backbone.
         silent: true = no line is printed about new parts. ``load_weights`` lists them in the model's ``new_parts``.
     """
 
@@ -52,8 +52,8 @@ class Allowed:
 def quiet() -> Iterator[None]:
     """Context manager. Inside it, transformers shows no progress bars and does not report unused weights.
 
-    One thread at a time is inside, because these settings, and the class that transformers changes while it loads a model,
-    belong to the whole process.
+    Only one thread at a time can be inside, because these settings belong to the whole process. So does the class that
+    transformers changes while it loads a model.
     """
     with _ALONE:
         level, bar = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
@@ -138,8 +138,8 @@ def load_weights(
         settings: further arguments of ``from_pretrained``.
 
     Raises:
-        UserError: tensors are missing, surplus or of a different shape. The message is one line with the number of each
-            kind and some names.
+        UserError: tensors are missing, surplus or of a different shape. The message is one line with the number and some
+            names of the missing, the surplus and the misshapen tensors.
     """
     _check_size(family, source, config)
     model, info = family.from_pretrained(
@@ -181,7 +181,7 @@ def _check_size(family: Any, source: str | Path, config: Any) -> None:
 
 
 def _told_apart(model: Any, missing: set[str], parts: Mapping[str, str]) -> tuple[dict[str, int], list[str]]:
-    """Return the parts that lack all their tensors, name -> number of tensors; and the names of other missing tensors."""
+    """Return the parts that lack all their tensors (name -> number of tensors), and the other missing tensors' names."""
     tied = model.all_tied_weights_keys.keys()
     new: dict[str, int] = {}
     for beginning, what in parts.items():

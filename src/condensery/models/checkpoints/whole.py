@@ -1,4 +1,4 @@
-"""Checks that the files of a checkpoint are complete, without reading a tensor or importing torch, as a dry run needs it."""
+"""Checks that the files of a checkpoint are complete. For dry runs, it reads no tensor and does not import torch."""
 
 import zipfile
 from collections.abc import Iterable
@@ -41,12 +41,12 @@ def _check_whole(file: Path, changed: int) -> None:
             raise UserError(f"{file}: cut off, or not in safetensors format ({error}); {_AGAIN}") from None
     elif not zipfile.is_zipfile(file):
         with open(file, "rb") as stream:
-            if stream.read(2) in (b"", b"PK"):  # older releases of torch wrote no zip file
+            if stream.read(2) in (b"", b"PK"):  # older releases of torch wrote files that are not in ZIP format
                 raise UserError(f"{file}: cut off after {file.stat().st_size:,} bytes; {_AGAIN}")
 
 
 def _missing_shards(index: Path, about: Any) -> list[str]:
-    """Return the files of weights that an index names and that are missing; none if other files hold the weights."""
+    """Return the missing files of weights that an index names; an empty list if other files hold the weights."""
     whole = index.with_name(index.name.removesuffix(_INDEX))
     if whole.exists() or (whole.suffix == ".bin" and any(index.parent.glob("model*.safetensors"))):
         return []

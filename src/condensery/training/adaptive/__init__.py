@@ -1,1 +1,1 @@
-"""Adaptive batch scheduling (Zhao et al. 2023): batches of queries whose passages are hard negatives of each other."""
+"""Adaptive batch scheduling (Zhao et al. 2023): each query's passage is a hard negative for the rest of the batch."""

@@ -40,7 +40,7 @@ class AdaptiveBatches(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if rank() == 0:
             self._begin(trainer, pl_module)
-        from_rank_zero(None)  # wait: before ``_begin`` the other processes could read the failure of an earlier run
+        from_rank_zero(None)  # the other processes wait until ``_begin`` has deleted an earlier run's failure message
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         epoch, position = divmod(trainer.global_step, self.batches.steps_an_epoch())
@@ -79,7 +79,7 @@ class AdaptiveBatches(pl.Callback):
             self.order.fail(f"their process died (exit code {process.exitcode}), perhaps for want of memory")
 
     def _encode(self, trainer: pl.Trainer, module: Any, epoch: int) -> None:
-        """Encode and write the vectors for an epoch, with the current weights. Skip this if they exist or are not needed."""
+        """Encode texts with the current weights, and write the vectors for an epoch, unless they exist or are not needed."""
         path = self.order.vectors(epoch)
         if path is None or path.exists():
             return

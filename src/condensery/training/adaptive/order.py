@@ -1,10 +1,10 @@
 """Adaptive batches (Zhao et al. 2023, §3.2), made by a separate process while training runs. Imports no torch.
 
-This process and the training processes communicate only through files in the stage's folder. To read a batch, a training
-process waits until the file contains it. A run that was killed resumes with the existing files:
+The separate process and the training processes communicate only through files in the stage's folder. To read a batch, a
+training process waits until the file contains it. A run that was killed resumes with the existing files. The files are:
 
     00001.vectors.npz   vectors of the queries (t, d) and positives (u, d), encoded before the first step of epoch 1; deleted
-                        when all batches of that epoch are made
+                        when all batches of epoch 1 are made
     00001.batches       the pairs of batch 0, then of batch 1, ... as int32; the file grows as batches are made
     failed.txt          the reason why no more batches will be made
 
@@ -47,7 +47,7 @@ class AdaptiveOrder:
         folder: folder of the files through which the processes communicate.
         positives, starts: see ``TrainingQueries``.
         batch_size, beam, seed: see ``Scheduler``.
-        similarity: bm25 or encoder in all epochs; bm25_then_encoder = BM25 in the first epoch, the encoder in later ones.
+        similarity: bm25 or encoder in all epochs; bm25_then_encoder = BM25 in the first epoch, encoder in later epochs.
         lexical: function that returns the BM25 scores (t, u) of queries and positives.
         dense: function that returns the similarities (t, u) of query vectors (t, d) and vectors of positives (u, d).
         known: the passages that are excluded as negatives of each query, as ``TrainingQueries.no_negatives`` returns them;
@@ -91,7 +91,7 @@ class AdaptiveOrder:
         return np.unique(self.positives)
 
     def vectors(self, epoch: int) -> Path | None:
-        """Return the path of the file with an epoch's vectors; None if the vectors are not needed, or no longer needed."""
+        """Return the path of the file with an epoch's vectors; None if no vectors are needed, or all batches are made."""
         encoded = self.similarity == "encoder" or (self.similarity == "bm25_then_encoder" and epoch > 0)
         whole = self._scheduled(epoch) == self.items
         return self.folder / f"{epoch:05d}.vectors.npz" if encoded and not whole else None

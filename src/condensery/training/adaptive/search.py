@@ -9,8 +9,8 @@ gain of a pair is g_i = sum over j in B of w_ij. The hardness is half of the sum
 
 Similarities are sparse: a similarity that is not stored counts as 0. Neighbours are pairs whose weight may differ from 0. A
 swap changes only the gains of the neighbours of the two pairs. A pair that is not a neighbour of any member has the gain 0,
-so the search considers neighbours only. As long as no similarity is negative, it finds the best of all pairs that are not
-used yet.
+so the search considers neighbours only. As long as no similarity is negative, the search finds the best of all pairs that
+are not used yet.
 
 Symbols in shapes: t training pairs, u passages that are the positive of some pair, n pairs of a batch.
 """
@@ -35,17 +35,17 @@ class Scheduler:
     """Makes the batches of one epoch (Zhao et al. 2023, §3.2).
 
     A batch begins with random pairs. Pairs are swapped as long as each swap makes the batch harder. Every pair occurs once
-    per epoch; the last batch may be short. Two pairs with the same passage are not negatives for each other. They share a
-    batch only if no neighbour can replace either. Of equally good pairs the first is chosen.
+    per epoch; the last batch may be short. If two pairs have the same passage, this passage is no negative for their queries.
+    Such pairs share a batch only if no neighbour can replace one of them. Of equally good pairs the first is chosen.
 
     Args:
         similarity: (t, u) sparse similarities of queries and passages; entries that are not stored are 0. A passage that is
             relevant to a query is excluded as its negative, so the similarity of the two should not be stored.
         passage: (t,) the positive of each pair, as a column of ``similarity``.
         batch_size: number of pairs in a batch.
-        beam: number of members that are considered for removal: those with the smallest gains. The best swap is made. 1 is
-            the greedy search. Zhao et al. consider, for each member to remove, the ``beam`` best pairs to add. The best swap
-            always adds the best of these pairs, so this search considers only that one.
+        beam: number of members that are considered for removal, which are the members with the smallest gains. The best swap
+            is made. 1 = greedy search. For each member to remove, Zhao et al. consider the ``beam`` best pairs to add. The
+            best swap always adds the best of these pairs, so this search considers only the best pair.
         seed, epoch: seed and epoch that determine the random pairs with which each batch begins.
     """
 
@@ -108,7 +108,7 @@ class Scheduler:
         return members
 
     def _best_swap(self) -> tuple[int, int] | None:
-        """Return the member to remove and the pair to add; None if no swap considered makes the batch harder."""
+        """Return the member to remove and the pair to add; None if none of the swaps considered makes the batch harder."""
         members = np.fromiter(self._weights, np.int64)  # (n,)
         gains = self._gains[self._place[members]] + TAKEN  # (n,)
         best, swap = 0, None
@@ -127,7 +127,7 @@ class Scheduler:
         neighbours, weights = self._neighbours(pair)
         new = neighbours[self._place[neighbours] < 0]
         self._place[new] = np.arange(len(new))
-        new = new[self._place[new] == np.arange(len(new))]  # each once
+        new = new[self._place[new] == np.arange(len(new))]  # each new neighbour once
         stop = self._size + len(new)
         self._place[new] = np.arange(self._size, stop)
         self._near[self._size : stop], self._gains[self._size : stop] = new, 0
@@ -142,7 +142,7 @@ class Scheduler:
         self._gains[self._place[pair]] += TAKEN
 
     def _neighbours(self, pair: int) -> tuple[Ids, Ids]:
-        """Return the unused neighbours of a pair, the pair itself among them, and their weights with the pair.
+        """Return the unused neighbours of a pair, including the pair itself, and their weights with the pair.
 
         A neighbour may occur up to three times. Its weight is then the sum of the weights at its occurrences. The weight of
         the pair itself is 0.

@@ -65,10 +65,10 @@ class StepDataModule(pl.LightningDataModule):
         return value
 
     def setup(self, stage: str | None = None) -> None:
-        """Set ``val_dataloader`` to None where there is no validation sample.
+        """Set ``val_dataloader`` to None if there is no validation sample, and replace Lightning's conversion of batches.
 
         Lightning then treats ``val_dataloader`` as not defined. With an empty loader, Lightning would print a warning and
-        show the progress bar of an empty validation.
+        show the progress bar of an empty validation. ``_converted`` gives the reason for the replaced conversion.
         """
         if self.trainer is not None:
             plugin = self.trainer.precision_plugin
@@ -77,7 +77,7 @@ class StepDataModule(pl.LightningDataModule):
             self.val_dataloader = None  # type: ignore[method-assign, assignment]
 
     def batches_an_epoch(self) -> int:
-        """Return the number of batches that Lightning counts as an epoch, of which ``limit_train_batches`` may be a part."""
+        """Return the number of batches that Lightning counts as an epoch, which ``limit_train_batches`` may reduce."""
         each, limit = self._whole_epoch, self.trainer.limit_train_batches if self.trainer else 1.0
         return min(each, limit) if isinstance(limit, int) else int(each * limit)
 
@@ -132,8 +132,7 @@ class StepDataModule(pl.LightningDataModule):
 
 
 def _converted(plugin: Any, batch: Any) -> Any:
-    """Convert a batch to one of Lightning's true precisions ("64-true", "bf16-true"). Batches of this package are not
-    converted.
+    """Convert a batch to one of Lightning's true precisions ("64-true", "bf16-true"), unless it is of this package.
 
     Lightning casts a dataclass by assigning to its fields, which fails because this package's batches are frozen dataclasses.
     No cast is needed: most fields hold integer ids, and the other fields are cast where they are used.
@@ -146,8 +145,8 @@ def _converted(plugin: Any, batch: Any) -> Any:
 class _Loader(DataLoader[Batch]):
     """A loader that measures how long training waits for batches. Its worker processes ignore Ctrl-C.
 
-    The seconds of each wait in which no other work was running are added to ``waited`` of the data module. The wait for the
-    first batch is not counted, because the workers are still starting.
+    The seconds of each wait are added to ``waited`` of the data module. With a GPU, a wait counts only if the GPU has no work
+    left when the wait ends. The wait for the first batch is not counted, because the workers are still starting.
     """
 
     data_module: StepDataModule
@@ -159,7 +158,7 @@ class _Loader(DataLoader[Batch]):
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         yield from islice(batches, 1)
-        done = torch.cuda.Event() if self.pin_memory else None  # a wait counts only once the GPU has no work left
+        done = torch.cuda.Event() if self.pin_memory else None
         while True:
             if done is not None:
                 done.record()
@@ -200,7 +199,7 @@ class TokenDataModule(StepDataModule):
         super().__init__(workers=workers)
         if tokenizer is None and not isinstance(data, Tokens):
             raise UserError(f"{type(self).__name__}: give `tokenizer`, a folder or a hub name")
-        # the data are read in ``prepare_data`` and in ``setup``
+        # the data are read twice, in ``prepare_data`` and in ``setup``
         self.data = list(data) if isinstance(data, Iterator) else data
         self.tokenizer, self.titles = tokenizer, titles
         self.tokenizer_folder = Path(tokenizer) if tokenizer is not None and isinstance(data, Tokens) else None

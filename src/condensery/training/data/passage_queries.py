@@ -27,7 +27,8 @@ class PassageQueryDataModule(MaskedDataModule):
         length: maximum passage length in tokens, [CLS] and [SEP] included.
         query_length: maximum query length in tokens, [CLS] and [SEP] included.
         candidates: in each epoch, the query of a passage is drawn from this number of the passage's first queries.
-        mixed_context: probability that a step pairs passages of one document instead (Wu et al. 2023, §5.2).
+        mixed_context: probability that a step pairs passages with other passages of their documents instead of queries (Wu
+            et al. 2023, §5.2).
         batch_size: number of passages per step.
         mask_rate: share of the tokens that are masked and predicted; None = no token is masked (``ContrastiveModule``).
         whole_word: True = whole words are masked; False = single tokens.

@@ -18,7 +18,7 @@ from condensery.training.data.steps import ALL, Batch, Ids, PassageVectors, Shar
 
 @dataclass(frozen=True, kw_only=True)
 class RankingBatch(Batch):
-    """A batch of q queries, with the c passages that the teacher ranked for at least one of them.
+    """A batch of q queries, with the c passages that the teacher ranked for at least one of these queries.
 
     Attributes:
         passages: (c, d) frozen vectors of the passages.

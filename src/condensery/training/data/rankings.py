@@ -21,10 +21,9 @@ from condensery.training.data.ranking_batches import RankingBatches
 class RankingDataModule(TokenDataModule):
     """The data for training a query tower: queries, a teacher's rankings of passages, and frozen passage vectors.
 
-    Passage vectors are frozen as in ADORE (Zhan et al. 2021, §4.2).
-
-    The queries need no relevance judgements: titles, sentences of the passages or the questions of users will do.
-    ``QueryTowerModule`` trains on this data module, starting from the checkpoint of the student.
+    Passage vectors are frozen as in ADORE (Zhan et al. 2021, §4.2). The queries need no relevance judgements. They can be
+    titles or sentences of the passages, or questions of users. ``QueryTowerModule`` trains on this data module, starting
+    from the checkpoint of the student.
 
     Args:
         queries: list of query texts.

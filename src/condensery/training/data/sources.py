@@ -73,7 +73,7 @@ class SingleSpans:
 
     def __init__(self, spans: SpanSet, vocabulary: Vocabulary) -> None:
         self.spans, self.vocabulary = spans, vocabulary
-        # The number of random windows varies between epochs. Every epoch gets the length of the first epoch.
+        # The number of random windows varies between epochs. Every epoch is given the first epoch's number of items.
         self.items, self.left_out = len(spans.spans(0)), spans.dropped
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
@@ -111,7 +111,7 @@ class SentencePairs:
         seed: seed with which the sentences are drawn.
 
     Raises:
-        UserError: the store has no sentences, or no span has two of them.
+        UserError: the store has no sentences, or no span has two sentences.
     """
 
     def __init__(self, spans: SpanSet, vocabulary: Vocabulary, length: int, keep: float, seed: int) -> None:
@@ -229,9 +229,9 @@ class PassageQueries:
 class MixedPairs:
     """Gives pairs with mixed context (Wu et al. 2023, §5.2).
 
-    In each step, either all passages are paired with one of their queries, or all are paired with another passage of their
-    document. A passage that is alone in its document is always paired with a query. No token is removed from a passage that
-    is paired with a passage.
+    In some steps, each passage is paired with one of its queries. In the other steps, each passage is paired with another
+    passage of its document. A passage that is alone in its document is always paired with a query. No token is removed from
+    a passage that is paired with a passage.
 
     Args:
         pairs: source of pairs of a passage and a query.
@@ -290,7 +290,7 @@ def prefixed(source: RowSource, prefixes: Prefixes, queries: bool) -> RowSource:
 
 
 def joined(first: Rows, second: Rows) -> Rows:
-    """Return the rows of ``first``, then those of ``second``."""
+    """Return the rows of ``first``, followed by the rows of ``second``."""
     return Rows(
         np.concatenate([first.flat, second.flat]),
         np.concatenate([first.starts, first.starts[-1] + second.starts[1:]]),

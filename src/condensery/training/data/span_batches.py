@@ -34,7 +34,7 @@ class ContextMasking:
 
     Attributes:
         context: partner = the other text of the pair (CoT-MAE); same = the text that the encoder reads (RetroMAE).
-        both: True = both texts of a pair are encoded, and each is the other's partner; False = only the first is encoded.
+        both: True = the encoder reads both texts of a pair, in two rows. False = the encoder reads only the first text.
         rate: fraction of the tokens that are masked, and that the decoder predicts from the other tokens. None = no token is
             masked and all tokens are predicted. This is for causal and enhanced decoders, whose attention masks hide tokens.
     """

@@ -99,7 +99,7 @@ class SpanPairDataModule(MaskedDataModule):
         query_prefix: string put before each sentence (for ``pairs="sentence"``); the encoder must have the same prefix, see
             ``TowersModule``.
         passage_prefix: string put before each span.
-        sentence_language: code of the language, whose abbreviations and ordinals do not end a sentence.
+        sentence_language: code of the language. A full stop after its abbreviations and ordinals does not end a sentence.
 
     Raises:
         UserError: a number is out of its range; see also ``TokenDataModule``.
@@ -140,7 +140,10 @@ class SpanPairDataModule(MaskedDataModule):
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Maximum query length (for ``pairs="sentence"``: of a sentence) and span length in tokens, with [CLS] and [SEP]."""
+        """Maximum query length and span length in tokens, [CLS] and [SEP] included.
+
+        The query length is the length of a sentence with ``pairs="sentence"``, otherwise the length of a span.
+        """
         return (self.query_length if self.pairs == "sentence" else self.length), self.length
 
     def source(self) -> RowSource:

@@ -1,4 +1,4 @@
-"""Computes batches as a function of the step. No state is kept, so a resumed run gets an uninterrupted run's batches."""
+"""Computes batches as a function of the step. No state is kept, so a resumed run gets the batches of an unbroken run."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -63,7 +63,7 @@ class Share:
     def of(self, items: Ids) -> tuple[Ids, bool]:
         """Return this process's part of the ``items`` (n,) of a batch, and the value for ``Batch.replicated``.
 
-        Between processes the number of items differs by at most one.
+        The numbers of items of two processes differ by one at most.
         """
         if len(items) < self.processes:
             return items, True
@@ -142,9 +142,9 @@ def begin_worker(parent: Parent, number: int) -> None:
 class StepSampler(DistributedSampler[int]):
     """Yields the steps from the trainer's current step to the end of the current epoch.
 
-    The sampler's length is that of a whole epoch, because Lightning, when it resumes, also counts the batches before the
-    interruption, and applies ``limit_train_batches`` to this length. The class derives from ``DistributedSampler``, because
-    Lightning replaces any other sampler with its own.
+    The sampler's length is the number of steps in a whole epoch. When Lightning resumes, it also counts the batches before
+    the interruption, and it applies ``limit_train_batches`` to this length. The class derives from ``DistributedSampler``,
+    because Lightning replaces any other sampler with its own.
 
     Args:
         first: function that returns the trainer's current step.

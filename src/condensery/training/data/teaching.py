@@ -19,8 +19,8 @@ def taught(training: TrainingQueries, chosen: Ids) -> tuple[Ids, NDArray[np.floa
     """Return the pairs that the teacher has scored for the queries ``chosen`` (b,), and their scores.
 
     Returns:
-        the distinct pairs (s, 2) of the index of a query in ``chosen`` and the row of a passage, and the scores (s,). If
-        several sources have scored a pair, the score is that of the first source.
+        the distinct pairs (s, 2) and their scores (s,). A pair is the index of a query in ``chosen`` and the row of a
+        passage. If several sources have scored a pair, the score is that of the first source.
     """
     assert training.teacher is not None
     places, passages, scores = training.teacher.scored(chosen)  # (scored pairs,) each

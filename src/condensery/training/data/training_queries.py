@@ -59,8 +59,8 @@ class TrainingQueries:
         Args:
             positives: query row -> its relevant passages, in ascending order of the rows.
             negatives, weights, teacher: see the attributes.
-            known: passages excluded as negatives. It is kept only if it excludes more passages than the positives, because of
-                their text. Then passages with equal text count as one: the first of them is drawn in place of any other.
+            known: passages excluded as negatives. It is kept only if it excludes further passages besides the positives,
+                because of their text. Passages with equal text then count as one passage, which the first of them represents.
             each: make a training query of each positive (``rows_of``). ``known`` must be given, and is kept.
         """
         rows, flat = rows_of(positives, each), np.concatenate(list(positives.values())).astype(np.int64)
@@ -106,8 +106,8 @@ class TextQueries:
         rows: (n,) rows in ``store`` of the queries that are trained on.
         passages: (n,) row in the collection of each query's passage.
         batch_size: number of these queries per step.
-        known: the queries with the same text, and the passages of each such group, which are excluded as negatives of all
-            queries of the group; None = only the query's own passage is excluded.
+        known: groups of queries with the same text. The passages of a group are excluded as negatives of all its queries.
+            None = only the query's own passage is excluded.
     """
 
     store: TokenStore
@@ -185,7 +185,7 @@ def judged_queries(
 
 
 def rows_of(positives: Mapping[int, NDArray[np.integer]], each: bool) -> Ids:
-    """Return the row of each training query (q,), once. With ``each``, a row is repeated for every positive of the query."""
+    """Return the rows of the training queries (q,). With ``each``, a row is repeated for every positive of the query."""
     rows = np.fromiter(positives, np.int64)
     return np.repeat(rows, [len(passages) for passages in positives.values()]) if each else rows
 

@@ -1,7 +1,7 @@
 """Packs all tensors of a batch into one block of memory, to send the batch to another process or to a GPU.
 
-A batch may have hundreds of chunks with five tensors each. If the tensors were sent one by one, each tensor would need a file
-descriptor and a memory mapping, or a separate copy to the GPU.
+A batch may have hundreds of chunks with five tensors each. If the tensors were sent to a process one by one, each tensor
+would need a file descriptor and a memory mapping. If they were sent to a GPU, each would need a separate copy operation.
 """
 
 import io

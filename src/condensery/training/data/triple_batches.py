@@ -33,8 +33,8 @@ class TripleBatch(Batch):
 
     Attributes:
         positive: (q,) the index of each query's positive among the p passages.
-        known: (q, p) bool, True where a passage is excluded as a negative of the query, because it is relevant to the query
-            or has the text of a relevant passage (``NoNegatives``).
+        known: (q, p) bool, True where a passage is excluded as a negative of the query (``NoNegatives``). Such a passage is
+            relevant to the query, or has the text of a relevant passage or of the query.
         passages: (p,) the collection rows of the passages, ascending.
         judged: (j, 2) pairs of a query of the batch and the collection row of a passage excluded as a negative of the query.
         teacher: (q, p) fp32, the teacher's score of each pair, NaN where the teacher has no score; None = no teacher.
@@ -229,7 +229,10 @@ class TripleBatches:
         return rows, self._first(made.passages[chosen])
 
     def _first(self, passages: Ids) -> Ids:
-        """Return the passages that represent these in a batch: where texts are compared, the first with the same text."""
+        """Return, for each passage, the passage that represents it in a batch.
+
+        If texts are compared, it is the first passage with the same text, otherwise the passage itself.
+        """
         return passages if self.training.known is None else self.training.known.passages.first(passages)
 
     def draw(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
@@ -237,7 +240,7 @@ class TripleBatches:
         return (self.pairs or self.draw_evenly)(epoch, chosen)
 
     def draw_evenly(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
-        """Draw as ``draw``. All positives of a query are equally likely. Negatives are drawn by their weights."""
+        """Draw passages as ``draw`` does: each positive of a query with equal probability, and negatives by their weights."""
         positive = drawn_positives(self.training.positives, self.training.starts, chosen, self.seed, epoch)  # (b,)
         return positive, self._hard_negatives(epoch, chosen, positive)
 
@@ -252,7 +255,8 @@ class TripleBatches:
         places = np.arange(pool.shape[1])[None, :]  # (1, m)
         draws = uniforms(self.seed, "negative", epoch, index=chosen[:, None], second=places)  # (b, m)
         if training.weights is not None:
-            draws = -np.log1p(-draws) / training.weights[chosen]  # smallest first (Efraimidis and Spirakis 2006)
+            # the passages with the smallest values are drawn (Efraimidis and Spirakis 2006)
+            draws = -np.log1p(-draws) / training.weights[chosen]
         order = np.argsort(np.where(pool >= 0, draws, np.inf), axis=1, kind="stable")[:, : self.negatives]
         drawn = np.take_along_axis(pool, order, axis=1)  # (b, min(m, negatives))
         missing = self.negatives - drawn.shape[1]
@@ -273,8 +277,8 @@ class TripleBatches:
             chosen: (b,) the queries.
 
         Returns:
-            the hard negatives (b, m), -1 for padding and for excluded passages; and for each query the passages of the
-            collection that are not negatives of it, ascending.
+            the hard negatives (b, m), -1 for padding and for excluded passages; and for each query the excluded passages,
+            ascending.
         """
         training, pool = self.training, self.training.negatives[chosen].astype(np.int64)  # (b, m)
         if training.known is not None:

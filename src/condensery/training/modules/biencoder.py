@@ -33,10 +33,11 @@ class BiEncoderModule(TowersModule):
             registered loss); a mapping with ``name`` and the loss's options; or a ``RetrievalLoss``. margin_mse, kl and
             rank_consistent need a ``teacher`` in the data module.
         mask_known_positives: whether passages of the batch that are relevant to the query, by judgement or by their text,
-            are excluded as negatives. The papers' code counts them as negatives, unless they are the drawn positive.
+            are excluded as negatives. The papers' code excludes only the one positive that was drawn for the query.
         temperature: temperature of the loss; ignored where ``loss`` is a ``RetrievalLoss``.
         train_passages: False = only a separate query tower is trained, and the passage tower is frozen (ADORE: Zhan et al.
-            2021, §4.2). Passages are then not encoded at all where ``TripleDataModule`` has a ``student``.
+            2021, §4.2). If ``TripleDataModule`` has a ``student``, passages are then not encoded at all, because the batches
+            hold the student's passage vectors.
         others: further arguments of ``TowersModule``.
 
     Raises:
@@ -112,7 +113,10 @@ class Featured:
         self.model, self.loss = model, loss
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Return the loss's features (b, f) of a chunk. The loss's weights are fp32 even where the model's are bf16."""
+        """Return the loss's features (b, f) of a chunk.
+
+        The vectors of a bf16 model are cast to fp32, because the weights of the loss stay in fp32.
+        """
         vectors = self.model.vectors(chunk)
         if not torch.is_autocast_enabled(vectors.device.type):
             vectors = wide(vectors)

@@ -25,7 +25,8 @@ from condensery.training.modules.optimisation import PathOrName
 from condensery.training.modules.pretraining import PAIRS
 
 COLDEST = 0.01  # the smallest value of a learned temperature (CLIP)
-# The temperature's learning rate divided by that of the weights. At 2e-5, 100 steps change log temperature by .2 at most.
+# The temperature's learning rate is this multiple of the learning rate of the weights. If the weights learn at 2e-5,
+# 100 steps change the temperature's logarithm by 0.2 at most.
 TEMPERATURE_RATE = 100.0
 
 
@@ -42,7 +43,7 @@ class ContrastiveModule(TowersModule):
         learn_temperature: train the logarithm of the temperature with the encoder, starting from ``temperature``. The
             temperature stays at .01 or above (CLIP: Radford et al. 2021, §2.5).
         mlm_weight: factor of an MLM loss that is added (eq. 7 of Gao and Callan 2021b, on masked texts); 0 = no token is
-            masked and no LM head is loaded. A checkpoint without an LM head is trained without MLM; this is printed.
+            masked and no LM head is loaded. A checkpoint without an LM head is trained without MLM, and a line says so.
         lm_head: folder or hub name of the checkpoint with the LM head; None = ``model``, if that is a folder or a name.
         others: further arguments of ``TowersModule``.
 
@@ -117,5 +118,5 @@ class ContrastiveModule(TowersModule):
         save_retriever(SavedRetriever(self.model, *lengths, language_model), folder, tokenizer)
 
     def rate_shares(self) -> dict[nn.Parameter, float]:
-        """Return the factors of the learning rate as ``TrainingModule`` does, with the temperature's larger factor."""
+        """Return the factors of the learning rate as ``TrainingModule`` does, and a larger factor for the temperature."""
         return super().rate_shares() | ({self.log_temperature: TEMPERATURE_RATE} if self.learn_temperature else {})

@@ -80,8 +80,8 @@ class EncoderModule(TrainingModule):
             card: content of the model card; None = this module's class and settings, and the values logged last.
 
         Raises:
-            UserError: no tokenizer is known, a length exceeds the encoder's positions, or the folder is an artifact of a run,
-                or holds the query encoder of another retriever.
+            UserError: no tokenizer is known, a length exceeds the encoder's positions, the folder is an artifact of a run, or
+                it holds the query encoder of another retriever.
         """
         check_values(EncoderModule.save_pretrained, locals())
         folder, tokenizer = no_artifact(folder), tokenizer or self.saved_with
@@ -108,7 +108,7 @@ class EncoderModule(TrainingModule):
 
     @property
     def saved_with(self) -> PathOrName | None:
-        """The tokenizer that is saved with the model: this module's tokenizer, or else the data module's."""
+        """The tokenizer that is saved with the model: this module's tokenizer, or else the data module's tokenizer."""
         return self.tokenizer or getattr(self._data, "tokenizer_folder", None)
 
     @property
@@ -126,7 +126,7 @@ class EncoderModule(TrainingModule):
 
 
 class TowersModule(EncoderModule):
-    """Base class of the modules that train a bi-encoder and no layers besides it.
+    """Base class of the modules that train a bi-encoder without further layers.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family, or a ``BiEncoder``.
@@ -162,8 +162,8 @@ class TowersModule(EncoderModule):
     def on_fit_start(self) -> None:
         """Check the data as ``EncoderModule`` does, and also the data module's prefixes and student.
 
-        Raise ``UserError`` if data module and encoder have different prefixes, or if the passage tower and the data module's
-        student would compute different vectors.
+        The student is the retriever whose passage vectors the batches hold. Raise ``UserError`` if data module and encoder
+        have different prefixes, or if passage tower and student would compute different vectors.
         """
         super().on_fit_start()
         data, settings = self._data, self.model.settings
@@ -180,10 +180,10 @@ class TowersModule(EncoderModule):
         self.model.passage.requires_grad_(False)
 
     def _check_student(self, student: Any) -> None:
-        """Raise ``UserError`` if the passage tower and ``student``, a ``Retriever`` or None, would differ in vectors.
+        """Raise ``UserError`` if the passage tower and ``student``, a ``Retriever`` or None, would compute different vectors.
 
-        The batches hold the student's passage vectors. So the passage tower must encode passages as the student does. The
-        passage tower must also be frozen, because training would move its vectors away from the student's vectors.
+        The passage tower must encode passages as the student does. It must also be frozen, because training would move its
+        vectors away from the student's vectors.
         """
         if student is None:
             return

@@ -52,14 +52,13 @@ class TrainingModule(pl.LightningModule):
         weight_decay: weight decay of AdamW; biases and LayerNorm weights are not decayed.
         max_grad_norm: norm to which a larger gradient is clipped; 0 = no clipping.
         seed: seed of dropout, and of randomly initialised weights.
-        layer_decay: learning rate of a backbone layer divided by that of the next higher layer; 1 = all layers have
-            the same learning rate. See ``layer_shares``.
+        layer_decay: learning rate of a backbone layer, as a multiple of the learning rate of the layer above it; 1 = all
+            layers have the same learning rate. See ``layer_shares``.
 
     Attributes:
         tokens: number of tokens that all processes together read in the last step, padding not counted.
-        trained_on: the data modules that this module can be trained on. A key is a value of the data module's attribute
-            ``pairs``. It is mapped to the Python code that creates such a data module. The error line about an unsuitable
-            data module shows this code.
+        trained_on: the data modules that this module can be trained on: value of a data module's attribute ``pairs`` ->
+            Python code that creates such a data module. The error line about an unsuitable data module shows this code.
         usual_rate: default peak learning rate, as in ``conf/stage/``.
         first_steps: number of steps of a first phase, which has a warm-up and a decay of its own; 0 = no such phase.
         asked_to_leave: whether one of the processes received a signal to end, such as SLURM's warning.
@@ -224,7 +223,7 @@ class TrainingModule(pl.LightningModule):
         """Return whether the loss is scaled, as in fp16.
 
         A scaled loss rules out AdamW's fused kernel, which would remove the scale from the gradient only after clipping. With
-        a scaled loss, a gradient that is not finite is not an error: the step is skipped.
+        a scaled loss, a gradient that is not finite is not an error, because the loss scaler skips the step.
         """
         return "16" in str(self.trainer.precision) and "bf16" not in str(self.trainer.precision)
 
@@ -266,10 +265,10 @@ class TrainingModule(pl.LightningModule):
         return layer_shares(self, self.layer_decay) if self.layer_decay < 1 else {}
 
     def _remember(self, given: Mapping[str, Any], **others: Any) -> None:
-        """Keep arguments of ``__init__`` for ``load_from_checkpoint``; models and losses must be passed to it again.
+        """Keep arguments of ``__init__`` for ``load_from_checkpoint``, to which models and losses must be passed again.
 
         Args:
-            given: local variables of the ``__init__`` of a class; those that are not its arguments are not kept.
+            given: local variables of the ``__init__`` of a class; only its arguments are kept.
             others: further values to keep.
         """
         taken = inspect.signature(given["__class__"].__init__).parameters.values()

@@ -141,12 +141,12 @@ class CondenserModule(BackboneModule):
 class CoCondenserModule(CondenserModule):
     """coCondenser pre-training (Gao and Callan 2021b, eq. 7): MLM plus a contrastive loss over pairs of texts.
 
-    The two texts of a pair are each other's positive. All other texts in the batch, over all processes, are negatives.
+    Each text of a pair is the positive of the other text. All other texts in the batch, over all processes, are negatives.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``Condenser``.
         mlm_weight: factor of the MLM losses.
-        temperature: divisor of the inner products (tau of Wu et al. 2023, eq. 5; the coCondenser paper has none, so 1).
+        temperature: divisor of the inner products (tau of Wu et al. 2023, eq. 5); the coCondenser paper uses no divisor.
         contrast_weight: factor of the contrastive loss (1 in the papers).
         others: further arguments of ``CondenserModule``.
 
@@ -180,8 +180,8 @@ class CoCondenserModule(CondenserModule):
 class QueryAsContextModule(CoCondenserModule):
     """Query-as-context pre-training (Wu et al. 2023, §3.1): coCondenser on pairs of a passage and one of its queries.
 
-    The objective is that of coCondenser. The data differ: they come from ``PassageQueryDataModule``. Arguments and errors are
-    those of ``CoCondenserModule``. The temperature of the authors' released code is 1.
+    The objective and the arguments are those of ``CoCondenserModule``. Only the data differ; they come from
+    ``PassageQueryDataModule``. The temperature of the authors' released code is 1.
 
     Raises:
         UserError: as ``CoCondenserModule``.
@@ -197,7 +197,7 @@ class MaskedAutoEncoderModule(BackboneModule):
         tokenizer: folder or hub name of the tokenizer; None = the checkpoint's own.
         decoder: kind of decoder: masked (CoT-MAE), causal or enhanced (RetroMAE); see ``DecoderShape``.
         decoder_layers: number of decoder layers; None = two, or one for an enhanced decoder.
-        decoder_init: initial weights of the decoder: random, or those of the backbone's last layers.
+        decoder_init: initial weights of the decoder: random, or last = the weights of the backbone's last layers.
         decoder_mask_rate: share of the other tokens that each position of an enhanced decoder does not see.
         dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         mlm_weight: factor of the encoder's MLM loss.
@@ -253,8 +253,8 @@ class MaskedAutoEncoderModule(BackboneModule):
 class InverseClozeModule(TowersModule):
     """The inverse cloze task, ICT (Lee et al. 2019; Gao and Callan 2021a, §4.4): match a sentence with its passage.
 
-    The other passages of the batch are the negatives. Row 2i of a batch is a passage and row 2i + 1 the sentence taken from
-    it, as ``SpanPairDataModule(pairs="sentence")`` makes them.
+    The other passages of the batch are the negatives. Row 2i of a batch is a passage, and row 2i + 1 is the sentence that
+    was taken from it. ``SpanPairDataModule(pairs="sentence")`` makes such batches.
 
     Args:
         model: see ``TowersModule``.

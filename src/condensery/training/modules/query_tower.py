@@ -21,14 +21,14 @@ from condensery.training.modules.optimisation import PathOrName
 class QueryTowerModule(TowersModule):
     """Trains the query tower on the rankings of a teacher, such as a fusion of BM25 and the retriever itself.
 
-    Train this module on ``RankingDataModule``. The initial checkpoint must be that of the data module's student.
+    Train this module on ``RankingDataModule``, starting from the checkpoint of the data module's student.
 
     Only queries are encoded, and the passage index does not change (fixed document vectors: ADORE, Zhan et al. 2021, §4.2).
-    The loss is the KL divergence between two softmaxes over the passages of the batch, the teacher's and the retriever's
-    (Lin et al. 2020).
+    The loss is the KL divergence between the teacher's and the retriever's softmax over the passages of the batch (Lin et
+    al. 2020).
 
     Args:
-        model: see ``TowersModule``; where the retriever has one tower, the query tower is a copy of it.
+        model: see ``TowersModule``; if the retriever has one tower, the query tower is a copy of this tower.
         temperature: divisor of the inner products; for cosines .01 to .1 is usual.
         teacher_temperature: divisor of the teacher's scores, which lie in [0, 1].
         others: further arguments of ``TowersModule``.
