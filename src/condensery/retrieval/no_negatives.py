@@ -91,7 +91,7 @@ class NoNegatives:
         return np.diff(ends)
 
     def by_text(self, positives: Mapping[int, NDArray[np.integer]]) -> int:
-        """Return the number of passages excluded for their text, without being positives, summed over all queries.
+        """Return how many passages are excluded for their text alone, summed over all queries. Positives do not count.
 
         ``positives``: query row -> its relevant passages.
         """

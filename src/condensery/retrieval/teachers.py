@@ -147,8 +147,8 @@ def _by_searcher(searcher: Searcher, collection: Collection, queries: Ids, candi
 def counts(pairs: PairScores, positives: Mapping[int, Rows]) -> dict[str, int]:
     """Return counts for a manifest.
 
-    The counts are those of queries, scored pairs, queries with fewer than two scored passages, and queries without a scored
-    positive.
+    The counts are the numbers of queries, scored pairs, queries with fewer than two scored passages, and queries without a
+    scored positive.
     """
     filled = pairs.filled
     with_positive = sum(

@@ -32,7 +32,7 @@ class Sizes:
         passage_length: maximum tokens of a passage for the encoder.
         same_passages: whether training changed only the query tower, so that passage vectors are the same.
         dimensions: dimensions of an index's vectors; 0 = a lexical index.
-        token_numbers, token_vectors: for an encoder of token vectors, its output per passage in numbers and in vectors.
+        token_numbers, token_vectors: for an encoder of token vectors, the numbers and the vectors that it makes per passage.
         members: the indexes that a fused index combines.
         negatives: total number of mined negatives, over all queries.
         sentences: sizes of the examples of a sentence task.

@@ -37,7 +37,7 @@ class FilterQueriesConfig(ScoringStageConfig, QueryStageConfig):
     queries: Annotated[str, Input("queries")]
     """the stage with the queries of the collection's own passages (generate_queries, read_queries)"""
     share: PositiveShare = 0.3
-    """share of all queries that is kept, those with the highest scores; the paper keeps .3"""
+    """share of all queries that is kept; queries with the highest scores are kept; .3 in the paper"""
 
     def work(self, read: Read) -> Work:
         """Return an unknown estimate, because the number of queries is not known before they are generated."""
@@ -51,7 +51,7 @@ class FilterQueriesConfig(ScoringStageConfig, QueryStageConfig):
 def not_of_the_collection(
     name: str, corpus: str, inputs: Mapping[str, Sequence[StageConfig]]
 ) -> tuple[str, str] | None:
-    """Report passages that are not those of the searched collection.
+    """Report passages that are not the passages of the searched collection.
 
     The error is either that a stage has split the documents again, or that the passages come from another collection.
     """

@@ -37,7 +37,7 @@ class Expander:
     Args:
         folder: artifact of train_expander.
         key: config key that error messages name.
-        precision, device: of the generator.
+        precision, device: precision and device of the generator.
     """
 
     def __init__(self, folder: Path, key: str, precision: str, device: str) -> None:
@@ -58,7 +58,7 @@ class Expander:
 
 
 def several_shards(config: ExpandQueriesConfig, context: Context) -> bool:
-    """Whether there is more than one shard to compute."""
+    """Return whether the queries make more than one shard."""
     return len(_queries(config, context)) > config.shard_size
 
 

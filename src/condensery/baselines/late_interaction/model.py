@@ -9,8 +9,8 @@ A vector of the query without a counterpart adds 0. Three methods are of this fo
 - ColBERT (Khattab and Zaharia 2020, eq. 1-3): all vectors have the same key, and are normalised. [Q] or [D] follows [CLS]. A
   query is filled up with [MASK] tokens, which are read like any other token. The punctuation of a passage has no vector.
 - COIL (Gao et al. 2021): the key is the token, so only exact matches count. [CLS] has a longer vector, whose inner product is
-  added. Here it is kept in pieces of the size of a token's vector, each with a key of its own.
-- ME-BERT (Luan et al. 2021): a query has one vector, that of [CLS]. A passage has the vectors of its first m tokens. All
+  added. Here it is split into pieces with the dimensions of a token's vector. Each piece has its own key.
+- ME-BERT (Luan et al. 2021): a query has only the vector of [CLS]. A passage has the vectors of its first m tokens. All
   vectors have the same key.
 
 Symbols in shapes: b rows of a chunk, t width of the chunk, v vectors of a text, d dimensions, h hidden size.
@@ -41,7 +41,7 @@ class Interaction:
     Attributes:
         method: colbert, coil or me_bert.
         dimensions: dimensions d of a vector.
-        query_length, passage_length: maximum tokens of a query and a passage, with [CLS], [SEP] and the marker.
+        query_length, passage_length: maximum tokens of a query and a passage, with [CLS], [SEP] and the marker [Q] or [D].
         first: only for me_bert: number m of tokens with a vector, from the beginning of a passage.
         whole: only for coil: dimensions of the vector of [CLS], a multiple of ``dimensions``; 0 = [CLS] has no vector.
         mask: id of [MASK].
@@ -130,7 +130,7 @@ class TokenEncoder(BiEncoder):
 
 
 class _BestMatches(torch.autograd.Function):
-    """The formula at the head of this file. The backward pass reads only the best matches, not all products."""
+    """Computes the formula at the head of this file. The backward pass reads only the best matches, not all products."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, query_keys: Tensor, passages: Tensor, passage_keys: Tensor) -> Tensor:

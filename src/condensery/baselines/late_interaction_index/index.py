@@ -54,7 +54,7 @@ class Block:
         device: device of the matrix products.
 
     Attributes:
-        size: the memory of the block in bytes, including its inverted lists, as if all of them were read.
+        size: the memory of the block in bytes, including the inverted lists that have not been made yet.
     """
 
     def __init__(self, vectors: NDArray[np.floating], keys: Rows, counts: Rows, device: str) -> None:
@@ -63,7 +63,7 @@ class Block:
         self.keys, self.number = keys[order], len(counts)
         self.owners = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)[order]).to(device)
         self.lists: dict[float, list[tuple[Tensor, Tensor, Tensor]]] = {}
-        # bytes of a vector besides its numbers: 4 for the key, 8 for the owner, at most 16 in its list; 1,024 bytes of a list
+        # bytes of a vector besides its numbers: 4 (key), 8 (owner), at most 16 (in its list); 1,024 for each list
         self.size = self.vectors.nbytes + 28 * len(keys) + 1024 * len(np.unique(self.keys))
 
     def scores(self, query: Tensor) -> NDArray[np.float32]:
@@ -140,7 +140,7 @@ class LateInteractionIndex:
         return ordered(self._scores(queries, found), found, k)
 
     def search_texts(self, texts: Sequence[str], k: int) -> Ranking:
-        """Return the k best passages for any queries. Raises ``UserError`` where the candidates need an encoder."""
+        """Return the k best passages for any queries. Raises ``UserError`` if the candidates' index knows no new queries."""
         queries = self._encoded(texts)
         if self.candidates is None:
             return self._exact(queries, k)

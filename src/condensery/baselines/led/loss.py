@@ -16,14 +16,14 @@ from condensery.ranges import Positive, Weight, check_values
 class RankConsistent(RetrievalLoss):
     """InfoNCE plus the pairwise rank-consistent regularisation of LED (Zhang et al. 2023, "Lexicon-Enlightened Dense").
 
-    Take two passages d and d' of a query q, of which the teacher scores d higher. The regularisation is the mean over all
-    such pairs of
+    Let d and d' be two passages of a query q, of which the teacher scores d higher. The regularisation is the mean, over
+    all these pairs, of
 
         max(0, s(q, d') - s(q, d)),
 
-    where s is the student's score. So the loss depends only on the order of the teacher's scores, not on their size. The
-    student does not learn the scores themselves, as it does with ``kl``, because a lexical teacher need not be better than
-    its student. LED's lexicon-augmented contrastive loss is InfoNCE with the teacher's hard negatives. Mine these with the
+    where s is the student's score. So the loss depends only on the order of the teacher's scores, not on their size. With
+    ``kl``, the student would learn the scores themselves, although a lexical teacher is not always better than its
+    student. LED's lexicon-augmented contrastive loss is InfoNCE with the teacher's hard negatives. Mine these with the
     teacher, and name the mining stage among the ``negatives``.
 
     Args:

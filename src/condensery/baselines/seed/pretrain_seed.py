@@ -14,7 +14,7 @@ from condensery.training.modules.pretraining import MaskedAutoEncoderModule
 
 
 class SeedModule(MaskedAutoEncoderModule):
-    """SEED (Lu et al. 2021): L = L_MLM + L_dec, where the decoder is auto-regressive and sees few tokens.
+    """SEED (Lu et al. 2021): L = L_MLM + L_dec, where the decoder is auto-regressive and sees only a few tokens.
 
         L_dec = mean over all tokens x_t of -log P(x_t | x_(t-k), ..., x_(t-1), h), k = ``attention_span``, h the CLS vector
 

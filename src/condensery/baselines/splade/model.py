@@ -57,11 +57,11 @@ class SparseEncoder(BiEncoder):
         texts = logits_by_text(logits, layout, chunk.lengths)
         # amax is faster than max, but shares the gradient among equal logits
         largest = [text.max(dim=0).values if text.requires_grad else text.amax(dim=0) for text in texts]
-        return torch.stack(largest).relu().log1p()  # both rise with the logit, so the maximum can be taken before them
+        return torch.stack(largest).relu().log1p()  # relu and log1p rise with the logit, so the maximum can come first
 
 
 def logits_by_text(logits: Tensor, layout: PackedLayout, lengths: Tensor) -> list[Tensor]:
-    """Return the logits of each text, (its tokens, V), without padding, from those of all packed tokens (n, V).
+    """Return the logits of each text, (its tokens, V), without padding, from the logits of all packed tokens (n, V).
 
     ``lengths``: (b,) number of tokens of each text. ``split`` has one backward pass for all texts. Slices of the logits, or
     ``tensor_split``, would have a backward pass for each text, each with a gradient of (n, V).

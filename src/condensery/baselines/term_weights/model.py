@@ -22,7 +22,7 @@ class TermWeights(nn.Module):
         self.encoder = encoder
 
     def weights(self, chunk: Chunk) -> Tensor:
-        """Return the weight w x + b of each token (b, t) of a chunk; those of padding mean nothing."""
+        """Return the weight w x + b of each token (b, t) of a chunk; the weights of padding have no meaning."""
         layout = PackedLayout(chunk)
         states = layout.tokens.pad(self.encoder(layout)[0])  # (b, t, d)
         return self.encoder.head(states)[..., 0]

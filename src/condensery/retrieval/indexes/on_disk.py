@@ -90,7 +90,7 @@ def build_on_disk(
 
 
 def _join(folder: Path, index: Any) -> None:
-    """Write the lists of all parts list by list, and the index of these lists."""
+    """Join the lists of all parts into one file, list by list, and write the index that uses this file."""
     codes, ids, sizes = (load_array(folder / PARTS / f"{name}.npy", mapped=True) for name in ("codes", "ids", "sizes"))
     ends = np.cumsum(sizes.ravel()).reshape(sizes.shape)  # (parts, L)
     with atomic(folder / LISTS) as temporary, open(temporary, "wb") as stream:

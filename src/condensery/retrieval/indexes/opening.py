@@ -1,7 +1,7 @@
 """Open the folder of an index as a retriever. The file ``index.json`` in the folder names the kind of the index.
 
 The kinds are BM25 postings, dense vectors, an approximate index of dense vectors, the rankings of some queries (reranked
-candidates, or a run file), several fused indexes, and those that other packages register (``kinds``). An open index can be
+candidates, or a run file), several fused indexes, and kinds that other packages register (``kinds``). An open index can be
 searched with queries of its collection. Unless it holds the rankings of some queries, it can also be searched with any other
 query string.
 """

@@ -28,8 +28,8 @@ class AdaptiveConfig(StageConfig):
     """similarity that measures hardness: bm25; encoder: as trained at the start of each epoch; bm25_then_encoder: BM25 in the
     first epoch, then the encoder"""
     neighbours: Count = 100
-    """number of nearest passages per query, and of nearest queries per passage, whose similarity is computed; other
-    pairs get one default value"""
+    """number of nearest passages per query, and of nearest queries per passage, whose similarity is computed; all other
+    pairs get the same default"""
     beam: Count = 1
     """beam width of the search for swaps; 1: greedy search"""
 
@@ -94,8 +94,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """stages with teacher scores (score_pairs), for distillation losses; if several score a pair, the first one's score
     is used"""
     in_batch_teacher: Annotated[str | None, Input("index"), Later()] = None
-    """a stage with an index or an encoder, which scores each query with every passage of its batch (TCT-ColBERT); only
-    dual_supervision also takes a ``teacher``"""
+    """a stage with an index or encoder, which scores each query with every passage of its batch (TCT-ColBERT); only the
+    loss dual_supervision also takes ``teacher``"""
     passages: Annotated[str | None, Input("index"), Later()] = None
     """a stage with an index or an encoder, whose passage vectors stay frozen: only the query tower is trained (ADORE);
     null: passages are encoded too"""
@@ -118,8 +118,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """maximum tokens of a passage; null: as many as the retriever in ``init`` reads; with ``passages``, the length of that
     index is used instead"""
     mask_known_positives: bool = True
-    """do not use other relevant passages of the batch (by judgement or identical text) as negatives; false: use them, as in
-    the papers' code"""
+    """true: a query's other relevant passages in the batch (by judgement or identical text) are no negatives; false: they
+    are, as in the papers' code"""
     temperature: Positive = 1.0
     """temperature of the loss, which divides the inner products"""
     loss: str | dict[str, Any] = "info_nce"
@@ -137,7 +137,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """peak learning rate of AdamW"""
 
     def lengths(self) -> dict[str, int]:
-        """Return the lengths that are given; none where the passages are frozen, since the retriever's own are then used."""
+        """Return the lengths that are set; none if passages are frozen, because the retriever's own lengths are then used."""
         given = {key: tokens for key, tokens in super().lengths().items() if tokens is not None}
         return given if self.passages is None else {}
 
@@ -223,7 +223,7 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
     length: RowLength = 160
     """maximum tokens of query and passage together; the passage is truncated to what the query leaves"""
     loss: Literal["pointwise", "listwise"] = "pointwise"
-    """pointwise: each pair is classified separately, as denoise and pseudo_label need it; listwise: softmax over the
+    """pointwise: each pair is classified separately, which denoise and pseudo_label require; listwise: softmax over the
     query's passages"""
     batch_size: Count = 16
     """queries per step"""
@@ -256,7 +256,7 @@ def training_work(
     contrast: bool,
     texts: int = 0,
 ) -> Work:
-    """Estimate the work (``Work``) of training with ``batch_size`` queries per step, or with all where they are fewer.
+    """Estimate the work of training. A step has ``batch_size`` queries, or all queries if there are fewer.
 
     Args:
         config: the stage that trains.

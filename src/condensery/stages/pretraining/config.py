@@ -90,8 +90,8 @@ class MaskingConfig(StageConfig):
     whole_word: bool = True
     """mask whole words; false: mask single tokens"""
     mlm_weight: Weight = 1.0
-    """weight of the MLM losses; in CoT-MAE and RetroMAE, of the encoder's MLM loss; 2: as in Condenser's released code with
-    its gradient cache"""
+    """weight of the MLM losses; in CoT-MAE and RetroMAE, only of the encoder's; 2: as in Condenser's released code with
+    gradient cache"""
 
     def identity(self: Any) -> list[str]:
         """Return the same strings as ``EncoderStageConfig.identity``.
@@ -110,7 +110,7 @@ class HeadConfig(StageConfig):
     head_layers: CountOrZero = 2
     """Transformer layers of the head; 0: no head"""
     skip_from: CountOrZero | None = None
-    """number of early backbone layers, after which the head reads the token states; null: half of the layers"""
+    """number of backbone layers after which the head reads the token states; null: half of the layers"""
     late_mlm: bool = True
     """also compute an MLM loss on the last layer of the backbone"""
     head_steps: Annotated[CountOrZero, Later()] = 0
@@ -252,10 +252,10 @@ class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedCo
     """
 
     decoder: Literal["masked", "causal"] = "masked"
-    """masked: the decoder fills in masked tokens (Wu et al. 2022); causal: predicts the next token (the authors' released
+    """masked: the decoder fills in masked tokens (Wu et al. 2022); causal: it predicts the next token (the authors' released
     code)"""
     both_directions: bool = True
-    """each text of a pair is the other's context; false: only the second text (the query) is the context of the first"""
+    """true: each text of a pair is the context of the other text; false: only the second text (the query) is a context"""
     decoder_mask_rate: PositiveShare = 0.45
     """share of the context's tokens that are masked for, and predicted by, a masked decoder"""
     batch_size: Count = 8192
