@@ -163,9 +163,9 @@ def interval(system: Sequence[NDArray[np.float64]], baseline: Sequence[NDArray[n
 
     Queries and seeds are both treated as random draws. Three variances are added: the variance of the mean difference
     over queries, and for each of the two systems the variance of its mean over seeds. The degrees of freedom of the sum
-    are those of Welch and Satterthwaite (a quasi-F of two random factors: Clark 1973). The noise within a seed is part of
-    both kinds of variance, so the interval is too wide rather than too narrow. A system with one seed, such as BM25, has
-    no variance over seeds.
+    are Welch and Satterthwaite's (a quasi-F of two random factors: Clark 1973). The noise within a seed is part of both
+    kinds of variance, so the interval is too wide rather than too narrow. A system with one seed, such as BM25, has no
+    variance over seeds.
 
     Args:
         system: one array (n,) for each seed: the value of the metric for each of n queries, always in the same order.

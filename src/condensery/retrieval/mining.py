@@ -56,11 +56,11 @@ def mine(
 
     1. judged positives, and passages that have the text of a positive or of the query (``NoNegatives``);
     2. passages whose score is not below the limits in the argument ``below`` (``positive_aware``);
-    3. with ``without_answers``, passages that contain an answer to the query (among ``skip_top`` + 2 * ``depth`` or more);
+    3. with ``without_answers``, passages that contain an answer (the search returns ``skip_top`` + 2 * ``depth`` or more);
     4. the ``skip_top`` best of the remaining passages, because they may be unjudged positives.
 
-    A query gets fewer than ``depth`` negatives only if the search finds no more. After an interruption, mining continues
-    after the last complete shard. The result has the same bytes as without the interruption.
+    A query gets fewer than ``depth`` negatives only if the search, whose depth is limited, finds no more. After an
+    interruption, mining continues after the last complete shard. The result has the same bytes as without interruption.
 
     Args:
         retriever: ranks the passages.

@@ -54,7 +54,7 @@ class NoNegatives:
         Args:
             collection: the collection of the queries and passages.
             positives: query row -> its relevant passages.
-            query_rows: int (q,), further queries that will be looked up, besides those of ``positives``; None = no others.
+            query_rows: int (q,), further queries that will be looked up, besides the keys of ``positives``; None = none.
         """
         numbers = [len(passages) for passages in positives.values()]
         queries = np.repeat(np.fromiter(positives, np.int64), numbers)

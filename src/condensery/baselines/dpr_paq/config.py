@@ -31,7 +31,7 @@ class QuestionPairsConfig(StageConfig):
     passages: Annotated[str, Operational()] = "psgs_w100.tsv"
     """file in ``root`` with the passages: id, text, title"""
     questions: Annotated[str, Operational()] = "PAQ.metadata.jsonl"
-    """file in ``root`` with a question, its answers and the ids of their passages in each line"""
+    """file in ``root``; each line has a question, its answers, and the ids of the answers' passages"""
     subset: str | None = None
     """use only the questions of this subset of PAQ: L1, L4 or NE; null: all"""
     number: Count | None = None

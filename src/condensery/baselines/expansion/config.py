@@ -17,12 +17,12 @@ class ExpandedBm25Config(Bm25Config):
     """Build a BM25 index of all passages, each with its generated queries appended (docT5query: Nogueira and Lin 2019)."""
 
     passages: Annotated[str, Input("passages")] = "passages"
-    """the stage of kind passages, with grouping: collection, for which the queries were made"""
+    """the stage (of kind passages, with ``grouping: collection``) for whose passages the queries were made"""
     queries: Annotated[str, Input("queries")]
     """the stage with the queries (generate_queries, read_queries, filter_queries)"""
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report passages that are not those of the collection."""
+        """Report passages that are not the passages of the collection."""
         return not_of_the_collection(self.passages, self.corpus, inputs)
 
 
@@ -30,7 +30,7 @@ class ExpandedBm25Config(Bm25Config):
 class FilterQueriesConfig(ScoringStageConfig, QueryStageConfig):
     """Keep the generated queries that cross-encoders judge most relevant to their passages (doc2query--).
 
-    The method is that of Gospodinov et al. 2023. One threshold holds for all passages: it is the quantile of all scores
+    The method is by Gospodinov et al. 2023. One threshold holds for all passages: it is the quantile of all scores
     above which ``share`` of the queries lie. So a passage may keep all of its queries, or none.
     """
 
@@ -44,7 +44,7 @@ class FilterQueriesConfig(ScoringStageConfig, QueryStageConfig):
         return Work(known(read, "passages", "tokenizer"))
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report passages that are not those of the collection."""
+        """Report passages that are not the passages of the collection."""
         return not_of_the_collection(self.passages, self.corpus, inputs)
 
 

@@ -25,7 +25,7 @@ register_index("expanded_queries", "condensery.baselines.gar.expansion:ExpandedQ
 class QueryContextsConfig(StageConfig):
     """Collect what a generator learns to write from a judged query: answer, sentence with the answer, titles of its passages.
 
-    The run says which of the three the collection lacks. The generator then learns only the rest. Without answers, the
+    The run prints which of the three the collection lacks, and the generator learns only the others. Without answers, the
     sentence that is most similar to the query is collected.
     """
 
@@ -57,7 +57,7 @@ class TrainExpanderConfig(GeneratorConfig):
 
     kind = "train_expander"
     contexts: Annotated[str, Input("contexts")] = "contexts"
-    """the stage with the texts that are generated (query_contexts)"""
+    """the stage with the texts that the model learns to generate (query_contexts)"""
     max_input_tokens: Annotated[int, Ge(8)] = 64
     """maximum tokens of a query together with the name before it; a longer query is truncated"""
     max_tokens: Annotated[int, Ge(2)] = 64

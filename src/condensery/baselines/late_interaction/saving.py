@@ -57,7 +57,7 @@ def _shapes(interaction: Interaction, model: Any) -> list[list[DenseShape]]:
 
 
 def _tokenizer(tokenizer: Path | str, interaction: Interaction) -> Any:
-    """Load a tokenizer. For ColBERT, it gets the tokens [Q] and [D], which absorb the space that follows them."""
+    """Load a tokenizer. For ColBERT, add the tokens [Q] and [D], which absorb the space that follows them."""
     read = load_tokenizer(tokenizer)
     signs = [AddedToken(text, rstrip=True, normalized=False, special=True) for text in MARKERS.values()]
     read.add_tokens(signs if interaction.method == "colbert" else [], special_tokens=True)

@@ -16,7 +16,7 @@ from condensery.ranges import Positive, Weight, check_values
 class RankConsistent(RetrievalLoss):
     """InfoNCE plus the pairwise rank-consistent regularisation of LED (Zhang et al. 2023, "Lexicon-Enlightened Dense").
 
-    Let d and d' be two passages of a query q, of which the teacher scores d higher. The regularisation is the mean, over
+    Let d and d' be two passages of a query q such that the teacher scores d higher. The regularisation is the mean, over
     all these pairs, of
 
         max(0, s(q, d') - s(q, d)),
@@ -60,7 +60,7 @@ class RankConsistent(RetrievalLoss):
         most = int(scored.sum(dim=1).max())
         order = scored.int().argsort(dim=1, descending=True, stable=True)  # (q, p) the scored passages come first
         first = order[:, :most]  # (q, m)
-        theirs = teacher.gather(1, first)  # (q, m), NaN where a query has fewer
+        theirs = teacher.gather(1, first)  # (q, m), NaN where a query has fewer than m
         ours = (queries @ passages.T).gather(1, first) / self.temperature  # (q, m)
         before = theirs[:, :, None] > theirs[:, None, :]  # (q, m, m), False where a score is NaN
         excess = (ours[:, None, :] - ours[:, :, None]).clamp(min=0)  # (q, m, m): score of d' minus score of d

@@ -19,7 +19,7 @@ class NestedBatches(SpanBatches):
     encoder. Each of these tokens becomes [MASK] or a random token, or does not change, independently of the encoder's text.
 
     Raises:
-        UserError: the decoder reads another text, or not more masked tokens than the encoder.
+        UserError: the decoder reads another text than the encoder, or does not have a larger share of masked tokens.
     """
 
     def __post_init__(self) -> None:

@@ -49,7 +49,7 @@ class MasterBatches(SpanBatches):
     """Makes batches of masked passages. The decoders read each passage, another passage of its document, and its query.
 
     ``context.rate`` is the share of the tokens that is masked for a decoder. A passage that is alone in its document has its
-    query in place of the other passage. No token is removed from the other passage.
+    query in place of the other passage. With ``remove``, the query's sentence is removed only from the passage itself.
 
     Raises:
         UserError: the source does not give passages with queries, no text is masked, or both texts of a pair are encoded.

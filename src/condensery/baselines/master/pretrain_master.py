@@ -78,7 +78,7 @@ class MasterModule(MaskedAutoEncoderModule):
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder`` with a masked decoder, which
-            recovers the passage itself. The other decoders have its shape.
+            recovers the passage itself. The other decoders have the same shape.
         decoder_init: initial weights of the decoders: random, or the weights of the backbone's last layers.
         others: further arguments of ``MaskedAutoEncoderModule``, except ``decoder``.
 

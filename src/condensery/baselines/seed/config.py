@@ -16,7 +16,7 @@ class PretrainSeedConfig(SpanDecoderConfig):
     """
 
     attention_span: Count = 2
-    """tokens before the predicted one that each layer of the decoder sees"""
+    """number of tokens before the predicted token that each layer of the decoder sees"""
     decoder_layers: Count = 3
     """Transformer layers of the decoder"""
     length: RowLength = 512

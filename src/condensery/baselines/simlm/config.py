@@ -22,8 +22,8 @@ ELECTRA = EncoderSize(12, 256, 1024, 4, 30522)  # ELECTRA-base's generator
 class PretrainSimlmConfig(SpanDecoderConfig):
     """Pre-train by SimLM (Wang et al. 2023): encoder and decoder recover tokens that a frozen generator has replaced.
 
-    A masked language model fills in a text's masked tokens, twice. The encoder reads one of the two texts. A shallow decoder
-    reads the encoder's CLS vector and the other text, in which more tokens are replaced.
+    A masked language model fills in the masked tokens of a text twice, which gives two texts. The encoder reads one of them.
+    A shallow decoder reads the encoder's CLS vector and the other text, in which more tokens are replaced.
     """
 
     generator: Annotated[str | None, Input("encoder")] = None
@@ -70,7 +70,7 @@ class PretrainSimlmConfig(SpanDecoderConfig):
 
     @property
     def further_rate(self) -> float:
-        """Share of the tokens to draw for the decoder. Together with the encoder's tokens, it is ``decoder_mask_rate``."""
+        """Share of the tokens to draw for the decoder, so that they and the encoder's together are ``decoder_mask_rate``."""
         return (self.decoder_mask_rate - self.mask_rate) / (1 - self.mask_rate)
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:

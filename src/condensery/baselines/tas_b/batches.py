@@ -76,7 +76,7 @@ class BalancedPairs:
     """Draws pairs of a positive and a hard negative such that the teacher's margins of the pairs are spread evenly.
 
     The range of the teacher's margins t(q, p+) - t(q, p-) over all pairs of a query is divided into ``bins`` bins of equal
-    width. First one of the non-empty bins is drawn, each with the same probability, and then a pair in this bin.
+    width. A non-empty bin is drawn, all with the same probability, and then a pair in this bin.
     Without bins, most drawn pairs would have a large margin and teach little. Further negatives are drawn in the same way
     from the query's other pairs with this positive. If the teacher has scored too few of them,
     ``TripleBatches.draw_evenly`` draws the rest.

@@ -29,7 +29,7 @@ class TermWeights(nn.Module):
 
 
 def new_term_weights(encoder: Encoder, seed: int) -> TermWeights:
-    """Return a model on an encoder. Its linear layer is randomly initialised by ``seed`` and replaces the encoder's head."""
+    """Return a model on an encoder. A linear layer, initialised with the seed ``seed``, replaces the encoder's head."""
     torch.manual_seed(seed)
     encoder.head = head_of([DenseShape(encoder.model.config.hidden_size, 1, activation="Identity")])
     return TermWeights(encoder)

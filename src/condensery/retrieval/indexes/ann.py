@@ -170,7 +170,7 @@ def stand_ins(query: NDArray[np.float32], missed: NDArray[np.float32], others: N
 class ApproximateIndex:
     """Wraps a FAISS index as a retriever, which may miss passages.
 
-    The scores are those of FAISS. They are exact unless the vectors are quantised.
+    FAISS computes the scores. They are exact unless the vectors are quantised.
 
     Attributes:
         exact: exact index over the same vectors.

@@ -43,7 +43,7 @@ def open_index(
         threads: CPU threads.
         memory: maximum memory of a dense search in bytes.
         device: device of dense indexes; None = the GPU if there is one.
-        own_by_id: a query's own passage is the passage with its id, whatever the text (``own_passages``).
+        own_by_id: a query's own passage is the passage with the query's id, whatever its text (``own_passages``).
 
     Raises:
         UserError: the folder holds no index, or an index of another collection.

@@ -135,8 +135,8 @@ class KeepBestConfig(SampleConfig):
     shares: Annotated[list[Share], Field(min_length=1)] = [0.25, 0.5, 0.75, 1.0]
     """interpolation shares of the trained weights that are tried; the remaining share is the initial encoder's"""
     level: PositiveShare = 0.05
-    """keep the best candidate only if its gain has a p-value below this (paired randomisation test) and its dev metric is
-    no lower; 1: no test"""
+    """keep the best candidate only if its gain has a p-value below this (randomisation test) and its dev metric is no lower;
+    1: no test"""
     add_left_out_queries: Annotated[bool, Later()] = False
     """if there are fewer dev queries than ``number``, also measure on the training queries that ``leave_out_dev_passages``
     excluded from training"""

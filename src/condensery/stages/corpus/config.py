@@ -84,7 +84,7 @@ class PassagesConfig(StageConfig):
     titles: bool = True
     """a passage is tokenised as title [SEP] text; false: titles are dropped"""
     sentence_language: SentenceLanguage = "en"
-    """code of the language, whose abbreviations and ordinals do not end a sentence"""
+    """language code; abbreviations and ordinals of this language do not end a sentence"""
     workers: Annotated[Count, Operational()] = 2
     """number of worker processes"""
 
@@ -166,7 +166,7 @@ class TokensConfig(StageConfig):
     titles: bool = True
     """passages are tokenised as title [SEP] text"""
     sentence_language: SentenceLanguage = "en"
-    """code of the language, whose abbreviations and ordinals do not end a sentence"""
+    """language code; abbreviations and ordinals of this language do not end a sentence"""
     workers: Annotated[Count, Operational()] = 2
     """number of worker processes"""
 

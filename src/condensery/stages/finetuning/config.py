@@ -103,8 +103,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """a stage that makes queries from the passages; training also uses these, each with its passage as the positive;
     null: judged queries only"""
     validation_candidates: Annotated[str | None, Input("index"), Later()] = None
-    """a stage with an index: validation ranks each dev query's positive among 99 passages sampled from the index's best 1,000
-    (Zhao et al.), and logs MRR@100 too"""
+    """a stage with an index; validation ranks each dev positive among 99 of the index's best 1,000 passages (Zhao et al.),
+    and also logs MRR@100"""
     text_batch_size: Count = 48
     """queries of ``text_queries`` per step, in addition to ``batch_size``"""
     shared_negatives: Annotated[CountOrZero, Later()] = 0

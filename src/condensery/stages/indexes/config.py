@@ -35,7 +35,7 @@ class EncodeConfig(StageConfig):
     precision: Precision
     """numeric precision: fp32, bf16 or fp16"""
     dtype: Literal["float32", "float16", "int8", "binary"] = "float32"
-    """format of the vectors on disk: float32, float16, int8 (a quarter of the size) or binary (a 32nd); the recall of int8
+    """format of vectors on disk: float32, float16, int8 (a quarter of the size) or binary (a 32nd); the recall of int8
     and binary is reported"""
     chunk_tokens: Count = 4096
     """padded tokens that the encoder processes at once"""

@@ -48,8 +48,8 @@ class ExtractQueriesConfig(QueryStageConfig):
     """
 
     kind: Literal["sentence", "title", "both"] = "sentence"
-    """sentence: the passage's sentences with the highest mean idf of their words; title: the passage's title; both:
-    sentences and a title that no other passage has"""
+    """sentence: the sentences with the highest mean idf of their words; title: the passage's title; both: these sentences,
+    and a title that no other passage has"""
     number: Count = 1
     """maximum number of sentences per passage (kind: sentence or both)"""
     minimum_words: Count = 4
