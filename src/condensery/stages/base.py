@@ -97,7 +97,7 @@ class StageConfig(NumberKeys):
     def by_content(self) -> set[str]:
         """Return the fields whose values are not part of the id.
 
-        In this class they are the fields marked ``Later`` that have their default values. A subclass adds the fields that
+        In this class, these are the fields marked ``Later`` that have their default values. A subclass adds the fields that
         ``identity`` describes, such as a path whose content is hashed.
         """
         fields = type(self).model_fields
@@ -147,7 +147,7 @@ class StageConfig(NumberKeys):
 
 
 def _plain(value: Any) -> Any:
-    """Return a config value as JSON, without operational fields; a model with a fingerprint is replaced by it."""
+    """Return a config value as JSON, without operational fields. The fingerprint replaces a model that has one."""
     if isinstance(value, BaseModel):
         if hasattr(value, "fingerprint"):
             return {"fingerprint": value.fingerprint()}
@@ -220,7 +220,7 @@ class Artifact:
         return next((artifact for artifact in self.ancestors() if artifact.manifest["makes"] == product), None)
 
     def parents(self, product: str = "") -> list["Artifact"]:
-        """Return the direct input artifacts; if ``product`` is given, only those whose product it is."""
+        """Return the direct input artifacts; if ``product`` is given, only the artifacts that are a ``product``."""
         parents = [parent for field in self.manifest["inputs"] for parent in self.inputs(field)]
         return [parent for parent in parents if not product or parent.manifest["makes"] == product]
 

@@ -157,7 +157,7 @@ def content_of_model(name: str | None, key: str) -> list[str]:
     """Return the content hashes of a model in a folder, so that an id does not depend on the folder's path.
 
     Args:
-        name: folder, hub name or None; the list is empty unless it is a folder.
+        name: folder, hub name or None; the list is empty unless ``name`` is a folder.
         key: config key of ``name``, for the error message.
 
     Raises:

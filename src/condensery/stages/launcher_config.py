@@ -58,10 +58,10 @@ class SlurmLauncher(Keys):
 
 
 class Resources(Keys):
-    """The resources that a Ray task reserves; None = the value of the launcher itself.
+    """The resources that a Ray task reserves; None = the launcher's value.
 
     Attributes:
-        num_cpus: CPU cores, and threads.
+        num_cpus: number of CPU cores and of threads.
         num_gpus: GPUs, or a part of one.
         memory: GB of memory.
     """

@@ -1,7 +1,7 @@
 """Options of Lightning that recipes may set: flags of the Trainer (``trainer.flags``) and ``trainer.callbacks``.
 
 A recipe may come from an untrusted source. So a callback is chosen by name from a list, gets only plain values, and writes
-only into the folder of its stage. This module imports neither torch nor Lightning, because a dry run uses it too.
+only into the folder of its stage. This module imports neither torch nor Lightning, so that a dry run stays fast.
 """
 
 import importlib.util

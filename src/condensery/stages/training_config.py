@@ -126,7 +126,7 @@ class EncoderStageConfig(OptimisedStageConfig):
     init: Annotated[str, Input("encoder", literal=("backbone",))]
     """the stage whose encoder is the initial checkpoint, or the word backbone"""
     backbone: Annotated[BackboneConfig, FromRecipe("backbone")]
-    """settings of the encoder, for init: backbone; the group ``backbone``"""
+    """the group ``backbone``: the encoder if ``init`` is backbone; otherwise only its dropout and vector settings are used"""
 
     @model_validator(mode="after")
     def _inputs_fit_the_backbone(self) -> Self:

@@ -47,5 +47,5 @@ class PretrainCostaConfig(PretrainMlmConfig):
         return ((1, 1), *filter(None, (self.phrase, self.sentence, self.paragraph)))
 
     def objective(self) -> dict[str, Any]:
-        """Return keyword arguments of ``Step``: those of MLM, and ``contrast``."""
+        """Return keyword arguments of ``Step``: the arguments for MLM, and ``contrast``."""
         return {**super().objective(), "contrast": True}

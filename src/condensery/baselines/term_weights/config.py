@@ -20,8 +20,8 @@ from condensery.stages.workload import Read, Work, known, with_encoder
 class TrainTermWeightsConfig(EncoderStageConfig):
     """Train a model that predicts, for each word of a passage, how many of the passage's queries use it (DeepCT).
 
-    The target of a word is query term recall (Dai and Callan 2019): the share of the passage's judged queries that contain
-    the word. As in BM25, words are compared by their Porter stems, and English stop words are left out.
+    The target of a word is query term recall (Dai and Callan 2019): the share of the passage's judged queries that
+    contain the word. As in BM25, words are compared by their Porter stems, and English stop words are left out.
     """
 
     corpus: Annotated[str, Input("corpus")] = "corpus"

@@ -193,7 +193,8 @@ class FusedIndex:
     def combine(self, rankings: Sequence[Ranking], k: int) -> Ranking:
         """Fuse the rankings of n queries, one of each member, and return the k best passages.
 
-        The rankings are in the order of the members. Each ranking has the format of ``CollectionRetriever.search``. Its first ``depth`` passages are used.
+        The rankings are in the order of the members. Each ranking has the format of ``CollectionRetriever.search``. Its first
+        ``depth`` passages are used.
         """
         scores, rows = _nothing(len(rankings[0][1]), k)
         for part, candidates in self.candidates(rankings):

@@ -64,7 +64,7 @@ class Retriever(Searcher):
 
     Args:
         source: folder or hub name of a model saved by this project or by sentence-transformers, or of any encoder of the
-            BERT family. It may also be a ``BiEncoder``, or a module that trains one; the retriever then shares its weights.
+            BERT family. It may also be a ``BiEncoder``, or a module that trains one, whose weights the retriever then shares.
         query_length: maximum query length in tokens, [CLS] and [SEP] included; None = the length stored in the folder. If
             the folder stores none, it is the encoder's maximum input length, at most 512.
         passage_length: maximum passage length in tokens; None = the same rule as for ``query_length``.
@@ -75,7 +75,7 @@ class Retriever(Searcher):
         windows: maximum number of windows that are indexed per passage. Each window has ``passage_length`` tokens, and begins
             with the title. A passage is ranked by its best window. 1 = longer passages are truncated.
         dtype: how the vectors of passages are kept: float32, int8 (a quarter of the memory) or binary (a 32nd), as in the
-            stage ``encode``. ``index`` then prints their size and their recall.
+            stage ``encode``. For int8 and binary, ``index`` prints their size and their recall.
         precision: "fp32", or mixed precision in "bf16" or "fp16"; "auto" = what ``trainer.precision=auto`` is in a recipe:
             bf16 on GPUs and processors that are fast at it, and fp32 otherwise. docs/measured.md ("Encoding") compares
             rankings in bf16 and fp32.
@@ -282,7 +282,7 @@ class Retriever(Searcher):
         return encoded
 
     def _encoder(self) -> BiEncoder:
-        """Return the model on its device. The weights of an owned model are cast once, and again if they have changed."""
+        """Return the model on its device. The weights of a loaded model are cast once, and again if they have changed."""
         if self._ready[0] != self._state():
             model = self.model.to(self.device)
             self._ready = self._state(), with_cast_weights(model, self.precision) if self._owned else model

@@ -38,7 +38,8 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
         return nothing
     ranks = {("start", 0.0): judge.first}
     trained = zip(config.trained, [load_retriever(folder).model for folder in context.inputs("trained")], strict=True)
-    models = {name: model for name, model in trained if not same_weights(start.model, model)}  # some kept the start
+    # a training stage may have saved the initial weights
+    models = {name: model for name, model in trained if not same_weights(start.model, model)}
     for name, model in models.items():
         for share in config.shares:
             found = judge.reciprocal_ranks(blended(start.model, model, share))

@@ -37,11 +37,11 @@ class AttentionEntropyConfig(StageConfig):
     tokens: Annotated[str, Input("tokens")] = "tokens"
     """the stage with the token ids of the collection"""
     texts: Literal["passages", "documents"] = "passages"
-    """whether whole documents or passages are sampled; if the collection has separate documents, these are used"""
+    """whether whole documents or passages are sampled (from the separate documents, if the collection has them)"""
     number: Count = 1000
     """number of sampled texts; fewer where the collection has fewer"""
     length: RowLength = 128
-    """tokens that a text is truncated to, including [CLS] and [SEP]"""
+    """maximum tokens of a text, including [CLS] and [SEP]; longer texts are truncated"""
     min_length: Annotated[int, Ge(2)] = 16
     """minimum tokens of a text; short texts would lower the entropy, which is at most the logarithm of the length"""
     chunk_tokens: Count = 16384
@@ -82,7 +82,7 @@ class AuditPairsConfig(StageConfig):
     annotators: Count = 3
     """annotators who judge each pair; the majority decides, and a tie counts as low"""
     groups: Count = 1
-    """number of groups of annotators that share the pairs; Wu et al. 2023 (appendix): six annotators in two groups"""
+    """number of groups of annotators, among which the pairs are divided; Wu et al. 2023 (appendix): two groups of three"""
     sheets: Path | Annotated[list[Path], Field(min_length=1)] | None = None
     """the filled-in sheets, as a folder or a list of files; null: write empty sheets"""
     proxy_pairs: CountOrZero = 2000

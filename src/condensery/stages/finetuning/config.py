@@ -25,7 +25,7 @@ class AdaptiveConfig(StageConfig):
     """
 
     similarity: Literal["bm25", "encoder", "bm25_then_encoder"] = "bm25_then_encoder"
-    """similarity that measures hardness: bm25; encoder: as trained at the start of each epoch; bm25_then_encoder: BM25 in the
+    """similarity that measures hardness: bm25; encoder: as it is at the start of each epoch; bm25_then_encoder: BM25 in the
     first epoch, then the encoder"""
     neighbours: Count = 100
     """number of nearest passages per query, and of nearest queries per passage, whose similarity is computed; all other
@@ -91,8 +91,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
 
     data_checks = {**QueriesConfig.data_checks, "text_queries": ["same_passages"]}
     teacher: Annotated[list[str], Input("pair_scores"), Later()] = []
-    """stages with teacher scores (score_pairs), for distillation losses; if several score a pair, the first one's score
-    is used"""
+    """stages with teacher scores (score_pairs), for distillation losses; if several stages score a pair, the first
+    stage's score is used"""
     in_batch_teacher: Annotated[str | None, Input("index"), Later()] = None
     """a stage with an index or encoder, which scores each query with every passage of its batch (TCT-ColBERT); only the
     loss dual_supervision also takes ``teacher``"""
@@ -265,8 +265,8 @@ def training_work(
         longest: maximum tokens of a passage, or of a pair.
         contrast: whether queries and passages are encoded separately. Otherwise the model reads a query and a passage as one
             input.
-        texts: number of queries per step that are made from the text. Each adds its own passage if the stage encodes
-            passages.
+        texts: number of queries per step that are made from the text. Each of these queries adds its passage if the stage
+            encodes passages.
     """
     queries, text, step = sizes.collection.queries.get(config.split), sizes.collection.passage_tokens, None
     items = sizes.collection.pairs.get(config.split, queries) if config.positives == "each" else queries

@@ -26,8 +26,8 @@ class RelabelConfig(StageConfig):
     split: Split = "train"
     """the split whose queries get negatives; its judgements define the positives"""
     relabel: Path | Annotated[list[Path], Field(min_length=1)] | None = None
-    """filled-in sheets of audit_negatives, as a folder or list of files: yes makes a positive; in mine, no makes a negative
-    that the rules keep"""
+    """filled-in sheets of audit_negatives, as a folder or list of files: yes makes a positive; no exempts a negative from
+    the rules (stage mine)"""
 
     def by_content(self) -> set[str]:
         """Also return ``relabel``. The id depends on the content of the sheets instead, which ``identity`` returns."""
@@ -73,7 +73,7 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
     scorer: Annotated[str | None, Input("index"), Later()] = None
     """another stage with an index or an encoder, whose scores the rules use; null: scores of ``retriever``"""
     cross_encoders: Annotated[list[str], Input("cross_encoder"), Later()] = []
-    """stages with cross-encoders whose probabilities the rules use; the logits of several are averaged"""
+    """stages with cross-encoders whose probabilities the rules use; the logits of several cross-encoders are averaged"""
 
     @model_validator(mode="after")
     def _judged_by_one(self) -> Self:
@@ -188,7 +188,7 @@ class ReadNegativesConfig(RelabelConfig):
 
 @stage("denoise", "denoise:denoise", version=1, makes="negatives", together="several_shards")
 class DenoiseConfig(ScoringStageConfig):
-    """Keep only hard negatives that cross-encoders judge irrelevant; the removed ones are probably unjudged positives."""
+    """Keep only hard negatives that cross-encoders judge irrelevant. The others are probably unjudged positives."""
 
     negatives: Annotated[str, Input("negatives")]
     """the stage with negatives (mine, read_negatives)"""

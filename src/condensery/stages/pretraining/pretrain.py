@@ -140,7 +140,10 @@ def pair_data(
     kind: type[PassageQueryDataModule] = PassageQueryDataModule,
     **own: Any,
 ) -> TokenDataModule:
-    """Return the data module of pairs: two spans of a document; with ``queries``, a passage and a query (``kind``)."""
+    """Return the data module of pairs: two spans of a document or, with ``queries``, a passage and one of its queries.
+
+    ``kind`` is the class of the data module if the config has ``queries``.
+    """
     if not config.queries:
         return span_data(config, context, pairs=config.pairs_within, decoder=decoder, **own)
     artifact = context.artifact("queries")

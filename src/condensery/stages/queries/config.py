@@ -1,4 +1,4 @@
-"""Configs of the stages that make queries for passages, and of those that train a query generator."""
+"""Configs of the stages that make queries for passages, or train a query generator."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -129,7 +129,7 @@ class GenerateQueriesConfig(QueryStageConfig):
         return {"model"} if model_folder(self.model) else set()
 
     def identity(self) -> list[str]:
-        """Return the content hashes of a model in a folder, so that the place of the folder does not matter.
+        """Return the content hashes of a model in a folder, so that the id does not depend on the folder's path.
 
         Raises:
             UserError: the folder does not exist, or holds no checkpoint.
@@ -223,12 +223,12 @@ class GeneratorConfig(OptimisedStageConfig):
         return self.training(sizes, step, pairs)
 
     def by_content(self) -> set[str]:
-        """Also return ``model`` if it names a folder, and the unused keys of the size if ``model`` names a checkpoint."""
+        """Also return ``model`` if it names a folder, and the unused size keys if ``model`` names a checkpoint."""
         own = ({"model"} if model_folder(self.model) else set()) | (set(SIZES) if self.model else set())
         return super().by_content() | own
 
     def identity(self) -> list[str]:
-        """Return the content hashes of a model in a folder, so that the place of the folder does not matter.
+        """Return the content hashes of a model in a folder, so that the id does not depend on the folder's path.
 
         Raises:
             UserError: the folder does not exist, or holds no checkpoint.

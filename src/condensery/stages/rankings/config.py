@@ -53,7 +53,7 @@ class ReadRunConfig(OneSplitConfig):
     """
 
     file: Annotated[NamedFile, Operational()]  # the id depends on its content, not on its path
-    """run file, plain or .gz: query_id Q0 passage_id rank score tag; its unjudged queries need
+    """run file, plain or .gz: query_id Q0 passage_id rank score tag; unjudged queries in it need
     data.unlabelled_queries=unjudged"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""

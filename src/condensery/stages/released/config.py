@@ -93,7 +93,7 @@ class CrossEncoderConfig(StageConfig):
     """the stage with the cross-encoder's tokenizer; if it differs from the retriever's tokenizer, add a further stage
     and set its backbone.tokenizer"""
     tokens: Annotated[str, Input("tokens")] = "tokens"
-    """the stage with the token ids of that tokenizer"""
+    """the stage with token ids of the cross-encoder's tokenizer"""
     query_length: TextLength = 64
     """maximum tokens of a query, including [CLS] and [SEP]"""
     length: RowLength = 256

@@ -15,14 +15,14 @@ from condensery.stages.workload import QUESTION, Read, Search, Work, known, prod
 from condensery.text.hashes import content_hashes
 from condensery.text.input_file import InputFile
 
-SEARCHED = 1000  # assumed passages per query that a retriever ranks, over which fusion scales its scores
+SEARCHED = 1000  # assumed number of passages that a retriever ranks per query; fusion scales scores over them
 
 
 class ScoringStageConfig(StageConfig):
     """Shared keys of the stages that score pairs of a query and a passage with cross-encoders."""
 
     cross_encoders: Annotated[list[str], Input("cross_encoder"), Field(min_length=1)]
-    """stages with cross-encoders (train_cross_encoder); the logits of several are averaged"""
+    """stages with cross-encoders (train_cross_encoder); the logits of several cross-encoders are averaged"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     precision: Precision

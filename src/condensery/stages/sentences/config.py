@@ -1,4 +1,4 @@
-"""Configs of the stages that make the examples of a sentence task, and train on them."""
+"""Configs of the stages that make the examples of a sentence task, or train on them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
