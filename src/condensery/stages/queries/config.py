@@ -48,7 +48,7 @@ class ExtractQueriesConfig(QueryStageConfig):
     """
 
     kind: Literal["sentence", "title", "both"] = "sentence"
-    """sentence: the sentences with the highest mean idf of their words; title: the passage's title; both: these sentences,
+    """sentence: sentences with the highest mean idf of their words; title: the passage's title; both: these sentences,
     and a title that no other passage has"""
     number: Count = 1
     """maximum number of sentences per passage (kind: sentence or both)"""
