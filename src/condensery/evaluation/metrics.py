@@ -172,7 +172,7 @@ def _ranks(passages: NDArray[np.integer]) -> dict[str, float]:
     """Return one ranking in trec_eval's form: passage -> score, where the score is -rank.
 
     The real scores could change the order, because trec_eval reads scores as float32, sorts by score, and puts equal
-    scores in descending order of the passage id. With strictly decreasing numbers it keeps the given order.
+    scores in descending order of the passage id. With strictly decreasing numbers, trec_eval keeps the given order.
     """
     retrieved = passages[passages >= 0].tolist()
     return dict(zip(map(str, retrieved), map(float, range(0, -len(retrieved), -1)), strict=True))

@@ -118,7 +118,7 @@ def t_test(differences: NDArray[np.float64]) -> float:
 def queries_needed(differences: NDArray[np.float64], level: float) -> int | None:
     """Estimate, to two digits, how many queries a test needs to detect a mean difference with a probability of 80 %.
 
-    The mean and the standard deviation of the given differences are taken to be those of all queries. The number is
+    The mean and the standard deviation of the given differences are assumed to hold for all queries. The number is
     ((z(1 - level / 2) + z(0.8)) * deviation / mean)^2; None if the mean or the deviation is 0, or for a single query.
 
     Args:
@@ -145,7 +145,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def four_digits(p: float) -> str:
-    """Return a p-value with four digits. A smaller one, even 0, is given as its upper bound 0.0001."""
+    """Return a p-value with four digits. For a p-value below 0.0001, even 0, the upper bound 0.0001 is returned."""
     return f"{max(p, 1e-4):.4f}"
 
 
@@ -163,9 +163,9 @@ def interval(system: Sequence[NDArray[np.float64]], baseline: Sequence[NDArray[n
 
     Queries and seeds are both treated as random draws. Three variances are added: the variance of the mean difference
     over queries, and for each of the two systems the variance of its mean over seeds. The degrees of freedom of the sum
-    are those of Welch and Satterthwaite (a quasi-F of two random factors: Clark 1973). The noise within a seed is part of
-    both kinds of variance, so the interval is too wide rather than too narrow. A system with one seed, such as BM25, has
-    no variance over seeds.
+    are Welch and Satterthwaite's (a quasi-F of two random factors: Clark 1973). The noise within a seed is part of both
+    kinds of variance, so the interval is too wide rather than too narrow. A system with one seed, such as BM25, has no
+    variance over seeds.
 
     Args:
         system: one array (n,) for each seed: the value of the metric for each of n queries, always in the same order.

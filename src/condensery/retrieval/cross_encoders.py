@@ -53,7 +53,7 @@ def search_candidates(
     label: str,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Rows:
-    """Search the ``k`` best passages of each query, and return their row numbers (n, k), best first.
+    """Search for the ``k`` best passages of each query, and return their row numbers (n, k), best first.
 
     k is ``depth``, or the number of passages if that is smaller. The row numbers are stored in the file ``path``. If this
     file exists, it is read and nothing is searched.

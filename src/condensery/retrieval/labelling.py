@@ -39,7 +39,7 @@ def write_denoised(
         path: the file to write.
         collection: the collection of the queries and passages.
         scored: negatives of n queries, with the cross-encoder's logits as scores.
-        below: the threshold. A negative with this probability or a higher one is left out.
+        below: the threshold. A negative with this probability or more is left out.
         kept: int64 (m,), confirmed negatives as (query << 32) + passage. They are written whatever their probability.
 
     Returns:

@@ -25,7 +25,7 @@ from condensery.system.progress import SILENT, ProgressTask
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
 
-RULE = "without texts that are known"  # names the selection rule in the cache key, so that a changed rule mines again
+RULE = "without texts that are known"  # part of the cache key; a changed selection rule needs a new string
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
@@ -56,11 +56,11 @@ def mine(
 
     1. judged positives, and passages that have the text of a positive or of the query (``NoNegatives``);
     2. passages whose score is not below the limits in the argument ``below`` (``positive_aware``);
-    3. with ``without_answers``, passages that contain an answer to the query, among the best 2 * ``depth``;
+    3. with ``without_answers``, passages that contain an answer (the search returns ``skip_top`` + 2 * ``depth`` or more);
     4. the ``skip_top`` best of the remaining passages, because they may be unjudged positives.
 
-    A query gets fewer than ``depth`` negatives only if the search finds no more. After an interruption, mining continues
-    after the last complete shard. The result has the same bytes as without the interruption.
+    A query gets fewer than ``depth`` negatives only if the search, whose depth is limited, finds no more. After an
+    interruption, mining continues after the last complete shard. The result has the same bytes as without interruption.
 
     Args:
         retriever: ranks the passages.
@@ -175,7 +175,7 @@ class _Miner:
     judge: Judge | None
 
     def depth(self, rows: Ids, wanted: int) -> int:
-        """Return how many passages of each query are searched at first."""
+        """Return how many passages the first search retrieves for each query."""
         return min(wanted + int(self.known.lists(rows)[1].max()), len(self.retriever))
 
     def mined(self, rows: Ids, wanted: int, task: ProgressTask) -> tuple[list[_Found], tuple[NDArray[Any], ...]]:
@@ -193,7 +193,7 @@ class _Miner:
     def _found(
         self, rows: Ids, limits: Scores | None, wanted: int, k: int, deepest: int, task: ProgressTask
     ) -> list[_Found]:
-        """Search the ``k`` best passages of each query, and return the negatives among them.
+        """Search for the ``k`` best passages of each query, and return the negatives among them.
 
         If a query has fewer than ``wanted`` negatives there, its search goes deeper, to at most ``deepest`` passages. This
         happens, for example, if a relevant passage occurs many times in the collection.

@@ -26,7 +26,7 @@ DIGITS = 6  # significant digits of the scores in JSONL
 
 @dataclass(frozen=True)
 class Negatives(PassageLists):
-    """Hard negatives of queries. The queries are in the order of the file, the negatives of each query are best first."""
+    """Hard negatives of queries. The queries are in the order of the file. The negatives of each query are best first."""
 
     scores: NDArray[np.float32] | None = None
 

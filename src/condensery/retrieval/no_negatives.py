@@ -54,7 +54,7 @@ class NoNegatives:
         Args:
             collection: the collection of the queries and passages.
             positives: query row -> its relevant passages.
-            query_rows: int (q,), further queries that will be looked up, besides those of ``positives``; None = no others.
+            query_rows: int (q,), further queries that will be looked up, besides the keys of ``positives``; None = none.
         """
         numbers = [len(passages) for passages in positives.values()]
         queries = np.repeat(np.fromiter(positives, np.int64), numbers)
@@ -91,7 +91,7 @@ class NoNegatives:
         return np.diff(ends)
 
     def by_text(self, positives: Mapping[int, NDArray[np.integer]]) -> int:
-        """Return the number of passages excluded for their text, without being positives, summed over all queries.
+        """Return how many passages are excluded for their text alone, summed over all queries. Positives do not count.
 
         ``positives``: query row -> its relevant passages.
         """

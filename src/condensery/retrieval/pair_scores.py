@@ -164,7 +164,7 @@ def _of_lists(lines: Sequence[Line], collection: Collection, where: str) -> Pair
 
 
 def _score(value: Any, place: str) -> float:
-    value = value.item() if isinstance(value, np.generic) else value  # as np.float16 the bound below is infinite
+    value = value.item() if isinstance(value, np.generic) else value  # in np.float16, the bound below would be infinite
     number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
     if not number or not abs(value) <= HIGHEST:  # False for NaN
         raise UserError(

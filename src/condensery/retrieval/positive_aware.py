@@ -132,8 +132,8 @@ def lowest(scorer: Scorer, query_rows: Ids, positives: list[NDArray[np.integer]]
 def counted(folder: Path, below: Below, without: int, label: str) -> dict[str, Any]:
     """Print how many candidates were excluded for their scores in mining, and return the counts for a manifest.
 
-    There is a warning if positives have no score. With ``below.share``, there is another warning if positives have negative
-    scores, because a share of a negative score means little. The run prints the warnings of an artifact.
+    There is a warning if a query has no positive with a score. With ``below.share``, there is another warning if positives
+    have negative scores, because a share of a negative score means little. The run prints the warnings of an artifact.
 
     Args:
         folder: artifact of the mined negatives.

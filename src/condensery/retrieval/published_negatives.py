@@ -1,6 +1,6 @@
 """Read published hard negatives from a file of id triples, from JSON lines with a list per system, or from the collection.
 
-- Triples are those of MS MARCO: query, positive and negative, tab-separated.
+- Triples have MS MARCO's form: query, positive and negative, tab-separated.
 - A JSON line with a list per system has the format of sentence-transformers' msmarco-hard-negatives: ``{"qid": 867436, "pos":
   [5238393], "neg": {"bm25": [...], "msmarco-distilbert-base-tas-b": [...], ...}}``. Its ids are numbers or strings, and each
   list is best first.
@@ -128,7 +128,7 @@ def _pairs(collection: Collection, lines: list[Line], queries: NDArray[np.int64]
     passages = known_rows(collection, "passage", flat, lambda at: lines[int(of_line[at])][0])
     positives = rows_of(collection.passages, [one for _, _, positives, _ in lines for one in positives])
     of_positives = np.repeat(np.arange(len(lines)), [len(positives) for _, _, positives, _ in lines])
-    first = collection.passage_texts.same.first  # also excludes a positive's text under another id
+    first = collection.passage_texts.same.first  # also excludes passages with a positive's text and another id
     own = np.isin(packed(of_line, first(passages)), packed(of_positives, first(positives)))
     return queries[of_line[~own]], passages[~own]
 

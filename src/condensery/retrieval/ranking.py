@@ -34,7 +34,7 @@ def _ordered(scores: NDArray[np.float32]) -> NDArray[np.int64]:
     """Map scores to integers in the same order. Adjacent float32 values map to adjacent integers, but -1 is never used."""
     positive_zero = scores.astype(np.float32, copy=False) + np.float32(0)  # -0.0 and 0.0 must tie
     bits = positive_zero.view(np.int32)
-    # The bits of a float32 sort like an integer once the magnitude bits of the negative ones are flipped.
+    # The bits of a float32 sort like an integer once the magnitude bits of negative numbers are flipped.
     return np.where(bits < 0, bits ^ SIGN_FLIP, bits).astype(np.int64)
 
 
@@ -74,8 +74,8 @@ def strictly_falling(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     """Make scores (..., k), sorted best first, strictly decreasing, so that sorting by score alone keeps the order.
 
     Each score becomes the minimum of itself and the next float32 below its predecessor, so a score without ties does not
-    change. Below the lowest float32 there is no further number, so near it the preceding scores are raised instead. Padding
-    at the end (-inf) also becomes finite.
+    change. There is no number below the lowest float32, so near this number the preceding scores are raised. Padding at the
+    end (-inf) also becomes finite.
     """
     places = np.arange(scores.shape[-1])
     ordered = _ordered(scores)

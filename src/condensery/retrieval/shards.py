@@ -44,7 +44,7 @@ def compute_in_shards(
     Args:
         work: computes the arrays of one shard and returns them by name. One of the names is the stem of ``path``.
         number: total number of rows.
-        path: the file of one of the arrays; it is written last, so it shows that all are complete.
+        path: the file of one of the arrays. It is written last, so if it exists, all arrays are complete.
         label: label of the progress bar.
         size: rows per shard.
         group: the processes that share the shards.

@@ -40,7 +40,7 @@ class Suspects:
 
     @property
     def ratios(self) -> NDArray[np.float64]:
-        """Ratio of the passage's score to the positive's score, float64 (m,); NaN unless the positive's score is positive."""
+        """Ratio of the passage's score to the positive's score, float64 (m,); NaN unless the positive's score is above 0."""
         own = self.positive_scores.astype(np.float64)
         return np.divide(self.scores, own, out=np.full(len(own), np.nan), where=own > 0)
 
@@ -72,7 +72,7 @@ def are_negatives(
     """
     places = np.flatnonzero(np.isin(negatives.query_rows, np.fromiter(relevant, np.int64)))
     queries = np.asarray(negatives.query_rows)[places]
-    # pairs and their scores; of each query the lowest positive and its score
+    # pairs and their scores; for each query, the positive with the lowest score, and this score
     parts = [(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.int32), np.empty(0, np.float32))]
     for first in range(0, len(places), BLOCK):
         rows = queries[first : first + BLOCK]

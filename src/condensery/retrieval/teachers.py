@@ -67,7 +67,7 @@ def by_retriever(retriever: CollectionRetriever) -> Score:
 def together(scorers: Sequence[Score], weights: Sequence[float] | None = None, scaling: Scaling = "none") -> Score:
     """Return a function that scores pairs by the weighted mean of several scorers' scores.
 
-    The mean is NaN for padding, and for a pair to which any of the scorers gives no score.
+    The mean is NaN for padding, and for a pair that one of the scorers does not score.
 
     Args:
         scorers: functions that score (query, passage) pairs.
@@ -147,8 +147,8 @@ def _by_searcher(searcher: Searcher, collection: Collection, queries: Ids, candi
 def counts(pairs: PairScores, positives: Mapping[int, Rows]) -> dict[str, int]:
     """Return counts for a manifest.
 
-    The counts are those of queries, scored pairs, queries with fewer than two scored passages, and queries without a scored
-    positive.
+    The counts are the numbers of queries, scored pairs, queries with fewer than two scored passages, and queries without a
+    scored positive.
     """
     filled = pairs.filled
     with_positive = sum(

@@ -1,1 +1,1 @@
-"""The stages of a recipe: each turns a typed config into one artifact folder; ``base`` defines the shared types."""
+"""The stages of a recipe. Each stage turns a typed config into an artifact folder. ``base`` has the shared types."""

@@ -84,8 +84,8 @@ class StageConfig(NumberKeys):
     A field's explanation is the docstring below the field. ``make conf`` writes ``conf/stage/KIND.yaml`` from the defaults
     and the explanations. If a key has another default or meaning in a subclass, the subclass declares the field again.
 
-    ``data_checks`` maps a field that names a stage with data to functions of ``stages.data_checks``. They run as soon
-    as these data exist. Otherwise a fault of the data would show only when this stage begins, hours later.
+    ``data_checks`` maps a field, which names the stage that makes the data, to functions of ``stages.data_checks``. These
+    checks run as soon as the data exist. Without them, a fault would show only when this stage begins, hours later.
 
     A subclass may define ``identity() -> list[str]``, which returns further strings for the artifact id. A nested model
     may define ``fingerprint() -> str``. The id then contains the fingerprint in place of the model's fields.
@@ -97,7 +97,7 @@ class StageConfig(NumberKeys):
     def by_content(self) -> set[str]:
         """Return the fields whose values are not part of the id.
 
-        In this class they are the fields marked ``Later`` that have their default values. A subclass adds the fields that
+        In this class, these are the fields marked ``Later`` that have their default values. A subclass adds the fields that
         ``identity`` describes, such as a path whose content is hashed.
         """
         fields = type(self).model_fields
@@ -147,7 +147,7 @@ class StageConfig(NumberKeys):
 
 
 def _plain(value: Any) -> Any:
-    """Return a config value as JSON, without operational fields; a model with a fingerprint is replaced by it."""
+    """Return a config value as JSON, without operational fields. The fingerprint replaces a model that has one."""
     if isinstance(value, BaseModel):
         if hasattr(value, "fingerprint"):
             return {"fingerprint": value.fingerprint()}
@@ -216,16 +216,16 @@ class Artifact:
         return self.inputs(field)[0]
 
     def ancestor(self, product: str) -> "Artifact | None":
-        """Return the nearest artifact whose product is ``product``, breadth first from this artifact itself, or None."""
+        """Return the nearest artifact that is a ``product``, or None. The search is breadth first, from this artifact on."""
         return next((artifact for artifact in self.ancestors() if artifact.manifest["makes"] == product), None)
 
     def parents(self, product: str = "") -> list["Artifact"]:
-        """Return the artifacts that this artifact was computed from directly; with ``product``, those that are one."""
+        """Return the direct input artifacts; if ``product`` is given, only the artifacts that are a ``product``."""
         parents = [parent for field in self.manifest["inputs"] for parent in self.inputs(field)]
         return [parent for parent in parents if not product or parent.manifest["makes"] == product]
 
     def searched(self) -> list["Artifact"]:
-        """Return this index and the indexes that it searches. ``encode`` may copy an index's vectors, but searches none."""
+        """Return this index and the indexes that it searches. An index that a stage ``encode`` made searches no other."""
         indexes = self.parents("index") if self.kind != "encode" else []
         return [self, *(part for index in indexes for part in index.searched())]
 

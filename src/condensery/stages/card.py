@@ -42,7 +42,7 @@ def card_of(
         config: values of the config, as in the manifest.
         made_from: input artifacts of the stage, by field.
         values: metrics that the stage returns for its manifest.
-        data: name of the collection; None = that of the stage's corpus.
+        data: name of the collection; None = the name of the stage's corpus.
     """
     data = data or next((name_of_data(corpus.path) for corpus in made_from.get("corpus", ())), None)
     kind = next(kind for kind, stage in registry().items() if stage.config is made_by)
@@ -65,7 +65,7 @@ def card_of(
 
 
 def _base(config: Values, made_from: MadeFrom) -> dict[str, Any]:
-    """Return the card's entries about the initial checkpoint of the encoder's first training."""
+    """Return the card's entries about the checkpoint with which the first of the encoder's training stages began."""
     for first in (one for key in _STARTS for one in made_from.get(key, ()) if (one.path / "manifest.json").is_file()):
         encoder = first.ancestor("encoder") or first
         return _base(encoder.manifest["config"], {field: encoder.inputs(field) for field in _STARTS})

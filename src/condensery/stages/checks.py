@@ -24,7 +24,7 @@ Split = Literal["train", "dev", "test", "dl19", "dl20"]
 
 
 def plugin_code(defined: Iterable[object]) -> list[str]:
-    """Return the content hashes of the plugins' files that define these functions and classes; none for this project's."""
+    """Return the content hashes of the plugin files that define these functions and classes, without this project's files."""
     modules = {str(getattr(one, "__module__", "")) for one in defined}
     files = [getattr(sys.modules.get(name), "__file__", None) for name in modules if not name.startswith("condensery.")]
     return sorted(content_hashes([Path(file) for file in files if file]))
@@ -61,7 +61,7 @@ NO_DEV = (
 
 
 def no_dev_queries(corpus: Sequence[StageConfig]) -> bool:
-    """Return whether the files show that there will be no dev queries: no dev split, and too few judged in ``train``."""
+    """Return whether there will be no dev queries: the files have no dev split, and none can be taken from ``train``."""
     data = getattr(corpus[0], "data", None) if corpus else None
     if data is None or "dev" in (data.judged_splits() or ("dev",)):
         return False
@@ -157,7 +157,7 @@ def content_of_model(name: str | None, key: str) -> list[str]:
     """Return the content hashes of a model in a folder, so that an id does not depend on the folder's path.
 
     Args:
-        name: folder, hub name or None; the list is empty unless it is a folder.
+        name: folder, hub name or None; the list is empty unless ``name`` is a folder.
         key: config key of ``name``, for the error message.
 
     Raises:
@@ -171,8 +171,8 @@ def content_of_model(name: str | None, key: str) -> list[str]:
 def check_no_retriever(backbone: BackboneConfig, folder: Path | None = None) -> None:
     """Refuse to pre-train a released retriever, unless ``backbone.pooling`` is cls.
 
-    Pre-training trains the state of [CLS], with the learning rate and the steps for a model that is not a retriever yet. A
-    released retriever would lose what it has learned.
+    Pre-training trains the state of [CLS]. Its learning rate and number of steps suit a model that is not yet a retriever,
+    and a released retriever would lose what it has learned.
 
     Args:
         backbone: config of the initial model.

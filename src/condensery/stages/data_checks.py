@@ -46,7 +46,7 @@ def judged(config: Any, corpus: Artifact) -> Fault:
 
 
 def apart_from_dev(config: Any, corpus: Artifact) -> Fault:
-    """Report training queries that ``leave_out_dev_passages`` would all leave out."""
+    """Report that ``leave_out_dev_passages`` would leave out every training query."""
     collection = Collection(corpus.path)
     if not config.leave_out_dev_passages or parted_by_dev(_relevant(config, collection), collection)[1]:
         return None
@@ -54,7 +54,7 @@ def apart_from_dev(config: Any, corpus: Artifact) -> Fault:
 
 
 def measurable(config: Any, corpus: Artifact) -> Fault:
-    """Report metrics, or a split, of which the collection lacks the judgements or answers."""
+    """Report a split without queries, and metrics for which the split lacks judgements or answers."""
     collection, metrics = Collection(corpus.path), getattr(config, "metrics", [])
     if config.split not in collection.description["splits"]:
         there = ", ".join(collection.description["splits"]) or "none"
@@ -70,7 +70,7 @@ def measurable(config: Any, corpus: Artifact) -> Fault:
 
 
 def choosing(config: Any, corpus: Artifact) -> Fault:
-    """Report a split for the choice of fusion weights that lacks what the metric needs: judgements or answers."""
+    """Report that the split on which fusion weights are chosen lacks the judgements or answers that the metric needs."""
     collection = Collection(corpus.path)
     there = collection.description["splits"].get(config.split, {}).get("queries", 0)
     if not config.chooses or there < config.least_queries:
@@ -113,7 +113,7 @@ def unjudged(config: Any, corpus: Artifact) -> Fault:
 
 
 def own_negatives(config: Any, corpus: Artifact) -> Fault:
-    """Report a collection whose files give no negatives, where no other file is named."""
+    """Report that the collection's files give no negatives, and that the config names no other file."""
     collection = Collection(corpus.path)
     given = collection.given_negatives
     if config.file or (given is not None and np.isin(given[:, 0], collection.questions(config.split)).any()):
@@ -135,7 +135,7 @@ def enough_passages(config: Any, corpus: Artifact) -> Fault:
 
 
 def of_these_queries(config: Any, negatives: Artifact) -> Fault:
-    """Report a source of negatives that has none of the training queries."""
+    """Report a source that has negatives for none of the training queries."""
     corpus = negatives.ancestor("corpus")
     if not config.negatives_per_query or config.labels or corpus is None:
         return None
@@ -147,7 +147,7 @@ def of_these_queries(config: Any, negatives: Artifact) -> Fault:
 
 
 def same_passages(config: Any, queries: Artifact) -> Fault:
-    """Report queries that were made from other passages than those that are searched."""
+    """Report queries that were not made from the passages that are searched."""
     corpus, passages = queries.ancestor("corpus"), queries.input("passages").manifest["metrics"]["passages"]
     searched = corpus.manifest["metrics"]["passages"] if corpus else passages
     if passages == searched:
@@ -157,7 +157,7 @@ def same_passages(config: Any, queries: Artifact) -> Fault:
 
 
 def examples(config: Any, sentences: Artifact) -> Fault:
-    """Report fewer training examples than are wanted."""
+    """Report that there are fewer training examples than the config asks for."""
     there = sentences.manifest["metrics"]["train"]
     if config.examples is None or config.examples <= there:
         return None
@@ -184,7 +184,7 @@ def spans(config: Any, tokens: Artifact) -> Fault:
     if not hasattr(config, "keep_sentence"):
         return None
     sentences, starts = np.asarray(store.sentences), store.document_starts
-    edges = np.unique(np.concatenate([sentences, starts]))  # (e,), of sentences and documents
+    edges = np.unique(np.concatenate([sentences, starts]))  # (e,), first tokens of sentences and documents
     inner = np.flatnonzero(~np.isin(edges[1:-1], starts)) + 1  # edges between two sentences of one document
     if (edges[inner + 1] - edges[inner - 1] <= config.length - SPECIAL_TOKENS).any():
         return None

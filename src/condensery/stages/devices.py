@@ -29,7 +29,7 @@ def on_device(
     """Move a trained model to the device of a stage, and return ``compute`` for chunks that are on the CPU.
 
     Args:
-        model: the model, whose dropout is switched off. Later changes of its weights may have no effect on the results.
+        model: the model, whose dropout is switched off. Its weights may be copied: later changes may have no effect.
         compute: method of the model's class that takes a chunk on its device. It is called without gradients.
         context: context of the stage.
         precision: fp32, bf16 or fp16.
@@ -47,7 +47,7 @@ def on_device(
 def init_process_group(runtime: Runtime) -> None:
     """Join the processes of a stage into a process group, each on its own GPU if there are GPUs.
 
-    A single process skips this, and so do processes that are joined.
+    Nothing happens if there is only one process, or if the processes are already joined.
 
     Raises:
         UserError: there are fewer GPUs than processes.
@@ -58,9 +58,9 @@ def init_process_group(runtime: Runtime) -> None:
     gpu = torch_device(runtime.accelerator).type == "cuda"
     if gpu:
         seen = torch.cuda.device_count()
-        bound = seen == 1 and runtime.launcher.kind in ("slurm", "ray")  # they may show each process only its own GPU
+        bound = seen == 1 and runtime.launcher.kind in ("slurm", "ray")  # these may show a process only its own GPU
         if seen < member.local_processes and not bound:
             raise UserError(f"trainer.devices: {member.local_processes} GPUs are asked for, and torch sees {seen}")
         torch.cuda.set_device(0 if bound else member.local_rank)
-    # Other processes wait while the first validates or does other slow work; the launcher notices a process that dies.
+    # The limit is long: the other processes wait while the first validates. The launcher notices a process that dies.
     distributed.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=timedelta(days=7))

@@ -20,7 +20,7 @@ class TorchrunLauncher(Keys):
     Attributes:
         nodes: number of nodes.
         endpoint: ``host:port`` of the rendezvous; required for several nodes.
-        before: prefix of torchrun's command that runs it on every node.
+        before: prefix that runs torchrun's command on every node, such as ``srun``.
     """
 
     kind: Literal["torchrun"]
@@ -58,10 +58,10 @@ class SlurmLauncher(Keys):
 
 
 class Resources(Keys):
-    """The resources that a Ray task reserves; None = the value of the launcher itself.
+    """The resources that a Ray task reserves; None = the launcher's value.
 
     Attributes:
-        num_cpus: CPU cores, and threads.
+        num_cpus: number of CPU cores and of threads.
         num_gpus: GPUs, or a part of one.
         memory: GB of memory.
     """
@@ -75,9 +75,9 @@ class RayLauncher(Resources):
     """Runs every stage, and every shard of a stage, as a task of a Ray cluster.
 
     Attributes:
-        address: address of the cluster; None = that of ``RAY_ADDRESS``, or else a cluster of this machine alone.
-        stages: other resources, by the name or the kind of a stage.
-        retries: maximum number of consecutive restarts of a stage that made no progress, after a node or a process was lost.
+        address: address of the cluster; None = ``RAY_ADDRESS`` or, if it is not set, a new cluster of this machine alone.
+        stages: resources that replace the launcher's own, by the name or the kind of a stage.
+        retries: a stage that lost a node or a process is restarted, at most this many times in a row without progress.
     """
 
     kind: Literal["ray"]

@@ -15,14 +15,14 @@ from condensery.tokens.store import TokenStore
 def cross_encoder(
     artifact: Artifact, collection: Collection, precision: str, context: Context, queries: TokenStore | None = None
 ) -> PairScorer:
-    """Load a cross-encoder, which reads token ids of its own tokenizer. In an ensemble the tokenizers may differ.
+    """Load a cross-encoder. It reads token ids of its own tokenizer, so the tokenizers of an ensemble may differ.
 
     Args:
         artifact: artifact of the cross-encoder.
         collection: the collection whose pairs are scored.
         precision: fp32, bf16 or fp16.
         context: context of the stage that scores.
-        queries: token ids of other queries that replace the collection's, from the same tokenizer; None = the collection's.
+        queries: token ids, from the same tokenizer, of queries that replace the collection's queries; None = no replacement.
 
     Raises:
         UserError: the cross-encoder was trained on another collection.

@@ -142,7 +142,8 @@ def _import_all(plugins: str) -> None:
                 _import_plugin(submodule.name)
     for package in ("condensery.stages", BASELINES):  # each subpackage is a family or a baseline
         for family in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
-            if family.ispkg and importlib.util.find_spec(f"{family.name}.config"):  # a baseline of a loss has none
+            # a baseline that consists of a loss has no config module
+            if family.ispkg and importlib.util.find_spec(f"{family.name}.config"):
                 importlib.import_module(f"{family.name}.config")
 
 

@@ -1,7 +1,7 @@
 """Options of Lightning that recipes may set: flags of the Trainer (``trainer.flags``) and ``trainer.callbacks``.
 
 A recipe may come from an untrusted source. So a callback is chosen by name from a list, gets only plain values, and writes
-only into the folder of its stage. This module imports neither torch nor Lightning, because a dry run makes the same checks.
+only into the folder of its stage. This module imports neither torch nor Lightning, so that a dry run stays fast.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ Curve = Annotated[str, AfterValidator(_logged)]
 
 LENGTH = "steps, epochs or token_budget of the stage"
 VALIDATION = "validate_every, validation_queries and validation_passages of the stage"
-INSTEAD = {  # flag of the Trainer -> the keys that stand for it here
+INSTEAD = {  # flag of the Trainer -> the keys of a recipe that replace it
     **{name: f"trainer.{name}" for name in ("accelerator", "devices", "precision", "callbacks")},
     **dict.fromkeys(("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time", "limit_train_batches"), LENGTH),
     **dict.fromkeys(("limit_val_batches", "val_check_interval", "check_val_every_n_epoch"), VALIDATION),
@@ -50,8 +50,8 @@ class _Closed(BaseModel):
 class TrainerFlags(_Closed):
     """The arguments of Lightning's Trainer in ``trainer.flags``, for all stages that train; None = Lightning's default.
 
-    Lightning's other flags are set by the stages and by other keys of ``trainer``, or could change a result. The flags
-    here change results only by rounding. So artifact ids do not depend on them, nor on ``trainer.compile``.
+    Lightning's other flags are set by the stages and by other keys of ``trainer``, or could change a result. These flags
+    change a result only by rounding. So artifact ids depend neither on these flags nor on ``trainer.compile``.
     """
 
     benchmark: bool | None = None
@@ -130,7 +130,7 @@ class ModelCheckpoint(_Callback):
     def _compares_what_it_keeps(self) -> Self:
         if self.monitor is None and self.save_top_k > 1:
             raise ValueError("save_top_k keeps the best by `monitor`; give a monitor, or save_top_k=-1 to keep all")
-        # Lightning would compare the value of the previous validation
+        # otherwise Lightning would compare the value of the previous validation
         if self.at_validation and self.every_n_train_steps:
             raise ValueError(f"{self.monitor} is compared at each validation; leave every_n_train_steps out")
         return self
@@ -170,7 +170,7 @@ class LearningRateMonitor(_Callback):
 
 
 class DeviceStatsMonitor(_Callback):
-    """Logs the memory of a GPU, and of the CPU where ``cpu_stats``."""
+    """Logs statistics of the GPU's memory, and also of the CPU if ``cpu_stats`` is set."""
 
     name: Literal["DeviceStatsMonitor"]
     cpu_stats: bool = False
@@ -207,7 +207,7 @@ Callbacks = Annotated[dict[Name, Callback], LeaveOut, AfterValidator(_no_two_ali
 
 
 def identity(callbacks: Mapping[str, Callback], validations: tuple[int, ...] | None) -> list[str]:
-    """Return strings that describe the callbacks for the artifact id. Callbacks that cannot change the result have none.
+    """Return strings that describe the callbacks for the artifact id. A callback that cannot change the result has none.
 
     Args:
         callbacks: callbacks by label.

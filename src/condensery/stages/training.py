@@ -140,19 +140,19 @@ def train_and_save(
     callbacks: Sequence[Callback] = (),
     named: str | None = None,
 ) -> Mapping[str, Any]:
-    """Train a retriever as ``run_training`` does, validate it on its way, and save it as a checkpoint with a model card.
+    """Train and validate a retriever as ``run_training`` does, and save it as a checkpoint with a model card.
 
     Args:
         module: retriever with its loss and optimiser.
         data: data module with the batches.
-        config: config of the stage; where it has keys of validation, a sample is drawn by them.
+        config: config of the stage; if it has validation keys, they determine the validation sample.
         context: context of the stage.
-        lengths: maximum query and passage length in tokens, of validation.
+        lengths: maximum query and passage length in tokens during validation.
         saved: the lengths that the checkpoint records; None = ``lengths``.
-        tokenizer: folder of the tokenizer that is saved; None = that of the stage's input ``tokenizer``.
-        settings: see ``run_training``; None = those of the config.
+        tokenizer: folder of the tokenizer that is saved; None = the stage's input ``tokenizer``.
+        settings: see ``run_training``; None = the settings in the config.
         callbacks: see ``run_training``.
-        named: name of the data on the model card; None = that of the collection.
+        named: name of the data on the model card; None = the name of the collection.
 
     Returns:
         the metrics for the manifest, as ``run_training`` returns them.
@@ -223,7 +223,7 @@ def new_head_warning(module: TrainingModule, config: OptimisedStageConfig, stage
 
 
 def _callbacks(config: OptimisedStageConfig, context: Context, validated: bool) -> list[Callback]:
-    """Create the Lightning callbacks that the config names; of several processes only the first has all of them."""
+    """Create the Lightning callbacks of the config; processes other than the first have only those marked ``everywhere``."""
     instances = []
     for label, chosen in config.callbacks.items():
         if chosen.at_validation and not validated:
@@ -276,7 +276,8 @@ def _lost_settings(now: VectorSettings, backbone: BackboneConfig, init: Artifact
     """Return a line about a retriever's settings that were lost in pre-training and that no key sets; empty if there
     are none.
 
-    Masked language modelling trains token states, and a Condenser the state of [CLS]. Both are saved without settings.
+    The settings say how token states become a vector. Masked language modelling and Condenser pre-training save none,
+    because they train the token states and the state of [CLS] themselves.
     """
     start, given = init, backbone.vector_options()
     while start.kind in ("pretrain_mlm", "pretrain_condenser") and start.inputs("init"):
@@ -316,7 +317,7 @@ def _check_positions(module: TrainingModule, config: OptimisedStageConfig, stage
 def validation_sample(
     config: OptimisedStageConfig, module: EncoderModule, context: Context, lengths: tuple[int, int]
 ) -> ValidationSample | CandidateSample | None:
-    """Sample the queries and passages that a retriever is validated on, from ``validation_candidates`` where a stage has it.
+    """Sample the queries and passages for validation. If the stage names ``validation_candidates``, passages come from there.
 
     Args:
         config: config of the stage.

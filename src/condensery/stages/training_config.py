@@ -37,8 +37,8 @@ class OptimisedStageConfig(StageConfig):
     learning_rate: Positive
     """peak learning rate of AdamW"""
     layer_decay: PositiveShare = 1.0
-    """layer-wise decay: a backbone layer's learning rate as a share of the next higher layer's; usual: .7 to .95; 1: equal
-    rates"""
+    """layer-wise decay: a backbone layer's learning rate divided by the rate of the next higher layer; usual: .7 to .95; 1:
+    equal rates"""
     warmup_ratio: Share = 0.1
     """share of the steps in which the learning rate rises; afterwards it falls linearly to zero"""
     weight_decay: Weight = 0.01
@@ -98,9 +98,9 @@ class OptimisedStageConfig(StageConfig):
     def training(self, sizes: Sizes, step: Step | None, items: float | None) -> Work:
         """Return the estimated work of the whole training run.
 
-        The number of steps comes from ``steps``, from ``epochs`` of ``items`` (each of at least one step), or from
-        ``token_budget``. Gradients and AdamW's two moments are kept in memory and, during training, in a checkpoint. Only
-        the weights stay on disk.
+        The number of steps comes from ``steps``, from ``epochs`` of ``items`` (an epoch has at least one step), or from
+        ``token_budget``. The disk estimate counts only the weights: checkpoints of unfinished training, which also hold
+        AdamW's two moments, are deleted at the end.
 
         Args:
             sizes: sizes of the stage's artifact.
@@ -126,7 +126,7 @@ class EncoderStageConfig(OptimisedStageConfig):
     init: Annotated[str, Input("encoder", literal=("backbone",))]
     """the stage whose encoder is the initial checkpoint, or the word backbone"""
     backbone: Annotated[BackboneConfig, FromRecipe("backbone")]
-    """settings of the encoder, for init: backbone; the group ``backbone``"""
+    """the group ``backbone``: the encoder if ``init`` is backbone; otherwise only its dropout and vector settings are used"""
 
     @model_validator(mode="after")
     def _inputs_fit_the_backbone(self) -> Self:
@@ -159,11 +159,11 @@ class ValidatedConfig(CollectionConfig):
     """Keys of validation on a sample of the training collection."""
 
     validate_every: Annotated[CountOrZero, Operational()] = 200
-    """steps between validations on a sampled sub-corpus; 0: no validation"""
+    """steps between validations on a sample of the collection; 0: no validation"""
     validation_queries: Annotated[CountOrZero, Operational()] = 200
     """dev queries of the collection in the sample; 0: no validation"""
     validation_passages: Annotated[CountOrZero, Operational()] = 2000
-    """passages in the sample besides the relevant ones"""
+    """passages in the sample, besides the relevant passages"""
 
     def validations(self) -> tuple[int, ...] | None:
         """Return the three keys, in the order of their definition; None where one of the first two is 0."""

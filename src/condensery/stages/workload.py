@@ -32,7 +32,7 @@ class Sizes:
         passage_length: maximum tokens of a passage for the encoder.
         same_passages: whether training changed only the query tower, so that passage vectors are the same.
         dimensions: dimensions of an index's vectors; 0 = a lexical index.
-        token_numbers, token_vectors: for an encoder of token vectors, its output per passage in numbers and in vectors.
+        token_numbers, token_vectors: for an encoder of token vectors, the numbers and the vectors that it makes per passage.
         members: the indexes that a fused index combines.
         negatives: total number of mined negatives, over all queries.
         sentences: sizes of the examples of a sentence task.
@@ -64,7 +64,7 @@ class Sizes:
 
 
 def over(first: Any, second: Any) -> Any:
-    """Merge two records of one type: the values of ``second`` where they are known, otherwise those of ``first``."""
+    """Merge two records of one type: the values of ``second`` where they are known, otherwise the values of ``first``."""
     values = {}
     for each in fields(first):
         old, new = getattr(first, each.name), getattr(second, each.name)
@@ -76,7 +76,7 @@ def over(first: Any, second: Any) -> Any:
 
 
 def known(read: Read, *names: str) -> Sizes:
-    """Merge the sizes of the inputs in the fields ``names``, by default all; if two values differ, the later one is used."""
+    """Merge the sizes of the inputs in the fields ``names``, by default all. If two values differ, the later is used."""
     merged = Sizes()
     for name in names or read:
         for sizes in read.get(name, ()):
@@ -163,7 +163,7 @@ def with_encoder(sizes: Sizes, backbone: BackboneConfig, passage_length: int | N
 
 
 def checkpoint_bytes(sizes: Sizes, further_layers: int = 0) -> float | None:
-    """Return the bytes of a checkpoint in fp32, with ``further_layers`` Transformer layers besides the encoder's."""
+    """Return the bytes of a checkpoint in fp32, with ``further_layers`` Transformer layers besides the encoder's layers."""
     size = sizes.encoder
     if size is None:
         return None

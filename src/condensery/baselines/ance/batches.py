@@ -32,7 +32,7 @@ class AnceBatch(TripleBatch):
 
 
 class RefreshedBatches:
-    """Makes batches with the hard negatives of a refresh. The batch of step s has those of refresh s // ``every``.
+    """Makes batches with the hard negatives of a refresh. The batch of step s has the negatives of refresh s // ``every``.
 
     A refresh is a folder with a list of negatives for each query. Before the first step of a refresh, ``Refresh`` mines the
     lists with the current weights. So a batch depends on config and step alone. A process that makes batches ahead of
@@ -77,7 +77,7 @@ class RefreshedBatches:
         return (self.place(refresh) / "queries.npy").exists()
 
     def asked(self, refresh: int, last: int) -> Ids:
-        """Return the distinct queries (n,), as numbered in ``training``, of a refresh's steps before the step ``last``."""
+        """Return the distinct queries (n,) of a refresh's steps before the step ``last``, as numbered in ``training``."""
         steps = range(refresh * self.every, min((refresh + 1) * self.every, last))
         return np.unique(np.concatenate([self.triples.order(step)[1] for step in steps]))
 

@@ -18,17 +18,17 @@ from condensery.stages.workload import Read, Work, known, product, search, total
 class FinetuneAnceConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train a bi-encoder on hard negatives that are mined again from the current weights while training goes on (ANCE).
 
-    Every ``refresh_every`` steps, beginning with the first, training stops: the passages are encoded with the current
-    weights, and the best passages of each query of the next steps become its negatives. ``init`` is a retriever that has
-    learned from BM25's negatives, the warm-up of the paper. Lists of ``negatives``, if any, are pooled with the mined ones.
+    Before the first step, and again every ``refresh_every`` steps, all passages are encoded with the current weights. The
+    best passages of each query of the next steps become the query's negatives. ``init`` is a retriever that has learned
+    from BM25's negatives (the paper's warm-up). Lists of ``negatives``, if any, are pooled with the mined lists.
     """
 
     refresh_every: Count = 10000
-    """steps after which the negatives are mined again; as many as ``steps`` or more: mined once, before the first step"""
+    """steps after which negatives are mined again; if it is not below ``steps``: mined once, before the first step"""
     depth: Count = 200
     """best passages of a query from which its negatives are drawn; relevant passages do not count"""
     negatives_per_query: Count = 1
-    """hard negatives drawn from these passages each time a query is used"""
+    """hard negatives drawn for a query each time it is used"""
     in_batch: bool = False
     """false: a query is compared only with its own negatives, as in ANCE; true: with all passages of the batch"""
     towers: Literal["shared", "separate"] = "shared"
@@ -47,7 +47,7 @@ class FinetuneAnceConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """peak learning rate of AdamW"""
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Also report weights of the other sources of negatives, because mined negatives have no weights."""
+        """Also report ``negative_weights``, because the negatives that training mines have no weight."""
         if self.negative_weights:
             return "negative_weights", "the negatives that training mines have no weight; set this to null"
         return super().input_error(inputs)

@@ -35,8 +35,8 @@ INDEX = "index"  # subfolder of a refresh, removed once its queries are searched
 class Refresh(pl.Callback):
     """Mines negatives before the first step and after every ``batches.every`` steps, for the steps up to the next refresh.
 
-    All processes divide the passages and the queries. A resumed run keeps what the killed run has written, because it reaches
-    a refresh with the same weights and would write the same again.
+    The processes divide the passages and the queries among themselves. A resumed run keeps what the killed run has written,
+    because it reaches a refresh with the same weights and would write the same again.
 
     Attributes:
         batches: the batches, which say which queries come next.

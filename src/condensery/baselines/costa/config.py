@@ -22,8 +22,8 @@ Words = Annotated[tuple[Count, Count], AfterValidator(_ascending)]  # least and 
 class PretrainCostaConfig(PretrainMlmConfig):
     """Pre-train by COSTA (Ma et al. 2022): MLM, and a contrastive loss between each text and random spans of it.
 
-    The spans are words, phrases, sentences and paragraphs by their length. A span's vector is the mean of its tokens' states.
-    Spans of other texts, and other texts, are the negatives.
+    By their length, spans are called words, phrases, sentences and paragraphs. A span's vector is the mean of its tokens'
+    states. The negatives are other texts and their spans.
     """
 
     spans_each: Count = 5
@@ -47,5 +47,5 @@ class PretrainCostaConfig(PretrainMlmConfig):
         return ((1, 1), *filter(None, (self.phrase, self.sentence, self.paragraph)))
 
     def objective(self) -> dict[str, Any]:
-        """Return keyword arguments of ``Step``: those of MLM, and ``contrast``."""
+        """Return keyword arguments of ``Step``: the arguments for MLM, and ``contrast``."""
         return {**super().objective(), "contrast": True}

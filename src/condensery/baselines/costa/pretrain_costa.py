@@ -28,7 +28,7 @@ from condensery.training.modules.pretraining import CondenserModule
 def group_contrast(vectors: Tensor, spans: int, temperature: float = 1.0) -> Tensor:
     """Return COSTA's group-wise contrastive loss (Ma et al. 2022).
 
-    The group of a text i is the text with its spans S(i). With z the vectors of all n texts and of all their spans,
+    The group of a text i is the text with its spans S(i). With z the vectors of all n texts and all their spans, the loss is
 
         mean over i of -1/|S(i)| sum over p in S(i) of log (exp(<z_i, z_p> / tau) / sum over a != i of exp(<z_i, z_a> / tau))
 
@@ -38,7 +38,7 @@ def group_contrast(vectors: Tensor, spans: int, temperature: float = 1.0) -> Ten
         temperature: divisor tau of the inner products.
 
     Returns:
-        the loss over the texts that have a span; zero where no text has one.
+        the loss over the texts that have a span; zero if no text has a span.
     """
     number, width = len(vectors), vectors.shape[1] // (1 + spans)  # d, since the remainder s is below 1 + s
     texts = vectors[:, :width]  # (n, d)

@@ -27,7 +27,7 @@ class SpannedChunk(Chunk):
     """A chunk with spans of its rows.
 
     Shape:
-        spans: int64 (b, s, 2) first token in the row, and number of tokens; 0 tokens where a row has no such span.
+        spans: int64 (b, s, 2) first token in the row, and number of tokens; 0 tokens if a row is too short for the span.
     """
 
     spans: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -61,7 +61,7 @@ def draw_spans(
 
 @dataclass(eq=False, kw_only=True)
 class SpannedBatches(SpanBatches):
-    """Makes batches of masked texts with spans, which are a function of the seed, the epoch and the text.
+    """Makes batches of masked texts with spans. The spans are a function of the seed, the epoch and the text.
 
     Attributes:
         granularities: least and most words of a span, for each granularity.
@@ -94,7 +94,7 @@ class SpannedBatches(SpanBatches):
 
     def _words(self, ids: Ids) -> NDArray[np.int64]:
         """Return the positions at which words begin in a row of ids (t,), and the position of [SEP]. [CLS] is not a word."""
-        begins = self.vocabulary.continues[ids[1:]] != 1  # (t - 1,) of the tokens after [CLS]
+        begins = self.vocabulary.continues[ids[1:]] != 1  # (t - 1,), for the tokens after [CLS]
         begins[:1] = begins[-1:] = True
         return 1 + np.flatnonzero(begins)
 

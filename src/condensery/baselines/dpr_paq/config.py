@@ -19,9 +19,9 @@ PAQ = ": of https://github.com/facebookresearch/PAQ"
 
 @stage("question_pairs", "question_pairs:question_pairs", version=1, makes="corpus")
 class QuestionPairsConfig(StageConfig):
-    """Make a collection whose judged queries are generated questions: those of PAQ's files, or those that a stage generated.
+    """Make a collection whose judged queries are generated questions, from PAQ's files or from another stage.
 
-    A bi-encoder is pre-trained on it by a stage finetune (DPR-PAQ: Oğuz et al. 2022).
+    A stage ``finetune`` then pre-trains a bi-encoder on the collection (DPR-PAQ: Oğuz et al. 2022).
     """
 
     queries: Annotated[str | None, Input("queries")] = None
@@ -31,13 +31,13 @@ class QuestionPairsConfig(StageConfig):
     passages: Annotated[str, Operational()] = "psgs_w100.tsv"
     """file in ``root`` with the passages: id, text, title"""
     questions: Annotated[str, Operational()] = "PAQ.metadata.jsonl"
-    """file in ``root`` with a question, its answers and the ids of their passages in each line"""
+    """file in ``root``; each line has a question, its answers, and the ids of the answers' passages"""
     subset: str | None = None
     """use only the questions of this subset of PAQ: L1, L4 or NE; null: all"""
     number: Count | None = None
     """maximum number of questions, taken from the beginning of the file; null: all"""
     dev_queries: CountOrZero = 500
-    """questions (at most a tenth) that become dev, for validation"""
+    """number of questions that form the split dev, for validation; at most a tenth of all questions"""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

@@ -17,7 +17,7 @@ def question_pairs(config: QuestionPairsConfig, context: Context) -> dict[str, A
     """Write the collection; return the counts for the manifest.
 
     Raises:
-        UserError: a line of a file is not as PAQ has it, a passage is unknown, or no question is left.
+        UserError: a line of a file does not have PAQ's format, a passage is unknown, or no question is left.
     """
     files = {file.role: file.open_path() for file in config.input_files()}
     source = config.root or context.stage_name
@@ -34,7 +34,7 @@ def question_pairs(config: QuestionPairsConfig, context: Context) -> dict[str, A
 
 
 def _read_questions(config: QuestionPairsConfig, path: Any, writer: CollectionWriter) -> None:
-    """Add the questions of PAQ's metadata, each with its answers and the passages that these were taken from."""
+    """Add the questions of PAQ's metadata, each with its answers and the passages that the answers were taken from."""
     number = 0
     for place, record in at_least_one(read_objects(path), path, "holds no questions"):
         if config.subset is not None and config.subset not in field(record, "subsets", place, list):

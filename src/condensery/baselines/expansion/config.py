@@ -17,12 +17,12 @@ class ExpandedBm25Config(Bm25Config):
     """Build a BM25 index of all passages, each with its generated queries appended (docT5query: Nogueira and Lin 2019)."""
 
     passages: Annotated[str, Input("passages")] = "passages"
-    """the stage of kind passages, with grouping: collection, for which the queries were made"""
+    """the stage (of kind passages, with ``grouping: collection``) for whose passages the queries were made"""
     queries: Annotated[str, Input("queries")]
     """the stage with the queries (generate_queries, read_queries, filter_queries)"""
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report passages that are not those of the collection."""
+        """Report passages that are not the passages of the collection."""
         return not_of_the_collection(self.passages, self.corpus, inputs)
 
 
@@ -30,28 +30,28 @@ class ExpandedBm25Config(Bm25Config):
 class FilterQueriesConfig(ScoringStageConfig, QueryStageConfig):
     """Keep the generated queries that cross-encoders judge most relevant to their passages (doc2query--).
 
-    The method is that of Gospodinov et al. 2023. One threshold holds for all passages: it is the quantile of all scores
+    The method is by Gospodinov et al. 2023. One threshold holds for all passages: it is the quantile of all scores
     above which ``share`` of the queries lie. So a passage may keep all of its queries, or none.
     """
 
     queries: Annotated[str, Input("queries")]
     """the stage with the queries of the collection's own passages (generate_queries, read_queries)"""
     share: PositiveShare = 0.3
-    """share of all queries that is kept, those with the highest scores; the paper keeps .3"""
+    """share of all queries that is kept; queries with the highest scores are kept; .3 in the paper"""
 
     def work(self, read: Read) -> Work:
         """Return an unknown estimate, because the number of queries is not known before they are generated."""
         return Work(known(read, "passages", "tokenizer"))
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report passages that are not those of the collection."""
+        """Report passages that are not the passages of the collection."""
         return not_of_the_collection(self.passages, self.corpus, inputs)
 
 
 def not_of_the_collection(
     name: str, corpus: str, inputs: Mapping[str, Sequence[StageConfig]]
 ) -> tuple[str, str] | None:
-    """Report passages that are not those of the searched collection.
+    """Report passages that are not the passages of the searched collection.
 
     The error is either that a stage has split the documents again, or that the passages come from another collection.
     """

@@ -33,7 +33,7 @@ def filter_queries(config: FilterQueriesConfig, context: Context) -> dict[str, A
     """Write the kept queries, in the format of generated queries, and scores.npy with the scores of all queries.
 
     Raises:
-        UserError: the queries were made for other passages, or a cross-encoder does not use their tokenizer.
+        UserError: the queries were made for other passages, or a cross-encoder has another tokenizer.
     """
     check_made_for(context)
     group, queries = process_group(context.runtime), Queries(context.input("queries"))

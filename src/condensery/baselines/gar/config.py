@@ -1,4 +1,4 @@
-"""Configs of GAR's stages: they collect texts to learn from, train a generator, expand queries, and search with them.
+"""Configs of GAR's stages: they collect texts to learn from, train a generator, expand queries, and search.
 
 Mao et al. 2021, "Generation-Augmented Retrieval for Open-Domain Question Answering", ACL.
 """
@@ -25,8 +25,8 @@ register_index("expanded_queries", "condensery.baselines.gar.expansion:ExpandedQ
 class QueryContextsConfig(StageConfig):
     """Collect what a generator learns to write from a judged query: answer, sentence with the answer, titles of its passages.
 
-    The run says which of the three the collection lacks. The generator then learns only the rest. Without answers, the
-    sentence is the one that is most similar to the query.
+    The run prints which of the three the collection lacks, and the generator learns only the others. Without answers, the
+    sentence that is most similar to the query is collected.
     """
 
     data_checks: ClassVar[Mapping[str, Sequence[str]]] = {"corpus": ["judged"]}
@@ -52,19 +52,19 @@ class QueryContextsConfig(StageConfig):
 class TrainExpanderConfig(GeneratorConfig):
     """Train a model that expands queries (GAR): from a query it generates an answer, a sentence or titles.
 
-    The model reads the name of the text to write, a colon, and the query.
+    The model reads the name of the text that it is to write (such as ``answer``), a colon, and the query.
     """
 
     kind = "train_expander"
     contexts: Annotated[str, Input("contexts")] = "contexts"
-    """the stage with the texts that are generated (query_contexts)"""
+    """the stage with the texts that the model learns to generate (query_contexts)"""
     max_input_tokens: Annotated[int, Ge(8)] = 64
-    """maximum tokens of a query, and of the name before it; a longer query is truncated"""
+    """maximum tokens of a query together with the name before it; a longer query is truncated"""
     max_tokens: Annotated[int, Ge(2)] = 64
     """maximum tokens of a generated text, in training and in generation"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: each step reads ``batch_size`` queries and predicts as many texts, about as long as queries."""
+        """Estimate the work: each step reads ``batch_size`` queries, and predicts a text of similar length for each."""
         sizes, written = known(read), min(QUESTION, self.max_tokens)
         return self.writing(sizes, QUESTION, written, sizes.collection.queries.get("train"))
 
@@ -83,7 +83,7 @@ class ExpandQueriesConfig(StageConfig):
     """the stage with the collection"""
     splits: Annotated[list[Split], Field(min_length=1)] | None = None
     """splits whose queries are expanded by this stage; null: all except train. Other queries are expanded when they are
-    searched"""
+    searched for"""
     batch_size: Count = 32
     """queries per batch; another size may change a text, because logits are rounded differently"""
     precision: Precision
@@ -96,8 +96,8 @@ class ExpandQueriesConfig(StageConfig):
 class ExpandedQueriesConfig(StageConfig):
     """Append each generated text to its query, search with each of these longer queries, and fuse the rankings (GAR).
 
-    The first passage of each ranking is followed by the second of each, and so on. To fuse in another way, make an index for
-    each kind of text, and name these indexes in a stage fuse.
+    The fused ranking lists the first passage of each ranking, then the second passage of each, and so on. To fuse in another
+    way, make an index for each kind of text, and name these indexes in a stage fuse.
     """
 
     retriever: Annotated[str, Input("index")] = "bm25"

@@ -37,7 +37,7 @@ class Expander:
     Args:
         folder: artifact of train_expander.
         key: config key that error messages name.
-        precision, device: of the generator.
+        precision, device: precision and device of the generator.
     """
 
     def __init__(self, folder: Path, key: str, precision: str, device: str) -> None:
@@ -49,7 +49,7 @@ class Expander:
         self.generator.model.to(device)
 
     def write(self, queries: Sequence[str]) -> dict[str, list[str]]:
-        """Return the texts of each target, one for each of n > 0 queries. A text is one line, and may be empty."""
+        """Return, for each target, a text for each of n > 0 queries. A text is one line, and may be empty."""
         written = {}
         for target in self.targets:
             texts = self.generator.sample([asked(target, one) for one in queries], range(len(queries)), self.sampling)
@@ -58,7 +58,7 @@ class Expander:
 
 
 def several_shards(config: ExpandQueriesConfig, context: Context) -> bool:
-    """Whether there is more than one shard to compute."""
+    """Return whether the queries make more than one shard."""
     return len(_queries(config, context)) > config.shard_size
 
 
@@ -165,7 +165,7 @@ class ExpandedQueries:
 
 
 def _joined(parts: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:
-    """Return the texts of all parts for each query that is in all of them."""
+    """Return the texts of all parts, for each query that is in every part."""
     return {
         one: [text for part in parts for text in part[one]] for one in parts[0] if all(one in part for part in parts)
     }
@@ -179,7 +179,7 @@ def round_robin(rankings: Sequence[NDArray[np.int64]], k: int) -> Ranking:
         k: number of results per query.
 
     Returns:
-        scores (n, k), 1 / rank in the fused ranking, and rows (n, k), padded with -inf and -1.
+        scores (n, k), which are 1 / rank in the fused ranking, and rows (n, k). Padding has score -inf and row -1.
     """
     rows = np.stack(rankings, axis=2).reshape(len(rankings[0]), -1)  # (n, depth * m), rank by rank
     order = np.argsort(rows, axis=1, kind="stable")

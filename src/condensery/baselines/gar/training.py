@@ -26,7 +26,7 @@ TARGETS = {"answer": "an answer", "sentence": "a sentence", "title": "a relevant
 
 
 def query_contexts(config: QueryContextsConfig, context: Context) -> dict[str, Any]:
-    """Write two files with a row per pair: inputs.arrow, what the generator reads; contexts.arrow, what it is to write.
+    """Write two files with a row per pair: inputs.arrow (what the generator reads), contexts.arrow (what it is to write).
 
     Raises:
         UserError: no query has any of the targets.
@@ -55,7 +55,7 @@ def asked(target: str, query: str) -> str:
 
 
 def _contexts(config: QueryContextsConfig, collection: Collection) -> Iterator[tuple[str, str, str, str]]:
-    """Yield id and text of a query, a target, and its text, in one line and not empty."""
+    """Yield a query's id and text, a target, and the target's text, which is one non-empty line."""
     titles, texts = (collection.passages.column(name) for name in ("title", "text"))
     ids, queries = (collection.queries.column(name) for name in ("id", "text"))
     patterns = collection.description.get("answers") == "regex"
@@ -70,14 +70,14 @@ def _contexts(config: QueryContextsConfig, collection: Collection) -> Iterator[t
 
 
 def best_sentence(query: str, texts: Sequence[str], has_answer: AnswerMatcher) -> str:
-    """Return the sentence that is most similar to the query. If any sentence has an answer, the others are ignored.
+    """Return the sentence that is most similar to the query. If some sentences have an answer, all others are ignored.
 
     The similarity of two texts is the F1 of their distinct terms, 2 |q ∩ s| / (|q| + |s|). Of several equally similar
     sentences, the first is returned.
 
     Args:
         query: the query.
-        texts: its relevant passages.
+        texts: the query's relevant passages.
         has_answer: decides whether a sentence has an answer.
     """
 

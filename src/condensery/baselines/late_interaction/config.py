@@ -19,8 +19,8 @@ Method = Literal["colbert", "coil", "me_bert"]
 class FinetuneLateInteractionConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train ColBERT, COIL or ME-BERT, which compare vectors of tokens, on judged queries.
 
-    For each query a step reads one positive and ``negatives_per_query`` hard negatives. The loss is that of finetune, with
-    the scores of the ``method``. The defaults are those of ColBERT (Khattab and Zaharia 2020).
+    For each query a step reads one positive and ``negatives_per_query`` hard negatives. The loss is the loss of
+    ``finetune`` on the scores of the ``method``. The defaults are ColBERT's (Khattab and Zaharia 2020).
     """
 
     method: Method = "colbert"
@@ -34,9 +34,9 @@ class FinetuneLateInteractionConfig(QueriesConfig, ValidatedConfig, EncoderStage
     first: Count = 8
     """me_bert: number of first tokens of a passage that have a vector"""
     query_length: TextLength = 32
-    """maximum tokens of a query, including [CLS], [SEP] and [Q]; colbert fills shorter queries up with [MASK]"""
+    """maximum tokens of a query, including [CLS], [SEP] and ColBERT's marker [Q]; colbert pads shorter queries with [MASK]"""
     passage_length: TextLength = 180
-    """maximum tokens of a passage, including [CLS], [SEP] and [D]"""
+    """maximum tokens of a passage, including [CLS], [SEP] and ColBERT's marker [D]"""
     negatives_per_query: CountOrZero = 1
     """hard negatives sampled from the pool each time a query is used"""
     temperature: Positive = 1.0

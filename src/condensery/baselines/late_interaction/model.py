@@ -1,16 +1,16 @@
-"""The encoder of a text into vectors of its tokens, and the score of a query and a passage by these vectors.
+"""The encoder that maps a text to vectors of its tokens, and the score of a query and a passage by these vectors.
 
 Each vector has a key. A query's vector is compared only with the passage's vectors of the same key:
 
     s(q, p) = sum over the vectors i of q of: max over the vectors j of p with key_j = key_i of <q_i, p_j>
 
-A vector of the query without a counterpart adds 0. Three methods are of this form:
+A query vector whose key no passage vector has adds 0. Three methods are of this form:
 
 - ColBERT (Khattab and Zaharia 2020, eq. 1-3): all vectors have the same key, and are normalised. [Q] or [D] follows [CLS]. A
   query is filled up with [MASK] tokens, which are read like any other token. The punctuation of a passage has no vector.
 - COIL (Gao et al. 2021): the key is the token, so only exact matches count. [CLS] has a longer vector, whose inner product is
-  added. Here it is kept in pieces of the size of a token's vector, each with a key of its own.
-- ME-BERT (Luan et al. 2021): a query has one vector, that of [CLS]. A passage has the vectors of its first m tokens. All
+  added. Here it is split into pieces with the dimensions of a token's vector. Each piece has its own key.
+- ME-BERT (Luan et al. 2021): a query has only the vector of [CLS]. A passage has the vectors of its first m tokens. All
   vectors have the same key.
 
 Symbols in shapes: b rows of a chunk, t width of the chunk, v vectors of a text, d dimensions, h hidden size.
@@ -41,7 +41,7 @@ class Interaction:
     Attributes:
         method: colbert, coil or me_bert.
         dimensions: dimensions d of a vector.
-        query_length, passage_length: maximum tokens of a query and a passage, with [CLS], [SEP] and the marker.
+        query_length, passage_length: maximum tokens of a query and a passage, with [CLS], [SEP] and the marker [Q] or [D].
         first: only for me_bert: number m of tokens with a vector, from the beginning of a passage.
         whole: only for coil: dimensions of the vector of [CLS], a multiple of ``dimensions``; 0 = [CLS] has no vector.
         mask: id of [MASK].
@@ -130,7 +130,7 @@ class TokenEncoder(BiEncoder):
 
 
 class _BestMatches(torch.autograd.Function):
-    """The formula at the head of this file. The backward pass reads only the best matches, not all products."""
+    """Computes the formula at the head of this file. The backward pass reads only the best matches, not all products."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, query_keys: Tensor, passages: Tensor, passage_keys: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class _BestMatches(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None, Tensor, None]:
-        """Return the gradients of both vectors; argument (q, p)."""
+        """Return the gradients of query and passage vectors, from the gradients of the scores (q, p)."""
         queries, passages, matches, used = ctx.saved_tensors
         places = matches + passages.shape[1] * torch.arange(len(passages), device=matches.device)[:, None]  # (q, p, v)
         of_queries, of_passages = torch.empty_like(queries), torch.zeros_like(passages).flatten(0, 1)  # (p * w, d)
@@ -161,9 +161,8 @@ def interaction_scores(queries: Tensor, passages: Tensor) -> Tensor:
     """Return the score of each query and passage, by the formula at the head of this file.
 
     Args:
-        queries: (q, v, d + 1) token vectors as ``TokenEncoder.keyed`` returns them. The last column shows which vectors may
-            be compared with each other.
-        passages: (p, w, d + 1) vectors of the passages, with their keys.
+        queries: (q, v, d + 1) token vectors as ``TokenEncoder.keyed`` returns them, with their keys as last coordinate.
+        passages: (p, w, d + 1) token vectors of the passages, also with their keys.
 
     Returns:
         the scores, (q, p).

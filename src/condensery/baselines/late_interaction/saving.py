@@ -1,4 +1,4 @@
-"""Makes, saves and loads encoders of token vectors. sentence-transformers opens ColBERT's as ``MultiVectorEncoder``."""
+"""Makes, saves and loads encoders of token vectors. sentence-transformers opens a ColBERT as ``MultiVectorEncoder``."""
 
 import string
 from dataclasses import asdict, replace
@@ -32,7 +32,7 @@ def new_token_encoder(encoder: Encoder, interaction: Interaction, tokenizer: Pat
         encoder: the backbone. Layers that follow it are dropped.
         interaction: method, sizes and lengths; this function adds the token ids.
         tokenizer: folder or hub name of the backbone's tokenizer.
-        seed: seed of the new weights: those of the layers, and the embeddings of [Q] and [D].
+        seed: seed of the weights of the new layers, and of the embeddings of [Q] and [D].
     """
     torch.manual_seed(seed)
     read, model = _tokenizer(tokenizer, interaction), encoder.model
@@ -51,13 +51,13 @@ def new_token_encoder(encoder: Encoder, interaction: Interaction, tokenizer: Pat
 
 
 def _shapes(interaction: Interaction, model: Any) -> list[list[DenseShape]]:
-    """Return the shapes of two layers after the backbone: for tokens, and for COIL's [CLS]. ColBERT's has no bias."""
+    """Return the shapes of two layers after the backbone: for tokens, and for COIL's [CLS]. ColBERT's layer has no bias."""
     hidden, sizes = int(model.config.hidden_size), (interaction.dimensions, interaction.whole)
     return [[DenseShape(hidden, size, interaction.method != "colbert", "Identity")] if size else [] for size in sizes]
 
 
 def _tokenizer(tokenizer: Path | str, interaction: Interaction) -> Any:
-    """Load a tokenizer. For ColBERT, it gets the tokens [Q] and [D], which absorb the space that follows them."""
+    """Load a tokenizer. For ColBERT, add the tokens [Q] and [D], which absorb the space that follows them."""
     read = load_tokenizer(tokenizer)
     signs = [AddedToken(text, rstrip=True, normalized=False, special=True) for text in MARKERS.values()]
     read.add_tokens(signs if interaction.method == "colbert" else [], special_tokens=True)
@@ -65,7 +65,7 @@ def _tokenizer(tokenizer: Path | str, interaction: Interaction) -> Any:
 
 
 def save_token_encoder(model: TokenEncoder, folder: Path, tokenizer: Path | str) -> None:
-    """Save a token encoder. sentence-transformers opens that of ColBERT as ``MultiVectorEncoder``, with equal scores."""
+    """Save a token encoder. sentence-transformers opens a ColBERT as ``MultiVectorEncoder``, with equal scores."""
     interaction = model.interaction
     save_checkpoint(model.query.model, _tokenizer(tokenizer, interaction), folder)
     for path, head in ((folder / DENSE, model.query.head), (folder / WHOLE, model.whole)):

@@ -41,7 +41,7 @@ class InteractionLoss(RetrievalLoss):
     def forward(  # type: ignore[override]  # without a teacher
         self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None
     ) -> Tensor:
-        """Return the mean of the loss over the queries. Vectors as ``TokenEncoder.vectors`` returns them, (q or p, ...)."""
+        """Return the mean loss over the queries, from vectors (q or p, ...) as ``TokenEncoder.vectors`` returns them."""
         scores = self.scores(queries, passages)  # (q, p)
         # s I = s: the scores are the inner products of their rows with unit vectors
         return info_nce(scores, torch.eye(scores.shape[1]).to(scores), positive, known, self.temperature)

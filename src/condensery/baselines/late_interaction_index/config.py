@@ -18,7 +18,7 @@ class LateInteractionIndexConfig(StageConfig):
     """Store the token vectors of all passages, and search them exactly, or only the candidates of another index.
 
     Queries are encoded during the search. The manifest records the size of the index in bytes per passage. If a key
-    that needs an index names a stage finetune_late_interaction, this stage is added automatically, with exact search.
+    needs an index but names a stage finetune_late_interaction, this index is added automatically, with exact search.
     """
 
     model: Annotated[str, Input("token_encoder")]

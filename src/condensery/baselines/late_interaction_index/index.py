@@ -39,7 +39,7 @@ from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary, with_special
 
 BLOCK = 1 << 18  # vectors that are compared at once
-PIECE = {"cpu": 1 << 14}  # vectors of a list that are compared at once: a CPU's cache holds their products
+PIECE = {"cpu": 1 << 14}  # vectors of a list that are compared at once, so that a CPU's cache holds their products
 GROUP = 64  # queries that are encoded together, and compared with a block while it is in memory
 Rows = NDArray[np.integer]
 
@@ -49,12 +49,12 @@ class Block:
 
     Args:
         vectors: (N, d), passage after passage.
-        keys: (N,).
+        keys: (N,) key of each vector.
         counts: (m,) number of vectors of each passage.
         device: device of the matrix products.
 
     Attributes:
-        size: the memory of the block in bytes, including its inverted lists, as if all of them were read.
+        size: the memory of the block in bytes, including all inverted lists, even those that have not been made yet.
     """
 
     def __init__(self, vectors: NDArray[np.floating], keys: Rows, counts: Rows, device: str) -> None:
@@ -63,7 +63,7 @@ class Block:
         self.keys, self.number = keys[order], len(counts)
         self.owners = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)[order]).to(device)
         self.lists: dict[float, list[tuple[Tensor, Tensor, Tensor]]] = {}
-        # bytes of a vector besides its numbers: 4 for the key, 8 for the owner, at most 16 in its list; 1,024 bytes of a list
+        # bytes of a vector besides its numbers: 4 (key), 8 (owner), at most 16 (in its list); 1,024 for each list
         self.size = self.vectors.nbytes + 28 * len(keys) + 1024 * len(np.unique(self.keys))
 
     def scores(self, query: Tensor) -> NDArray[np.float32]:
@@ -76,7 +76,7 @@ class Block:
         return total.cpu().numpy()
 
     def _list(self, key: float) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Return the inverted list of a key in pieces: its vectors, the passages that have them, and how many each has."""
+        """Return the inverted list of a key in pieces: vectors, their passages, and the number of vectors per passage."""
         if key not in self.lists:
             first, stop = np.searchsorted(self.keys, [key, key + 1]).tolist()
             owners, counts = self.owners[first:stop].unique_consecutive(return_counts=True)
@@ -112,7 +112,7 @@ class LateInteractionIndex:
         folder: folder of the index.
         collection: the collection with the queries.
         candidates: the retriever whose results are scored; None = all passages are scored.
-        memory: bytes of blocks that stay in memory from one search to the next; further blocks are made in each search.
+        memory: bytes of blocks that stay in memory from one search to the next. Each search makes all other blocks again.
         device: device of the encoder and the products.
     """
 
@@ -140,7 +140,7 @@ class LateInteractionIndex:
         return ordered(self._scores(queries, found), found, k)
 
     def search_texts(self, texts: Sequence[str], k: int) -> Ranking:
-        """Return the k best passages for any queries. Raises ``UserError`` where the candidates need an encoder."""
+        """Return the k best passages for any queries. Raises ``UserError`` if the candidates' index knows no new queries."""
         queries = self._encoded(texts)
         if self.candidates is None:
             return self._exact(queries, k)

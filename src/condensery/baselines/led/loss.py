@@ -16,14 +16,14 @@ from condensery.ranges import Positive, Weight, check_values
 class RankConsistent(RetrievalLoss):
     """InfoNCE plus the pairwise rank-consistent regularisation of LED (Zhang et al. 2023, "Lexicon-Enlightened Dense").
 
-    Take two passages d and d' of a query q, of which the teacher scores d higher. The regularisation is the mean over all
-    such pairs of
+    Let d and d' be two passages of a query q such that the teacher scores d higher. The regularisation is the mean, over
+    all these pairs, of
 
         max(0, s(q, d') - s(q, d)),
 
-    where s is the student's score. So the loss depends only on the order of the teacher's scores, not on their size. The
-    student does not learn the scores themselves, as it does with ``kl``, because a lexical teacher need not be better than
-    its student. LED's lexicon-augmented contrastive loss is InfoNCE with the teacher's hard negatives. Mine these with the
+    where s is the student's score. So the loss depends only on the order of the teacher's scores, not on their size. With
+    ``kl``, the student would learn the scores themselves, although a lexical teacher is not always better than its
+    student. LED's lexicon-augmented contrastive loss is InfoNCE with the teacher's hard negatives. Mine these with the
     teacher, and name the mining stage among the ``negatives``.
 
     Args:
@@ -60,7 +60,7 @@ class RankConsistent(RetrievalLoss):
         most = int(scored.sum(dim=1).max())
         order = scored.int().argsort(dim=1, descending=True, stable=True)  # (q, p) the scored passages come first
         first = order[:, :most]  # (q, m)
-        theirs = teacher.gather(1, first)  # (q, m), NaN where a query has fewer
+        theirs = teacher.gather(1, first)  # (q, m), NaN where a query has fewer than m
         ours = (queries @ passages.T).gather(1, first) / self.temperature  # (q, m)
         before = theirs[:, :, None] > theirs[:, None, :]  # (q, m, m), False where a score is NaN
         excess = (ours[:, None, :] - ours[:, :, None]).clamp(min=0)  # (q, m, m): score of d' minus score of d

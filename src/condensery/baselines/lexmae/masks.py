@@ -1,4 +1,4 @@
-"""LexMAE's masks: those of the decoder's text include those of the encoder's text."""
+"""LexMAE's masks: all tokens that are masked for the encoder are also masked for the decoder."""
 
 from dataclasses import dataclass
 
@@ -16,10 +16,10 @@ class NestedBatches(SpanBatches):
     """Makes batches in which the decoder reads the encoder's text with more tokens masked.
 
     ``context.rate`` is the share of the tokens that are masked for the decoder, including those that are masked for the
-    encoder. Each of them becomes [MASK] or a random token, or does not change, independently of the encoder's text.
+    encoder. Each of these tokens becomes [MASK] or a random token, or does not change, independently of the encoder's text.
 
     Raises:
-        UserError: the decoder reads another text, or not more masked tokens than the encoder.
+        UserError: the decoder reads another text than the encoder, or does not have a larger share of masked tokens.
     """
 
     def __post_init__(self) -> None:

@@ -75,8 +75,7 @@ class LexmaeModule(MaskedAutoEncoderModule):
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder`` with a masked decoder.
-        lexical_start: whether the MLM head initially weights only a text's own tokens, like that of SPLADE after a warm
-            start.
+        lexical_start: whether the MLM head initially weights only a text's own tokens (``start_lexically``).
         others: further arguments of ``MaskedAutoEncoderModule``, except ``decoder``.
 
     Raises:

@@ -30,7 +30,7 @@ class Contexts(TokenRows):
         self.parts, self.lengths = parts, np.maximum.reduce([part.lengths for part in parts])
 
     def chunks(self, *how: Any, **named: Any) -> list[Chunk]:
-        """Return the chunks of the first text; their contexts are those of the second text, and so on."""
+        """Return the chunks of the first text; their contexts are the chunks of the second text, and so on."""
         *earlier, found = [part.chunks(*how, **named) for part in self.parts]
         for made in reversed(earlier):
             found = [replace(chunk, context=its) for chunk, its in zip(made, found, strict=True)]
@@ -49,7 +49,7 @@ class MasterBatches(SpanBatches):
     """Makes batches of masked passages. The decoders read each passage, another passage of its document, and its query.
 
     ``context.rate`` is the share of the tokens that is masked for a decoder. A passage that is alone in its document has its
-    query in place of the other passage. Nothing is removed from the other passage.
+    query in place of the other passage. With ``remove``, the query's sentence is removed only from the passage itself.
 
     Raises:
         UserError: the source does not give passages with queries, no text is masked, or both texts of a pair are encoded.

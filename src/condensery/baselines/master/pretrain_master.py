@@ -31,7 +31,7 @@ LOSSES = tuple(f"mlm_{task}" for task in TASKS)
 
 
 class SeveralDecoders(MaskedPrediction):
-    """``MaskedPrediction`` of an auto-encoder with a decoder for each text that a chunk has for decoders.
+    """``MaskedPrediction`` of an auto-encoder that has one decoder for each of the chunk's decoder texts.
 
     Args:
         model, masked, weight: as in ``MaskedPrediction``.
@@ -73,13 +73,13 @@ class MasterModule(MaskedAutoEncoderModule):
 
         L = mlm_weight CE(encoder) + CE(decoder of itself) + CE(decoder of the other passage) + CE(decoder of the query)
 
-    All losses share the MLM head. Of the three decoders, only that of the passage itself is saved, beside the backbone.
+    All losses share the MLM head. Only the decoder of the passage itself is saved, beside the backbone.
     Trained on ``MasterDataModule``.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder`` with a masked decoder, which
-            recovers the passage itself. The other decoders have its shape.
-        decoder_init: initial weights of the decoders: random, or those of the backbone's last layers.
+            recovers the passage itself. The other decoders have the same shape.
+        decoder_init: initial weights of the decoders: random, or the weights of the backbone's last layers.
         others: further arguments of ``MaskedAutoEncoderModule``, except ``decoder``.
 
     Raises:

@@ -69,7 +69,8 @@ class ReadNliConfig(StageConfig):
 class FinetuneNliConfig(EncoderStageConfig):
     """Train a sentence encoder on the labels of NLI pairs, with the classification objective of Sentence-BERT.
 
-    A linear layer above (u, v, |u - v|) predicts the label; only the encoder is kept.
+    From the vectors u and v of the two sentences, a linear layer on (u, v, |u - v|) predicts the label. Only the encoder is
+    saved.
     """
 
     nli: Annotated[str, Input("nli")] = "nli"

@@ -27,7 +27,7 @@ Pair = tuple[str, str, int | None]  # premise, hypothesis, index in ``LABELS`` o
 
 
 def read_nli(config: ReadNliConfig, context: Context) -> dict[str, Any]:
-    """Write the distinct sentences with their tokens, and the two sentences and the label of each pair.
+    """Write the distinct sentences with their tokens, and for each pair its two sentences and its label.
 
     Raises:
         UserError: a line is malformed, or no pair has a label.
@@ -78,7 +78,7 @@ def pairs_of(path: Path) -> Iterator[Pair]:
 
 
 def _columns(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the lines of a file with columns between tabs, as records by the names of its first line."""
+    """Yield the lines of a tab-separated file as records. The first line has the names of the fields."""
     names: list[str] = []
     for place, line in read_lines(path):
         fields = line.split("\t")

@@ -16,7 +16,7 @@ class PassageCentric(RetrievalLoss):
     """(1 - alpha) L_Q + alpha L_P of PAIR (Ren et al. 2021, "PAIR: Leveraging Passage-Centric Similarity Relation").
 
     L_Q, the query-centric loss, is InfoNCE. L_P, the passage-centric loss, compares the query q and the negatives p- with the
-    positive p+. It is the negative log-likelihood of q among them:
+    positive p+. It is the negative log-likelihood of q among q and all p-:
 
         L_P = -log (exp s(p+, q) / (exp s(p+, q) + sum over p- of exp s(p+, p-))).
 
@@ -40,7 +40,7 @@ class PassageCentric(RetrievalLoss):
     def forward(  # type: ignore[override]  # without a teacher
         self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None
     ) -> Tensor:
-        """Return the mean of the weighted sum over the queries, a scalar. Arguments as in ``RetrievalLoss``."""
+        """Return the weighted sum of both losses, averaged over the queries. Arguments as in ``RetrievalLoss``."""
         own = positive[:, None]  # (q, 1)
         relevant = passages[positive]  # (q, d)
         scores = relevant @ passages.T  # (q, p)

@@ -31,7 +31,7 @@ class TrainJointlyConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     negatives_per_query: Count = 127
     """negatives in a query's list, besides the positive"""
     divergence: Divergence = "of_retriever"
-    """of_retriever: KL(retriever || re-ranker); of_reranker: KL(re-ranker || retriever); both models get its gradient"""
+    """of_retriever: KL(retriever || re-ranker); of_reranker: KL(re-ranker || retriever); both models get the gradient"""
     towers: Literal["shared", "separate"] = "separate"
     """shared: one encoder for queries and passages; separate: one encoder for each"""
     temperature: Positive = 1.0

@@ -49,7 +49,7 @@ def joint_loss(retriever: Tensor, reranker: Tensor, divergence: Divergence = "of
 
 @dataclass(frozen=True, kw_only=True)
 class JointBatch(Batch):
-    """A batch of l lists. Rows 0 .. l - 1 are queries, the next p rows passages, the last l * s rows pairs, list by list.
+    """A batch of l lists. Rows 0 .. l - 1 are queries, the next p are passages, the last l * s are pairs, list by list.
 
     Attributes:
         listed: (l, s) the index of each list's passages among the p passages; the positive comes first.

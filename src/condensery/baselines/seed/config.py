@@ -10,13 +10,13 @@ from condensery.stages.registry import stage
 
 @stage("pretrain_seed", "pretrain_seed:pretrain_seed", version=1, makes="encoder", together=True)
 class PretrainSeedConfig(SpanDecoderConfig):
-    """Pre-train by SEED (Lu et al. 2021): a weak decoder predicts each token from the CLS vector and few tokens before it.
+    """Pre-train by SEED (Lu et al. 2021): a weak decoder predicts each token from the CLS vector and a few previous tokens.
 
-    The encoder is also trained by MLM. The CLS vector must hold the information that the few tokens lack.
+    The encoder is also trained by MLM. So the CLS vector must hold the information that the few previous tokens lack.
     """
 
     attention_span: Count = 2
-    """tokens before the predicted one that each layer of the decoder sees"""
+    """number of tokens before the predicted token that each layer of the decoder sees"""
     decoder_layers: Count = 3
     """Transformer layers of the decoder"""
     length: RowLength = 512

@@ -14,7 +14,7 @@ from condensery.training.modules.pretraining import MaskedAutoEncoderModule
 
 
 class SeedModule(MaskedAutoEncoderModule):
-    """SEED (Lu et al. 2021): L = L_MLM + L_dec, where the decoder is auto-regressive and sees few tokens.
+    """SEED (Lu et al. 2021): L = L_MLM + L_dec, where the decoder is auto-regressive and sees only a few tokens.
 
         L_dec = mean over all tokens x_t of -log P(x_t | x_(t-k), ..., x_(t-1), h), k = ``attention_span``, h the CLS vector
 
@@ -23,7 +23,7 @@ class SeedModule(MaskedAutoEncoderModule):
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder`` with a causal decoder.
-        attention_span: number k of tokens before the predicted one that a layer of the decoder sees.
+        attention_span: number k of tokens before the predicted token that a layer of the decoder sees.
         decoder_layers: number of decoder layers. Ignored with a ``MaskedAutoEncoder``.
         mlm_weight: factor of the encoder's MLM loss.
         others: further arguments of ``MaskedAutoEncoderModule``, except ``decoder``.
@@ -50,7 +50,7 @@ class SeedModule(MaskedAutoEncoderModule):
 
 
 def pretrain_seed(config: PretrainSeedConfig, context: Context) -> dict[str, Any]:
-    """Train the encoder by MLM, and by a decoder that reads its CLS vector and predicts the text token by token."""
+    """Train the encoder by MLM, and by a decoder that reads the CLS vector and predicts the text token by token."""
     data = span_data(config, context, decoder=ContextMasking("same", True, None))
     model = autoencoder(config, DecoderShape("causal", config.decoder_layers), context, data.vocabulary)
     module = SeedModule(model, attention_span=config.attention_span, mlm_weight=config.mlm_weight, **config.optimiser())

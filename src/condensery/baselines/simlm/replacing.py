@@ -115,9 +115,8 @@ class TokenReplacer(nn.Module):
     def drawn(self, chunk: Chunk, masked: Tensor) -> Tensor:
         """Mask the positions ``masked`` of a chunk, all at once, and draw a token for each. Return the tokens (k,).
 
-        The chunk has the original ids. The positions (k,) are ascending.
-
-        The tokens are drawn from the model's distribution (temperature 1).
+        The chunk has the original ids. The positions (k,) are ascending. The tokens are drawn from the model's distribution
+        (temperature 1).
         """
         ids = chunk.input_ids.flatten().index_fill(0, masked, self.mask).view_as(chunk.input_ids)  # (b, t)
         asked = torch.zeros_like(ids, dtype=torch.bool).flatten().index_fill(0, masked, True).view_as(ids)
@@ -129,7 +128,7 @@ class TokenReplacer(nn.Module):
         return torch.cat(found)
 
     def _logits(self, ids: Tensor, seen: Tensor, where: Tensor) -> Tensor:
-        """Return the logits (k, V) at the k positions where ``where``, bool (b, t), is True. Only these are projected."""
+        """Return the logits (k, V) at the k positions where ``where``, bool (b, t), is True. No others are projected."""
         chosen = self.model.get_output_embeddings().register_forward_pre_hook(lambda _, given: (given[0][where],))
         with chosen:
             found: Tensor = self.model(input_ids=ids, attention_mask=seen.long()).logits

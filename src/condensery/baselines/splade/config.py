@@ -10,18 +10,18 @@ from condensery.stages.workload import Read, Work, known, with_encoder
 
 @stage("finetune_splade", "training:finetune", version=1, makes="sparse_encoder", together=True)
 class FinetuneSpladeConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
-    """Train SPLADE (Formal et al. 2021) on judged queries: the loss of finetune, and FLOPS regularisation.
+    """Train SPLADE (Formal et al. 2021) on judged queries, with the loss of finetune and FLOPS regularisation.
 
     For each query a step reads one positive and ``negatives_per_query`` hard negatives. The checkpoint in ``init``
-    should have an MLM head, as pre-trained encoders and warm starts do. An encoder without one gets a random head.
+    should have an MLM head, as pre-trained encoders and warm starts do. An encoder without an MLM head gets a random head.
     """
 
     query_flops: Weight = 3e-4
-    """weight of the FLOPS regularisation of queries; a larger one leaves fewer terms"""
+    """weight of the FLOPS regularisation of queries; a larger weight leaves fewer terms"""
     passage_flops: Weight = 1e-4
     """weight of the FLOPS regularisation of passages"""
     ramp_steps: CountOrZero = 50000
-    """steps in which both weights rise quadratically from 0; 0: full weights from the start"""
+    """steps in which both regularisation weights rise quadratically from 0; 0: full weights from the start"""
     lexical_start: bool = False
     """begin with an MLM head that weights only a text's own tokens; needed after a warm start, whose head is random"""
     query_length: TextLength = 32

@@ -56,7 +56,7 @@ class SparseEncoder(BiEncoder):
         states = self.query.family.transform(self.language_model, self.query(layout)[0])
         layer = self.language_model.get_output_embeddings()
         largest = largest_logits(states, layer, token_slices(layout, chunk.lengths), least=0.0)  # (b, V)
-        return largest.log1p()  # it rises with the logit, so the maximum can be taken before it
+        return largest.log1p()  # log1p rises with the logit, so the maximum can come first
 
 
 def token_slices(layout: PackedLayout, lengths: Tensor) -> list[slice]:
@@ -70,7 +70,7 @@ def start_lexically(language_model: Any) -> None:
     """Set the MLM head such that only the logits of a text's own tokens are above 0.
 
     The dense layer of the head becomes the identity. After a warm start, a token's state has length √d and a direction close
-    to that of its embedding e. Its logit for its own token is then near √d |e|, and its other logits are lower. The bias of
+    to its embedding e. Its logit for its own token is then near √d |e|, and its other logits are lower. The bias of
     all tokens is -OWN √d |e|, with the mean length |e| of embeddings. So only a text's own tokens keep a logit above 0.
     """
     output = language_model.get_output_embeddings()
@@ -87,7 +87,7 @@ class SpladeLoss(InfoNCE):
     """InfoNCE plus the FLOPS regularisation of queries and passages (Formal et al. 2021a, eq. 4-5; Paria et al. 2020).
 
     The regularisation of n vectors is the sum over the vocabulary of the squared mean weight. Its factor rises as the square
-    of the step, up to ``ramp_steps``.
+    of the step, up to the step ``ramp_steps``.
 
     Args:
         query_flops, passage_flops: factors of the regularisation after the ramp.

@@ -18,7 +18,7 @@ class SpladeIndexConfig(StageConfig):
     """Store the sparse vectors of all passages as inverted lists, and search them exactly by inner product.
 
     Queries are encoded during the search. The manifest records, per passage, the size of the index in bytes and the
-    mean number of terms. If a key that needs an index names a stage finetune_splade, this stage is added automatically.
+    mean number of terms. If a key needs an index but names a stage finetune_splade, this index is added automatically.
     """
 
     model: Annotated[str, Input("sparse_encoder")]

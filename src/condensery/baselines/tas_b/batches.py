@@ -33,9 +33,9 @@ def _sampled(config: FinetuneTasBConfig, context: Context, batches: TripleBatche
 class TopicOrder:
     """An ``Order`` of batches whose queries come from few clusters.
 
-    For each batch, clusters are drawn at random without replacement until the batch is full. Each gives ``batch_size``
-    / ``clusters_per_batch`` random queries, or all its queries if it has fewer. So a batch has no query twice, but an
-    epoch need not contain every query.
+    For each batch, clusters are drawn at random without replacement until the batch is full. Each cluster gives
+    ``batch_size`` / ``clusters_per_batch`` random queries, or all its queries if it has fewer. So a batch has no query
+    twice, but an epoch need not contain every query.
 
     Attributes:
         members: (q,) the training queries of cluster 0, then of cluster 1, ...
@@ -75,10 +75,10 @@ class TopicOrder:
 class BalancedPairs:
     """Draws pairs of a positive and a hard negative such that the teacher's margins of the pairs are spread evenly.
 
-    The range of the teacher's margins t(q, p+) - t(q, p-) over all pairs of a query is divided into ``bins`` of equal
-    width. First one of the non-empty bins is drawn, each with the same probability, and then a pair in this bin.
+    The range of the teacher's margins t(q, p+) - t(q, p-) over all pairs of a query is divided into ``bins`` bins of equal
+    width. A non-empty bin is drawn, all with the same probability, and then a pair in this bin.
     Without bins, most drawn pairs would have a large margin and teach little. Further negatives are drawn in the same way
-    from the query's other pairs with this positive. If the teacher has scored too few of these,
+    from the query's other pairs with this positive. If the teacher has scored too few of them,
     ``TripleBatches.draw_evenly`` draws the rest.
 
     Attributes:

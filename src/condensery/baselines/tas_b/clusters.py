@@ -26,7 +26,7 @@ def cluster_queries(config: ClusterQueriesConfig, context: Context) -> dict[str,
     """
     collection, key = Collection(context.input("corpus")), f"stages.{context.stage_name}"
     index: Any = open_index(context.input("retriever"), collection, context.runtime.threads, device="cpu")
-    index = getattr(index, "exact", index)  # of an approximate index
+    index = getattr(index, "exact", index)  # an approximate index holds the exact index
     if not hasattr(index, "query_vectors"):
         raise UserError(f"{key}.retriever: {config.retriever} has no vectors of queries; name a dense retriever")
     rows = np.sort(collection.qrels(config.split).query_set)  # (n,)

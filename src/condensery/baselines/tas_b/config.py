@@ -18,7 +18,7 @@ class ClusterQueriesConfig(StageConfig):
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     retriever: Annotated[str, Input("index")]
-    """the stage with a dense index, or with an encoder (its index is then built first); its query vectors are clustered"""
+    """the stage with a dense index, or with an encoder (the index is then built); the query vectors are clustered"""
     split: Split = "train"
     """the split whose queries are clustered"""
     clusters: Count = 2000
@@ -51,7 +51,7 @@ class FinetuneTasBConfig(FinetuneConfig):
     clusters: Annotated[str, Input("query_clusters")]
     """the stage with the queries' clusters (cluster_queries)"""
     clusters_per_batch: Count = 1
-    """clusters that a batch is drawn from; more where these have too few queries"""
+    """number of clusters that a batch is drawn from; more if these have too few queries"""
     margin_bins: CountOrZero = 10
     """number of bins of the teacher's margins (positive minus negative); all bins are equally likely; 0: all pairs are
     equally likely"""
@@ -70,7 +70,7 @@ class FinetuneTasBConfig(FinetuneConfig):
     """peak learning rate of AdamW"""
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Also report other batches, queries without clusters, margins without a teacher, and weighted negatives."""
+        """Also report other ``batching``, queries without clusters, margins without a teacher, and weighted negatives."""
         if self.batching != "random":
             return "batching", f"{self.batching}, but the batches of finetune_tas_b are those of clusters; leave it out"
         if self.labels:

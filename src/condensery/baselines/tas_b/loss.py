@@ -18,14 +18,14 @@ class DualSupervision(RetrievalLoss):
     """L_Pair + alpha L_InB of TAS-Balanced (Hofstätter et al. 2021, "Efficiently Teaching an Effective Dense Retriever").
 
     L_Pair is ``margin_mse`` with a teacher that has scored each query's own passages, such as cross-encoders. L_InB has a
-    second teacher, which scores all pairs of the batch, as ColBERT can. It compares the margins of the student and of this
-    teacher between a query's positive p+ and every other passage of the batch:
+    second teacher, which scores all pairs of the batch, as ColBERT can. L_InB compares the margins of the student and
+    of this teacher between a query's positive p+ and every other passage of the batch:
 
         L_InB = 1/2 (mean over q and all p- of E(q, p+, p-) + mean over q and the p+' of other queries of E(q, p+, p+')),
         E(q, p, p') = ((s(q, p) - s(q, p')) - (t(q, p) - t(q, p')))^2,
 
-    where s is the student's score, t the second teacher's, and p- are the passages that are not the positive of any query.
-    The authors' code averages in this way; the paper writes sums.
+    where s is the student's score, t the second teacher's score, and p- the passages that are not the positive of any
+    query. The authors' code averages in this way; the paper writes sums.
 
     Args:
         temperature: divisor of the student's inner products.

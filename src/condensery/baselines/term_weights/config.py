@@ -18,10 +18,10 @@ from condensery.stages.workload import Read, Work, known, with_encoder
 
 @stage("train_term_weights", "train_term_weights:train_term_weights", version=2, makes="term_weights")
 class TrainTermWeightsConfig(EncoderStageConfig):
-    """Train a model that predicts how many of a passage's queries use each of its words (DeepCT: Dai and Callan 2019).
+    """Train a model that predicts, for each word of a passage, how many of the passage's queries use it (DeepCT).
 
-    The target of a word is query term recall: the share of the passage's judged queries that contain the word. As in
-    BM25, words are compared by their Porter stems, and English stop words are left out.
+    The target of a word is query term recall (Dai and Callan 2019): the share of the passage's judged queries that
+    contain the word. As in BM25, words are compared by their Porter stems, and English stop words are left out.
     """
 
     corpus: Annotated[str, Input("corpus")] = "corpus"
@@ -73,7 +73,7 @@ class WeightedBm25Config(Bm25Config):
     """passages per shard file; a restart keeps complete shards"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: the model reads every passage once, and a text of its weighted words is indexed."""
+        """Estimate the work: the model reads every passage once, and BM25 indexes the weighted words."""
         sizes = known(read, "corpus", "weights")
         size, rows, text = sizes.encoder, sizes.collection.passages, sizes.collection.passage_tokens
         if size is None or rows is None or text is None:

@@ -22,14 +22,14 @@ class TermWeights(nn.Module):
         self.encoder = encoder
 
     def weights(self, chunk: Chunk) -> Tensor:
-        """Return the weight w x + b of each token (b, t) of a chunk; those of padding mean nothing."""
+        """Return the weight w x + b of each token (b, t) of a chunk; the weights of padding have no meaning."""
         layout = PackedLayout(chunk)
         states = layout.tokens.pad(self.encoder(layout)[0])  # (b, t, d)
         return self.encoder.head(states)[..., 0]
 
 
 def new_term_weights(encoder: Encoder, seed: int) -> TermWeights:
-    """Return a model on an encoder. Its linear layer is randomly initialised by ``seed`` and replaces the encoder's head."""
+    """Return a model on an encoder. A linear layer, initialised with the seed ``seed``, replaces the encoder's head."""
     torch.manual_seed(seed)
     encoder.head = head_of([DenseShape(encoder.model.config.hidden_size, 1, activation="Identity")])
     return TermWeights(encoder)

@@ -109,7 +109,7 @@ def _queries_of_passages(positives: Mapping[int, NDArray[np.integer]]) -> dict[i
 class Regression:
     """Wraps the model as a ``ChunkEncoder`` without vectors. The chunks' losses add up to the mean squared error of a batch.
 
-    loss = sum over words (y - y')^2 / number of words (Dai and Callan 2019, §3.1, as a mean). ``targets`` is that number.
+    loss = sum over words (y - y')^2 / number of words (Dai and Callan 2019, §3.1, as a mean). ``targets``: number of words.
     """
 
     def __init__(self, model: TermWeights, targets: float) -> None:

@@ -17,7 +17,7 @@ class ReadText:
 
     Attributes:
         ids: (t,) token ids with [CLS] and [SEP].
-        words: the w words (``text.words``) whose first token is among the ids, as the text has them and in order.
+        words: the w words (``text.words``) whose first token is among the ids, in the order and spelling of the text.
         places: (w,) the position in ``ids`` of each word's first token.
     """
 
@@ -67,8 +67,8 @@ def term_frequencies(weights: NDArray[np.floating], scale: int) -> NDArray[np.in
 def weighted_text(words: Sequence[str], frequencies: NDArray[np.integer]) -> str:
     """Return a text in which each of the words (w,) occurs as often as its frequency (w,) says.
 
-    Words that differ only in case count as one word, with their largest frequency. The text has the form that occurs first.
-    It does not have the lower-case form, because lower case depends on the language (I becomes ı in Turkish).
+    Words that differ only in case count as one word, with their largest frequency. The returned text contains the form that
+    occurs first, not the lower-case form, because lower case depends on the language (I becomes ı in Turkish).
     """
     largest: dict[str, int] = {}
     for word, frequency in zip(map(str.lower, words), frequencies.tolist(), strict=True):

@@ -19,7 +19,7 @@ LINE = 1e-6  # seconds on one core for a line of the file
 class EvaluateWordVectorsConfig(StageConfig):
     """Measure averaged word vectors on a sentence task, for a row of the table.
 
-    The vector of a sentence is the mean of its words' vectors, in lower case; words that the file lacks are left out.
+    The vector of a sentence is the mean of the vectors of its lower-case words. Words that the file lacks are left out.
     """
 
     path: Annotated[str, Field(min_length=1), Operational()]  # the id depends on the content, not on the path

@@ -74,7 +74,7 @@ def read_vectors(path: Path, wanted: Collection[str]) -> dict[str, NDArray[np.fl
 
 
 def averaged(texts: Sequence[Sequence[str]], vectors: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Return the mean vector (n, d) of each text's words that have one; zeros for a text without such a word."""
+    """Return the mean vector (n, d) of each text's words that have a vector; zeros for a text without such a word."""
     dimensions = len(next(iter(vectors.values())))
     means = np.zeros((len(texts), dimensions), np.float32)
     for row, text in enumerate(texts):

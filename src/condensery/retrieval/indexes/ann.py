@@ -30,7 +30,7 @@ from condensery.system.progress import SILENT, ProgressTask, progress
 
 BLOCK = 65_536  # maximum number of vectors added per call
 SOME = 1_000  # vectors whose norms are checked
-EFFORT = {"nprobe": "nprobe", "ef_search": "efSearch"}  # name here -> FAISS's name; an index ignores unknown names
+EFFORT = {"nprobe": "nprobe", "ef_search": "efSearch"}  # config key -> FAISS's name; unknown settings are ignored
 
 
 def build_approximate(
@@ -170,7 +170,7 @@ def stand_ins(query: NDArray[np.float32], missed: NDArray[np.float32], others: N
 class ApproximateIndex:
     """Wraps a FAISS index as a retriever, which may miss passages.
 
-    The scores are those of FAISS. They are exact unless the vectors are quantised.
+    FAISS computes the scores. They are exact unless the vectors are quantised.
 
     Attributes:
         exact: exact index over the same vectors.
@@ -202,7 +202,7 @@ class ApproximateIndex:
                 space.set_index_parameter(self.index, name, self.about[ours])
 
     def _copied(self) -> Any | None:
-        """Return a copy of the index on the GPU of exact search; None if FAISS sees no GPU or cannot copy the index."""
+        """Return a copy of the index on exact search's GPU; None if FAISS sees no GPU or cannot copy the index."""
         if self.exact.device == "cpu" or not faiss.get_num_gpus() or (self.folder / LISTS).exists():
             return None
         with suppress(RuntimeError):

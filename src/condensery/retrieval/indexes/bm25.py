@@ -110,7 +110,7 @@ def index_texts(
     with _not_importing("jax"):
         import bm25s
 
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when it is imported
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s sets its logger to DEBUG when it is imported
     folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / "terms.tmp"
     analyser = Analyser(stopwords, stemmer, language)

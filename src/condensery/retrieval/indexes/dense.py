@@ -69,7 +69,7 @@ class DenseIndex:
         self.quantiser = Quantiser.load(folder) if about.get("dtype") in QUANTISED else None
         self.threads, self.memory = max(1, threads), memory
         self.device = device_of_search(device)
-        # ``divided.divide`` replaces this function by one that returns stored rankings
+        # ``divided.divide`` replaces this function with a function that returns stored rankings
         self.ranked: Callable[[NDArray[np.integer], int], Ranking | None] = lambda query_rows, k: None
 
     def __len__(self) -> int:
@@ -115,7 +115,7 @@ class DenseIndex:
     ) -> Ranking:
         """Return the k best passages for query vectors (n, d): scores and rows (n, k), as ``CollectionRetriever.search``.
 
-        ``rows``: search only these passages, which must be whole shards; not with windows. None = all.
+        ``rows``: the passages to search, a slice of whole shards; None = all. With windows, it must be None.
         Raises ``UserError`` if a query vector or a passage vector is not finite.
         """
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)

@@ -1,8 +1,8 @@
 """Exact search in parts of the passages, for few queries over a collection that takes long to read.
 
 Several processes share the parts (``condensery.sharing``), on any device and node, and a restart keeps complete parts. The
-best passages of each query are then merged. Results are those of a search of all passages at once, to the last bit. The
-reason is that a part consists of whole shards of vectors. Any search reads the shards one after the other.
+best passages of each query are then merged. The results equal those of one search over all passages, to the last bit. The
+reason is that every search reads the vectors shard by shard, and a part consists of whole shards.
 
 Shapes: n queries, k results, p parts.
 """
@@ -39,7 +39,7 @@ def divide(
     """Search a large exact index part by part for the ``k`` best passages of queries (n,), and store the results.
 
     After that, ``retriever`` ranks these queries at this depth from the stored results. Nothing happens for any other
-    retriever, or for more than ``SHARD`` queries, because processes share those by query.
+    retriever. Nothing happens for more than ``SHARD`` queries either, because processes then share the queries.
 
     Args:
         retriever: retriever from ``open_index``.

@@ -135,7 +135,7 @@ class Encoding:
 
         Args:
             encode: computes the vectors of a chunk. The tensors of the chunk are on the CPU.
-            source: the texts. For int8 and binary the queries must be encoded before, because they are used to measure the
+            source: the texts. For int8 and binary the queries must be encoded first, because they are used to measure the
                 quantisation loss.
 
         Returns:

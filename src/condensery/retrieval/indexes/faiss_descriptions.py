@@ -14,7 +14,7 @@ from condensery.errors import UserError, shown
 
 LARGEST = 4_194_304  # largest number in a description, because FAISS allocates that many IVF lists at once
 BITS = 16  # maximum bits per sub-quantiser, because FAISS allocates its 2**BITS centroids at once
-NEIGHBOURS = {"HNSW": (2, 1024), "NSG": (8, 1024)}  # bounds of a graph's neighbours; below, FAISS crashes or never ends
+NEIGHBOURS = {"HNSW": (2, 1024), "NSG": (8, 1024)}  # bounds of a node's neighbours; with fewer, FAISS crashes or hangs
 DIM = 960  # dimension for checks; divisible by most numbers of sub-quantisers
 BY_DIMENSION = re.compile(r"'[^']*\bd\w* % |ZnSphereSearch")  # in FAISS's message if another dimension may work
 OTHER_MEASURES = {  # FAISS's transforms that change the order of inner products
@@ -46,7 +46,7 @@ def check_factory(factory: str, on_disk: bool = False) -> None:
 
 
 def check_on_disk(factory: str, index: Any) -> None:
-    """Raise ``UserError`` unless all that grows with the collection is in inverted lists that can lie on disk."""
+    """Raise ``UserError`` unless all data that grow with the collection are in inverted lists that can lie on disk."""
     inner = faiss.downcast_index(index)  # the outer index must outlive it
     if isinstance(inner, faiss.IndexPreTransform):
         inner = faiss.downcast_index(inner.index)

@@ -146,7 +146,7 @@ class FusedIndex:
 
     @property
     def recall_of_top(self) -> float | None:
-        """Lowest ``recall_of_top`` of the approximate members; None as for ``recall``."""
+        """Lowest ``recall_of_top`` of the approximate members; None in the same cases as ``recall``."""
         return min(self._of_members("recall_of_top"), default=None)
 
     @property
@@ -191,9 +191,10 @@ class FusedIndex:
         return [member.search(query_rows, min(self.depth, len(self))) for member in self.members]
 
     def combine(self, rankings: Sequence[Ranking], k: int) -> Ranking:
-        """Fuse the members' rankings of n queries, in the order of the members, and return the k best passages.
+        """Fuse the rankings of n queries, one of each member, and return the k best passages.
 
-        Each ranking has the format of ``CollectionRetriever.search``. Its first ``depth`` passages are used.
+        The rankings are in the order of the members. Each ranking has the format of ``CollectionRetriever.search``. Its first
+        ``depth`` passages are used.
         """
         scores, rows = _nothing(len(rankings[0][1]), k)
         for part, candidates in self.candidates(rankings):
@@ -260,8 +261,8 @@ def measure_grid(
 def best_point(grid: Weights, values: NDArray[np.float64]) -> int:
     """Return the index of the grid point with the highest value.
 
-    If there are several such points, the one nearest to equal weights is chosen. If several are equally near, the first is
-    chosen.
+    If several points have this value, the point nearest to equal weights is chosen. If several points are equally near, the
+    first of them is chosen.
     """
     return int(np.lexsort(((grid**2).sum(axis=1), -values))[0])
 

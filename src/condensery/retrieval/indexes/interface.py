@@ -37,8 +37,8 @@ class CollectionRetriever(Protocol):
         """Return the scores (n, k) of passages (n, k) for queries (n,), whether or not ``search`` would return them.
 
         - BM25: 0 if no term is shared.
-        - Dense vectors, with exact or approximate search: the exact inner product. With windows, it is that of the best
-          window.
+        - Dense vectors, with exact or approximate search: the exact inner product. With windows, it is the inner
+          product of the best window.
         - Fused rankings: the score of ``search``; 0 for a passage that no member returns.
 
         The score is NaN for padding (row -1), and for a passage that was not reranked.

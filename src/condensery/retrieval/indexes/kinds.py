@@ -1,4 +1,4 @@
-"""Further kinds of indexes, which the packages that define them register. Imports neither torch nor NumPy."""
+"""Registry of further kinds of indexes, which other packages define. It imports neither torch nor NumPy."""
 
 from pkgutil import resolve_name
 from typing import Any
@@ -13,7 +13,7 @@ def register_index(method: str, opener: str) -> None:
         method: value of ``method`` in the ``index.json`` of such an index.
         opener: the function as ``module:function``, which is imported when an index is opened. It takes the folder, the
             collection, and the arguments ``threads``, ``memory`` and ``device`` of ``open_index``; it returns a
-            ``CollectionRetriever``. With a method ``search_texts``, the retriever also answers other queries (``ask``).
+            ``CollectionRetriever``. If it has a method ``search_texts``, new queries can be searched too (``ask``).
 
     Raises:
         ValueError: another kind has this name.

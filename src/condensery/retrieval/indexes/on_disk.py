@@ -2,7 +2,7 @@
 
 An IVF index assigns each vector to one of its lists. The vectors are added in parts: each part is added to an index in
 memory, whose lists are then written. The lists of all parts are joined list by list, so that a list is read in one piece.
-Results are those of the same index in memory, to the last bit.
+Results equal those of the same index in memory, to the last bit.
 
 ``passages.faiss`` holds everything except the lists, and ``lists.bin`` holds the lists. FAISS reads the lists through a
 memory map, so the operating system caches as much of them as fits into memory. FAISS could also join the lists
@@ -90,7 +90,7 @@ def build_on_disk(
 
 
 def _join(folder: Path, index: Any) -> None:
-    """Write the lists of all parts list by list, and the index of these lists."""
+    """Join the lists of all parts into one file, list by list, and write the index that uses this file."""
     codes, ids, sizes = (load_array(folder / PARTS / f"{name}.npy", mapped=True) for name in ("codes", "ids", "sizes"))
     ends = np.cumsum(sizes.ravel()).reshape(sizes.shape)  # (parts, L)
     with atomic(folder / LISTS) as temporary, open(temporary, "wb") as stream:

@@ -1,7 +1,7 @@
 """Open the folder of an index as a retriever. The file ``index.json`` in the folder names the kind of the index.
 
 The kinds are BM25 postings, dense vectors, an approximate index of dense vectors, the rankings of some queries (reranked
-candidates, or a run file), several fused indexes, and those that other packages register (``kinds``). An open index can be
+candidates, or a run file), several fused indexes, and kinds that other packages register (``kinds``). An open index can be
 searched with queries of its collection. Unless it holds the rankings of some queries, it can also be searched with any other
 query string.
 """
@@ -43,7 +43,7 @@ def open_index(
         threads: CPU threads.
         memory: maximum memory of a dense search in bytes.
         device: device of dense indexes; None = the GPU if there is one.
-        own_by_id: a query's own passage is the passage with its id, whatever the text (``own_passages``).
+        own_by_id: a query's own passage is the passage with the query's id, whatever its text (``own_passages``).
 
     Raises:
         UserError: the folder holds no index, or an index of another collection.

@@ -1,7 +1,7 @@
 """Quantise vectors to 8 bits (int8, 256 levels) or 1 bit (binary, 2 levels) per dimension, and measure the loss.
 
 The levels of each dimension are fitted to a sample of the collection's own passages, because the scale of some dimensions is
-ten times that of others. A search decodes the codes to their levels and does not quantise queries. Rankings, windows and
+ten times the scale of others. A search decodes the codes to their levels and does not quantise queries. Rankings, windows and
 fusion therefore work as in ``DenseIndex``. This is an asymmetric distance (Jégou et al. 2011, "Product quantization for
 nearest neighbor search", section III). With one bit, it differs from the Hamming distance, which also quantises queries.
 
@@ -126,7 +126,7 @@ def quantised(vectors: NDArray[np.float32], dtype: Dtype) -> tuple[Decoded, str]
     """Quantise vectors (m, d) in memory to ``dtype``, int8 or binary.
 
     Returns:
-        the codes, and the line from ``described``. Its recall is measured with passages as queries.
+        the codes, and the line from ``described``. The recall in this line is measured with passages as queries.
     """
     drawn = sample_of(len(vectors), SAMPLE)
     quantiser = Quantiser.fitted(vectors[drawn], QUANTISED[dtype])

@@ -19,7 +19,7 @@ Scores = NDArray[np.float32]
 class RerankedIndex:
     """A retriever that stores the rankings of some queries, and can search only for these queries.
 
-    A ranking holds reranked candidates, or what a run file lists. ``index.json`` says which of the two.
+    A ranking holds reranked candidates, or the passages of a run file. ``index.json`` says which of the two.
     """
 
     def __init__(self, folder: Path, collection: Collection) -> None:

@@ -37,7 +37,7 @@ def check_stemmer(name: str) -> str:
 
 
 def chosen_language(language: str, stemmer: str, texts: Sequence[str], say: tuple[str, str] | None = None) -> str:
-    """Return ``language``; for ``auto`` that of the stemmer if it has rules, else that guessed from the passages' script.
+    """Return ``language``. For ``auto``, return the stemmer's language if it has rules, otherwise a guess from the script.
 
     Args:
         language: a language, or ``auto``.
@@ -85,7 +85,7 @@ class Analyser:
         language = ANY if language == AUTO else language
         self.settings = {"stopwords": stopwords, "stemmer": stemmer, "language": language}
         self.language = LANGUAGES[language]
-        if stemmer == "arabic":  # it strips the letter teh marbuta, and must see it
+        if stemmer == "arabic":  # this stemmer strips the letter teh marbuta, so the letter must stay
             letters = {letter: to for letter, to in self.language.letters.items() if letter != ord("ة")}
             self.language = replace(self.language, letters=letters)
         self.stopwords = STOPWORDS[stopwords]
@@ -96,7 +96,7 @@ class Analyser:
             self.stem = Stemmer.Stemmer(stemmer).stemWords
 
     def __reduce__(self) -> tuple[type["Analyser"], tuple[str, ...]]:
-        # a stemmer cannot be pickled, and processes that make batches need it
+        # a stemmer cannot be pickled, but processes that make batches need the analyser
         return Analyser, tuple(self.settings.values())
 
     def terms(self, text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Split texts that are longer than an encoder's input into windows. The score of a text is that of its best window (MaxP).
+"""Split texts that are longer than an encoder's input into windows. A text is ranked by its best window (MaxP).
 
 MaxP: Dai and Callan 2019, "Deeper Text Understanding for IR with Contextual Neural Language Modeling". The windows of a text
 have consecutive rows, and the rows follow the order of the texts. Ties between windows are therefore broken by text.
@@ -53,9 +53,9 @@ def cut(lengths: Ids, room: Ids, most: int) -> Windows:
 
 
 def best_of_windows(search: Callable[[int], Keys], starts: Ids, k: int) -> Keys:
-    """Return the keys (n, k) of the k best texts of each query. The score of a text is that of its best window.
+    """Return the keys (n, k) of the k best texts of each query. The score of a text is the score of its best window.
 
-    The result is exact, because the search goes deeper until the windows found belong to k texts.
+    The result is exact, because the search goes deeper until the windows that it finds belong to at least k texts.
 
     Args:
         search: returns the m best windows for a number m, as keys (n, m) of their rows, best first.

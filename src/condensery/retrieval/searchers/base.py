@@ -68,7 +68,7 @@ class Searcher(ABC):
         Raises:
             UserError: there are no passages, or a passage is not a string.
         """
-        # a set has no order, and a table of pandas gives the names of its columns
+        # a set has no order, and iterating over a pandas table gives the names of its columns
         listed = isinstance(passages, Iterable) and not isinstance(passages, str | set | frozenset)
         listed = listed and not hasattr(passages, "columns")
         named = passages if isinstance(passages, Mapping) else dict(enumerate(passages)) if listed else {}
@@ -107,7 +107,7 @@ class Searcher(ABC):
         """
         check_values(Searcher.search, {"k": k})
         queries = [query] if isinstance(query, str) or not isinstance(query, Iterable) else query
-        scores, rows = self.rank(queries, max(1, min(k, len(self))))  # no memory for more results than passages
+        scores, rows = self.rank(queries, max(1, min(k, len(self))))  # there are no more results than passages
         hits = [
             [
                 Hit(rank, float(score), self._ids[row], self._titles[row], self._texts[row])
@@ -183,7 +183,7 @@ class SearcherIndex:
 
     @classmethod
     def of(cls, searcher: Searcher | type[Searcher], collection: Collection) -> Self:
-        """Build the object for a collection: index its passages with a copy of the searcher, or a new one of a class."""
+        """Build the object for a collection: index its passages with a copy of the searcher, or with a new instance."""
         columns = (collection.passages.column(name) for name in ("id", "title", "text"))
         passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
         own = searcher() if isinstance(searcher, type) else copy(searcher)
@@ -214,7 +214,7 @@ class SearcherIndex:
 
 
 def titled(texts: Iterable[str], titles: Iterable[str] | None) -> tuple[list[str], list[str]]:
-    """Return titles and texts as lists of one length. Without titles, each title is empty. Errors as in ``whole_texts``."""
+    """Return titles and texts as lists of one length. Without titles, each title is empty. Raises as ``whole_texts`` does."""
     found = whole_texts(texts, "encode: text")
     named = [""] * len(found) if titles is None else whole_texts(titles, "encode: title")
     if len(named) != len(found):

@@ -32,7 +32,7 @@ class BM25(Searcher):
 
     Raises:
         UserError: a number is out of its range, or the stemmer, the stop word list or the language does not exist.
-            ``index`` raises it if no passage has a word.
+            ``index`` raises this error if no passage has a word.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class BM25(Searcher):
         language: str = "auto",
     ) -> None:
         check_values(BM25, locals())
-        Analyser(stopwords, stemmer, language)  # which checks the three
+        Analyser(stopwords, stemmer, language)  # raises an error if one of the three does not exist
         super().__init__()
         self._settings = (float(k1), float(b), stopwords, stemmer)
         self._language = language
@@ -58,9 +58,9 @@ class BM25(Searcher):
     def encode_queries(self, texts: Sequence[str]) -> list[SparseVector]:
         """Return queries as sparse vectors for a vector store: term number -> frequency of the term in the query.
 
-        To reproduce the scores of this class, the store multiplies these vectors with those of ``encode_passages`` and with
-        the idf of its own passages, ln(1 + (N - n + 0.5) / (n + 0.5)). Qdrant does so with the modifier ``idf``. The module
-        ``condensery.retrieval.searchers.sparse_vectors`` explains the factors and the term numbers.
+        To reproduce the scores of this class, the store multiplies these vectors with the vectors of ``encode_passages`` and
+        with the idf of its own passages, ln(1 + (N - n + 0.5) / (n + 0.5)). Qdrant does so with the modifier ``idf``. The
+        module ``condensery.retrieval.searchers.sparse_vectors`` explains the factors and the term numbers.
 
         Raises:
             UserError: nothing is indexed.

@@ -27,8 +27,8 @@ class Fused(Searcher):
         depth: number of passages retrieved from each searcher; their scores are scaled and added.
 
     Raises:
-        UserError: a weight is missing or below 0, or all weights are 0. A search raises it if the searchers have not indexed
-            the same passages and ``index`` was not called afterwards.
+        UserError: a weight is missing or below 0, or all weights are 0. A search raises this error if the searchers have not
+            indexed the same passages and ``index`` was not called afterwards.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Fused(Searcher):
         return f"fused {self.depth} {list(zip(self.weights, (one.identity() for one in self.searchers), strict=True))}"
 
     def without_terms(self, queries: Sequence[str]) -> int:
-        """Return the largest number, over the searchers, of queries that share no term with any passage."""
+        """Return the number of queries that share no term with any passage: the maximum over the searchers."""
         return max(without_terms(one, queries) for one in self.searchers)
 
     def _check(self, queries: Sequence[str]) -> list[str]:

@@ -34,12 +34,14 @@ class Reranked(Searcher):
 
     Args:
         searcher: ``BM25``, a ``Retriever``, a ``Fused``, ... If it has indexed passages, ``index`` need not be called.
-        cross_encoder: sentence-transformers' ``CrossEncoder``, another object with ``predict``, or a function. It maps a
-            list of (query, passage) pairs to one score per pair. A passage is its title, a space and its text.
+        cross_encoder: sentence-transformers' ``CrossEncoder``, another object with ``predict``, or a function. The
+            method or function maps a list of (query, passage) pairs to one score per pair. A passage is its title, a
+            space and its text.
         depth: number of passages reranked per query, which is also the maximum number of results.
 
     Raises:
-        UserError: an argument has the wrong type. A search raises it if nothing is indexed, or if a score is not finite.
+        UserError: an argument has the wrong type. A search raises this error if nothing is indexed, or if a score is not
+            finite.
     """
 
     def __init__(self, searcher: Searcher, cross_encoder: Predicting | Predict, depth: Count = 100) -> None:

@@ -37,7 +37,7 @@ from condensery.tokens.prefixes import check_prefix
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary, with_special
 
-WINDOW = 16_384  # texts that are sorted by length together; the next ones are tokenised while these are encoded
+WINDOW = 16_384  # texts that are sorted by length together; the next texts are tokenised while these are encoded
 CHUNK_TOKENS = 65_536  # maximum number of tokens per encoder batch on a GPU, padding included (docs/measured.md)
 CHUNK_TOKENS_CPU = 2_048  # on a CPU; the tokens' states then fit into its caches (docs/measured.md, "Encoding")
 
@@ -64,7 +64,7 @@ class Retriever(Searcher):
 
     Args:
         source: folder or hub name of a model saved by this project or by sentence-transformers, or of any encoder of the
-            BERT family. It may also be a ``BiEncoder``, or a module that trains one; the retriever then shares its weights.
+            BERT family. It may also be a ``BiEncoder``, or a module that trains one, whose weights the retriever then shares.
         query_length: maximum query length in tokens, [CLS] and [SEP] included; None = the length stored in the folder. If
             the folder stores none, it is the encoder's maximum input length, at most 512.
         passage_length: maximum passage length in tokens; None = the same rule as for ``query_length``.
@@ -75,7 +75,7 @@ class Retriever(Searcher):
         windows: maximum number of windows that are indexed per passage. Each window has ``passage_length`` tokens, and begins
             with the title. A passage is ranked by its best window. 1 = longer passages are truncated.
         dtype: how the vectors of passages are kept: float32, int8 (a quarter of the memory) or binary (a 32nd), as in the
-            stage ``encode``. ``index`` then prints their size and their recall.
+            stage ``encode``. For int8 and binary, ``index`` prints their size and their recall.
         precision: "fp32", or mixed precision in "bf16" or "fp16"; "auto" = what ``trainer.precision=auto`` is in a recipe:
             bf16 on GPUs and processors that are fast at it, and fp32 otherwise. docs/measured.md ("Encoding") compares
             rankings in bf16 and fp32.
@@ -123,10 +123,10 @@ class Retriever(Searcher):
         self.query_length = query_length or min(lengths[0] or longest, self.model.query.longest)
         self.passage_length = passage_length or min(lengths[1] or longest, self.model.passage.longest)
         self.device, self.windows, self.dtype = str(device_of_search(device)), windows, dtype
-        self._owned = isinstance(given, str | Path)  # whether nothing else trains the model
+        self._owned = isinstance(given, str | Path)  # loaded here, so nothing else trains the model
         self._ready: tuple[list[Any], BiEncoder] = [], self.model
         try:
-            torch.tensor(0.0, device=self.device).item()  # meta makes tensors, but computes nothing
+            torch.tensor(0.0, device=self.device).item()  # the device meta creates tensors, but cannot compute
         except (RuntimeError, AssertionError) as error:
             why = str(error).partition("\n")[0]
             raise UserError(f"Retriever: device: {self.device!r} cannot be used here ({why})") from None
@@ -191,7 +191,7 @@ class Retriever(Searcher):
         return checked
 
     def _scales(self) -> torch.Tensor:
-        """Return the biases and scales of the passage encoder, fp32 (n,), which any training of it changes."""
+        """Return the biases and scales of the passage encoder, fp32 (n,). Any training of the encoder changes them."""
         return torch.cat([one.detach().float().cpu() for one in self.model.passage.parameters() if one.dim() == 1])
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
@@ -261,7 +261,7 @@ class Retriever(Searcher):
     def _encode(self, rows_of: Callable[[slice], Rows], tower: int, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode n texts into vectors (n, d). ``rows_of`` returns the token ids of a part of the texts.
 
-        Raises ``UserError`` if a vector is not finite. The message quotes its text.
+        Raises ``UserError`` if a vector is not finite. The message quotes the text.
         """
         encoder, pad, device = self._encoder(), self._vocabulary.pad, torch.device(self.device)
         cpu = device.type == "cpu"
@@ -282,7 +282,7 @@ class Retriever(Searcher):
         return encoded
 
     def _encoder(self) -> BiEncoder:
-        """Return the model on its device. The weights of an owned model are cast once, and again if they have changed."""
+        """Return the model on its device. The weights of a loaded model are cast once, and again if they have changed."""
         if self._ready[0] != self._state():
             model = self.model.to(self.device)
             self._ready = self._state(), with_cast_weights(model, self.precision) if self._owned else model
@@ -294,7 +294,7 @@ class Retriever(Searcher):
 
 
 def _one_ahead(rows_of: Callable[[slice], Rows], parts: Sequence[slice]) -> Iterator[Rows]:
-    """Yield the rows of each part. While they are used, a thread computes those of the next part."""
+    """Yield the rows of each part. While the caller uses them, a thread computes the rows of the next part."""
     rows = rows_of(parts[0])
     with ThreadPoolExecutor(1) as thread:
         for part in parts[1:]:

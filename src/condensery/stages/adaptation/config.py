@@ -26,20 +26,20 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     """
 
     student: Annotated[str, Input("index")]
-    """the retriever to train: a stage with its vectors, or with its encoder (its index is then built first)"""
+    """the retriever to train: the stage with its index, or with its encoder (the index is then built automatically)"""
     teacher: Annotated[str, Input("index")]
     """a stage with an index that ranks better, such as the fusion of BM25 and the student"""
     cross_encoders: Annotated[list[str], Input("cross_encoder"), Later()] = []
     """stages with cross-encoders, whose mean score replaces the teacher's score of each ranked passage (GPL: Wang et al.
     2022)"""
     queries: Annotated[str, Input("queries")] = "queries"
-    """the stage with queries made from the text; about 500 passages (10 to 30 %) are held out for keep_best"""
+    """the stage with queries made from the text; queries of about 500 passages (10 to 30 %) are reserved for keep_best"""
     number: Count = 4096
     """maximum number of training queries; the teacher searches for each query once"""
     depth: Count = 100
     """passages that the teacher ranks for each query"""
     query_length: RowLength = 64
-    """maximum tokens of a query in training, including [CLS] and [SEP]; at most the retriever's own maximum"""
+    """maximum tokens of a query in training, including [CLS] and [SEP]; a lower maximum of the retriever applies instead"""
     temperature: Positive = 0.05
     """temperature of the student, which divides the inner products; .01 to .1 for cosines"""
     teacher_temperature: Positive = 0.05
@@ -54,10 +54,10 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     learning_rate: Positive = 5e-5
     """peak learning rate of AdamW"""
     train_unmeasured: Annotated[bool, Later()] = False
-    """train even if there are too few queries (dev queries and those of held-out passages) for keep_best to choose on"""
+    """train even if dev queries and queries of held-out passages are too few for ``keep_best`` to measure a gain"""
 
     def lengths(self) -> dict[str, int]:
-        """Return no lengths: the retriever's own length is used where it is shorter, so none can be too long."""
+        """Return no lengths. None can be too long, because a lower maximum of the retriever applies instead."""
         return {}
 
     def work(self, read: Read) -> Work:
@@ -87,16 +87,16 @@ class SampleConfig(CollectionConfig):
     """Shared keys of the stages that measure retrievers by MRR@10 on a sample of queries and passages."""
 
     queries: Annotated[str | None, Input("queries")] = None
-    """a stage with queries made from the text; those of held-out passages are used; a sentence used as query is removed from
-    its passage"""
+    """a stage with queries made from the text; queries of held-out passages are used; a sentence that is a query is removed
+    from its passage"""
     by: Literal["dev", "queries"] | None = None
-    """which queries are used: dev queries, or those of the stage in ``queries``; null: both, where both exist"""
+    """dev: only dev queries; queries: only queries of the stage in ``queries``; null: both kinds, where both exist"""
     bm25_weight: Annotated[float, Ge(0), Lt(1)] = 0.0
     """weight of BM25 in the fusion with each retriever before it is measured; 0: the retriever alone"""
     number: Count = 1000
     """maximum number of queries of each kind"""
     passages: CountOrZero = 500
-    """passages in the sample of each kind, besides the relevant ones"""
+    """passages that are sampled for each kind of queries, besides the relevant passages"""
     precision: Precision
     """numeric precision: fp32, bf16 or fp16"""
     chunk_tokens: Count = 4096
@@ -135,10 +135,10 @@ class KeepBestConfig(SampleConfig):
     shares: Annotated[list[Share], Field(min_length=1)] = [0.25, 0.5, 0.75, 1.0]
     """interpolation shares of the trained weights that are tried; the remaining share is the initial encoder's"""
     level: PositiveShare = 0.05
-    """keep the best candidate only if its gain has a p-value below this (paired randomisation test) and its dev metric is
-    no lower; 1: no test"""
+    """keep the best candidate only if its gain has a p-value below this (randomisation test) and its dev metric is no lower;
+    1: no test"""
     add_left_out_queries: Annotated[bool, Later()] = False
-    """with fewer dev queries than ``number``, also measure on the training queries that leave_out_dev_passages has
+    """if there are fewer dev queries than ``number``, also measure on the training queries that ``leave_out_dev_passages``
     excluded from training"""
 
     @field_validator("shares")
@@ -149,7 +149,7 @@ class KeepBestConfig(SampleConfig):
         return sorted(shares)
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report ``add_left_out_queries`` where a stage of ``trained`` has read these queries, and missing dev queries."""
+        """Report ``add_left_out_queries`` if a stage of ``trained`` trained on these queries; report missing dev queries."""
         left_out = (getattr(config, "leave_out_dev_passages", True) for config in inputs["trained"])
         if self.add_left_out_queries and not all(left_out):
             wanted = "set leave_out_dev_passages to true where they are trained, or this to false"
@@ -161,7 +161,7 @@ class KeepBestConfig(SampleConfig):
     def work(self, read: Read) -> Work:
         """Estimate the work of encoding the sample's passages.
 
-        The passages are encoded by the initial encoder, and by each candidate with another passage tower.
+        The initial encoder encodes the passages, and so does each candidate whose passage tower differs from the initial one.
         """
         others = sum(not sizes.same_passages for sizes in read.get("trained", ()))
         return self.encoding(known(read), 1 + others * len(self.shares))

@@ -35,7 +35,7 @@ SHARD = 200  # queries per shard of cross-encoder scores; a restart keeps comple
 def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, Any]:
     """Train a separate query tower and save the retriever; the passage tower and the passage vectors stay the same.
 
-    If fewer than ``FEW`` queries could measure the gain, nothing is trained and the student is saved.
+    If fewer than ``FEW`` queries can measure the gain, the student is saved untrained, unless ``train_unmeasured`` is set.
 
     Raises:
         UserError: every passage that has a query is held out, or a passage has no vector in the student's index.
@@ -86,7 +86,7 @@ def _ranked(
 ) -> Ranking:
     """Return the teacher's ranking for queries (n,): scores and passages (n, depth), saved in the stage's folder.
 
-    With cross-encoders, the scores are the cross-encoders' scores, and the passages are ordered by them.
+    If the config names cross-encoders, their scores replace the teacher's scores, and the passages are ordered by them.
     """
     files = [context.folder / f"teacher-{name}.npy" for name in ("scores", "passages")]
     if not all(file.exists() for file in files):
@@ -116,7 +116,7 @@ def _ranked(
 def _scorer(
     artifact: Artifact, config: DistilRankingConfig, context: Context, collection: Collection, queries: Queries
 ) -> PairScorer:
-    """Load a cross-encoder for queries made from the text. Raises ``UserError`` if its tokenizer is not the queries'."""
+    """Load a cross-encoder for queries made from the text. Raises ``UserError`` if it reads token ids of another stage."""
     if artifact.input("tokens").id != context.artifact("tokens").id:
         raise UserError(
             f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} reads other tokens than those of"

@@ -15,7 +15,7 @@ from condensery.stages.base import Context
 from condensery.system.files import write_json
 
 KEPT_START = "the initial weights are kept"
-FAR = 0.9  # a trained candidate with a smaller share of the initial MRR@10 is far below it
+FAR = 0.9  # share of the initial MRR@10; below it, a warning says that training made the retriever much worse
 WORSE = "training made the retriever much worse, whatever the share of its weights; try a lower learning_rate"
 OF_DEV = "judge some (qrels/dev.tsv, or at least ten in qrels/train.tsv)"
 OF_HELD_OUT = f"only a passage of several sentences has such a query; {DEV} (qrels/dev.tsv) serve as well"
@@ -38,7 +38,8 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
         return nothing
     ranks = {("start", 0.0): judge.first}
     trained = zip(config.trained, [load_retriever(folder).model for folder in context.inputs("trained")], strict=True)
-    models = {name: model for name, model in trained if not same_weights(start.model, model)}  # not all were trained
+    # a training stage may have saved the initial weights
+    models = {name: model for name, model in trained if not same_weights(start.model, model)}
     for name, model in models.items():
         for share in config.shares:
             found = judge.reciprocal_ranks(blended(start.model, model, share))

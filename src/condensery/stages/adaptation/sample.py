@@ -31,7 +31,7 @@ Encode = Callable[["BiEncoder"], Callable[["Chunk"], "torch.Tensor"]]
 class Judge:
     """Measures retrievers on samples, whose texts are tokenised for the retriever ``start``.
 
-    Retrievers that share the passage tower of ``start`` reuse the passage vectors of ``start``, so these are computed once.
+    A retriever with the same passage tower as ``start`` reuses the passage vectors of ``start``.
 
     Args:
         start: the retriever that other retrievers are compared with.
@@ -95,8 +95,8 @@ def judge_of(
         context: context of the stage.
         folder: folder of ``start``.
         start: the retriever that other retrievers are compared with.
-        left_out: whether training queries (``training.dev_passages``) are added where there are fewer than ``number`` dev
-            queries.
+        left_out: whether the training queries that ``leave_out_dev_passages`` excluded from training are added, if there
+            are fewer than ``number`` dev queries.
     """
     collection = Collection(context.input("corpus"))
     lengths, own = (start.query_length, start.passage_length), start.model.settings

@@ -1,4 +1,4 @@
-"""Stage ``validate``: measures the MRR@10 of a retriever on the queries on which checkpoints are chosen."""
+"""Stage ``validate``: measures the MRR@10 of a retriever on dev queries and on queries of held-out passages."""
 
 from typing import Any
 

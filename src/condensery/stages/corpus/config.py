@@ -16,7 +16,7 @@ from condensery.text.config import FORMATS, DataConfig
 from condensery.text.hashes import content_hashes
 from condensery.text.sizes import CHARACTERS, HELD_OUT_SHARE, CollectionSizes
 
-FILLED = 0.85  # share of a passage's length that whole sentences fill
+FILLED = 0.85  # mean share of a passage's maximum length that whole sentences fill
 
 
 @stage("corpus", "corpus:corpus", version=1, makes="corpus")
@@ -50,7 +50,7 @@ class CorpusConfig(StageConfig):
     def _sizes(self) -> CollectionSizes:
         """Return the sizes of the input after some training queries have been set aside.
 
-        If the input has no dev split, some training queries become the dev split. Others may lose their judgements.
+        If there is no dev split, some training queries become one. Others lose their judgements (``unlabelled_queries``).
         """
         sizes, aside = self.data.sizes(), self.data.unlabelled_queries
         train, unjudged = sizes.queries.get("train"), sizes.unjudged
@@ -84,7 +84,7 @@ class PassagesConfig(StageConfig):
     titles: bool = True
     """a passage is tokenised as title [SEP] text; false: titles are dropped"""
     sentence_language: SentenceLanguage = "en"
-    """code of the language, whose abbreviations and ordinals do not end a sentence"""
+    """language code; abbreviations and ordinals of this language do not end a sentence"""
     workers: Annotated[Count, Operational()] = 2
     """number of worker processes"""
 
@@ -117,8 +117,8 @@ class TokenizerConfig(StageConfig):
     lowercase: bool = True
     """the trained WordPiece lowercases text; a named tokenizer is not changed"""
     strip_accents: bool | Literal["latin"] = "latin"
-    """accents that the trained WordPiece strips. latin: those of Latin letters; true: all combining marks, even vowel signs;
-    false: none"""
+    """accents that the trained WordPiece strips; latin: accents of Latin letters; true: all combining marks, even vowel
+    signs; false: none"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of training a WordPiece, which counts the words of all texts."""
@@ -166,7 +166,7 @@ class TokensConfig(StageConfig):
     titles: bool = True
     """passages are tokenised as title [SEP] text"""
     sentence_language: SentenceLanguage = "en"
-    """code of the language, whose abbreviations and ordinals do not end a sentence"""
+    """language code; abbreviations and ordinals of this language do not end a sentence"""
     workers: Annotated[Count, Operational()] = 2
     """number of worker processes"""
 

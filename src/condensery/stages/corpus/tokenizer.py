@@ -12,7 +12,7 @@ from condensery.tokens.vocabulary import Vocabulary
 
 
 def tokenizer(config: TokenizerConfig, context: Context) -> dict[str, Any]:
-    """Save the tokenizer as a Hugging Face folder, and measure how much of the text its tokens lose."""
+    """Save the tokenizer as a Hugging Face folder, and measure how much of the text its tokens lose (``coverage``)."""
     texts, _ = pretraining_texts(Collection(context.input("corpus")))
     if config.name is None:
         how: Any = {"lowercase": config.lowercase, "strip_accents": config.strip_accents, "warn": False}

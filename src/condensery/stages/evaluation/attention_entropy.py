@@ -47,7 +47,7 @@ def attention_entropy(config: AttentionEntropyConfig, context: Context) -> dict[
 
 
 def _spans(config: AttentionEntropyConfig, tokens: Tokens) -> np.ndarray:
-    """Sample texts, truncated to the length; return the position of the first token and the number of tokens, (n, 2)."""
+    """Sample texts and truncate them to ``length``. Return each text's first token and its number of tokens, (n, 2)."""
     store = tokens.documents
     starts = store.starts[store.documents] if config.texts == "documents" else store.starts
     lengths = np.diff(starts)

@@ -37,11 +37,11 @@ class AttentionEntropyConfig(StageConfig):
     tokens: Annotated[str, Input("tokens")] = "tokens"
     """the stage with the token ids of the collection"""
     texts: Literal["passages", "documents"] = "passages"
-    """texts that are sampled: passages (of the documents, where these are separate from the passages) or whole documents"""
+    """whether whole documents or passages are sampled (from the separate documents, if the collection has them)"""
     number: Count = 1000
     """number of sampled texts; fewer where the collection has fewer"""
     length: RowLength = 128
-    """tokens that a text is truncated to, including [CLS] and [SEP]"""
+    """maximum tokens of a text, including [CLS] and [SEP]; longer texts are truncated"""
     min_length: Annotated[int, Ge(2)] = 16
     """minimum tokens of a text; short texts would lower the entropy, which is at most the logarithm of the length"""
     chunk_tokens: Count = 16384
@@ -82,13 +82,13 @@ class AuditPairsConfig(StageConfig):
     annotators: Count = 3
     """annotators who judge each pair; the majority decides, and a tie counts as low"""
     groups: Count = 1
-    """number of groups of annotators that share the pairs; Wu et al. 2023 (appendix): six annotators in two groups"""
+    """number of groups of annotators, among which the pairs are divided; Wu et al. 2023 (appendix): two groups of three"""
     sheets: Path | Annotated[list[Path], Field(min_length=1)] | None = None
     """the filled-in sheets, as a folder or a list of files; null: write empty sheets"""
     proxy_pairs: CountOrZero = 2000
     """pairs of each kind that BM25 ranks, or fewer where the data has fewer; 0: no ranks"""
     context_words: Count = 256
-    """number of first words of a context that are BM25's query"""
+    """number of words at the beginning of a context that form BM25's query"""
     k1: Weight = 0.9
     """saturation of the term frequency, as in the stage bm25"""
     b: Share = 0.4
@@ -130,15 +130,15 @@ class AuditPairsConfig(StageConfig):
 
 @stage("evaluate", "evaluate:evaluate", version=3, makes="evaluation", adapts="index", together="shared_search")
 class EvaluateConfig(StageConfig):
-    """Rank the passages for the queries of a split and measure the ranking; added automatically for each table row.
+    """Rank the passages for the queries of a split, and measure the rankings.
 
-    A passage that is the query itself, with the same id and the same text, is excluded from its ranking
-    (``own_passages``).
+    This stage is added automatically for each row of a table. If a query is itself a passage, with the same id and text,
+    the passage is excluded from the query's ranking (``own_passages``).
     """
 
     data_checks = {"corpus": ["measurable"]}
     index: Annotated[str, Input("index")]
-    """the stage with an index, or with an encoder (its index is then built first)"""
+    """the stage with an index, or with an encoder (the index is then built automatically)"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     split: Annotated[Split, FromRecipe("table.split")]
@@ -148,12 +148,12 @@ class EvaluateConfig(StageConfig):
     depth: Count = 1000
     """passages ranked for each query; at least the largest k of ``metrics``"""
     candidates: Annotated[str | None, Input("index")] = None
-    """a stage with an index: rank only a positive and passages sampled from that index's best (Zhao et al.); null: rank
-    all passages"""
+    """a stage with an index, from whose best passages candidates are sampled; only these and a positive are ranked (Zhao et
+    al.); null: all passages"""
     candidates_number: Count = 99
-    """with ``candidates``: sampled passages besides the positive"""
+    """with ``candidates``: number of sampled passages besides the positive"""
     candidates_depth: Count = 1000
-    """number of best passages of ``candidates`` that are sampled from"""
+    """number of best passages of the index ``candidates`` from which passages are sampled"""
     ignore_identical_ids: bool = False
     """which passage counts as the query itself and is excluded. false: same id and text; true: same id, as in BEIR's
     evaluation"""
@@ -193,8 +193,8 @@ class EvaluateConfig(StageConfig):
 class EvaluateSentencesConfig(StageConfig):
     """Measure an encoder on a sentence task, for a row of the table.
 
-    The metric of pairs is Spearman's correlation of cosines and scores; the metric of triplets is accuracy. The maximum
-    input length is that of the encoder's training.
+    The metric of pairs is Spearman's correlation of cosines and scores; the metric of triplets is accuracy. Sentences are
+    truncated to the maximum length that the encoder was trained with.
     """
 
     encoder: Annotated[str, Input("encoder")]

@@ -90,7 +90,7 @@ def _timed(
 ) -> dict[str, float]:
     """Return the mean milliseconds of a query, for the manifest. Queries are encoded and searched one at a time.
 
-    The result is {} without ``timed``, and for stored rankings, which cover the collection's own queries only.
+    The result is {} without ``timed``, with ``candidates``, and for stored rankings, which take no new queries.
     """
     method = read_json(context.input("index") / "index.json")["method"]
     if not config.timed or config.candidates is not None or method in ("rerank", "run"):

@@ -81,16 +81,16 @@ def _scores(folder: Path, corpus: Path, threads: int, queries: Ids, passages: Id
 
 
 def scores_of(folder: Path, corpus: Path, threads: int, label: str = "in-batch teacher") -> Scores:
-    """Return the scores of an index as an in-batch teacher. Each process that makes batches opens the index for itself.
+    """Return the function that scores a batch with an index, the in-batch teacher. Each process opens the index itself.
 
-    A fusion scores only the passages that its retrievers rank, and a batch has few of these. If its ``depth`` leaves
-    passages out, the run prints a warning.
+    A fused index scores only passages among the best ``depth`` of its retrievers, and a batch has few of these. If
+    ``depth`` is below the number of passages, the run prints a warning.
 
     Args:
         folder: folder of the index.
         corpus: folder of the collection.
         threads: CPU threads of the index.
-        label: name of the stage, at the beginning of that line.
+        label: name of the stage, with which the warning begins.
 
     Raises:
         UserError: the folder holds no index, or an index of another collection.

@@ -25,11 +25,11 @@ class AdaptiveConfig(StageConfig):
     """
 
     similarity: Literal["bm25", "encoder", "bm25_then_encoder"] = "bm25_then_encoder"
-    """similarity that measures hardness: bm25; encoder: as trained at the start of each epoch; bm25_then_encoder: BM25 in the
+    """similarity that measures hardness: bm25; encoder: as it is at the start of each epoch; bm25_then_encoder: BM25 in the
     first epoch, then the encoder"""
     neighbours: Count = 100
-    """number of nearest passages per query, and of nearest queries per passage, whose similarity is computed; other
-    pairs get one default value"""
+    """number of nearest passages per query, and of nearest queries per passage, whose similarity is computed; all other
+    pairs get the same default"""
     beam: Count = 1
     """beam width of the search for swaps; 1: greedy search"""
 
@@ -91,11 +91,11 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
 
     data_checks = {**QueriesConfig.data_checks, "text_queries": ["same_passages"]}
     teacher: Annotated[list[str], Input("pair_scores"), Later()] = []
-    """stages with teacher scores (score_pairs), for distillation losses; if several score a pair, the first one's score
-    is used"""
+    """stages with teacher scores (score_pairs), for distillation losses; if several stages score a pair, the first
+    stage's score is used"""
     in_batch_teacher: Annotated[str | None, Input("index"), Later()] = None
-    """a stage with an index or an encoder, which scores each query with every passage of its batch (TCT-ColBERT); only
-    dual_supervision also takes a ``teacher``"""
+    """a stage with an index or encoder, which scores each query with every passage of its batch (TCT-ColBERT); only the
+    loss dual_supervision also takes ``teacher``"""
     passages: Annotated[str | None, Input("index"), Later()] = None
     """a stage with an index or an encoder, whose passage vectors stay frozen: only the query tower is trained (ADORE);
     null: passages are encoded too"""
@@ -103,8 +103,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """a stage that makes queries from the passages; training also uses these, each with its passage as the positive;
     null: judged queries only"""
     validation_candidates: Annotated[str | None, Input("index"), Later()] = None
-    """a stage with an index: validation ranks each dev query's positive among 99 passages sampled from the index's best 1,000
-    (Zhao et al.), and logs MRR@100 too"""
+    """a stage with an index; validation ranks each dev positive among 99 of the index's best 1,000 passages (Zhao et al.),
+    and also logs MRR@100"""
     text_batch_size: Count = 48
     """queries of ``text_queries`` per step, in addition to ``batch_size``"""
     shared_negatives: Annotated[CountOrZero, Later()] = 0
@@ -118,8 +118,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """maximum tokens of a passage; null: as many as the retriever in ``init`` reads; with ``passages``, the length of that
     index is used instead"""
     mask_known_positives: bool = True
-    """do not use other relevant passages of the batch (by judgement or identical text) as negatives; false: use them, as in
-    the papers' code"""
+    """true: a query's other relevant passages in the batch (by judgement or identical text) are no negatives; false: they
+    are, as in the papers' code"""
     temperature: Positive = 1.0
     """temperature of the loss, which divides the inner products"""
     loss: str | dict[str, Any] = "info_nce"
@@ -137,7 +137,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """peak learning rate of AdamW"""
 
     def lengths(self) -> dict[str, int]:
-        """Return the lengths that are given; none where the passages are frozen, since the retriever's own are then used."""
+        """Return the lengths that are set; none if passages are frozen, because the retriever's own lengths are then used."""
         given = {key: tokens for key, tokens in super().lengths().items() if tokens is not None}
         return given if self.passages is None else {}
 
@@ -224,7 +224,7 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
     length: RowLength = 160
     """maximum tokens of query and passage together; the passage is truncated to what the query leaves"""
     loss: Literal["pointwise", "listwise"] = "pointwise"
-    """pointwise: each pair is classified separately, as denoise and pseudo_label need it; listwise: softmax over the
+    """pointwise: each pair is classified separately, which denoise and pseudo_label require; listwise: softmax over the
     query's passages"""
     batch_size: Count = 16
     """queries per step"""
@@ -257,7 +257,7 @@ def training_work(
     contrast: bool,
     texts: int = 0,
 ) -> Work:
-    """Estimate the work (``Work``) of training with ``batch_size`` queries per step, or with all where they are fewer.
+    """Estimate the work of training. A step has ``batch_size`` queries, or all queries if there are fewer.
 
     Args:
         config: the stage that trains.
@@ -266,8 +266,8 @@ def training_work(
         longest: maximum tokens of a passage, or of a pair.
         contrast: whether queries and passages are encoded separately. Otherwise the model reads a query and a passage as one
             input.
-        texts: number of queries per step that are made from the text. Each adds its own passage if the stage encodes
-            passages.
+        texts: number of queries per step that are made from the text. Each of these queries adds its passage if the stage
+            encodes passages.
     """
     queries, text, step = sizes.collection.queries.get(config.split), sizes.collection.passage_tokens, None
     items = sizes.collection.pairs.get(config.split, queries) if config.positives == "each" else queries

@@ -53,7 +53,7 @@ def finetune(
     for folder in context.inputs("in_batch_teacher"):
         scores = scores_of(folder, context.input("corpus"), context.runtime.threads, context.stage_name)
         data.batches.in_batch_teacher = scores
-    # before the final order is set, because that order may need a process that runs during the training
+    # computed before the final order is set, because that order may need a process that runs during the training
     settings = loop_settings(config, data.batches)
     module = BiEncoderModule(
         towers,
@@ -77,7 +77,7 @@ def _lengths(config: FinetuneConfig, context: Context, frozen: tuple[int, int] |
     """Return the maximum tokens of a query and of a passage in training.
 
     Args:
-        config: config of the stage; a length of null is that of the initial retriever.
+        config: config of the stage; if it leaves a length null, the initial retriever's length is used.
         context: context of the stage.
         frozen: the lengths of the retriever whose passage vectors are frozen; None where passages are encoded.
 

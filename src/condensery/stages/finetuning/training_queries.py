@@ -42,8 +42,8 @@ def training_queries(config: QueriesConfig, context: Context, collection: Collec
     positive where an annotator found it relevant. The artifacts of ``negatives`` hold these judgements.
 
     Raises:
-        UserError: a judged query has no positive, there are fewer queries than requested, or a source of negatives has none
-            of the queries.
+        UserError: a judged query has no positive, there are fewer queries than requested, or a source has negatives for
+            none of the queries.
     """
     relevant = relevant_passages(config, context, collection)
     if config.leave_out_dev_passages:
@@ -65,7 +65,7 @@ def triple_data(
     settings: VectorSettings | None = None,
     **own: Any,
 ) -> TripleDataModule:
-    """Return the data module of a stage that trains on judged queries, set up.
+    """Return the data module of a stage that trains on judged queries; ``setup`` has been called.
 
     Args:
         config: config of the stage: a ``QueriesConfig`` with the keys of every training stage.
@@ -73,7 +73,7 @@ def triple_data(
         training: the queries with their positives and negatives.
         lengths: maximum query length and passage length in tokens.
         settings: settings of the retriever, whose prefixes the texts get; None = no prefixes.
-        own: further arguments of ``TripleDataModule``, and those that replace the config's values.
+        own: further arguments of ``TripleDataModule``; they take precedence over the config's values.
     """
     given: dict[str, Any] = {
         "negatives_per_query": config.negatives_per_query if config.negatives or config.labels else 0,
@@ -182,7 +182,7 @@ def _pooled(
     """Return the pool of negatives for the queries ``rows`` (q,), from all sources and labels, and the weights, if any.
 
     Raises:
-        UserError: a source has none of the queries.
+        UserError: a source has negatives for none of the queries.
     """
     if not config.negatives_per_query:
         return NegativePool([], rows), None

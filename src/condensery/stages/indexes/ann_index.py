@@ -15,7 +15,7 @@ from condensery.stages.indexes.config import AnnIndexConfig
 from condensery.stages.sharing import process_group
 from condensery.system.files import load_array
 
-DEPTH = 100  # depth at which the recall is measured, in addition to that of ``recall_of``
+DEPTH = 100  # depth of the search whose recall is measured
 
 
 def several_shards(config: AnnIndexConfig, context: Context) -> bool:

@@ -23,27 +23,26 @@ BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "binary": 0.125}  # bytes 
 class EncodeConfig(StageConfig):
     """Encode all passages and queries of a collection, with the input lengths of the retriever's training.
 
-    If a key that needs an index names a stage with an encoder, this stage is added automatically to build the index.
+    If a key needs an index but names a stage with an encoder, a stage ``encode`` is added automatically.
     """
 
     model: Annotated[str, Input("encoder")]
     """the stage with the encoder"""
     passages: Annotated[str | None, Input("index"), Later()] = None
-    """a stage with an index whose passage vectors are reused, where only the query tower differs; null: encode the
-    passages"""
+    """a stage with an index whose passage vectors are reused, if only the query tower differs; null: encode the passages"""
     tokens: Annotated[str, Input("tokens")] = "tokens"
     """the stage with the token ids of the collection"""
     precision: Precision
     """numeric precision: fp32, bf16 or fp16"""
     dtype: Literal["float32", "float16", "int8", "binary"] = "float32"
-    """format of the vectors on disk: float32, float16, int8 (a quarter of the size) or binary (a 32nd); the loss of int8
+    """format of vectors on disk: float32, float16, int8 (a quarter of the size) or binary (a 32nd); the recall of int8
     and binary is reported"""
     chunk_tokens: Count = 4096
     """padded tokens that the encoder processes at once"""
     shard_size: Annotated[Count, Operational()] = 20000
     """passages per shard file; devices divide the shards among themselves, and a restart keeps complete shards"""
     windows: Count = 1
-    """maximum number of windows of a long passage that are encoded; the passage's score is that of its best window"""
+    """maximum number of windows of a long passage that are encoded; its best window's score is the passage's score"""
     query_splits: Annotated[Annotated[list[Split], Field(min_length=1)] | None, Later()] = None
     """splits whose queries are encoded, such as [dev, test]; other queries cannot be searched for; null: all"""
 
@@ -80,16 +79,16 @@ class EncodeConfig(StageConfig):
 class AnnIndexConfig(StageConfig):
     """Build an approximate FAISS index over the vectors of a dense retriever, for collections where exact search is slow.
 
-    The stage makes an index. So it can be a row of the table, and mine can read it. If a ``factory`` normalises vectors
-    (L2norm) or subtracts their mean (PCA), the run prints a note. Recall against exact search is printed and kept in
-    the manifest, for all requested passages and for the ten best.
+    The artifact is an index. So it can be a row of a table, and the stage ``mine`` can search it. If the ``factory``
+    normalises vectors (L2norm) or subtracts their mean (PCA), the run prints a note. The run prints the recall against
+    exact search, for all requested passages and for the ten best, and the manifest keeps it.
     """
 
     vectors: Annotated[str, Input("index")]
     """the stage with a dense retriever, whose vectors are computed first"""
     on_disk: Annotated[bool, Later()] = False
-    """keep the inverted lists of an IVF on disk, while the index is built and searched, for indexes larger than memory;
-    building takes twice their space"""
+    """keep an IVF's inverted lists on disk during building and search, for indexes larger than memory; building takes twice
+    the lists' disk space"""
     factory: Annotated[str, Field(min_length=1)] = "IVF1024,Flat"
     """FAISS index factory string, for inner product: IVF1024,Flat; IVF4096,PQ64; HNSW32; IVF4096,PQ64,RFlat; ... An
     index that ranks by distance is refused"""

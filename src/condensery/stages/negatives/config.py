@@ -26,8 +26,8 @@ class RelabelConfig(StageConfig):
     split: Split = "train"
     """the split whose queries get negatives; its judgements define the positives"""
     relabel: Path | Annotated[list[Path], Field(min_length=1)] | None = None
-    """filled-in sheets of audit_negatives, as a folder or list of files: yes makes a positive; in the stage mine, no
-    makes a certain negative"""
+    """filled-in sheets of audit_negatives, as a folder or list of files: yes makes a positive; no exempts a negative from
+    the rules (stage mine)"""
 
     def by_content(self) -> set[str]:
         """Also return ``relabel``. The id depends on the content of the sheets instead, which ``identity`` returns."""
@@ -51,13 +51,13 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
     """Mine hard negatives: the passages that a retriever ranks highest and that are not relevant, by judgement or by text.
 
     Rules may also exclude candidates that score nearly as high as the query's positive (positive-aware mining:
-    NV-Retriever). If a query has several positives, the lowest of their scores is used. The scores are the retriever's own,
-    those of the index ``scorer``, or the probabilities of ``cross_encoders``.
+    NV-Retriever). If a query has several positives, the lowest of their scores is used. The rules use the retriever's own
+    scores, the scores of the index ``scorer``, or the probabilities of ``cross_encoders``.
     """
 
     data_checks = {"corpus": ["judged", "answers", "sheets"]}
     retriever: Annotated[str, Input("index")]
-    """the stage with an index, or with an encoder (its index is then built first)"""
+    """the stage with an index, or with an encoder (the index is then built automatically)"""
     depth: Count = 200
     """negatives kept for each query"""
     skip_top: CountOrZero = 0
@@ -73,7 +73,7 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
     scorer: Annotated[str | None, Input("index"), Later()] = None
     """another stage with an index or an encoder, whose scores the rules use; null: scores of ``retriever``"""
     cross_encoders: Annotated[list[str], Input("cross_encoder"), Later()] = []
-    """stages with cross-encoders whose probabilities the rules use; the logits of several are averaged"""
+    """stages with cross-encoders whose probabilities the rules use; the logits of several cross-encoders are averaged"""
 
     @model_validator(mode="after")
     def _judged_by_one(self) -> Self:
@@ -179,7 +179,7 @@ class ReadNegativesConfig(RelabelConfig):
         return content_hashes([named.look()]) + chosen + super().identity()
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report a split that the collection lacks, or a collection without negatives of its own where no file is given."""
+        """Report a split that the collection lacks, or that neither the config nor the collection gives negatives."""
         data = getattr(inputs["corpus"][0], "data", None)
         if self.file is None and data is not None and not data.gives_negatives():
             return "file", f"needs a file of negatives; the files of the collection {data.name} give no negatives"
@@ -188,7 +188,7 @@ class ReadNegativesConfig(RelabelConfig):
 
 @stage("denoise", "denoise:denoise", version=1, makes="negatives", together="several_shards")
 class DenoiseConfig(ScoringStageConfig):
-    """Keep only hard negatives that cross-encoders judge irrelevant; the removed ones are probably unjudged positives."""
+    """Keep only hard negatives that cross-encoders judge irrelevant. The others are probably unjudged positives."""
 
     negatives: Annotated[str, Input("negatives")]
     """the stage with negatives (mine, read_negatives)"""
@@ -208,8 +208,8 @@ class DenoiseConfig(ScoringStageConfig):
 class AuditNegativesConfig(StageConfig):
     """List suspected false negatives on a sheet, for a person to judge.
 
-    If mining excluded candidates because of their scores, these are the suspects. Otherwise the suspects are the highest
-    scoring negatives of each query, by ``scorer`` or by the retriever that mined them.
+    If ``scorer`` is null and mining excluded candidates because of their scores, these candidates are the suspects.
+    Otherwise the suspects are each query's negatives with the highest scores, by ``scorer`` or by the mining retriever.
     """
 
     negatives: Annotated[str, Input("negatives")]

@@ -72,7 +72,7 @@ class SpanConfig(StageConfig):
         return Texts(product(sizes.tokens, 1 / (each - 2)) if each else None, 1, each)
 
     def span_tokens(self, text: float | None) -> float | None:
-        """Return the mean tokens of a span from texts of ``text`` tokens; None where ``text`` is None.
+        """Return the mean number of tokens of a span, if texts have ``text`` tokens; None where ``text`` is None.
 
         Whole sentences do not fill a span completely, and some spans get a shorter target length.
         """
@@ -90,8 +90,8 @@ class MaskingConfig(StageConfig):
     whole_word: bool = True
     """mask whole words; false: mask single tokens"""
     mlm_weight: Weight = 1.0
-    """weight of the MLM losses; in CoT-MAE and RetroMAE, of the encoder's MLM loss; 2: as in Condenser's released code with
-    its gradient cache"""
+    """weight of the MLM losses; in CoT-MAE and RetroMAE, only of the encoder's loss; 2: as in Condenser's released code
+    with gradient cache"""
 
     def identity(self: Any) -> list[str]:
         """Return the same strings as ``EncoderStageConfig.identity``.
@@ -110,7 +110,7 @@ class HeadConfig(StageConfig):
     head_layers: CountOrZero = 2
     """Transformer layers of the head; 0: no head"""
     skip_from: CountOrZero | None = None
-    """number of early backbone layers, after which the head reads the token states; null: half of the layers"""
+    """number of backbone layers after which the head reads the token states; null: half of the layers"""
     late_mlm: bool = True
     """also compute an MLM loss on the last layer of the backbone"""
     head_steps: Annotated[CountOrZero, Later()] = 0
@@ -240,7 +240,7 @@ class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, Validated
     """documents per step, or passages with ``queries``; each gives two texts"""
 
     def objective(self) -> dict[str, Any]:
-        """Return keyword arguments of ``Step``: those of the Condenser head, and ``contrast``."""
+        """Return keyword arguments of ``Step``: the arguments for the Condenser head, and ``contrast``."""
         return {"predicted": self.mask_rate, **self.head(), "contrast": True}
 
 
@@ -252,12 +252,12 @@ class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedCo
     """
 
     decoder: Literal["masked", "causal"] = "masked"
-    """masked: the decoder fills in masked tokens (Wu et al. 2022); causal: predicts the next token (the authors' released
+    """masked: the decoder fills in masked tokens (Wu et al. 2022); causal: it predicts the next token (the authors' released
     code)"""
     both_directions: bool = True
-    """each text of a pair is the other's context; false: only the second text (the query) is the context of the first"""
+    """true: each text of a pair is the context of the other text; false: only the second text (the query) is a context"""
     decoder_mask_rate: PositiveShare = 0.45
-    """share of the context's tokens that are masked for, and predicted by, a masked decoder"""
+    """share of the context's tokens that are masked for a masked decoder, which predicts these tokens"""
     batch_size: Count = 8192
     """pairs per step; with both directions 16,384 texts"""
     steps: Count | None = 50000
@@ -307,7 +307,7 @@ class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
     temperature: Positive = 1.0
     """temperature of the loss, which divides the inner products"""
     batch_size: Count = 4096
-    """passages per step, one sentence each"""
+    """passages per step; each gives one sentence"""
 
     def objective(self) -> dict[str, Any]:
         """Return keyword arguments of ``Step``: ``contrast``."""
@@ -323,7 +323,7 @@ class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
 class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train a released retriever with a contrastive loss on the vectors that it uses for retrieval.
 
-    These vectors have the retriever's pooling, normalisation and prefixes. Pairs are those of coCondenser: two spans of a
+    These vectors have the retriever's pooling, normalisation and prefixes. The pairs are coCondenser's: two spans of a
     document, or with ``queries`` a passage and one of its queries.
     """
 

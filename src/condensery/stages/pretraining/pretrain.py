@@ -128,7 +128,7 @@ def _shared(config: configs.AnyConfig, context: Context) -> dict[str, Any]:
 def span_data(
     config: configs.AnyConfig, context: Context, kind: type[SpanPairDataModule] = SpanPairDataModule, **own: Any
 ) -> SpanPairDataModule:
-    """Return the data module of spans of the documents, by default single spans. ``kind`` is its class."""
+    """Return the data module of spans of the documents, by default single spans. ``kind`` is the class of the data module."""
     cut = {"spans": config.spans, "short_probability": config.short_probability, "min_length": config.min_length}
     return kind(Tokens(context.input("tokens")), **{"pairs": None, **_shared(config, context), **cut, **own})
 
@@ -140,7 +140,10 @@ def pair_data(
     kind: type[PassageQueryDataModule] = PassageQueryDataModule,
     **own: Any,
 ) -> TokenDataModule:
-    """Return the data module of pairs: two spans of a document, or of class ``kind`` a passage and one of its ``queries``."""
+    """Return the data module of pairs: two spans of a document or, with ``queries``, a passage and one of its queries.
+
+    ``kind`` is the class of the data module if the config has ``queries``.
+    """
     if not config.queries:
         return span_data(config, context, pairs=config.pairs_within, decoder=decoder, **own)
     artifact = context.artifact("queries")
@@ -198,7 +201,7 @@ def fit_and_save(
 def condenser(config: configs.CondenserConfig, context: Context, vocabulary: Vocabulary) -> Condenser:
     """Return the Condenser before the first step: from scratch, from a checkpoint, or from another stage's artifact."""
     torch.manual_seed(config.seed)  # for weights that a checkpoint lacks, such as a new Condenser head
-    # the baseline has no head, and so no keys for it
+    # the config of the MLM baseline has no keys for a head
     head = (getattr(config, "head_layers", 0), getattr(config, "skip_from", None), getattr(config, "late_mlm", True))
     if source := _start(config, context):
         new_head = getattr(config, "new_head", False)

@@ -1,4 +1,4 @@
-"""Configs of the stages that make queries for passages, and of those that train a query generator."""
+"""Configs of the stages that make queries for passages, or train a query generator."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -43,13 +43,13 @@ class QueryStageConfig(StageConfig):
 class ExtractQueriesConfig(QueryStageConfig):
     """Extract the queries of each passage from the passage itself, without a model: the baseline for generated queries.
 
-    With ``remove``, two kinds of passages have no query: those of a single sentence, and those whose token ids do not show
+    With ``remove``, a passage of a single sentence has no query. The same holds for a passage whose token ids do not show
     where a sentence ends.
     """
 
     kind: Literal["sentence", "title", "both"] = "sentence"
-    """sentence: the passage's sentences with the highest mean idf of their words; title: the passage's title; both:
-    sentences and a title that no other passage has"""
+    """sentence: sentences with the highest mean idf of their words; title: the passage's title; both: these sentences,
+    and a title that no other passage has"""
     number: Count = 1
     """maximum number of sentences per passage (kind: sentence or both)"""
     minimum_words: Count = 4
@@ -59,7 +59,7 @@ class ExtractQueriesConfig(QueryStageConfig):
     remove: bool = False
     """remove the sentence from its passage in training; a passage of a single sentence then has no query"""
     sentence_language: SentenceLanguage = "en"
-    """code of the language, whose abbreviations and ordinals do not end a sentence"""
+    """language code; abbreviations and ordinals of this language do not end a sentence"""
 
     @model_validator(mode="after")
     def _some_length_fits(self) -> Self:
@@ -73,7 +73,7 @@ class GenerateQueriesConfig(QueryStageConfig):
     """Generate queries for each passage with a sequence-to-sequence model, by top-k and nucleus sampling (doc2query)."""
 
     model: str | None = "doc2query/all-with_prefix-t5-base-v1"
-    """hub name or folder of the generator; null: use that of ``generator``"""
+    """hub name or folder of the generator; null: the model of the stage ``generator``"""
     revision: str | None = None
     """commit, tag or branch of the model on the Hugging Face hub"""
     generator: Annotated[str | None, Input("generator")] = None
@@ -84,7 +84,7 @@ class GenerateQueriesConfig(QueryStageConfig):
     titles: bool = True
     """the generator reads a passage's title, if there is one, before the text"""
     number: Annotated[int, Ge(1), Le(1 << 20)] = 5
-    """queries per passage; the first n stay the same if the number is changed"""
+    """queries per passage; if the number is raised, the first queries of a passage stay the same"""
     top_k: CountOrZero = 25
     """top-k sampling: number of most probable tokens that are sampled from; 0: all"""
     top_p: PositiveShare = 0.95
@@ -129,7 +129,7 @@ class GenerateQueriesConfig(QueryStageConfig):
         return {"model"} if model_folder(self.model) else set()
 
     def identity(self) -> list[str]:
-        """Return the content hashes of a model in a folder, so that the place of the folder does not matter.
+        """Return the content hashes of a model in a folder, so that the id does not depend on the folder's path.
 
         Raises:
             UserError: the folder does not exist, or holds no checkpoint.
@@ -167,12 +167,12 @@ class ReadQueriesConfig(QueryStageConfig):
 class GeneratorConfig(OptimisedStageConfig):
     """Shared keys of the stages that train a sequence-to-sequence model."""
 
-    kind: ClassVar[str]  # of the stage
+    kind: ClassVar[str]  # kind of the stage
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
     """the stage with the tokenizer of a model that is trained from scratch"""
     vectors: Annotated[str | None, Input("token_vectors")] = None
-    """the stage with the initial token embeddings of a T5 from scratch: token_vectors, or tokens (token_vectors is added);
-    null: random"""
+    """the stage with the initial token embeddings of a T5 from scratch: token_vectors, or tokens (token_vectors is then
+    added); null: random"""
     model: str | None = None
     """hub name or folder of the initial sequence-to-sequence checkpoint; null: a T5 from scratch with the sizes below"""
     revision: str | None = None
@@ -205,13 +205,13 @@ class GeneratorConfig(OptimisedStageConfig):
         return self
 
     def writing(self, sizes: Sizes, read: float | None, written: float, pairs: float | None) -> Work:
-        """Estimate the work of the training steps. A step reads ``batch_size`` texts and predicts as many.
+        """Estimate the work of the training steps. A step reads ``batch_size`` texts and predicts ``batch_size`` texts.
 
         If ``model`` names a checkpoint, it is assumed to have the size of T5-base.
 
         Args:
             sizes: known sizes of the inputs.
-            read, written: mean tokens of the texts that are read, and of those that are predicted; None = not known.
+            read, written: mean tokens of an input text, and of a predicted text; None = not known.
             pairs: number of pairs; None = not known.
         """
         words, step = sizes.vocabulary or T5_BASE.vocabulary, None
@@ -223,12 +223,12 @@ class GeneratorConfig(OptimisedStageConfig):
         return self.training(sizes, step, pairs)
 
     def by_content(self) -> set[str]:
-        """Also return ``model`` if it names a folder, and the unused keys of the size if ``model`` names a checkpoint."""
+        """Also return ``model`` if it names a folder, and the unused size keys if ``model`` names a checkpoint."""
         own = ({"model"} if model_folder(self.model) else set()) | (set(SIZES) if self.model else set())
         return super().by_content() | own
 
     def identity(self) -> list[str]:
-        """Return the content hashes of a model in a folder, so that the place of the folder does not matter.
+        """Return the content hashes of a model in a folder, so that the id does not depend on the folder's path.
 
         Raises:
             UserError: the folder does not exist, or holds no checkpoint.
@@ -257,7 +257,7 @@ class FinetuneGeneratorConfig(GeneratorConfig):
     """maximum tokens of a query; a longer query is truncated"""
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: each step reads ``batch_size`` passages and predicts as many queries."""
+        """Estimate the work: each step reads ``batch_size`` passages and predicts ``batch_size`` queries."""
         sizes = known(read)
         text, written = sizes.collection.passage_tokens, min(QUESTION, self.max_tokens)
         passage = None if text is None else min(text, self.max_input_tokens)

@@ -30,7 +30,7 @@ from condensery.tokens.artifacts import Passages
 
 
 def several_shards(config: GenerateQueriesConfig, context: Context) -> bool:
-    """Whether there is more than one shard left to compute."""
+    """Return whether the passages make more than one shard."""
     return len(Passages(context.input("passages")).table) > max(config.shard_size, config.batch_size)
 
 

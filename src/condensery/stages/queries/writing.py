@@ -28,7 +28,7 @@ def write_queries(
     """Write the artifact: queries.jsonl (a line per passage), queries.arrow, the token ids, first.npy and examples.md.
 
     Empty queries and duplicates within a passage are dropped. Passages without a query are counted and reported in one line.
-    Training leaves them out.
+    Training leaves such passages out.
 
     Args:
         pairs: (passage row, query) in any order.

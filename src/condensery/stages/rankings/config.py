@@ -23,16 +23,16 @@ POINTS = 2_000  # maximum points of a grid of weights: enough for steps of 0.1 a
 class RerankConfig(ScoringStageConfig, OneSplitConfig):
     """Rerank the best passages of a retriever by the scores of cross-encoders.
 
-    The stage makes an index, so it may be a row of the table.
+    The artifact is an index, so the stage can be a row of a table.
     """
 
     data_checks = {"corpus": ["measurable"]}
     retriever: Annotated[str, Input("index")]
-    """the stage with an index, or with an encoder (its index is then built first)"""
+    """the stage with an index, or with an encoder (the index is then built automatically)"""
     split: Annotated[Split, FromRecipe("table.split")]
     """the split whose queries are reranked; other queries cannot be searched for"""
     depth: Count = 100
-    """passages reranked for each query; only these are returned, so metrics with a larger cutoff do not rise"""
+    """passages reranked for each query; only these are returned, so metrics with a cutoff above ``depth`` do not rise"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work: the ``depth`` best passages of each query are retrieved, and every cross-encoder reads them."""
@@ -46,13 +46,14 @@ class RerankConfig(ScoringStageConfig, OneSplitConfig):
 
 @stage("read_run", "read_run:read_run", version=1, makes="index")
 class ReadRunConfig(OneSplitConfig):
-    """Read another system's rankings from a TREC run file, so that the system is a row of the table.
+    """Read another system's rankings from a TREC run file, so that the system can be a row of a table.
 
-    The stage makes an index of the queries of one split. The stages fuse, rerank, mine and score_pairs can read it too.
+    The artifact is an index that ranks only for the queries of one split. The stages fuse, rerank, mine and score_pairs
+    can read it too.
     """
 
     file: Annotated[NamedFile, Operational()]  # the id depends on its content, not on its path
-    """run file, plain or .gz: query_id Q0 passage_id rank score tag; its unjudged queries need
+    """run file, plain or .gz: query_id Q0 passage_id rank score tag; unjudged queries in it need
     data.unlabelled_queries=unjudged"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
@@ -84,12 +85,12 @@ class ReadRunConfig(OneSplitConfig):
 class FuseConfig(StageConfig):
     """Fuse the rankings of several retrievers, for example of BM25 and a dense retriever.
 
-    The stage makes an index. So it can be a row of the table, and the stages mine and rerank can read it.
+    The artifact is an index. So the stage can be a row of a table, and the stages mine and rerank can read it.
     """
 
     data_checks = {"corpus": ["choosing"]}
     retrievers: Annotated[list[str], Input("index"), Field(min_length=2)]
-    """two or more stages with an index, or with an encoder (its index is then built first)"""
+    """two or more stages with an index, or with an encoder (the index is then built automatically)"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     method: Literal["weighted", "reciprocal_rank"] = "weighted"
@@ -98,10 +99,10 @@ class FuseConfig(StageConfig):
     rank_constant: Weight = 60
     """constant of reciprocal_rank; the larger it is, the less the first ranks dominate"""
     weights: list[Weight] | None = None
-    """one weight for each retriever. null: weights that maximise ``metric`` on ``split``, equal weights if it has no queries,
-    or 1 with reciprocal_rank"""
+    """one weight for each retriever; null: weights that maximise ``metric`` on ``split``, or equal weights if ``split`` has
+    no queries; 1 with reciprocal_rank"""
     otherwise: list[Weight] | None = None
-    """weights for the case that ``split`` has fewer than ``least_queries`` queries and ``weights`` is null; null: equal"""
+    """weights that are used if ``weights`` is null and ``split`` has fewer than ``least_queries`` queries; null: equal"""
     least_queries: Count = 1
     """minimum number of queries of ``split`` for choosing weights"""
     split: Split = "dev"
@@ -152,7 +153,7 @@ class FuseConfig(StageConfig):
         return {"otherwise", "least_queries"} if self.otherwise is None and self.least_queries == 1 else set()
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: every retriever searches for the queries that choose the weights."""
+        """Estimate the work: every retriever searches for the queries on which the weights are chosen."""
         queries = known(read).collection.queries.get(self.split) if self.chooses else 0.0
         looked = together(search(sizes, queries, self.depth) for sizes in read["retrievers"])
         joined = replace(known(read), members=tuple(read["retrievers"]))
@@ -164,11 +165,11 @@ class FuseConfig(StageConfig):
         return self.method == "weighted" and self.weights is None
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report queries on which no weights can be chosen: a retriever lacks them, or they lack what the metric needs."""
+        """Report that weights cannot be chosen, because a retriever ranks another split, or the metric is unmeasurable."""
         if not self.chooses:
             return None
         advice = f", so weights cannot be chosen on {self.split}; set weights, one for each retriever"
         if wrong := of_another_split(self.retrievers, inputs["retrievers"], self.split, advice):
             return wrong
         fault = unmeasurable([self.metric], self.split, inputs["corpus"])
-        return ("metric", fault[1]) if fault and fault[0] == "metrics" else None  # without the split: equal weights
+        return ("metric", fault[1]) if fault and fault[0] == "metrics" else None  # a missing split: equal weights

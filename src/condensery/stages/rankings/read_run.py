@@ -17,7 +17,7 @@ from condensery.text.collection import Collection
 def read_run(config: ReadRunConfig, context: Context) -> dict[str, Any]:
     """Write queries.npy, candidates.npy, scores.npy and index.json.
 
-    The order of passages with equal scores is that of the file's rank column, as ``retrieval.runs.read_run`` has it.
+    Passages with equal scores keep the order of the file's rank column (``retrieval.runs.read_run``).
 
     Raises:
         UserError: the file is faulty, or it lacks queries of the split.

@@ -23,7 +23,7 @@ from condensery.text.hashes import content_hashes
 class RetrieverConfig(VectorConfig, StageConfig):
     """Load a retriever that was trained elsewhere, unchanged."""
 
-    # string as given: ./name is a folder, but name may be on the hub
+    # kept as the user wrote it, because ./name is a folder, but name may be on the hub
     folder: Annotated[str | Path, FromRecipe("backbone.name")]
     """folder or hub name of a checkpoint of this project, of sentence-transformers, or of the BERT family"""
     revision: Annotated[str | None, FromRecipe("backbone.revision"), Later()] = None
@@ -34,15 +34,15 @@ class RetrieverConfig(VectorConfig, StageConfig):
     """maximum tokens of a passage; null: as in the retriever's training"""
     pooling: Annotated[Pooling | None, FromRecipe("backbone.pooling")] = None
     """pooling of the token states. cls: the state of [CLS]; mean, max, last, weighted_mean, mean_sqrt_len: over all
-    tokens; null: the checkpoint's"""
+    tokens; null: the checkpoint's setting"""
     normalise: Annotated[bool | None, FromRecipe("backbone.normalise")] = None
     """true: normalise vectors, so that scores are cosines; null: the checkpoint's setting"""
     truncate_dim: Annotated[Count | None, FromRecipe("backbone.truncate_dim")] = None
     """number of leading dimensions that vectors keep; null: the checkpoint's setting"""
     query_prefix: Annotated[str | None, FromRecipe("backbone.query_prefix")] = None
-    """string put before each query, such as "query: " for E5; null: the checkpoint's"""
+    """string put before each query, such as "query: " for E5; null: the checkpoint's setting"""
     passage_prefix: Annotated[str | None, FromRecipe("backbone.passage_prefix")] = None
-    """string put before each passage, such as "passage: " for E5; null: the checkpoint's"""
+    """string put before each passage, such as "passage: " for E5; null: the checkpoint's setting"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of reading and writing the weights."""
@@ -53,7 +53,7 @@ class RetrieverConfig(VectorConfig, StageConfig):
         return Work(sizes, seconds=None if sizes.encoder is None else 3.0, disk=checkpoint_bytes(sizes))
 
     def by_content(self) -> set[str]:
-        """Also return ``folder`` and the keys that leave their value to the checkpoint."""
+        """Also return ``folder`` and the keys that are null, whose values the checkpoint gives."""
         return super().by_content() | {"folder", *self.not_given()}
 
     def identity(self) -> list[str]:
@@ -71,7 +71,7 @@ class RetrieverConfig(VectorConfig, StageConfig):
         """Report a length that neither the config nor the checkpoint gives."""
         folder, given = expanded(self.folder), (self.query_length, self.passage_length)
         if folder.is_dir():
-            check_files(folder)  # another family is the greater fault
+            check_files(folder)  # a model of another family is reported first
         if None in given and described(folder) and longest_inputs(folder) is None:
             key = ("query_length", "passage_length")[given.index(None)]
             return key, f"{self.folder} does not say how many tokens it reads; set query_length and passage_length"
@@ -85,15 +85,15 @@ class CrossEncoderConfig(StageConfig):
     The stages rerank, score_pairs and distil_ranking score pairs with it.
     """
 
-    folder: str | Path  # string as given: ./name is a folder, but name may be on the hub
+    folder: str | Path  # kept as the user wrote it: ./name is a folder, but name may be on the hub
     """folder or hub name, such as cross-encoder/ms-marco-MiniLM-L6-v2; a model of the BERT family with one output"""
     revision: Annotated[str | None, Later()] = None
     """commit, tag or branch of the model on the Hugging Face hub"""
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
-    """the stage with the cross-encoder's tokenizer; if the retriever's differs, add a further stage with
-    backbone.tokenizer"""
+    """the stage with the cross-encoder's tokenizer; if it differs from the retriever's tokenizer, add a further stage
+    and set its backbone.tokenizer"""
     tokens: Annotated[str, Input("tokens")] = "tokens"
-    """the stage with the token ids of that tokenizer"""
+    """the stage with token ids of the cross-encoder's tokenizer"""
     query_length: TextLength = 64
     """maximum tokens of a query, including [CLS] and [SEP]"""
     length: RowLength = 256

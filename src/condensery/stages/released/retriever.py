@@ -17,7 +17,7 @@ def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
     """
     folder = checkpoint_folder(str(config.folder), config.revision)
     model, lengths = load_any_retriever(folder, config.vector_options())
-    # sentence-transformers, too, cuts a longer max_seq_length to the number of positions
+    # as in sentence-transformers, a longer max_seq_length is reduced to the number of positions
     most = (model.query.longest, model.passage.longest)
     query_length, passage_length = (
         given or (own and min(own, positions))

@@ -15,14 +15,14 @@ from condensery.stages.workload import QUESTION, Read, Search, Work, known, prod
 from condensery.text.hashes import content_hashes
 from condensery.text.input_file import InputFile
 
-SEARCHED = 1000  # passages that a retriever is assumed to rank per query, as fusion needs to scale scores to [0, 1]
+SEARCHED = 1000  # assumed number of passages that a retriever ranks per query; fusion scales scores over them
 
 
 class ScoringStageConfig(StageConfig):
     """Shared keys of the stages that score pairs of a query and a passage with cross-encoders."""
 
     cross_encoders: Annotated[list[str], Input("cross_encoder"), Field(min_length=1)]
-    """stages with cross-encoders (train_cross_encoder); the logits of several are averaged"""
+    """stages with cross-encoders (train_cross_encoder); the logits of several cross-encoders are averaged"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     precision: Precision
@@ -53,22 +53,23 @@ class ScoringStageConfig(StageConfig):
 class ScorePairsConfig(ScoringStageConfig):
     """Score the passages of training queries as a teacher, for the losses ``margin_mse`` and ``kl`` of finetune.
 
-    The scored passages are the positives of each query and the best of each source of ``negatives``. A pair's score is the
-    weighted mean over all ``cross_encoders`` and ``retrievers``. A ``file`` of pairs with their scores replaces all of these.
+    The scored passages are the positives of each query and its best negatives from each stage of ``negatives``. A pair's
+    score is the weighted mean over all ``cross_encoders`` and ``retrievers``. With a ``file`` of pairs and their scores,
+    none of these keys is set.
     """
 
     data_checks = {"corpus": ["judged"]}
     cross_encoders: Annotated[list[str], Input("cross_encoder")] = []
     """stages with cross-encoders (train_cross_encoder), whose logits are the scores"""
     retrievers: Annotated[list[str], Input("index")] = []
-    """stages with an index (bm25, encode, ann_index, fuse, rerank), or with an encoder (its index is then built first)"""
+    """stages with an index (bm25, encode, ann_index, fuse, rerank), or with an encoder (an index is then built)"""
     file: Annotated[NamedFile | None, Operational()] = None  # the id depends on its content, not on its path
     """in place of scorers: a file of scored pairs, as a TREC run or .jsonl with query_id, passage_ids and scores; plain
     or .gz"""
     negatives: Annotated[list[str], Input("negatives")] = []
     """stages with hard negatives (mine, read_negatives), which are scored in addition to the positives"""
     labels: Annotated[list[str], Input("labels")] = []
-    """stages with labels (pseudo_label), whose queries and positives are scored in addition to the judged ones"""
+    """stages with labels (pseudo_label), whose queries and positives are scored in addition to the judged queries"""
     split: Split = "train"
     """the split whose queries are scored"""
     train_queries: Count | None = None
@@ -144,9 +145,9 @@ class PseudoLabelConfig(ScoringStageConfig):
 
     data_checks = {"corpus": ["unjudged"]}
     retriever: Annotated[str, Input("index")]
-    """the stage with an index that supplies the candidates, or with an encoder (its index is then built first)"""
+    """the stage with an index that supplies the candidates, or with an encoder (the index is then built automatically)"""
     depth: Count = 50
-    """number of candidates per query, the best of the retriever"""
+    """number of candidates per query: the passages that the retriever ranks highest"""
     positive: Share = 0.9
     """probability above which a candidate is a positive; a query without a positive is left out"""
     negative: Share = 0.1

@@ -1,4 +1,4 @@
-"""Configs of the stages that make the examples of a sentence task, and train on them."""
+"""Configs of the stages that make the examples of a sentence task, or train on them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -114,9 +114,9 @@ class SectionTripletsConfig(SentenceStageConfig):
     per_article: Count = 20
     """maximum number of triplets per article"""
     minimum_words: Count = 5
-    """minimum words of a sentence; a shorter one is left out"""
+    """minimum words of a sentence; shorter sentences are left out"""
     sentence_language: SentenceLanguage = "en"
-    """code of the language, whose abbreviations and ordinals do not end a sentence"""
+    """language code; abbreviations and ordinals of this language do not end a sentence"""
     seed: CountOrZero = 1
     """random seed of splits and triplets; not the recipe's ``seed``, so that all training seeds get the same task"""
 

@@ -1,6 +1,6 @@
 """Stages that create the examples of a sentence task: pairs with a score, or triplets (Gao and Callan 2021a, §4.2).
 
-A triplet asks which of two sentences comes from the same section of an article as a third.
+A triplet asks which of two sentences comes from the same section of an article as a third sentence.
 
 - ``read_sts`` reads the pairs of the STS benchmark.
 - ``read_triplets`` reads the Wikipedia triplets that Ein Dor et al. published.

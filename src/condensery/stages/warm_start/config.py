@@ -28,7 +28,7 @@ class TokenVectorsConfig(StageConfig):
     window: Annotated[int, Ge(1), Le(40)] = 10
     """maximum distance in tokens at which two tokens count as co-occurring; a pair is weighted by 1 / distance"""
     smoothing: PositiveShare = 0.75
-    """exponent that the counts of context tokens are raised to; 1: no smoothing"""
+    """exponent to which the counts of context tokens are raised; 1: no smoothing"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of counting co-occurring tokens and of the SVD of their matrix."""
@@ -49,7 +49,7 @@ class WarmStartConfig(StageConfig):
     tokens: Annotated[str, Input("tokens")] = "tokens"
     """the stage with the token ids, whose frequencies are counted"""
     vectors: Annotated[str | None, Input("token_vectors"), FromRecipe(".tokens")]
-    """the stage with the initial token embeddings: token_vectors, or tokens (token_vectors is added); null: random
+    """the stage with the initial token embeddings: token_vectors, or tokens (token_vectors is then added); null: random
     embeddings"""
     backbone: Annotated[BackboneConfig, FromRecipe("backbone")]
     """settings of the encoder: the group ``backbone``"""
@@ -61,9 +61,9 @@ class WarmStartConfig(StageConfig):
     """factor of the identity matrix in the initial weights of attention's value and output projections; 0: random weights
     only"""
     random_share: Weight = 0.3
-    """factor of the random weights in these projections, besides the identity"""
+    """factor of the random weights that are added to the identity in attention's value and output projections"""
     rare_tokens: Weight = 0.5
-    """strength with which the first layer prefers rare tokens to frequent ones in attention; 0: no preference"""
+    """strength with which the first layer prefers rare tokens to frequent tokens in attention; 0: no preference"""
     position_scale: Weight = 0.1
     """factor of the position and type embeddings"""
     seed: Seed
