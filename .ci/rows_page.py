@@ -14,22 +14,23 @@ from condensery.reporting.table_formats import escape_markdown
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "rows.md"
 HEAD = """# Every row of the papers' tables
 
-Each row below has a recipe that measures it, or a reason why there is none. {counts}
-Where a recipe measures a row in part, the row says what is missing.
+This page lists every row of the papers' tables, with the recipe that measures it or the reason why there is none.
+{counts} If a recipe measures only a part of a row, the row says what is missing.
 `make conf` writes this page from the files in `src/condensery/reporting/published/`, so change it there.
 
-A recipe trains on your files. The numbers of its row and of the paper differ for the reasons in
+A recipe trains on your files. The numbers of its row differ from the numbers of the paper for the reasons in
 [differences from the papers](deviations.md). None of these recipes has been run at full size yet. Add `dry_run=true`
-to a command to see what it will cost. Each section has the tables of one paper. Its heading is the letter that stands for the
-paper.
+to a command to see what it will cost. Each section has the tables of one paper. Its heading is the letter that
+stands for the paper. The commands have these placeholders:
 
-- `DIR` is the folder with the files of the collection. The comment at the head of the recipe names these files. BEIR is read
-  from `data/beir`, with a folder for each data set, or downloaded by name.
-- `STSB` is the folder with the files of STS-b. `SNLI`, `MULTINLI` and `GLOVE` are files, and `PAQ` is a folder:
-  the head of the recipe describes them.
-- `FOLDER` is a checkpoint: for ICT an artifact of `experiment=ict_wikipedia`, and for BEIR a trained retriever. Table 2 of Q
-  takes a checkpoint for each of its four rows, in this order: `spans_round2` and `queries_round2` of
-  `experiment=query_as_context_msmarco`, then `round2` and `queries_round2` of `experiment=query_as_context_cotmae_msmarco`.
+- `DIR` is the folder with the files of the collection. The comment at the head of the recipe names these files. BEIR
+  is read from `data/beir`, with a folder for each data set, or downloaded by name.
+- `STSB` is the folder with the files of STS-b. `SNLI`, `MULTINLI` and `GLOVE` are files, and `PAQ` is a folder. The
+  comment at the head of the recipe describes them.
+- `FOLDER` is a checkpoint. For ICT it is an artifact of `experiment=ict_wikipedia`, and for BEIR a trained
+  retriever. Table 2 of Q takes a checkpoint for each of its four rows, in this order: `spans_round2` and
+  `queries_round2` of `experiment=query_as_context_msmarco`, then `round2` and `queries_round2` of
+  `experiment=query_as_context_cotmae_msmarco`.
 """
 
 
