@@ -60,7 +60,7 @@ def cells(*rows: Sequence[Evaluation], metric: str) -> str:
     """Return difference, interval and p of two rows, or of two leads: for four rows, (first - second) - (third - fourth)."""
     queries = rows[0][0].query_ids
     values = [np.stack([_values(one, metric, queries) for one in row]) for row in rows]  # (seeds, n) each
-    if len(values) == 4:  # seed by seed, where a row of one seed goes with each, against nothing
+    if len(values) == 4:  # leads seed by seed; a row with one seed is used for each seed
         leads = (values[0] - values[1]) - (values[2] - values[3])
         values = [leads, np.zeros((1, len(queries)))]
     where = interval(*(list(row) for row in values))

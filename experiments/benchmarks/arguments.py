@@ -1,4 +1,4 @@
-"""The arguments of a program, without anything that takes long to import."""
+"""Read the arguments of a program. This module imports nothing that takes long."""
 
 import sys
 

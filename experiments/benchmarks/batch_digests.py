@@ -27,7 +27,7 @@ from condensery.training.data.steps import Batch
 from condensery.training.modules.optimisation import TrainingModule
 
 FOLDER = "CONDENSERY_DIGESTS"
-IGNORED = -100  # padding of labels
+IGNORED = -100  # label of padding
 Steps = dict[int, set[frozenset[str]]]
 
 
@@ -60,7 +60,7 @@ def _row(chunk: Chunk, place: int) -> str:
 def _relations(fields: dict[str, Any], rows: dict[int, str]) -> Iterator[Any]:
     """Yield what connects the rows of a batch: positives and negatives of queries, pairs of a list, scores."""
     queries = len(fields.get("positive", ()))
-    if queries:  # passages with frozen vectors have no rows
+    if queries:  # frozen passages are not encoded, so the chunks have no rows of them
         rows |= {queries + place: f"passage {row}" for place, row in enumerate(fields["passages"].tolist())}
     for name in ("positive", "hard", "listed"):
         for query, places in enumerate(fields.get(name, ())):
@@ -72,7 +72,7 @@ def _relations(fields: dict[str, Any], rows: dict[int, str]) -> Iterator[Any]:
     if scores is not None and queries:
         for (query, passage), score in zip(fields["scored"].tolist(), scores.tolist(), strict=True):
             yield "scored", rows[query], passage, score
-    elif scores is not None:  # sentences
+    elif scores is not None:  # a task on sentences has scores, and no queries
         for first, score in enumerate(scores.tolist()):
             yield "example", [rows[row] for row in range(first, len(rows), len(scores))], score
     for first in range(fields.get("lists", 0)):

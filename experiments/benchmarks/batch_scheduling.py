@@ -90,7 +90,7 @@ def from_folder(root: Path, limit: int | None, scratch: Path) -> Pairs:
     def among(asked: Ids, read: Ids) -> NDArray[np.floating]:
         scores, found = BM25Index(scratch / "bm25").search_texts([queries[i] for i in asked], len(passages))
         full = np.zeros((len(asked), len(passages) + 1), np.float32)
-        np.put_along_axis(full, found, np.where(found < 0, 0, scores), axis=1)  # row -1 is no passage: the last column
+        np.put_along_axis(full, found, np.where(found < 0, 0, scores), axis=1)  # -1, no passage: the last column
         return full[:, read]
 
     return Pairs(passage, neighbours, among, True)

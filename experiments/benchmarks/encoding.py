@@ -57,7 +57,7 @@ from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
 
 LENGTH, SHARD = 128, 1_000
-WORDS = 40  # of a short text
+WORDS = 40  # number of words of a short text
 THEIRS = "sentence_transformers"
 PROFILE = {"products": "mm", "attention": "attention", "gelu": "gelu", "norms": "norm", "copies and sums": ""}
 
@@ -99,7 +99,7 @@ def work(way: str, checkpoint: str, folder: Path, threads: str, device: str) -> 
         retriever = Retriever(checkpoint, device=device, precision=way)  # type: ignore[arg-type]
         encode = retriever.encode_passages
     for kind in texts:
-        np.save(folder / f"{way}_{kind}.npy", encode(texts[kind]))  # also warms up
+        np.save(folder / f"{way}_{kind}.npy", encode(texts[kind]))  # this first call also warms up
     print(json.dumps(about(retriever, texts, device) if retriever is not None and way == "fp32" else {}), flush=True)
     for kind in map(str.strip, sys.stdin):
         print(seconds(partial(encode, texts[kind]), device), flush=True)
@@ -204,7 +204,7 @@ def main(
 def stage(shape: str, precision: str, passages: str, rounds: str, threads: str, device: str, budget: int) -> None:
     """Compare the stage with the backbone, and print the line."""
     torch.set_num_threads(int(threads))
-    shard = max(SHARD, budget // 2)  # a shard of many chunks
+    shard = max(SHARD, budget // 2)  # so that a shard has many chunks
     ours = Encoder(language_model(SHAPES[shape], 0.1, "eager").base_model).eval().to(device)
     bare = language_model(SHAPES[shape], 0.1, "sdpa").base_model.eval().to(device)
 

@@ -53,7 +53,7 @@ RUN = Path(__file__).resolve().parents[2] / "run.py"
 MARK = "CONDENSERY_ENDURANCE"  # environment variable that all processes of a run inherit
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 TIMED = {"manifest.json", "metrics.csv"}
-PREPARED = ("corpus", "tokenizer", "tokens", "bm25", "token_vectors", "warm_start")  # kinds that come before training
+PREPARED = ("corpus", "tokenizer", "tokens", "bm25", "token_vectors", "warm_start")  # stages before training
 ROUNDING = 1e-4  # largest relative difference of weights after a change of the number of processes
 LEFT_OUT = ("mlm", "condenser", "warm_tuned", "mlm_tuned", "condenser_tuned", "mined", "round2", "fused")
 SMALLER = [  # one stage that pre-trains, and one that fine-tunes
@@ -74,7 +74,7 @@ def start(root: Path, arguments: list[str], output: Any = subprocess.DEVNULL) ->
         f"stage.{kind}.checkpoint_every=3"
         for kind in ("pretrain_mlm", "pretrain_condenser", "pretrain_cocondenser", "finetune")
     ]
-    # on other numbers of threads sums are rounded otherwise
+    # one thread, because another number of threads would round sums differently
     command = [sys.executable, str(RUN), f"output_root={root}", "trainer.threads=1", *often, *arguments]
     environment = {**os.environ, MARK: str(root), "WANDB_MODE": "disabled"}
     folders = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]

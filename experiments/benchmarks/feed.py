@@ -38,7 +38,7 @@ from condensery.training.data.steps import Batch, Batches
 from condensery.training.data.training_queries import TrainingQueries
 from condensery.training.data.triple_batches import TripleBatches
 
-LENGTH, TEXTS, TICK = 128, 40_000, 100.0  # the last: ticks per second of /proc, on Linux
+LENGTH, TEXTS, TICK = 128, 40_000, 100.0  # TICK: clock ticks per second in /proc, on Linux
 
 
 def text_store(folder: Path, texts: int, low: int, high: int) -> TokenStore:
@@ -94,18 +94,18 @@ def worker_seconds() -> float:
 def fed(batches: Batches, number: int, device: torch.device) -> dict[str, float]:
     """Take ``number`` batches from a worker. Return the CPU-seconds per token of both processes, and a batch's mean size."""
     data = StepDataModule(batches, workers=1)
-    data.epoch = number + 10  # the loader goes on over the end of an epoch
+    data.epoch = number + 10  # steps in an epoch: more than the loader makes here
     made: DataLoader[Batch] = data.train_dataloader()
     made.pin_memory = device.type == "cuda"
     loader = iter(made)
-    next(loader).to(device)  # the worker is up
+    next(loader).to(device)  # now the worker has started
     before, here = worker_seconds(), time.process_time()
     tokens = chunks = 0
     for _ in range(number):
         batch = next(loader).to(device)
         tokens, chunks = tokens + batch.tokens, chunks + len(batch.chunks)
     here, there = time.process_time() - here, worker_seconds() - before
-    loader.close()  # and the worker ends
+    loader.close()  # this also ends the worker
     for process in multiprocessing.active_children():
         process.join()
     return {"tokens": tokens / number, "chunks": chunks / number, "training": here / tokens, "worker": there / tokens}

@@ -50,8 +50,8 @@ from hypothesis.errors import Flaky
 
 QUIET = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 QUIET |= {"CONDENSERY_PROGRESS": "off", "WANDB_MODE": "disabled"}
-LONGEST = 2_000  # characters of a message
-ENDS_A_KIND = ("hang", "memory")  # what would be waited for again and again while hypothesis makes it smaller
+LONGEST = 2_000  # characters of an error message
+ENDS_A_KIND = ("hang", "memory")  # hypothesis would repeat these slow cases to reduce them
 
 
 class Outcome(NamedTuple):
@@ -80,7 +80,7 @@ class Watch:
     """Records what the process writes outside of one folder, which programs it runs, and what it connects to."""
 
     WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-    BESIDE = ("os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.chown", "os.utime")  # last: an open folder, or -1
+    BESIDE = ("os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.chown", "os.utime")  # last argument: folder or -1
     PAIRS = ("os.rename", "os.link", "os.symlink")
     PATHS = (*BESIDE, *PAIRS, "os.truncate", "sqlite3.connect")
     RUN = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "socket.connect", "pty.spawn")
@@ -153,7 +153,7 @@ def _mutated(draw: Draws, mutation: Mutation, files: list[Path], folder: Path) -
     try:
         done = mutation(draw, path) if path else ""
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError, struct.error, yaml.YAMLError):
-        return ""  # an earlier accident left nothing that it could change
+        return ""  # an earlier change left nothing that this mutation applies to
     return f"{path.relative_to(folder)}: {done}" if path and done else ""
 
 
@@ -218,7 +218,7 @@ def limited(seconds: float) -> Iterator[None]:
 
     signal.signal(signal.SIGPROF, over)
     signal.signal(signal.SIGALRM, over)
-    faulthandler.dump_traceback_later(10 * seconds, exit=True)  # of what no signal reaches
+    faulthandler.dump_traceback_later(10 * seconds, exit=True)  # ends code that no signal interrupts
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, 6 * seconds)
     try:
@@ -272,7 +272,7 @@ class Fuzzer:
         )
         cases = hypothesis.given(strategies.randoms(use_true_random=False))(self._case)
         with suppress(FindingError, HangError, Flaky):
-            rules(hypothesis.seed(self.seed)(cases))()  # in this order: a seed takes the database away
+            rules(hypothesis.seed(self.seed)(cases))()  # settings last: a seed removes the database
         return self.cases, sorted(self.found)
 
     def _fresh(self) -> None:
@@ -353,7 +353,7 @@ def _last_words(room: Path) -> str:
 
 
 def given(**defaults: str) -> dict[str, str]:
-    """The arguments ``key=value``, over ``defaults``. (That of ``sizes.py`` would import torch for every kind.)"""
+    """Return ``defaults``, updated by the arguments ``key=value``, as ``arguments.given`` does."""
     pairs = [argument.partition("=") for argument in sys.argv[1:]]
     if any(not value or key not in defaults for key, _, value in pairs):
         sys.exit("usage: " + (__doc__ or "").splitlines()[2].strip())

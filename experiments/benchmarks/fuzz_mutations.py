@@ -1,4 +1,4 @@
-"""The changes of input files: accidents, changes that must not matter, and changes that must be reported.
+"""Change input files: accidents, changes that must not matter, and changes that must be reported.
 
 A mutation is a function of a random generator (``fuzz.Draws``) and a file, which it changes. It returns a description of the
 change, or "" if the mutation does not apply to this file.
@@ -22,8 +22,8 @@ TEXT = {".jsonl", ".json", ".tsv", ".csv", ".txt", ".md", ".trec", ".yaml"}
 VALUES = json.loads(Path(__file__).with_name("fuzz_values.json").read_text(encoding="utf-8"))
 WORDS = [word.encode(errors="surrogateescape") for word in VALUES["words"]] + [b"9" * 5000, b"[" * 3000]
 ODD: list[Any] = [*VALUES["odd"], float("nan"), float("-inf"), "x" * 100_000]
-LETTERS: list[str] = VALUES["letters"]  # of many scripts, with marks, and characters that nobody sees
-VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s",:\[\]{}]+')  # a string with its quotes, or a word or number
+LETTERS: list[str] = VALUES["letters"]  # letters of many scripts, combining marks, and invisible characters
+VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s",:\[\]{}]+')  # a string with its quotes, a word, or a number
 
 
 # Accidents: any outcome is allowed except a traceback, a hang, or a file in another folder.
@@ -171,13 +171,13 @@ def header(draw: Any, path: Path) -> str:
 
 
 def unpacked(raw: bytes) -> tuple[dict[str, Any], bytes]:
-    """The header of safetensors, and the tensors."""
+    """Return the header and the tensors of a safetensors file."""
     (size,) = struct.unpack("<Q", raw[:8])
     return json.loads(raw[8 : 8 + size]), raw[8 + size :]
 
 
 def packed(about: dict[str, Any], rest: bytes) -> bytes:
-    """The same as a file."""
+    """Return a safetensors file with this header and these tensors."""
     text = json.dumps(about).encode(errors="surrogatepass")
     return struct.pack("<Q", len(text)) + text + rest
 
@@ -265,14 +265,14 @@ def byte_order_mark(draw: Any, path: Path) -> str:
 
 
 def gzipped(draw: Any, path: Path) -> str:
-    """The same, packed."""
+    """The same content, compressed with gzip."""
     path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=draw.randrange(9)))
     path.unlink()
     return "packed"
 
 
 def gzipped_in_parts(draw: Any, path: Path) -> str:
-    """The same, packed in two members."""
+    """The same content, compressed with gzip in two members."""
     raw = path.read_bytes()
     at = draw.randint(0, len(raw))
     path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(raw[:at]) + gzip.compress(raw[at:]))
@@ -315,7 +315,7 @@ def key_order(draw: Any, path: Path) -> str:
 
 
 def json_style(draw: Any, path: Path) -> str:
-    """Other blanks and escapes in JSON."""
+    """Other spaces and escapes in JSON."""
     if path.suffix not in (".json", ".jsonl"):
         return ""
     apart = draw.choice([(",", ":"), (" , ", " :\t")])
@@ -324,7 +324,7 @@ def json_style(draw: Any, path: Path) -> str:
 
 
 def one_key_more(draw: Any, path: Path) -> str:
-    """A key in JSON that nobody knows."""
+    """An unknown key in JSON."""
 
     def more(value: Any) -> Any:
         return [more(one) for one in value] if isinstance(value, list) else {**value, "zz_nobody_knows": {"a": [1]}}
@@ -340,7 +340,7 @@ def comments(draw: Any, path: Path) -> str:
     if path.suffix != ".yaml":
         return ""
     lines = path.read_text().split("\n")
-    for _ in range(3):  # behind the line that names the package
+    for _ in range(3):  # after the first line, which names the package
         lines.insert(draw.randint(1, len(lines)), draw.choice(["", "# ${oc.env:HOME} [", "   # a comment"]))
     path.write_text("\n".join(lines))
     return "comments"
@@ -364,7 +364,7 @@ def another_form(draw: Any, path: Path) -> str:
 
 
 def invisible(draw: Any, path: Path) -> str:
-    """Soft hyphens and other characters that nobody sees, within words."""
+    """Soft hyphens and other invisible characters within words."""
     unseen = draw.choice("\u00ad\u200d\u2060\ufeff")
     if path.suffix != ".jsonl":
         return ""
@@ -404,7 +404,7 @@ def torn_object(draw: Any, path: Path) -> str:
 
 
 def no_utf8(draw: Any, path: Path) -> str:
-    """A byte that is no UTF-8."""
+    """A byte that is not UTF-8."""
     raw = path.read_bytes()
     at = draw.randint(0, len(raw))
     path.write_bytes(raw[:at] + b"\xff" + raw[at:])
@@ -428,9 +428,9 @@ def no_file(draw: Any, path: Path) -> str:
 
 
 def broken_gzip(draw: Any, path: Path) -> str:
-    """A damaged packed file. The outcome may be an error message or the undamaged content."""
+    """A damaged gzip file. The outcome may be an error message or the undamaged content."""
     raw = bytearray(gzip.compress(path.read_bytes(), mtime=0))
-    at = draw.randrange(1, len(raw))  # an empty file is one
+    at = draw.randrange(1, len(raw))  # not 0, because an empty file is valid
     if draw.random() < 0.3:
         raw = raw[:at]
     else:
@@ -460,7 +460,7 @@ def judged_in_another_form(draw: Any, path: Path) -> str:
 
 
 def tensors_changed(draw: Any, path: Path) -> str:
-    """A tensor of the backbone is gone, or has another name or shape."""
+    """A tensor of the backbone is missing, or has another name or shape."""
     if path.suffix != ".safetensors":
         return ""
     about, rest = unpacked(path.read_bytes())
@@ -475,7 +475,7 @@ def tensors_changed(draw: Any, path: Path) -> str:
         entry = about.pop(name)
         if how == "renamed":
             about[f"{name}.x"] = entry
-        else:  # safetensors holds no bytes of nobody
+        else:  # safetensors allows no bytes that belong to no tensor
             rest = _without(about, rest, *entry["data_offsets"])
     path.write_bytes(packed(about, rest))
     return f"{name} {how}"
@@ -489,7 +489,7 @@ def _without(about: dict[str, Any], rest: bytes, first: int, stop: int) -> bytes
 
 
 def another_size(draw: Any, path: Path) -> str:
-    """A config with other layers or sizes than the weights have."""
+    """A config whose numbers of layers or sizes are not those of the weights."""
     if path.name != "config.json":
         return ""
     about = json.loads(path.read_text())
@@ -506,4 +506,4 @@ TOLD: dict[str, Mutation] = {
     one.__name__: one
     for one in (torn_object, no_utf8, no_file, doubled_line, judged_in_another_form, tensors_changed, another_size)
 }
-EITHER: dict[str, Mutation] = {"broken_gzip": broken_gzip}  # told, or the sound result
+EITHER: dict[str, Mutation] = {"broken_gzip": broken_gzip}  # an error line or the result of the valid input

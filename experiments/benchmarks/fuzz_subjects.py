@@ -21,8 +21,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 VALUES = json.loads(Path(__file__).with_name("fuzz_values.json").read_text(encoding="utf-8"))
 PASSAGES: list[list[str]] = VALUES["passages"]  # id, title, text, document
-QUESTIONS, ODD_ONES = VALUES["questions"], VALUES["more_questions"]  # id, text, relevant passage; of train and of test
-SCRIPTS: list[list[str]] = VALUES["scripts"]  # id, text, and words of it by which it is asked for
+QUESTIONS, ODD_ONES = VALUES["questions"], VALUES["more_questions"]  # id, text, relevant passage; for train and test
+SCRIPTS: list[list[str]] = VALUES["scripts"]  # id, text, and words of the text that form its query
 
 
 class DisagreementError(Exception):
@@ -400,7 +400,7 @@ def read_articles(folder: Path, scratch: Path) -> Any:
 
 
 def _here(path: Path) -> Path:
-    """The file, plain or packed."""
+    """Return the file, plain or compressed with gzip."""
     packed = path.with_name(f"{path.name}.gz")
     return packed if os.path.lexists(packed) else path
 
@@ -496,7 +496,7 @@ def _digest(model: Any) -> str:
     return found.hexdigest()
 
 
-IDS = [2, 7, 9, 11, 3]  # a row of tokens, to try out what was loaded
+IDS = [2, 7, 9, 11, 3]  # token ids that a loaded checkpoint encodes
 
 
 def read_checkpoint(kind: str, folder: Path, scratch: Path) -> Any:
@@ -741,7 +741,7 @@ def _listed() -> list[Subject]:
     corpus = {"corpus": "corpus.jsonl", "splits": {"train": "train.jsonl", "dev": None, "test": "test.jsonl"}}
     by_id = ("corpus.jsonl", "queries.jsonl")
     text = data("text", "text", write_text, ("queries.jsonl",), **BOTH)
-    # packed, a file of text has another name, and so have its passages
+    # compression renames a file of text, and thereby its passages
     kept = tuple(name for name in text.neutral if not name.startswith("gzipped"))
     told = {name: files if name != "no_file" else ("qrels/*", "queries.jsonl") for name, files in text.told.items()}
     told["broken_gzip"] = told["no_file"]

@@ -38,7 +38,7 @@ import numpy as np
 from sizes import given
 
 RUN = Path(__file__).resolve().parents[2] / "run.py"
-WORDS, BLOCK = 40_000, 20_000  # words of the language; passages drawn at a time
+WORDS, BLOCK = 40_000, 20_000  # size of the vocabulary; number of passages drawn at a time
 SETTINGS = (
     "data=beir backbone=tiny backbone.layers=1 backbone.hidden=32 backbone.heads=2 backbone.intermediate=64"
     " backbone.max_positions=64 backbone.initializer_range=0.2 trainer=cpu logger=csv jobs=1 stage.finetune.passage_length=64"
@@ -104,7 +104,7 @@ class Peaks:
         with suppress(OSError):
             self.look()
             total = high_water(self.leader) + sum(self.helpers.values())
-            Path(f"/proc/{self.leader}/clear_refs").write_text("5")  # the peak begins anew
+            Path(f"/proc/{self.leader}/clear_refs").write_text("5")  # resets the peak
             self.helpers.clear()
             return total / 1024
         return 0.0
@@ -143,7 +143,7 @@ def run(root: Path, output: Path, stages: str, row: str) -> dict[str, Any]:
     finally:
         ended.set()
         watcher.join()
-        if process.poll() is None:  # it is the benchmark that was interrupted
+        if process.poll() is None:  # the benchmark was interrupted
             os.killpg(process.pid, signal.SIGKILL)
     (made,) = output.glob(f"runs/{row}-*/stages")
     told = {name: json.loads((made / name / "manifest.json").read_text()) for name in found}

@@ -104,7 +104,7 @@ def make_model(shape: Shape, dropout: float, attention: str, words: int = VOCABU
 
 def our_gradients(model: Condenser, batch: Batch, shape: Shape, precision: str, device: str = "cpu") -> float:
     """Back-propagate one batch with the package's gradient cache. Return the total loss."""
-    from condensery.losses.gradient_cache import backpropagate  # changes the process, so not for the plain one
+    from condensery.losses.gradient_cache import backpropagate  # changes the process, so not imported above
 
     parts = chunks(batch.ids, batch.starts, shape.chunk * LENGTH, pad_id=0, masked=batch.masked, targets=batch.targets)
     parts = [part.to(device) for part in parts]
@@ -190,7 +190,7 @@ def useful_flops(shape: Shape, batch: Batch) -> float:
         return float(sum(size.layer(lengths[rows], read[rows])))
 
     whole = layer(lengths)
-    once = chunks(batch.ids, batch.starts, shape.chunk * LENGTH, pad_id=0)[0].rows  # the first chunk is encoded once
+    once = chunks(batch.ids, batch.starts, shape.chunk * LENGTH, pad_id=0)[0].rows  # the chunk that is encoded once
     later = np.setdiff1d(np.arange(shape.spans), once)
     cached = (shape.layers - 1) * layer(lengths, later) + layer(np.ones(shape.spans), later)
     heads = whole + layer(masked)
@@ -205,7 +205,7 @@ def gradient_error(shape: Shape, batch: Batch, precision: str) -> float:
     our_gradients(ours, batch, shape, precision)
     Plain(plain, batch, shape).gradients()
     pairs = [(a.grad, b.grad) for a, b in zip(ours.parameters(), plain.parameters(), strict=True)]
-    floor = 1e-4 * max(float(b.abs().max()) for _, b in pairs)  # key biases have a gradient of rounding errors
+    floor = 1e-4 * max(float(b.abs().max()) for _, b in pairs)  # key biases have only rounding errors
     return max(float((a - b).abs().max()) / max(float(b.abs().max()), floor) for a, b in pairs)
 
 
@@ -221,7 +221,7 @@ def plain_steps(connection: Connection, shape: Shape, threads: int) -> None:
         optimiser.step()
         optimiser.zero_grad()
 
-    with suppress(EOFError):  # ours has ended
+    with suppress(EOFError):  # raised when our process has ended
         while True:
             connection.recv()
             connection.send(cpu_seconds(step))
@@ -327,7 +327,7 @@ def main(
     our_step()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     times: list[tuple[float, float, float]] = []
-    for _ in range(int(steps)):  # in turn, so that a busy machine slows both
+    for _ in range(int(steps)):  # alternately, so that a busy machine slows both
         times.append((cpu_seconds(our_step), plain_seconds(), matmul_rate(precision)))
     cpu, baseline, rate = (statistics.median(column) for column in zip(*times, strict=True))
     flops = useful_flops(size, batch)

@@ -36,7 +36,7 @@ from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.data.sources import Ids, Rows
 from condensery.training.data.span_batches import ContextMasking, SpanBatches
 
-PASSAGE, QUERY = (72, 144), (4, 16)  # tokens; a passage's with [CLS] and [SEP]
+PASSAGE, QUERY = (72, 144), (4, 16)  # tokens, for passages with [CLS] and [SEP]
 CHUNK = 2048
 
 
@@ -49,7 +49,7 @@ class RandomPairs:
     left_out: int = 0
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
-        """See ``Source``: another batch each step, the passages in first place the same for both kinds of pair."""
+        """See ``Source``. Each step has another batch, whose first texts are the same for both kinds of pair."""
         first = generator(1, "first", step).integers(PASSAGE[0] - 2, PASSAGE[1] - 1, len(chosen))
         other = generator(1, "second", step).integers(self.second[0], self.second[1] + 1, len(chosen))
         lengths = np.stack([first, other], axis=1).reshape(-1)
@@ -105,7 +105,7 @@ def measure(model: str, shape: Shape, pairs: int, precision: str, steps: int) ->
         optimiser.zero_grad()
         tokens[name].append(batch.tokens)
 
-    for number in range(steps + 1):  # in turn, so that a busy machine slows both; the first of each is to warm up
+    for number in range(steps + 1):  # alternately, so that a busy machine slows both; the first step warms up
         for name in kinds:
             times[name].append(cpu_seconds(lambda name=name, number=number: step(name, number)))
     cpu = {name: statistics.median(found[1:]) for name, found in times.items()}

@@ -104,8 +104,8 @@ NUMBERS = {
     "relative_margin": Weight,
 }
 WARM_UP, DELETED = 0.1, 0.6
-ENDLESS = 10**9  # steps: the clock ends the training
-NEEDED = ("accelerate", "datasets", "sentence_transformers.sentence_transformer")  # the last is of version 6
+ENDLESS = 10**9  # steps: the budget ends the training earlier
+NEEDED = ("accelerate", "datasets", "sentence_transformers.sentence_transformer")  # the last one: since version 6
 
 
 class Budget:
@@ -113,7 +113,7 @@ class Budget:
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.start, self.clock = seconds, time.process_time(), time.monotonic()
-        self.mining = 0.0  # what was used before the first step
+        self.mining = 0.0  # CPU-seconds used before the first step
 
     @property
     def used(self) -> float:
@@ -246,7 +246,7 @@ def loss_of(model: Any, method: str) -> Any:
     if method != "tsdae":
         return MultipleNegativesRankingLoss(model)
     try:
-        with quiet():  # the decoder's new weights are meant
+        with quiet():  # hides the warning that the decoder has new weights
             return DenoisingAutoEncoderLoss(model).float()
     except ValueError as error:
         raise UserError(f"method=tsdae: {str(error).splitlines()[0]}; take simcse") from None
@@ -267,7 +267,7 @@ def train(model: Any, rows: Any, prompts: dict[str, str], wanted: dict[str, Any]
         def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             control.should_training_stop = budget.used >= budget.seconds
 
-    set_seed(wanted["seed"])  # the decoder has new weights
+    set_seed(wanted["seed"])  # the decoder gets random weights
     loss = loss_of(model, wanted["method"])
     if wanted["method"] == "tsdae":
         rows.set_transform(damaging(wanted["seed"]), columns=["text"], output_all_columns=True)
@@ -305,7 +305,7 @@ def make(wanted: dict[str, Any]) -> dict[str, Any]:
     if wanted["threads"]:
         torch.set_num_threads(wanted["threads"])
     start = checkpoint_folder(wanted["checkpoint"])
-    own = vector_settings(start)  # before anything is computed: it says whether ours could read what is made
+    own = vector_settings(start)  # refuses a checkpoint that this project cannot read, before any training
     collection = collection_in(wanted["data"])
     columns = columns_of(collection, wanted)
     corpus = passages_of(collection) if wanted["candidates"] == "passages" else None

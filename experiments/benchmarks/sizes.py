@@ -24,7 +24,7 @@ class Shape:
 
 
 SHAPES = {"A": Shape(12, 768, 12, 16, 8), "B": Shape(4, 256, 4, 64, 16), "C": Shape(12, 768, 12, 1024, 128)}
-SHAPES["S"] = Shape(2, 64, 2, 16, 8)  # to try a benchmark
+SHAPES["S"] = Shape(2, 64, 2, 16, 8)  # small, to test a benchmark
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 

@@ -23,7 +23,7 @@ from condensery.pipeline import recipe_guard
 from condensery.pipeline.graph import build
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-TRAINING = ("pretrain", "finetune", "train")  # how the kinds of stages begin that train
+TRAINING = ("pretrain", "finetune", "train")  # beginnings of the names of stages that train
 
 
 def jobs(overrides: list[str]) -> list[list[str]]:
@@ -43,7 +43,7 @@ def chosen(swept: str) -> list[str]:
 
 def main(experiment: str, more: str) -> None:
     """Compose, count and print the line."""
-    recipe_guard.install(home=CONF.parent)  # composes as a command does
+    recipe_guard.install(home=CONF.parent)  # so that recipes are composed as by run.py
     with initialize_config_dir(str(CONF), version_base="1.3"):
         every = jobs([f"experiment={experiment}", *more.split()])
         graphs = [build(compose("config", overrides)) for overrides in every]

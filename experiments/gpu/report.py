@@ -24,7 +24,7 @@ BENCHMARKS = PROJECT / "experiments" / "benchmarks"
 KEPT = PROJECT / "outputs" / "gpu-report"
 NOT_A_GPU = """> This page was made with `device=cpu`, on small shapes, to try the command: its numbers say nothing of a GPU.
 > Parts of it were run on an H100: [measured](../../docs/measured.md#on-a-gpu)."""
-TOLERANCE = 0.02  # of a metric, between two devices: rounding moves single ranks
+TOLERANCE = 0.02  # of a metric between two devices, because rounding changes single ranks
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def main(device: str = "cuda", minutes: str = "30", again: str = "false", part: 
         else:
             print(f"{one.title} ...", flush=True)
             found[one.name] = run(one, device, until - time.monotonic())
-            if found[one.name]["exit_code"] is not None:  # what took too long is tried again
+            if found[one.name]["exit_code"] is not None:  # a part that took too long is not kept, so it is run again
                 kept.write_text(json.dumps(found[one.name], indent=1))
         print(f"{one.title}: {_ended(found[one.name])}", flush=True)
         (HERE / "README.md").write_text(page(device, found))

@@ -167,7 +167,7 @@ def main(passages: str, rounds: str, steps: str, file: str, folder: str) -> None
     """Measure, and write the results after each size."""
     torch.set_num_threads(1)
     sizes = [int(size) for size in passages.split(",")]
-    collection(max(100, min(sizes) // 10), 1, folder)  # what is imported and reserved once
+    collection(max(100, min(sizes) // 10), 1, folder)  # not counted: it includes imports and memory allocated once
     told: dict[str, dict[str, Any]] = {"training": training(int(steps)), "collections": {}}
     for size in sizes:
         told["collections"][str(size)] = collection(size, int(rounds), folder)

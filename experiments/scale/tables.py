@@ -30,13 +30,13 @@ BERT, DIM, CHUNK = EncoderSize(12, 768, 3_072, 12, 30_522), 768, 16_384
 SPAN, QUESTION = 84.0, 15.0  # mean tokens of a passage and of a query in the measurements below
 WORD = 12.0  # mean words of a passage of large_collection.py
 HOUR, GIB = 3_600.0, 2.0**30
-# Measured on an H100 (docs/measured.md): seconds of a step of 1,024 spans, of a step of fine-tuning with 256 queries and 512
-# passages through the gradient cache, and tokens that are encoded in a second
+# Measured on an H100 (docs/measured.md): seconds of a pre-training step with 1,024 spans; seconds of a fine-tuning step
+# with 256 queries and 512 passages through the gradient cache; tokens encoded per second
 PRETRAINING_STEP, FINETUNING_STEP, ENCODED = 1_024 * SPAN / 194_000, 0.202, 417_000
-# Measured on CPUs (docs/measured.md): operations of a thread of a Xeon in a second; bytes of memory of BM25's index at ten
-# million passages, for each word of text
+# Measured on CPUs (docs/measured.md): operations per second of a thread of a Xeon; bytes of memory for each word
+# of text in BM25's index of ten million passages
 THREAD, BM25_MEMORY = 145e9, 4.0e9 / (1e7 * WORD)
-FP32 = 20e12  # assumed: operations of an H100 in a second in exact search, of which none was measured
+FP32 = 20e12  # assumed, not measured: operations per second of an H100 in exact search
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Collection:
 COLLECTIONS = [
     Collection("MS MARCO", MSMARCO.passages or 0, MSMARCO.passage_tokens or 0, 16_384),
     Collection("Wikipedia", DPR["nq"].passages or 0, DPR["nq"].passage_tokens or 0, 32_768),
-    Collection("ClueWeb22-B", 87e6, 128, 65_536),  # a document's first 128 tokens
+    Collection("ClueWeb22-B", 87e6, 128, 65_536),  # the first 128 tokens of each document
 ]
 
 
@@ -144,7 +144,7 @@ def plan(one: Collection, costs: dict[float, dict[str, dict[str, float]]], disk:
     measured = read(256, QUESTION, True).flops + read(512, SPAN, True).flops
     finetuned = read(3 * queries, QUESTION, True).flops + read(8 * 3 * queries, one.tokens, True).flops
     encoded = read(one.passages, one.tokens, False).flops / rate(read(1, SPAN, False), SPAN / ENCODED)
-    vectors = 2 * DIM * one.passages  # bytes, and half of the operations of a query
+    vectors = 2 * DIM * one.passages  # bytes of all vectors, and half of the operations of a query
     return [
         Part("read", core=each["read"] * longer * one.passages),
         Part("tokenise", cores=each["tokenise"] * longer * one.passages),
