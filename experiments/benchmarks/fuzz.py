@@ -42,6 +42,7 @@ from typing import Any, NamedTuple
 
 import hypothesis
 import yaml
+from arguments import given
 from fuzz_mutations import ACCIDENTS, EITHER, NEUTRAL, TOLD, Mutation
 from fuzz_subjects import SUBJECTS, DisagreementError, PoorLineError, Subject
 from hypothesis import strategies
@@ -352,14 +353,6 @@ def _last_words(room: Path) -> str:
     return (room / "output.txt").read_text(errors="replace")[-2000:]
 
 
-def given(**defaults: str) -> dict[str, str]:
-    """Return ``defaults``, updated by the arguments ``key=value``, as ``arguments.given`` does."""
-    pairs = [argument.partition("=") for argument in sys.argv[1:]]
-    if any(not value or key not in defaults for key, _, value in pairs):
-        sys.exit("usage: " + (__doc__ or "").splitlines()[2].strip())
-    return defaults | {key: value for key, _, value in pairs}
-
-
 def main(**settings: str) -> None:
     """Run the fuzzer and print its line."""
     names = [name for name in settings["only"].split(",") if name] or list(SUBJECTS)
@@ -381,4 +374,4 @@ def main(**settings: str) -> None:
 
 if __name__ == "__main__":
     defaults = {"cases": "100", "seed": "1", "only": "", "findings": "outputs/fuzz"}
-    main(**given(**defaults, seconds="10", megabytes="1000"))
+    main(**given(__doc__, **defaults, seconds="10", megabytes="1000"))
