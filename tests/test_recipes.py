@@ -824,6 +824,11 @@ def test_adaptive_batches_on_msmarco_run_to_their_table(roots: dict[str, Path], 
         ("stage.finetune.adaptive.beam=0", "stage.finetune.adaptive.beam: must be >= 1, got 0"),
         ("+stages.round1.adaptive.width=2", "stages.round1.adaptive.width: unknown key"),
         (
+            "steps=10",
+            "steps: unknown key; it is a key of stages, so name the kind of stage, such as stage.finetune.steps",
+        ),
+        ("layer=1", "layer: unknown key"),
+        (
             "stage.evaluate.candidates=bm52",
             "stage.evaluate.candidates: no stage is named 'bm52' (did you mean 'bm25'?)",
         ),

@@ -145,6 +145,9 @@ ELSEWHERE = {  # name in other toolkits -> name here
 }
 
 
+OF_YOUR_OWN = "; for one of your own set CONDENSERY_STAGES to the module that registers it"
+
+
 def close_to(word: str, known: Iterable[str]) -> str:
     """Return a hint for an error message about an unknown ``word``, with a leading space.
 

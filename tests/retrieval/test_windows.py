@@ -61,6 +61,8 @@ def test_an_index_of_windows_is_that_of_the_pieces_of_each_text(tmp_path: Path, 
         first.append(len(pieces))
     Encoding(tmp_path, shard_size=5, budget=48).passages(Encoder(48), source)
     Encoding(tmp_path, shard_size=5, budget=48).queries(Encoder(48), EncoderInput(Store(texts[:2]), VOCABULARY, 16))
+    room = [14 - len(title) - bool(title) for title in titles]
+    assert source.unread() == np.mean([len(text) > 4 * size for text, size in zip(texts, room, strict=True)]) > 0
     about = write_dense_index(tmp_path, source.cut)
     assert (about["passages"], about["windows"], about["queries"]) == (5, len(pieces), 2)
     vectors = expected(pieces, 16, before)

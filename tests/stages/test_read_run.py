@@ -17,7 +17,7 @@ from condensery.stages.base import Artifact
 from condensery.stages.negatives.config import ReadNegativesConfig
 from condensery.stages.rankings.config import ReadRunConfig
 from condensery.stages.scoring.config import ScorePairsConfig
-from condensery.system.files import read_json
+from condensery.system.files import read_json, write_json
 from condensery.text.collection import Collection
 
 LEXICAL = [
@@ -117,6 +117,20 @@ def test_ties_keep_the_order_of_the_rank_column(corpus: Path, tmp_path: Path) ->
     scores, rows = open_index(tmp_path / "made", collection).search(queries, 3)
     assert rows.tolist() == [[6, 5, -1]] * len(queries)
     assert scores[0, 0] == np.float32(1.5) > scores[0, 1] > 1.4999
+
+
+def test_a_metric_that_counts_more_passages_than_the_run_has_is_named(corpus: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "run.trec", lines_of(Collection(corpus), 1000))
+    run_stage("read_run", tmp_path / "run", {"corpus": corpus}, file=path, split="train")
+    write_json(
+        tmp_path / "run" / "manifest.json", {"name": "theirs", "kind": "read_run", "makes": "index", "inputs": {}}
+    )
+    read = {"corpus": corpus, "index": tmp_path / "run"}
+    for metrics, warned in ((["MRR@2", "Recall@3"], True), (["MRR@2"], False)):
+        given = {"index": "theirs", "split": "train", "metrics": metrics}
+        found = run_stage("evaluate", tmp_path / f"evaluated {warned}", read, **given)
+        wanted = "theirs ranks 2 passages of a query, so Recall@3 counts no more"
+        assert found.get("warnings", []) == [wanted] * warned
 
 
 def test_a_query_without_a_line_is_refused_or_has_no_passage(corpus: Path, tmp_path: Path) -> None:

@@ -108,3 +108,12 @@ def test_the_stage_tokenizer_measures_what_is_lost_and_names_the_key(tmp_path: P
     found = run_stage("tokenizer", tmp_path / "foreign", made, **{**how, "name": str(tmp_path / "english")})
     assert found["unknown_share"] > 0.5
     assert ["[UNK]" in line and "backbone.tokenizer" in line for line in found["warnings"]] == [True]
+
+
+@pytest.mark.parametrize("titles", [True, False])
+def test_titles_that_encoders_do_not_read_are_reported(
+    titles: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_stage("tokens", tmp_path / "tokens", inputs(tmp_path), titles=titles, workers=1)
+    said = "[tokens] encoders do not read the passages' titles (stage.tokens.titles=false)"
+    assert (said in capsys.readouterr().out) == (not titles)

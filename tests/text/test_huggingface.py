@@ -278,6 +278,21 @@ def test_ids_and_texts_of_json_and_csv_stay_as_they_are_written(
     assert not collection.description["dropped"]
 
 
+def test_a_folder_is_the_same_input_in_another_place_and_a_missing_column_is_named(
+    tmp_path: Path, config: Make
+) -> None:
+    sources = []
+    for place in ("one", "other"):
+        (tmp_path / place / "pets").mkdir(parents=True)
+        for name in ("corpus", "queries"):
+            (tmp_path / place / "pets" / f"{name}.csv").write_text("_id,body\na,words\n")
+        splits = dict.fromkeys(("train", "dev", "test"))
+        sources.append(config("huggingface", name=str(tmp_path / place / "pets"), splits=splits))
+    assert len({source.fingerprint() for source in sources}) == 1
+    with pytest.raises(UserError, match=r"corpus\.csv:2: no column text \(fields here: _id, body\)"):
+        read_collection(sources[0], tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -288,7 +303,9 @@ def test_ids_and_texts_of_json_and_csv_stay_as_they_are_written(
         ),
         ("d.tsv", 'text\n"a\nb\n', r"d\.tsv:2: not valid CSV .* the file is CSV or TSV with a header"),
         ("d.csv", b"text\n\xe9cole\n", r"d\.csv:2: not valid UTF-8"),
-        ("d.csv", "id;text\n1;a\n", r"d\.csv:2: no column text \(fields here: id;text\)"),
+        ("d.csv", "id;text\n1;a\n", r"d\.csv:1: the header is one column, 'id;text'; put commas between .* of ';'"),
+        ("d.tsv", "id,text\n1,a\n", r"d\.tsv:1: the header is one column, 'id,text'; put tabs between .* of ','"),
+        ("d.csv", "id,body\n1,a\n", r"d\.csv:2: no column text \(fields here: id, body\)"),
         ("d.json", '[\n{"text": "a"},\n{"text": 5}]', r"d\.json:3: a text is expected"),
         ("d.jsonl", '{"text": "\\ud800"}\n', r"d\.jsonl:1: the passage holds half a character"),
         ("d.jsonl.xz", lzma.compress(b'{"text": "a"}')[:-8], r"d\.jsonl\.xz: not a whole lzma file"),

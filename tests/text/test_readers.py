@@ -306,6 +306,10 @@ BROKEN_BEIR = [
     (change("queries.jsonl", "who barks", "\\udfff"), r"queries\.jsonl:2: .* surrogate"),
     (change("corpus.jsonl", '"title": "Fish"', '"title": 3'), r'corpus\.jsonl:3: the field "title"'),
     (append("corpus.jsonl", "[1]\n"), r"corpus\.jsonl:4: a JSON object is expected"),
+    (
+        replace("corpus.jsonl", '[\n{"_id": "a", "text": "b"}\n]'),
+        r"corpus\.jsonl:1: not valid JSON .*one object per line",
+    ),
     (replace("corpus.jsonl", b'{"_id": "a", "text": "\xff"}\n'), r"corpus\.jsonl:1: not valid UTF-8"),
     (
         replace(

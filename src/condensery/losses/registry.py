@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from condensery.errors import UserError, close_to, shown
+from condensery.errors import OF_YOUR_OWN, UserError, close_to, shown
 from condensery.ranges import annotations_of, first_fault
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 Maker = TypeVar("Maker", bound="Callable[..., RetrievalLoss]")
 Named = str | Mapping[str, Any]
 _LOSSES: "dict[str, Callable[..., RetrievalLoss]]" = {}
-OWN_LOSSES = "; for one of your own set CONDENSERY_STAGES to the module that registers it"
 _OURS = {  # name -> module
     **{name: f"condensery.losses.{name}" for name in ("info_nce", "learning_to_rank", "matryoshka")},
     **dict.fromkeys(("kl", "margin_mse"), "condensery.losses.distillation"),
@@ -65,7 +64,7 @@ def check_name(loss: Named) -> str:
     name = loss if isinstance(loss, str) else str(loss["name"])
     if name not in names:
         hint = close_to(name, names)
-        raise ValueError(f"there is no loss {name!r}{hint if 'did you mean' in hint else OWN_LOSSES + hint}")
+        raise ValueError(f"there is no loss {name!r}{hint if 'did you mean' in hint else OF_YOUR_OWN + hint}")
     return name
 
 

@@ -17,6 +17,7 @@ from condensery.reporting.table_layout import Cost, TableLayout
 from condensery.stages.base import LeaveOut, Name, Runtime, Wandb
 from condensery.stages.checks import Split
 from condensery.stages.launcher_config import Launcher
+from condensery.stages.registry import registry
 from condensery.stages.trainer_options import Callbacks, TrainerFlags
 from condensery.system.files import expanded
 
@@ -254,3 +255,14 @@ class RootConfig(NumberKeys):
         if value == "":
             raise ValueError("names no folder")
         return expanded(as_path(value)).absolute()
+
+
+def hint_for_key(first: str) -> str:
+    """Return a hint about an unknown key, of which ``first`` is the first part: a key of a stage, or a similar key."""
+    if first in RootConfig.model_fields:  # then the stage or group checks the rest of the key
+        return ""
+    kinds = [kind for kind, stage in registry().items() if first in stage.config.model_fields]
+    if kinds:
+        kind = "finetune" if "finetune" in kinds else kinds[0]
+        return f"; it is a key of stages, so name the kind of stage, such as stage.{kind}.{first}"
+    return close_to(first, RootConfig.model_fields)

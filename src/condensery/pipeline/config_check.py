@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 from hydra.core.hydra_config import HydraConfig
 from pydantic import BaseModel, ValidationError
 
-from condensery.errors import UserError, close_to
+from condensery.errors import OF_YOUR_OWN, UserError, close_to
 from condensery.recipes import RECIPES
 
 Place = Sequence[str | int]
@@ -179,7 +179,8 @@ def _say(fault: dict[str, Any], model: type[BaseModel], place: Place) -> str:
             return "this recipe's data have no folder; for your own: experiment=cocondenser_local data.root=FOLDER"
         return f"unknown key{'' if key in known else close_to(key, known)}"  # a known key is of another member of the union
     if kind in MESSAGES:
-        return " ".join(MESSAGES[kind].format(**fault.get("ctx", {})).split())
+        text = " ".join(MESSAGES[kind].format(**fault.get("ctx", {})).split())
+        return f"{text}{OF_YOUR_OWN}" if kind == "union_tag_invalid" and place == ("data",) else text
     wanted = TYPES.get(kind.split("_")[0])
     return f"must be {wanted}" if wanted else " ".join(str(fault["msg"]).split())
 

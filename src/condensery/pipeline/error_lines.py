@@ -67,11 +67,9 @@ def _of_hydra(error: BaseException) -> str:
     if unheaded := re.match(r"In '(experiment/[^']*)': Could not override '[^']*@experiment", text):
         return f"{unheaded[1]}: the first line of a recipe must be `# @package _global_`"
     if unknown := re.match(r"Could not override '([^']*)'", text):
-        from condensery.pipeline.config import RootConfig
+        from condensery.pipeline.config import hint_for_key
 
-        first = unknown[1].partition(".")[0]  # only the stage or group can check the rest of the key
-        hint = "" if first in RootConfig.model_fields else close_to(first, RootConfig.model_fields)
-        return f"{unknown[1]}: unknown key{hint}"
+        return f"{unknown[1]}: unknown key{hint_for_key(unknown[1].partition('.')[0])}"
     merged = re.match(r"Error merging override \+*([^=]*)=", text)
     if merged and "Cannot merge" in str(error.__cause__ or error.__context__):
         return f"{merged[1]}: is a list or a mapping where the other is needed"

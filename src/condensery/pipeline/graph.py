@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from condensery.errors import MissingDataError, UserError, check_known, close_to, listed, message_within
+from condensery.errors import OF_YOUR_OWN, MissingDataError, UserError, check_known, close_to, listed, message_within
 from condensery.pipeline.config import RootConfig
 from condensery.pipeline.config_check import Place, base_of, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
@@ -23,7 +23,6 @@ from condensery.stages.trainer_options import idle_callback
 from condensery.system.processor import quick_precision
 
 MEASURED = {"rows", "baseline", "metrics", "split"}  # keys of a table on which the run's id depends
-OWN_STAGES = "; for one of your own set CONDENSERY_STAGES to the module that defines it"
 
 
 @dataclass(frozen=True)
@@ -253,7 +252,7 @@ class _Builder:
 
     def _kinds_near(self, kind: str) -> str:
         hint = close_to(kind, self.stages)
-        return hint if "did you mean" in hint or "now called" in hint else f"{OWN_STAGES}{hint}"
+        return hint if "did you mean" in hint or "now called" in hint else f"{OF_YOUR_OWN}{hint}"
 
     def _config(self, name: str, kind: str) -> StageConfig:
         """Return the config of a node: the kind's defaults, overridden by the node's settings, with references resolved."""

@@ -37,7 +37,7 @@ class Language:
     paired: str = words.UNSPACED
     before: Sequence[tuple[str, str]] = ()
     letters: Mapping[int, str | None] = field(default_factory=dict)
-    says: str = "pairs of characters are its terms"
+    says: str = "pairs of them are terms, and words in other letters stay whole"
 
     def terms(self, text: str) -> list[str]:
         """Return the terms of a text in order."""

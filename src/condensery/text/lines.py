@@ -99,9 +99,10 @@ def read_objects(path: Path, show: bool = True) -> Iterator[tuple[str, dict[str,
     for place, line in read_lines(path, show):
         if not line.strip():
             continue
-        value = read_value(line, place)
+        hint = "; write one object per line, without [ and ]" if line.lstrip().startswith("[") else ""
+        value = read_value(line, place, hint)
         if not isinstance(value, dict):
-            raise UserError(f"{place}: a JSON object is expected, not {_called(value)}")
+            raise UserError(f"{place}: a JSON object is expected, not {_called(value)}{hint}")
         yield place, value
 
 
@@ -194,6 +195,9 @@ def read_records(
     """
     rows, sign = read_csv(path, expected, separator, show), "tabs" if separator == TAB else "commas"
     place, names = next(rows, (f"{path}:1", list[str]()))
+    if len(names) == 1 and (other := re.search(r"[,;\t|]", names[0].replace(separator, ""))):
+        found = f"the header is one column, {shown(names[0])!r}"
+        raise UserError(f"{place}: {found}; put {sign} between columns instead of {other[0]!r}")
     if not set(columns) <= set(names):
         raise UserError(f"{place}: the file must be {expected}")
     for place, row in rows:
@@ -263,12 +267,12 @@ def decimal(value: str) -> float:
     return float(value) if NUMBER.fullmatch(value) else math.nan
 
 
-def read_value(text: str, place: str) -> Any:
-    """Parse a line as JSON. Raises ``UserError``, with the line's ``place``, where the line is not valid JSON."""
+def read_value(text: str, place: str, hint: str = "") -> Any:
+    """Parse a line as JSON. Raises ``UserError``, with the line's ``place`` and ``hint``, where it is not valid JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: not valid JSON ({json_fault(error)})") from None
+        raise UserError(f"{place}: not valid JSON ({json_fault(error)}){hint}") from None
 
 
 def json_fault(error: Exception) -> str:

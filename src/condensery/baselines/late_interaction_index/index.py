@@ -248,5 +248,5 @@ def build(config: LateInteractionIndexConfig, context: Context) -> dict[str, Any
     write_json(folder / "index.json", {**about, "depth": config.depth, "precision": config.precision})
     stored = [load_array(folder / f"{name}.npy", mapped=True) for name in ("vectors", "keys", "counts")]
     bytes_each = sum(array.nbytes for array in stored) / len(source)
-    print(f"[{label}] {bytes_each:,.0f} bytes a passage", flush=True)
+    print(f"[{label}] {bytes_each:,.0f} bytes of vectors per passage", flush=True)
     return {"passages": len(source), "vectors": len(stored[0]), "bytes_per_passage": bytes_each}

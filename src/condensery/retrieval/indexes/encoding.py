@@ -70,11 +70,19 @@ class EncoderInput:
     @cached_property
     def cut(self) -> Windows:
         """The windows of all texts."""
+        return cut(self.texts.lengths, self._room(), self.windows)
+
+    def unread(self) -> float:
+        """Return the share of the texts whose last tokens are in no window."""
+        return float((self.texts.lengths > self.windows * self._room()).mean())
+
+    def _room(self) -> NDArray[np.int64]:
+        """Return the number of tokens (P,) that a window holds of each text, without title and special tokens."""
         room = np.full(len(self.texts), self.max_length - SPECIAL_TOKENS - len(self.prefix))
         if self.titles is not None:
             before = self.titles.lengths + (self.titles.lengths > 0)  # title and [SEP]
             room = room - np.minimum(before, room - 1)
-        return cut(self.texts.lengths, room, self.windows)
+        return room
 
     def chunks(self, first: int, stop: int, budget: int) -> list[Chunk]:
         """Return the encoder inputs ``first`` to ``stop`` - 1 in chunks of at most ``budget`` tokens, padding included.

@@ -53,7 +53,7 @@ def chosen_language(language: str, stemmer: str, texts: Sequence[str], say: tupl
     name = guess(texts)
     if say and name != ANY:
         who, key = say
-        found = f"by their letters the passages are {name.capitalize()}: {LANGUAGES[name].says}"
+        found = f"the passages have {name.capitalize()} letters: {LANGUAGES[name].says}"
         print(f"{who} {found}; {key} sets another", flush=True)
     return name
 

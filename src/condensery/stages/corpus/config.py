@@ -146,7 +146,7 @@ class TokenizerConfig(StageConfig):
         Raises:
             UserError: the folder does not exist.
         """
-        check_folder(self.name, "backbone.tokenizer (backbone.name, if it is not set)")
+        check_folder(self.name, "backbone.name, or backbone.tokenizer if it is set")
         folder = model_folder(self.name)
         if folder is None:
             return []

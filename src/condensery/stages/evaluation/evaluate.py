@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.evaluation.metrics import evaluate as evaluate_run
+from condensery.evaluation.names import split_metric
 from condensery.retrieval.indexes.divided import divide
 from condensery.retrieval.indexes.interface import CollectionRetriever, recall_of, unmatched_queries
 from condensery.retrieval.indexes.opening import Encode, open_index, search_of_texts
@@ -25,6 +26,8 @@ from condensery.stages.sharing import process_group, searched_together
 from condensery.system.files import read_json, write_json
 from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection
+
+STORED = ("rerank", "run")  # methods whose index is a stored ranking of the queries
 
 
 def shared_search(config: EvaluateConfig, context: Context) -> bool:
@@ -60,6 +63,7 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     write_json(context.folder / "metrics.json", {"metrics": evaluation.metrics, **own})
     shutil.rmtree(scratch)
     found = {**recall_of(retriever, context.stage_name), **unmatched_queries(retriever, queries)}
+    found |= _too_shallow(config, context, len(retriever))
     found |= _timed(retriever, config, context, collection)
     return {**evaluation.metrics, **own, **found}
 
@@ -79,10 +83,21 @@ def _sampled(
     Raises:
         UserError: the retriever cannot score given passages, only passages that it retrieves itself.
     """
-    if read_json(context.input("index") / "index.json")["method"] in ("fused", "rerank", "run"):
+    if read_json(context.input("index") / "index.json")["method"] in ("fused", *STORED):
         raise UserError(f"stages.{context.stage_name}.candidates: {config.index} scores no passages but its own")
     pool, positives = _opened("candidates", config, context, collection), collection.qrels(config.split).positives()
     return SampledCandidates(ranker, pool, positives, config.candidates_number, config.candidates_depth)
+
+
+def _too_shallow(config: EvaluateConfig, context: Context, passages: int) -> dict[str, list[str]]:
+    """Return the ``warnings`` of a manifest if stored rankings have fewer passages of a query than a metric counts."""
+    about = read_json(context.input("index") / "index.json")
+    depth = about["depth"] if about["method"] in STORED else passages
+    if deeper := [name for name in config.metrics if min(split_metric(name)[1] or 0, passages) > depth]:
+        return {
+            "warnings": [f"{config.index} ranks {depth:,} passages of a query, so {', '.join(deeper)} counts no more"]
+        }
+    return {}
 
 
 def _timed(
@@ -93,7 +108,7 @@ def _timed(
     The result is {} without ``timed``, with ``candidates``, and for stored rankings, which take no new queries.
     """
     method = read_json(context.input("index") / "index.json")["method"]
-    if not config.timed or config.candidates is not None or method in ("rerank", "run"):
+    if not config.timed or config.candidates is not None or method in STORED:
         return {}
     rows = collection.questions(config.split)[: config.timed]
     texts, depth = list(collection.queries.column("text").take(rows)), min(config.depth, len(retriever))

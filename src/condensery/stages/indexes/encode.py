@@ -26,6 +26,8 @@ from condensery.tokens.artifacts import Tokens
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.tokenizer import check_same_tokenizer
 
+REPORTED = 0.1  # a line is printed if at least this share of the passages is not read whole
+
 
 def several_shards(config: EncodeConfig, context: Context) -> bool:
 
@@ -50,6 +52,9 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     questions = EncoderInput(
         tokens.queries, tokens.vocabulary, lengths[0], prefix=before.query, rows=_asked(config, context)
     )
+    if group.rank == 0 and (unread := passages.unread()) >= REPORTED:
+        longer = f"{unread:.0%} of the passages are longer than the {passages.max_length} tokens that the encoder reads"
+        print(f"[{context.stage_name}] {longer} (stage.encode.windows={2 * config.windows} reads more)", flush=True)
     encoder = "{0.kind}/{0.id}".format(context.artifact("model"))
     encoding = Encoding(
         context.folder, config.shard_size, config.chunk_tokens, config.dtype, group, context.stage_name, encoder

@@ -73,7 +73,8 @@ class _OnTheHub(DataConfig):
 
     def fingerprint(self) -> str:
         """Return the identity of the input: a hash of the files' digests by role, and of the keys that change the data."""
-        return self._digest([[role, data.digests(paths)] for role, (data, paths) in self.chosen.items()])
+        anywhere = self.model_copy(update={"name": self.called}) if self.repository.local else self
+        return anywhere._digest([[role, data.digests(paths)] for role, (data, paths) in self.chosen.items()])
 
     def wanted(self) -> list[WantedFile]:
         """Return every file that is read, with its size and digest. Raises ``UserError`` as ``check`` does."""
@@ -236,7 +237,9 @@ def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tup
     """
     kinds: dict[int, type] = {}
     for place, row in config.rows(role, total):
-        title, text = row.get("title") or "", row.get("text")
+        if "text" not in row:
+            raise UserError(f"{place}: no column text ({fields_of(row)})")
+        title, text = row.get("title") or "", row["text"]
         if not isinstance(text, str | None) or not isinstance(title, str):
             raise UserError(f"{place}: title and text must be texts")
         identifier = _field(row, IDS, place)
