@@ -21,6 +21,7 @@ from condensery.models.vectors import NAMES, POOLED, VectorSettings
 from condensery.system.files import read_json
 
 ABOUT = "condensery.json"
+TOKEN_VECTORS = "late_interaction.json"  # describes an encoder of token vectors
 QUERY_ENCODER = "query_encoder"  # the folder of the query encoder, if the towers are separate
 # transformers' model_type of the families in ``models/families.py``, which imports torch
 FAMILY_NAMES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "mpnet", "distilbert", "modernbert")
@@ -164,6 +165,7 @@ def check_files(folder: Path) -> None:
     check_no_adapter(folder)
     if not described(folder):
         return
+    check_compares(folder)
     for tower in filter(None, saved_towers(folder)):
         config = tower.folder / "config.json"
         if not config.is_file():
@@ -179,6 +181,17 @@ def check_family(about: Any, where: object) -> None:
     if family not in FAMILY_NAMES:
         known = ", ".join(FAMILY_NAMES)
         raise UserError(f"{where}: model_type is {json.dumps(family)[:40]}; use one of the families {known}")
+
+
+def check_compares(folder: Path) -> None:
+    """Raise ``UserError`` if a folder holds a model that gives no vector of a text: of token vectors, or a classifier."""
+    own, config = folder / TOKEN_VECTORS, folder / "config.json"
+    if own.exists():
+        raise UserError(f"{own}: an encoder of token vectors; the stage late_interaction_index searches with it")
+    about = read_json(config) if config.is_file() and not (folder / MODULES).exists() else {}
+    names = about.get("architectures") if isinstance(about, dict) else None
+    if any(str(name).endswith("ForSequenceClassification") for name in names or []):
+        raise UserError(f"{config}: a cross-encoder or classifier; `Reranked` and the stage cross_encoder score with it")
 
 
 def check_no_adapter(folder: Path) -> None:
