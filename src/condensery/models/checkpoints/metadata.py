@@ -191,7 +191,9 @@ def check_compares(folder: Path) -> None:
     about = read_json(config) if config.is_file() and not (folder / MODULES).exists() else {}
     names = about.get("architectures") if isinstance(about, dict) else None
     if any(str(name).endswith("ForSequenceClassification") for name in names or []):
-        raise UserError(f"{config}: a cross-encoder or classifier; `Reranked` and the stage cross_encoder score with it")
+        raise UserError(
+            f"{config}: a cross-encoder or classifier; `Reranked` and the stage cross_encoder score with it"
+        )
 
 
 def check_no_adapter(folder: Path) -> None:
