@@ -521,7 +521,7 @@ def _read_qrels(config: IrDatasetsSource, split: str, writer: CollectionWriter) 
         query, name, hard = id_hash(identifier), _name(config, split, identifier), list[str]()
         for place, row in of_query:
             if query not in known:
-                writer.dropped["judgements_of_unknown_queries"] += 1
+                writer.leave_out_judgement(split, name, place)
             elif query not in positive:
                 lost.add(query)
             elif config.from_dpr and row.relevance <= 0:
