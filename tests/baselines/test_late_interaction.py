@@ -227,7 +227,7 @@ def test_a_saved_encoder_is_loaded_as_it_was(tokenizer: Path, tmp_path: Path, la
 @pytest.mark.parametrize("label", METHODS)
 def test_it_is_no_retriever_of_one_vector_a_text(tokenizer: Path, tmp_path: Path, label: str) -> None:
     save_token_encoder(encoder(tokenizer, label).float(), tmp_path, tokenizer)
-    with pytest.raises(UserError, match=r"late_interaction.json: an encoder of token vectors"):
+    with pytest.raises(UserError, match=r"late_interaction.json: it describes an encoder of token vectors"):
         Retriever(tmp_path)
 
 
