@@ -1,5 +1,6 @@
 """Files: arrays are read without their pickles, names stay in their folder, and what is broken is named in one line."""
 
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -129,8 +130,22 @@ def test_of_two_programs_that_make_the_same_at_once_the_first_wins(
     assert (made / "lines").read_text() == "first"
     assert [path.name for path in made.parent.iterdir()] == [made.name]
 
-    def full(folder: Path) -> None:
-        raise OSError(28, "No space left on device")
 
-    with pytest.raises(OSError, match="No space"):
-        cached("texts", "other content", full)
+@pytest.mark.parametrize(("number", "said"), [(28, "no space is left"), (13, "no permission")])
+def test_a_cache_that_cannot_be_written_is_one_line(
+    number: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONDENSERY_CACHE", str(tmp_path))
+
+    def make(folder: Path) -> None:
+        raise OSError(number, os.strerror(number), str(folder))
+
+    with pytest.raises(UserError, match=f"{tmp_path}/texts/.*{said}.*; CONDENSERY_CACHE names the folder"):
+        cached("texts", "content", make)
+    assert not [*(tmp_path / "texts").iterdir()]
+
+    def other(folder: Path) -> None:
+        raise ConnectionError("no answer")
+
+    with pytest.raises(ConnectionError):
+        cached("texts", "content", other)

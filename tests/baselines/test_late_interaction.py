@@ -15,6 +15,7 @@ from sentence_transformers.multi_vector_encoder.losses import MultiVectorMultipl
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
+from condensery import Retriever
 from condensery.baselines.late_interaction.model import UNUSED, Interaction, TokenEncoder, interaction_scores
 from condensery.baselines.late_interaction.saving import load_token_encoder, new_token_encoder, save_token_encoder
 from condensery.baselines.late_interaction.training import InteractionLoss
@@ -221,6 +222,13 @@ def test_a_saved_encoder_is_loaded_as_it_was(tokenizer: Path, tmp_path: Path, la
     for tower in (QUERY, PASSAGE):
         assert torch.equal(keyed(model, tokenizer, tower), keyed(again, tmp_path, tower))
     assert (tmp_path / "modules.json").exists() == (label == "colbert")
+
+
+@pytest.mark.parametrize("label", METHODS)
+def test_it_is_no_retriever_of_one_vector_a_text(tokenizer: Path, tmp_path: Path, label: str) -> None:
+    save_token_encoder(encoder(tokenizer, label).float(), tmp_path, tokenizer)
+    with pytest.raises(UserError, match=r"late_interaction.json: it describes an encoder of token vectors"):
+        Retriever(tmp_path)
 
 
 DAMAGED: dict[str, Any] = {  # name of a fault -> what the file holds in place of what was saved, and what is said

@@ -129,7 +129,7 @@ def test_a_loss_of_ones_own_is_wrapped_too() -> None:
         ({"dims": [4], "loss": "infonce"}, ["infonce", "info_nce"]),
         ({"dims": [4], "loss": {"name": "info_nce", "temprature": 1}}, ["temprature", "temperature"]),
         ({}, ["matryoshka", "dims"]),
-        ({"dims": [400, 4]}, ["400", "12"]),
+        ({"dims": [400, 4]}, ["400", "12", "truncate_dim"]),
     ],
 )
 def test_what_cannot_be_is_one_line(options: dict[str, Any], words: list[str], tmp_path: Path) -> None:

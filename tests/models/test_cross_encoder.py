@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import sentence_transformers
 import torch
 from torch import Tensor
 from transformers import (
@@ -17,7 +18,8 @@ from transformers import (
 
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
-from condensery.models.checkpoints.retrievers import SavedRetriever, save_retriever
+from condensery.models.checkpoints.metadata import check_files
+from condensery.models.checkpoints.retrievers import SavedRetriever, load_any_retriever, save_retriever
 from condensery.models.cross_encoder import (
     CrossEncoder,
     Reranker,
@@ -179,3 +181,16 @@ def test_pairs_are_written_as_the_tokenizer_writes_them(
     assert flat[place - 2 : place].tolist() == [words.sep, words.sep]
     assert flat[:1].tolist() + flat[-1:].tolist() == [words.cls, words.sep]
     assert int((flat == words.sep).sum()) == 3
+
+
+def test_a_cross_encoder_is_no_retriever(words: Vocabulary, wordpiece: Path, tmp_path: Path) -> None:
+    scorer = new_cross_encoder(language_model(words), seed=0)
+    save_cross_encoder(Reranker(scorer, **LENGTHS, separators=1), tmp_path, wordpiece)
+    with pytest.raises(UserError, match=r"config.json: architectures names a classifier"):
+        load_any_retriever(tmp_path)
+    with pytest.raises(UserError, match=r"config.json: architectures names a classifier"):
+        check_files(tmp_path)  # of the stage `retriever`, before a run
+    folder = tmp_path / "by sentence-transformers"
+    sentence_transformers.CrossEncoder(str(tmp_path), device="cpu").save_pretrained(str(folder))
+    with pytest.raises(UserError, match=r'config_sentence_transformers.json: model_type is "CrossEncoder"'):
+        load_any_retriever(folder)

@@ -399,6 +399,10 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
     "table: no metric": (["table.metrics=[]"], ["table.metrics", "at least 1"]),
     "force: unknown name": (["force=[rond1]"], ["force", "'rond1'", "'round1'"]),
     "type: text for a number": (["seed=one"], ["seed", "whole number", "'one'"]),
+    "type: a number for a text": (
+        ["data.root=1_000"],
+        ["data.root", "text", "1000", "quotes keep a text as it is written"],
+    ),
     "type: fraction for a whole number": (
         ["stage.finetune.batch_size=1.5"],
         ["stage.finetune.batch_size", "whole number"],

@@ -330,6 +330,39 @@ def test_a_fault_in_a_local_file_is_one_line_with_its_place(
     assert not capfd.readouterr().err
 
 
+def judged(config: Make, write: Write, folder: Path, query_ids: list[Any], grade: int = 1) -> Collection:
+    """The collection with these query ids in the judgements of the split test."""
+    rows = [{"query-id": one, "corpus-id": "a", "score": grade} for one in query_ids]
+    parts = {"corpus": PASSAGES, "queries": QUERIES, "qrels/test": rows}
+    files: dict[str, str | bytes] = {f"{name}.parquet": parquet(content) for name, content in parts.items()}
+    splits = {"train": None, "dev": None, "test": "test"}
+    return read_collection(config("huggingface", name=str(write(files)), splits=splits), folder / "out")
+
+
+def test_judgements_of_unknown_queries_are_told(tmp_path: Path, config: Make, write: Write) -> None:
+    (warning,) = judged(config, write, tmp_path, ["q1", "ｑ1", "q9"]).description["warnings"]
+    for words in (
+        "test.parquet:2: the query 'ｑ1' is not among the queries",
+        "2 judgements of the split test are left",
+    ):
+        assert words in warning
+
+
+@pytest.mark.parametrize(
+    ("query_ids", "grade", "said"),
+    [
+        ([1.0, 2.0], 1, r"test.parquet:1: an id must be a text or a whole number, not 1\.0$"),
+        (["q8", "q9"], 1, "test.parquet:1: the query 'q8' is not among the queries; .*data.splits.test=null$"),
+        (["q1", "q2"], 0, "test.parquet:1: the query 'q1' has no positive passage .*data.splits.test=null$"),
+    ],
+)
+def test_a_split_without_a_judgement_to_use_is_one_line(
+    tmp_path: Path, config: Make, write: Write, query_ids: list[Any], grade: int, said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        judged(config, write, tmp_path, query_ids, grade)
+
+
 def test_a_row_whose_text_is_null_is_an_empty_document(tmp_path: Path, config: Make, write: Write) -> None:
     files: dict[str, str | bytes] = {"d.parquet": parquet([{"text": "five words make a passage"}, {"text": None}])}
     source = config("huggingface_documents", name=str(write(files)), title=None)

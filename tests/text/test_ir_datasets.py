@@ -11,12 +11,13 @@ import pytest
 from condensery.errors import UserError
 from condensery.text import read_collection
 from condensery.text.collection import Collection
+from condensery.text.formats.ir_datasets import _text
 from tests.error_lines import names
 from tests.served import MARCO, Place, empty_home, publish_marco, served, stand_in
 
 from .conftest import Make, Write
 
-pytest.importorskip("ir_datasets")
+ir_datasets = pytest.importorskip("ir_datasets")
 
 COLLECTION = '0\tThe "Manhattan" project.\n1\tRain falls.\n2\tSnow is white.\n'
 FILES = {
@@ -222,6 +223,38 @@ def test_an_unknown_id_is_one_line(config: Make, key: str, value: object, words:
     with pytest.raises(UserError) as error:
         config("ir_datasets", **{"name": "msmarco-passage", key: value}).fingerprint()
     names(str(error.value), "data.splits.test" if key == "splits" else f"data.{key}", *words)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "title", "text"),
+    [
+        ("nyt", {"headline": "Rain", "body": "It falls."}, "Rain", "It falls."),
+        ("natural-questions", {"document_title": "Rain", "text": "It falls."}, "Rain", "It falls."),
+        ("pmc/v2", {"title": "Rain", "abstract": "It falls.", "body": "Often."}, "", "Rain It falls. Often."),
+        ("gov2", {"body": b"<p>It <b>falls</b>.</p>", "body_content_type": "text/html"}, "", "It falls."),
+        ("msmarco-document", {"title": "Rain", "body": "It falls."}, "Rain", "It falls."),
+        ("beir/scifact", {"title": None, "text": None}, "", ""),
+    ],
+)
+def test_a_document_is_read_with_its_title_and_abstract_and_without_tags(
+    name: str, values: dict[str, str | bytes | None], title: str, text: str
+) -> None:
+    fields = ir_datasets.load(name).docs_cls()
+    found = _text(fields(**{field: values.get(field, "") for field in fields._fields}))
+    assert (found[0], " ".join(found[1].split())) == (title, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("codesearchnet", ["data.name", "the documents of codesearchnet have no text"]),
+        ("wapo/v2/trec-news-2018", ["data.splits.test", "the queries of wapo/v2/trec-news-2018 are no texts"]),
+    ],
+)
+def test_what_has_no_text_is_one_line_before_anything_is_fetched(config: Make, name: str, words: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        config("ir_datasets", name=name).check()
+    names(str(error.value), *words)
 
 
 def test_what_can_only_be_had_by_hand_names_file_and_page(config: Make, home: Path) -> None:

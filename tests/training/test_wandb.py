@@ -136,3 +136,26 @@ def test_offline_counts_even_if_there_is_a_key(
     monkeypatch.setattr(wandb, "init", noted)
     assert start(tracked(tmp_path, "one")) is None
     assert "W&B: offline under" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("place", ["NETRC", "home", "server", "WANDB_IDENTITY_TOKEN_FILE", "another server"])
+def test_a_key_is_found_where_wandb_reads_it(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+
+    def noted(**settings: Any) -> None:
+        used.append(settings["mode"])
+        raise wandb.Error("enough")
+
+    stored = tmp_path / (".netrc" if place != "NETRC" else "keys")
+    stored.write_text(f"machine {'wandb.example.org' if 'server' in place else 'api.wandb.ai'} login user password k\n")
+    stored.chmod(0o644)  # which others may read
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path if place != "WANDB_IDENTITY_TOKEN_FILE" else tmp_path / "empty"))
+    if place == "server":
+        monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org/")
+    elif place.isupper():
+        monkeypatch.setenv(place, str(stored))
+    monkeypatch.setattr(wandb, "init", noted)
+    start(tracked(tmp_path, "one"))
+    assert used == ["offline" if place == "another server" else "online"]

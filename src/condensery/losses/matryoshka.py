@@ -62,7 +62,10 @@ class Matryoshka(RetrievalLoss):
             UserError: a size is above ``hidden_size``.
         """
         if max(self.dims) > hidden_size:
-            raise UserError(f"loss: matryoshka: dims has {max(self.dims)}; vectors have {hidden_size} numbers")
+            raise UserError(
+                f"loss: matryoshka: dims has {max(self.dims)}; vectors have {hidden_size} numbers: leave larger dims out, or"
+                " train without truncate_dim, which is set where the trained checkpoint is searched"
+            )
         for size, loss in zip(self.dims, self.losses, strict=True):
             loss.normalised = self.normalised
             loss.prepare(size, seed)

@@ -44,7 +44,8 @@ def checked(model: type[Model], value: dict[str, Any], written: Callable[[Place]
         texts = dict.fromkeys(_say(fault, model, place) for fault, other in faults if other == place)
         got = "" if first["type"] in VALUE_SAID else f", got {_short(first['input'])}"
         text = " or ".join(text if i == 0 else text.removeprefix("must be ") for i, text in enumerate(texts))
-        raise UserError(f"{written(place)}: {text}{got}") from None
+        hint = QUOTES if first["type"] == "string_type" and isinstance(first["input"], int | float) else ""
+        raise UserError(f"{written(place)}: {text}{got}{hint}") from None
 
 
 def needs_value(key: str) -> UserError:
@@ -141,6 +142,8 @@ def _ways(value: Any, loc: Place) -> Iterator[tuple[tuple[str | int, ...], Any]]
     yield from _ways(value, loc[1:])
 
 
+# for a text such as 1_000, on or 1e5, which Hydra or YAML reads as a number or as true
+QUOTES = """; quotes keep a text as it is written: KEY='"..."' in a command, KEY: "..." in a recipe"""
 VALUE_SAID = {"missing", "extra_forbidden", "value_error", "union_tag_not_found", "union_tag_invalid"}
 MESSAGES = {
     "missing": "needs a value",

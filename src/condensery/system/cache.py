@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from condensery.errors import DiskError, of_the_disk
 from condensery.system.files import atomic
 
 
@@ -28,7 +29,10 @@ def cached(kind: str, content: str, make: Callable[[Path], object]) -> Path:
             with atomic(folder) as temporary:
                 temporary.mkdir(parents=True)
                 make(temporary)
-        except OSError:
-            if not folder.is_dir():  # another program may have created the same folder first
-                raise
+        except OSError as error:
+            if folder.is_dir():  # another program has created the same folder first
+                return folder
+            if disk := of_the_disk(error):
+                raise DiskError(f"{disk}; CONDENSERY_CACHE names the folder of what is cached") from None
+            raise
     return folder

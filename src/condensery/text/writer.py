@@ -5,6 +5,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -68,6 +69,15 @@ class _Rows:
         return index
 
 
+@dataclass
+class _LeftOut:
+    """Judgements that are not read for one reason: the query id and the place of the first one, and their number."""
+
+    query_id: str
+    where: str
+    number: int = 0
+
+
 class CollectionWriter:
     """Writes a collection folder from a stream. At most a few thousand texts are in memory at a time.
 
@@ -127,6 +137,7 @@ class CollectionWriter:
         self._document_hashes, self._document_places = array("Q"), Places()
         self._judgements: dict[str, Judgements] = {}
         self._judged: set[int] = set()
+        self._left_out: dict[tuple[str, bool], _LeftOut] = {}  # split, and whether the query is known -> judgements
         self._unjudged = KeptIds()  # ids of the queries that were left out for lack of judgements
         self._dropped_passages: set[int] = set()
         self._hash = hashlib.blake2b(digest_size=16)
@@ -218,6 +229,11 @@ class CollectionWriter:
         self._judgements[split].add(query_id, passage_id, grade, where)
         self._judged.add(id_hash(query_id))
 
+    def leave_out_judgement(self, split: str, query_id: str, where: str, known: bool = False) -> None:
+        """Count a judgement that is not read: the input has no such query or, if it is ``known``, no positive for it."""
+        self.dropped["judgements_without_positive" if known else "judgements_of_unknown_queries"] += 1
+        self._left_out.setdefault((split, known), _LeftOut(query_id, where)).number += 1
+
     def add_negatives(self, query_id: str, passage_ids: list[str], where: str = "") -> None:
         """Append the hard negatives that the input gives for a query, best first. ``close`` checks the ids."""
         self._negatives.add(query_id, passage_ids, where)
@@ -266,6 +282,16 @@ class CollectionWriter:
     def _resolve(self, queries: IdIndex, passages: IdIndex) -> dict[str, NDArray[np.int32]]:
         # an unknown id may mean a query that was left out
         qrels, like_query = {}, partial(self._queries.unlike, left_out=self._unjudged)
+        for (split, known), first in self._left_out.items():
+            alike = look_alike(first.query_id, chain(TextTable(self._queries.path).column("id"), self._unjudged))
+            fault = "has no positive passage (grade above 0)" if known else f"is not among the queries{alike}"
+            told = f"{first.where}: the query {shown(first.query_id)!r} {fault}"
+            if split not in self._judgements:
+                out = f"or leave the split out: data.splits.{split}=null"
+                raise UserError(f"{told}; no judgement of the split {split} can be used; correct its file, {out}")
+            if not known:
+                number = number_of(first.number, f"judgements of the split {split} are")
+                self.warnings.append(f"{told}; {number} left out")
         for split in SPLITS:
             if split in self._judgements:
                 qrels[split], left_out = self._judgements[split].resolve(

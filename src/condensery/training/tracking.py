@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from condensery.errors import UserError
 
@@ -66,7 +67,8 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
         return None
     import wandb
 
-    no_key = not (os.environ.get("WANDB_API_KEY") or _key_at_hand())
+    named = any(os.environ.get(f"WANDB_{name}") for name in ("API_KEY", "IDENTITY_TOKEN_FILE"))
+    no_key = not (named or _key_at_hand())
     offline = no_key or os.environ.get("WANDB_MODE") in ("offline", "dryrun")  # two names of one mode
     if offline and (tracked.folder, tracked.group) not in said_offline:
         said_offline.add((tracked.folder, tracked.group))
@@ -128,10 +130,11 @@ def close(failed: bool = False) -> None:
 
 
 def _key_at_hand() -> bool:
-    """Return whether ``wandb login`` has stored a key for the default host."""
+    """Return whether ``wandb login`` has stored a key for the host, in the file where W&B reads it."""
     import netrc
 
-    with suppress(OSError, netrc.NetrcParseError):
-        hosts = netrc.netrc().hosts
-        return any(host in hosts for host in ("api.wandb.ai", os.environ.get("WANDB_BASE_URL", "").split("//")[-1]))
+    stored = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
+    url = os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
+    with suppress(OSError, netrc.NetrcParseError):  # with a path, netrc ignores the file's permissions, as W&B does
+        return urlsplit(url).netloc in netrc.netrc(stored).hosts
     return False

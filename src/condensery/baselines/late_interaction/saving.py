@@ -12,6 +12,7 @@ from condensery.baselines.late_interaction.model import Interaction, TokenEncode
 from condensery.errors import UserError
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.models.checkpoints.head import load_head, save_head
+from condensery.models.checkpoints.metadata import TOKEN_VECTORS as OWN
 from condensery.models.checkpoints.retrievers import load_encoder
 from condensery.models.checkpoints.sentence_transformers import SavedDense, write_multi_vector
 from condensery.models.checkpoints.weights import save_checkpoint
@@ -21,7 +22,7 @@ from condensery.models.vectors import DenseShape
 from condensery.system.files import read_as, write_json
 from condensery.tokens.tokenizer import load_tokenizer
 
-OWN, DENSE, WHOLE = "late_interaction.json", "1_Dense", "whole"  # file of the Interaction; folders of further layers
+DENSE, WHOLE = "1_Dense", "whole"  # folders of further layers
 MARKERS = {PASSAGE: "[D]", QUERY: "[Q]"}  # value of Chunk.tower -> token
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
+from condensery.models.checkpoints.sentence_transformers import ABOUT as THEIR_ABOUT
 from condensery.models.checkpoints.sentence_transformers import (
     COUNT,
     MODULES,
@@ -21,6 +22,8 @@ from condensery.models.vectors import NAMES, POOLED, VectorSettings
 from condensery.system.files import read_json
 
 ABOUT = "condensery.json"
+TOKEN_VECTORS = "late_interaction.json"  # describes an encoder of token vectors
+RETRIEVER = "SentenceTransformer"  # sentence-transformers' model_type of a model that makes one vector of each text
 QUERY_ENCODER = "query_encoder"  # the folder of the query encoder, if the towers are separate
 # transformers' model_type of the families in ``models/families.py``, which imports torch
 FAMILY_NAMES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "mpnet", "distilbert", "modernbert")
@@ -167,6 +170,7 @@ def check_files(folder: Path) -> None:
     check_no_adapter(folder)
     if not described(folder):
         return
+    check_compares(folder)
     for tower in filter(None, saved_towers(folder)):
         config = tower.folder / "config.json"
         if not config.is_file():
@@ -182,6 +186,29 @@ def check_family(about: Any, where: object) -> None:
     if family not in FAMILY_NAMES:
         known = ", ".join(FAMILY_NAMES)
         raise UserError(f"{where}: model_type is {json.dumps(family)[:40]}; use one of the families {known}")
+
+
+def check_compares(folder: Path) -> None:
+    """Raise ``UserError`` if a folder holds a model that does not make one vector of each text."""
+    if (folder / TOKEN_VECTORS).exists():
+        raise _no_retriever(folder / TOKEN_VECTORS, "it describes an encoder of token vectors")
+    kind = _value(folder / THEIR_ABOUT, "model_type") or RETRIEVER
+    if kind != RETRIEVER:
+        raise _no_retriever(folder / THEIR_ABOUT, f"model_type is {json.dumps(kind)[:40]}")
+    names = [] if (folder / MODULES).exists() else _value(folder / "config.json", "architectures")
+    if any(str(name).endswith("ForSequenceClassification") for name in names or []):
+        raise _no_retriever(folder / "config.json", "architectures names a classifier, such as a cross-encoder")
+
+
+def _value(path: Path, key: str) -> Any:
+    """Return the value of a key in a JSON file; None where there is none, or no file."""
+    about = read_json(path) if path.is_file() else {}
+    return about.get(key) if isinstance(about, dict) else None
+
+
+def _no_retriever(path: Path, why: str) -> UserError:
+    kinds = "late_interaction_index, splade_index and cross_encoder are the stages for such models"
+    return UserError(f"{path}: {why}; a retriever makes one vector of each text ({kinds})")
 
 
 def check_no_adapter(folder: Path) -> None:

@@ -31,6 +31,7 @@ from condensery.models.checkpoints.metadata import (
     ABOUT,
     QUERY_ENCODER,
     SavedTower,
+    check_compares,
     longest_inputs,
     read_about,
     saved_towers,
@@ -185,6 +186,7 @@ def load_any_retriever(
             project does not support.
     """
     folder = checkpoint_folder(source)
+    check_compares(folder)
     return load_biencoder(folder, options=options), longest_inputs(folder) or (None, None)
 
 

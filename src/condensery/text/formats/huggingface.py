@@ -219,13 +219,13 @@ def _read_qrels(config: HuggingfaceSource, split: str, known: set[int], writer: 
         if query in known and query in positive:
             writer.add_judgement(split, name, passage, grade, place)
         else:
-            writer.dropped["judgements_without_positive" if query in known else "judgements_of_unknown_queries"] += 1
+            writer.leave_out_judgement(split, name, place, query in known)
 
 
 def _judgements(config: HuggingfaceSource, split: str) -> Iterator[tuple[int, str, str, int, str]]:
     """Yield (hash of the query id, query id, passage id, grade, place) of each judgement."""
     for place, row in config.rows(f"qrels of {split}"):
-        query, passage = str(_field(row, QUERY_IDS, place)), str(_field(row, PASSAGE_IDS, place))
+        query, passage = (str(_identifier(row, columns, place)) for columns in (QUERY_IDS, PASSAGE_IDS))
         yield id_hash(query), query, passage, _grade(row, place), place
 
 
@@ -242,9 +242,7 @@ def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tup
         title, text = row.get("title") or "", row["text"]
         if not isinstance(text, str | None) or not isinstance(title, str):
             raise UserError(f"{place}: title and text must be texts")
-        identifier = _field(row, IDS, place)
-        if isinstance(identifier, bool) or not isinstance(identifier, int | str):
-            raise UserError(f"{place}: an id must be a text or a whole number, not {shown(repr(identifier))}")
+        identifier = _identifier(row, IDS, place)
         name, kind = str(identifier), type(identifier)
         if role == "queries" and kinds.setdefault(id_hash(name), kind) is not kind:
             raise UserError(f"{place}: the number {name} and the text {name!r} are the same id; change one of them")
@@ -323,6 +321,13 @@ def _field(row: dict[str, Any], names: tuple[str, ...], place: str) -> Any:
         if name in row:
             raise UserError(f"{place}: the column {name} is empty here; fill it, or remove the row")
     raise UserError(f"{place}: no column {' or '.join(names)} ({fields_of(row)})")
+
+
+def _identifier(row: dict[str, Any], columns: tuple[str, ...], place: str) -> int | str:
+    identifier = _field(row, columns, place)
+    if isinstance(identifier, bool) or not isinstance(identifier, int | str):
+        raise UserError(f"{place}: an id must be a text or a whole number, not {shown(repr(identifier))}")
+    return identifier
 
 
 def _grade(row: dict[str, Any], place: str) -> int:

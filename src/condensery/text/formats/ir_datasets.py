@@ -52,6 +52,7 @@ EVERY = 1000  # number of rows between two reports of progress
 CONFIRM = "Please confirm you agree", "Who fetches the files agrees"
 UNREACHED = re.compile(r"HTTPS?ConnectionPool\(host='([^']*)'.*")  # message of requests, with all causes
 DPR = "dpr-w100"
+TITLES = ("title", "headline", "document_title", "page_title")  # fields of a document with its title
 CALLED = {  # id in ir_datasets -> name in this project's tables
     "msmarco-passage": "msmarco",
     "msmarco-document": "msmarco-documents",
@@ -151,16 +152,21 @@ class IrDatasetsSource(DataConfig):
         Raises ``UserError`` where the library is not installed, or does not know an id.
         """
         base = self._with_docs(self.name, "data.name")
+        others = {"data.documents": self._with_docs(self.documents, "data.documents")} if self.documents else {}
+        for key, identifier in {"data.name": base, **others}.items():
+            if not _has_text(load(identifier).docs_cls()):
+                raise UserError(f"{key}: the documents of {identifier} have no text in ir_datasets; choose another")
         parts: dict[str, Part] = {}
         for split, identifier in self._split_ids().items():
             data = load(identifier)
             for role in ("qrels", "queries"):
                 if data is None or not data.has(role):
                     raise UserError(f"data.splits.{split}: {identifier} has no {role} in ir_datasets; choose another")
+                if role == "queries" and not _has_text(data.queries_cls()):
+                    raise UserError(f"data.splits.{split}: the queries of {identifier} are no texts; choose another")
                 parts[f"{role} of {split}"] = Part(f"{role} of {split}", identifier, getattr(data, f"{role}_handler")())
         parts["passages"] = Part("passages", base, load(base).docs_handler())
-        if self.documents:
-            other = self._with_docs(self.documents, "data.documents")
+        for other in others.values():
             parts["documents"] = Part("documents", other, load(other).docs_handler())
         return parts
 
@@ -254,7 +260,14 @@ class IrDatasetsSource(DataConfig):
         self.check()
         content: list[Any] = [[part.role, part.id, _digests(part)] for part in self.parts.values()]
         content += [[split, self.lowest_grade(split)] for split in sorted(self.judged_splits() & GRADED)]
+        content += [further for role in ("passages", "documents") if (further := self._further_fields(role))]
         return self._digest([*content, ["first positive"] if self.only_first else []])
+
+    def _further_fields(self, role: str) -> list[str]:
+        """Return the fields of a role's documents that earlier versions left out, so that its identity is a new one."""
+        fields = self.parts[role].handler.docs_cls()._fields if role in self.parts else ()
+        titles = [title for title in TITLES[1:] if title in fields]
+        return titles + ["abstract"] * ("abstract" in fields and "body" in fields)
 
     def downloads(self) -> list[Download]:
         """Return the distinct files that are read."""
@@ -509,7 +522,7 @@ def _read_qrels(config: IrDatasetsSource, split: str, writer: CollectionWriter) 
         query, name, hard = id_hash(identifier), _name(config, split, identifier), list[str]()
         for place, row in of_query:
             if query not in known:
-                writer.dropped["judgements_of_unknown_queries"] += 1
+                writer.leave_out_judgement(split, name, place)
             elif query not in positive:
                 lost.add(query)
             elif config.from_dpr and row.relevance <= 0:
@@ -526,12 +539,22 @@ def _read_qrels(config: IrDatasetsSource, split: str, writer: CollectionWriter) 
 
 
 def _text(row: Any) -> tuple[str, str]:
-    """Return (title, text) of a document or query. A row without a field ``text`` or ``body`` uses ``default_text``."""
+    """Return (title, text) of a document or query.
+
+    ``default_text`` is used for a row without a field ``text`` or ``body``, for a web page as bytes, and for an article of
+    abstract and body.
+    """
     fields = type(row)._fields
     for name in ("text", "body"):
-        if name in fields:
-            return (row.title or "") if "title" in fields else "", getattr(row, name) or ""
+        if name in fields and isinstance(getattr(row, name), str | None) and "abstract" not in fields:
+            titles = [getattr(row, title) for title in TITLES if title in fields]
+            return (titles[0] or "") if titles else "", getattr(row, name) or ""
     return "", row.default_text()
+
+
+def _has_text(rows: Any) -> bool:
+    """Return whether ``_text`` can read rows of a class."""
+    return hasattr(rows, "default_text") or bool({"text", "body"} & {*rows._fields})
 
 
 def unquoted(field: str) -> str:
