@@ -76,9 +76,8 @@ def save_token_encoder(model: TokenEncoder, folder: Path, tokenizer: Path | str)
     if interaction.method == "colbert":
         sizes = int(model.query.model.config.hidden_size), interaction.dimensions
         signs, prefixes = list(string.punctuation), (f"{MARKERS[QUERY]} ", f"{MARKERS[PASSAGE]} ")
-        write_multi_vector(
-            folder, sizes, (interaction.query_length, interaction.passage_length), prefixes, signs, DENSE
-        )
+        lengths = interaction.query_length, interaction.passage_length  # with the markers
+        write_multi_vector(folder, sizes, lengths, prefixes, signs, DENSE)
 
 
 def load_token_encoder(folder: Path) -> TokenEncoder:
