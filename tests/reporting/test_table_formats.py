@@ -149,7 +149,7 @@ def test_csv_cells_are_plain_numbers_and_what_else_is_known_has_columns_of_its_o
     made = build_table(rows, significance=Significance("base"))
     assert made.cells[1][0].marked
     header, *found = csv.reader(io.StringIO(csv_text(made)))
-    assert header == ["row", "MRR@10", "MRR@10 ±", "MRR@10 significance", "R", "R ±"]
+    assert header == ["row", "MRR@10", "MRR@10 ±", "MRR@10 p", "R", "R ±"]
     base, far, lost = found
     assert [base[0], base[3], base[4:]] == ["base", "", ["25.0", "7.1"]]
     assert f"{base[1]} ± {base[2]}" == made.cells[0][0].text

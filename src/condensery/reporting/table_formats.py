@@ -27,7 +27,7 @@ ABOUT_COMPARED = (
     "p is of the test over queries, after Holm's correction. The 95 % interval and the last p, of each test by itself, take "
     "the seeds as drawn at random as well as the queries (Clark 1973); a line with one seed has no spread over seeds."
 )
-SPREAD, SIGNIFICANCE, PRINTED = "±", "significance", "printed"  # further columns of a CSV, after the number
+SPREAD, SIGNIFICANCE, PRINTED = "±", "p", "printed"  # further columns of a CSV, after the number
 LINE = 240  # characters per line if the output is not a terminal
 IN_BOLD = re.compile(r"; [^.;]*\bin bold\b[^.;]*(?=\.)")  # part of a note that needs a terminal
 # Markup of GitHub-flavoured Markdown. "_" within a word, "<" before a space, and a single bracket are not markup.
