@@ -258,7 +258,9 @@ def autoencoder(
     context: tuple[Tensor, Tensor, Tensor],
     sets: Tensor | None = None,
 ) -> Filled:
-    """Compute CoT-MAE (Wu et al. 2023, eq. 7-11), a causal variant, or RetroMAE (Xiao et al. 2022, §3.3) with ``sets``.
+    """Compute CoT-MAE (Wu et al. 2022), a causal variant of it, or RetroMAE (Xiao et al. 2022, §3.3) with ``sets``.
+
+    The formulas of CoT-MAE are eq. 7-11 of Wu et al. 2023.
 
     ``sets``: (n, t, t) True where token i of a row sees token j; None = not RetroMAE.
     """

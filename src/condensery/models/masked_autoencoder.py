@@ -31,7 +31,7 @@ class DecoderShape:
     Attributes:
         kind: the inputs and targets of the decoder.
             ``masked``: [h ; context with masked tokens]. Each token sees all tokens, and the masked tokens are predicted
-            (CoT-MAE, Wu et al. 2023, eq. 8-10).
+            (CoT-MAE: Wu et al. 2022; eq. 8-10 of Wu et al. 2023).
             ``causal``: [h ; context]. Each token sees the tokens before it and predicts the next token. In the released code
             of query-as-context the layers are GPT-2 blocks; here they have the shape of the backbone's layers.
             ``enhanced``: the attention query of each predicted token is computed from h and the token's position only. It

@@ -65,7 +65,10 @@ class Starts:
         return Graph(first.root.model_copy(update={"force": forced}), nodes, {})
 
     def once_made(self) -> "Starts":
-        """Return a copy for use after the stages of ``before`` are finished. The key ``force`` no longer names them."""
+        """Return a copy for use after the stages of ``before`` are finished.
+
+        The copy's key ``force`` does not name these stages. Otherwise the run would compute them a second time.
+        """
         made = {name for at in range(len(self.graphs)) for name in self._needed(at)}
         forced = {"force": [name for name in self.graphs[0].root.force if name not in made]}
         graphs = [replace(graph, root=graph.root.model_copy(update=forced)) for graph in self.graphs]

@@ -147,7 +147,10 @@ class StageConfig(NumberKeys):
 
 
 def _plain(value: Any) -> Any:
-    """Return a config value as JSON, without operational fields. The fingerprint replaces a model that has one."""
+    """Return a config value as JSON, without operational fields.
+
+    A pydantic model with a method ``fingerprint`` is replaced by its fingerprint.
+    """
     if isinstance(value, BaseModel):
         if hasattr(value, "fingerprint"):
             return {"fingerprint": value.fingerprint()}

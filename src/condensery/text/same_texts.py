@@ -22,12 +22,12 @@ Ids = NDArray[np.int64]
 
 
 def plain(text: str) -> str:
-    """Return a text in NFC with single spaces between its words. Two texts that are the same give equal strings."""
+    """Return a text in NFC with one space between words. Two results are equal if the two texts are the same."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def text_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
-    """Return a hash of each text, uint64 (n,). Two texts that are the same have equal hashes."""
+    """Return a hash of each text, uint64 (n,). Two hashes are equal if the two texts are the same."""
     return np.fromiter((id_hash(plain(text)) for text in texts), np.uint64)
 
 

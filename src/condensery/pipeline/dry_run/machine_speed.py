@@ -26,8 +26,8 @@ class Here:
 
     Attributes:
         device: device that computes, ``cpu`` or ``cuda``.
-        cores: threads of a stage; 1 on a GPU. On a CPU, the CPU time of one thread is measured. With several threads, the
-            time that threads wait for each other would count as work, and on a busy machine they wait long.
+        cores: threads of a stage; 1 on a GPU. The speed of one CPU thread is measured, and multiplied by ``cores``.
+            With several threads, the CPU time would include the time in which threads wait for each other.
     """
 
     device: str

@@ -92,7 +92,7 @@ class DenseIndex:
     def passage_vectors(self, rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """Return the vectors (n, d) of the passages ``rows`` (n,), in this order.
 
-        With windows, ``rows`` are rows of windows. Ascending rows are read fastest.
+        If the index has one vector per window, ``rows`` count windows. Rows in ascending order are read fastest.
         """
         vectors = np.empty((len(rows), self.dim), np.float32)
         for number, (first, stop) in enumerate(self.shards):

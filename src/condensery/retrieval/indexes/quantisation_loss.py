@@ -126,7 +126,8 @@ def quantised(vectors: NDArray[np.float32], dtype: Dtype) -> tuple[Decoded, str]
     """Quantise vectors (m, d) in memory to ``dtype``, int8 or binary.
 
     Returns:
-        the codes, and the line from ``described``. The recall in this line is measured with passages as queries.
+        the codes, and the line from ``described`` about their size and recall. For the recall, up to 500 of the vectors
+        are searched for, as queries.
     """
     drawn = sample_of(len(vectors), SAMPLE)
     quantiser = Quantiser.fitted(vectors[drawn], QUANTISED[dtype])

@@ -71,7 +71,7 @@ def _pretrain_condenser(
 
 
 def pretrain_cotmae(config: configs.PretrainCotmaeConfig, context: Context) -> dict[str, Any]:
-    """Pre-train by CoT-MAE (Wu et al. 2023, §2.4): a decoder fills in one text of a pair, given the other text's vector."""
+    """Pre-train by CoT-MAE (Wu et al. 2022): a decoder fills in one text of a pair, given the other text's vector."""
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
     data = pair_data(config, context, ContextMasking("partner", config.both_directions, rate))
     return _pretrain_autoencoder(config, context, data)

@@ -28,9 +28,10 @@ class SpanBatch(Batch):
 
 @dataclass(frozen=True)
 class ContextMasking:
-    """The settings of the text that the decoder of a masked auto-encoder reads (CoT-MAE: Wu et al. 2023, eq. 8-11; RetroMAE).
+    """The settings of the text that the decoder of a masked auto-encoder reads (CoT-MAE, RetroMAE).
 
-    In addition to this text, the decoder reads the encoder's vector.
+    In addition to this text, the decoder reads the encoder's vector. CoT-MAE is from Wu et al. 2022, and eq. 8-11 of
+    Wu et al. 2023 define its decoder.
 
     Attributes:
         context: partner = the other text of the pair (CoT-MAE); same = the text that the encoder reads (RetroMAE).

@@ -189,7 +189,9 @@ class QueryAsContextModule(CoCondenserModule):
 
 
 class MaskedAutoEncoderModule(BackboneModule):
-    """CoT-MAE (Wu et al. 2023, eq. 11) and RetroMAE: MLM in the encoder and in a decoder, which reads the encoder's vector.
+    """CoT-MAE (Wu et al. 2022) and RetroMAE: MLM in the encoder and in a decoder, which reads the encoder's vector.
+
+    The loss of CoT-MAE is eq. 11 of Wu et al. 2023.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder``. With a
