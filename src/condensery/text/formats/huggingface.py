@@ -238,7 +238,7 @@ def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tup
     for place, row in config.rows(role, total):
         title, text = row.get("title") or "", row.get("text")
         if not isinstance(text, str | None) or not isinstance(title, str):
-            raise UserError(f"{place}: title and text must be texts")
+            raise UserError(f"{place}: title and text must be strings")
         identifier = _field(row, IDS, place)
         if isinstance(identifier, bool) or not isinstance(identifier, int | str):
             raise UserError(f"{place}: an id must be a text or a whole number, not {shown(repr(identifier))}")
