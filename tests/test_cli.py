@@ -198,7 +198,7 @@ def test_a_fault_is_one_line_and_exit_code_1_for_whoever_started_the_program(pro
     fails_in_one_line(small_runs.Done(done.returncode, done.stdout, done.stderr), "seeed", "'seed'")
 
 
-@pytest.mark.parametrize(("force", "said"), [([], ""), (["force=[round2]"], "; the stages of force begin anew")])
+@pytest.mark.parametrize(("force", "said"), [([], ""), (["force=[round2]"], "; stages of force start over")])
 def test_what_is_interrupted_says_how_to_go_on(
     force: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,7 +211,7 @@ def test_what_is_interrupted_says_how_to_go_on(
     with small_runs._as_it_was():
         os.environ.pop("HYDRA_FULL_ERROR", None)
         assert run_program(program, small_runs.PROJECT) == 143
-    assert capfd.readouterr().err == f"interrupted; run the same command again to go on{said}\n"
+    assert capfd.readouterr().err == f"interrupted; run the same command again to continue{said}\n"
 
 
 def test_a_broken_config_file_is_named_with_its_line(tmp_path: Path) -> None:
@@ -440,7 +440,7 @@ def test_output_that_nobody_reads_ends_it_in_one_line(tmp_path: Path) -> None:
     both = subprocess.run(command, cwd=tmp_path, stdout=write, stderr=write, timeout=60)  # `2>&1 | head`
     os.close(write)
     assert both.returncode == 141
-    assert (done.returncode, done.stderr) == (141, "interrupted; run the same command again to go on\n")
+    assert (done.returncode, done.stderr) == (141, "interrupted; run the same command again to continue\n")
 
 
 def test_streams_that_are_closed_take_what_is_printed_and_no_file_gets_their_number(tmp_path: Path) -> None:

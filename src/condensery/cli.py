@@ -94,7 +94,7 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
             signals.came.append(signal.SIGPIPE)
         if signals.came:
             forced = any(re.match(r"\+*force=", one) for one in sys.argv)
-            print_last(f"interrupted; run the same command again to go on{'; the stages of force begin anew' * forced}")
+            print_last(f"interrupted; run the same command again to continue{'; stages of force start over' * forced}")
             return 128 + signals.came[0]
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
@@ -126,7 +126,7 @@ def prepared(arguments: list[str]) -> list[str]:
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise UserError(f"{twice}: given twice; leave one out")
     if old := next((argument for argument in arguments if re.match(r"\+*study=", argument)), None):
-        raise UserError(f"{old}: the group is now called base: base={old.partition('=')[2]}")
+        raise UserError(f"{old}: the group is now called base; write base={old.partition('=')[2]}")
 
     def one(argument: str) -> str:
         if argument.startswith("ask="):
@@ -150,7 +150,7 @@ def _check_paths(arguments: list[str]) -> None:
         key, _, value = argument.partition("=")
         if "," in value and os.path.exists(os.path.expanduser(value)):
             raise UserError(
-                f"{argument}: is one path, and in a sweep a comma stands between two values; quote it: {quoted(key, value)}"
+                f"{argument}: this is one path, but in a sweep a comma separates values; quote it: {quoted(key, value)}"
             )
 
 

@@ -11,12 +11,12 @@ DISK = {
     errno.EFBIG: "the file is larger than this disk, or `ulimit -f`, allows",
     errno.EROFS: "the file system is read-only",
     **dict.fromkeys((errno.EACCES, errno.EPERM), "no permission to read or write here"),
-    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "a file stands where a folder is needed"),
-    errno.EISDIR: "a folder stands where a file is needed",
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "a file exists where a folder is needed"),
+    errno.EISDIR: "a folder exists where a file is needed",
     errno.EIO: "the disk or the terminal reports an input/output error",
     errno.EMFILE: "too many files are open at once; raise `ulimit -n`",
     errno.ENAMETOOLONG: "the name is too long for this disk",
-    errno.ELOOP: "links that lead in a circle",
+    errno.ELOOP: "the links in this path form a circle",
 }
 
 SAID = {  # phrases in exceptions raised by safetensors, tokenizers, NumPy's `tofile` and faiss -> the disk's error
@@ -62,7 +62,7 @@ class MissingDataError(UserError):
     """
 
     def __init__(self, missing: str, by_name: str) -> None:
-        super().__init__(f"{missing}; or have them downloaded: {by_name}")
+        super().__init__(f"{missing}; or set {by_name}, which downloads them")
         self.missing, self.by_name = missing, by_name
 
 
@@ -145,7 +145,7 @@ ELSEWHERE = {  # name in other toolkits -> name here
 }
 
 
-OF_YOUR_OWN = "; for one of your own set CONDENSERY_STAGES to the module that registers it"
+OF_YOUR_OWN = "; for one of your own, set CONDENSERY_STAGES to the module that registers it"
 
 
 def close_to(word: str, known: Iterable[str]) -> str:

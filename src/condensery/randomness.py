@@ -73,4 +73,4 @@ def check_subset(number: int | None, items: int, key: str, what: str) -> None:
         what: a noun for the items, for the message.
     """
     if number is not None and number > items:
-        raise UserError(f"{key}={number}: there are only {items:,} {what}; null takes all")
+        raise UserError(f"{key}={number}: there are only {items:,} {what}; null means all")

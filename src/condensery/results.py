@@ -89,7 +89,7 @@ def run(
     overrides = whole_texts(overrides, "run: override")
     whole_texts((environment or {}).values(), "run: value of environment")
     if wrong := [one for one in overrides if one.startswith("-")]:
-        raise UserError(f"run: {wrong[0]}: one run with key=value overrides; a sweep is `condensery -m experiment=...`")
+        raise UserError(f"run: {wrong[0]}: give only key=value; for a sweep, use `condensery -m experiment=...`")
     with NamedTemporaryFile("r", prefix="condensery-", encoding="utf-8") as file:
         command = [sys.executable, "-m", "condensery", f"experiment={experiment}", *overrides]
         command += ["--config-dir", str(recipes)] if recipes else []

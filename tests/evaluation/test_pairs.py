@@ -114,9 +114,9 @@ def test_queries_that_are_not_those_of_the_passages_are_refused(tmp_path: Path) 
     passages = table(tmp_path, [2, 2])
     fit = {name: ["q"] for name in passages.ids}
     cases = [
-        ({**fit, "more": ["q"]}, r"queries.jsonl:5: queries of 'more', but there is no passage left"),
+        ({**fit, "more": ["q"]}, r"queries.jsonl:5: id is 'more', but there are no more passages"),
         (dict(list(fit.items())[:3]), r"queries.jsonl: 3 lines for 4 passages"),
-        (dict(reversed(list(fit.items()))), r"queries.jsonl:1: queries of '1#1', but the passage of this row is '0#0'"),
+        (dict(reversed(list(fit.items()))), r"queries.jsonl:1: id is '1#1', but the passage of this row is '0#0'"),
         ({**fit, "0#1": [1]}, r'queries.jsonl:2: the field "queries" must be a list of strings'),
         ({**fit, "0#1": "q"}, r'queries.jsonl:2: the field "queries" must be a list'),
     ]

@@ -100,11 +100,11 @@ def test_each_group_judges_its_own_half_of_each_kind(tmp_path: Path) -> None:
     for item in items:
         own = answers[3 * item.group : 3 * item.group + 3]
         assert sorted(votes[item.number - 1]) == sorted(by[item.number] for by in own)
-    with pytest.raises(UserError, match=r"sheet-1.csv: there are more sheets of its group than its 3 annotators"):
+    with pytest.raises(UserError, match=r"sheet-1.csv: its group has more sheets than its 3 annotators"):
         read_sheets([*paths[:5], paths[0]], items, 3, 2)
     heading, *rows = load(paths[0])
     save(paths[0], heading, [*rows, load(paths[3])[1]])
-    with pytest.raises(UserError, match=r"sheet-1.csv:14: the number \d+ is of another group's sheet"):
+    with pytest.raises(UserError, match=r"sheet-1.csv:14: the pair \d+ belongs to the sheet of another group"):
         read_sheets(paths, items, 3, 2)
 
 
@@ -139,17 +139,23 @@ def change(rows: list[list[str]], line: int, column: int, value: str) -> list[li
             r"sheet-2.csv:3: 'x{9,99}… \(5,000 characters\)' is no judgement",
         ),
         (lambda rows: change(rows, 4, 3, ""), r"sheet-2.csv:4: the judgement is empty \(number 3\)"),
-        (lambda rows: change(rows, 5, 0, "1"), r"sheet-2.csv:5: the number 1 is also that of .*sheet-2.csv:2"),
+        (lambda rows: change(rows, 5, 0, "1"), r"sheet-2.csv:5: the number 1 is also at .*sheet-2.csv:2"),
         (lambda rows: change(rows, 5, 0, "99"), r"sheet-2.csv:5: there is no pair 99 in this audit"),
-        (lambda rows: change(rows, 5, 0, "four"), r"sheet-2.csv:5: the number must be that of a pair, not 'four'"),
-        (lambda rows: change(rows, 5, 0, "9" * 5000), r"sheet-2.csv:5: the number must be that of a pair"),
+        (
+            lambda rows: change(rows, 5, 0, "four"),
+            r"sheet-2.csv:5: the column number must hold the number of a pair, not 'four'",
+        ),
+        (
+            lambda rows: change(rows, 5, 0, "9" * 5000),
+            r"sheet-2.csv:5: the column number must hold the number of a pair",
+        ),
         (lambda rows: change(rows, 6, 1, "other"), r"sheet-2.csv:6: the texts are not those of pair 5"),
         (lambda rows: change(rows, 6, 2, ""), r"sheet-2.csv:6: the texts are not those of pair 5"),
         (lambda rows: rows[:7] + rows[9:], r"sheet-2.csv: the number 7, 8 is missing"),
         (lambda rows: rows[:1], r"sheet-2.csv: it has no lines"),
         (lambda rows: rows[1:], r'sheet-2.csv:1: the column "number" is missing'),
         (lambda rows: [["number", *row] for row in rows], r'sheet-2.csv:1: the column "number" comes twice'),
-        (lambda rows: [], r"sheet-2.csv: empty; a sheet begins with"),
+        (lambda rows: [], r"sheet-2.csv: the sheet is empty; its first line must name"),
     ],
 )
 def test_what_is_wrong_is_said_with_file_and_line(sheets: list[Path], broken: object, message: str) -> None:
@@ -172,7 +178,7 @@ def test_files_that_are_no_sheets_are_said_so(sheets: list[Path], tmp_path: Path
         sheets[0].write_bytes(content)
         with pytest.raises(UserError, match=message):
             read_sheets(sheets, some_items(), 3, 1)
-    with pytest.raises(UserError, match=r"2 filled sheets for 3 annotators"):
+    with pytest.raises(UserError, match=r"2 sheets for 3 annotators; give one each"):
         read_sheets(sheets[:2], some_items(), 3, 1)
 
 
@@ -185,7 +191,7 @@ def test_the_key_names_a_folder_or_files(sheets: list[Path], tmp_path: Path) -> 
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no filled sheets"):
         filled_sheets(tmp_path / "empty")
-    with pytest.raises(UserError, match=r"nowhere: no such file; sheets names the folder"):
+    with pytest.raises(UserError, match=r"nowhere: no such file; set sheets to the folder"):
         filled_sheets(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"empty: a folder, not a file"):
         filled_sheets([tmp_path / "empty"])

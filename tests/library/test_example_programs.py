@@ -51,7 +51,7 @@ def test_what_they_print(ran: dict[str, str]) -> None:
     assert re.search(
         r"^probably: weights .* \(log_scale\).*\nprobably: dropout is not replayed", ran["check_gradients"], re.M
     )
-    assert "the gradient is that of the whole batch in 10 settings" in ran["check_gradients"]
+    assert "the gradient equals that of the whole batch in 10 settings" in ran["check_gradients"]
     assert re.search(r"^\[Hit\(rank=1, .*\)\]\n\{'NDCG@10': [01]\.\d+\} \{'NDCG@10': [01]\.\d+\}$", ran["search"], re.M)
     assert re.search(r"^\[\[-?\d.*\]\] \[\[\d+ .*\d+\]\] (1\.0|0\.\d+)$", ran["large_search"], re.M)
     assert re.search(r"^tensor\(\[\[", ran["sentence_similarity"], re.M)

@@ -265,7 +265,10 @@ def test_one_tower_is_not_saved_over_two(world: Path, tmp_path: Path, capsys: py
     BiEncoderModule(tmp_path / "saved", towers="separate").save_pretrained(tmp_path / "saved")
     assert "left out" not in capsys.readouterr().out
     assert BiEncoderModule(tmp_path / "saved").model.shared
-    assert "saved: its query encoder is left out; towers=separate keeps it\n" in capsys.readouterr().out
+    assert (
+        "saved: only its passage encoder is used, for queries too; towers=separate uses both\n"
+        in capsys.readouterr().out
+    )
 
 
 class Loaded(SpanPairDataModule):
@@ -486,7 +489,7 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: triples(batch_size=0)(world), "TripleDataModule: batch_size must be a whole number >= 1, not 0"),
         (lambda world: triples(below_share=1.5)(world), "below_share must be a number > 0 and <= 1, not 1.5"),
         (lambda world: triples(below_score=float("inf"))(world), "below_score must be a number, not inf"),
-        (lambda world: triples(relabel=world / "nowhere")(world), "nowhere: no such file; relabel names the folder"),
+        (lambda world: triples(relabel=world / "nowhere")(world), "nowhere: no such file; set relabel to the folder"),
         (lambda world: spans(batch_size=1.5)(world), "SpanPairDataModule: batch_size must be a whole number >= 1"),
         (lambda world: spans(mask_rate=2)(world), "mask_rate must be a number > 0 and <= 1, not 2"),
         (lambda world: PassageQueryDataModule(QUERIES, world / "bert", length=True), "length must be a whole number"),
@@ -511,35 +514,47 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
             lambda world: Retriever(
                 world / "bert", query_length=8, vectors={"query_prefix": "search the query in notes: "}
             ),
-            "query_prefix: 'search the query in notes: ' is .* tokens; raise query_length, which is 8",
+            "query_prefix: 'search the query in notes: ' has .* tokens; raise query_length, which is 8",
         ),
         (
             lambda world: Retriever(world / "bert", passage_length=4, vectors={"passage_prefix": "note of text: "}),
             "passage_prefix: .* raise passage_length, which is 4",
         ),
         (lambda world: rankings(depth=0)(world), "RankingDataModule: depth must be a whole number >= 1, not 0"),
-        (lambda world: rankings(queries="rain")(world), "RankingDataModule: queries must be a list of texts"),  # type: ignore[arg-type]
-        (lambda world: rankings(queries=[])(world), "RankingDataModule: queries must be a list of texts"),
-        (lambda world: rankings(queries=["rain", " "])(world), r"queries\[1\] is no text or a blank one; leave it out"),
+        (
+            lambda world: rankings(queries="rain")(world),
+            "RankingDataModule: `queries` must be a list with at least one text",
+        ),  # type: ignore[arg-type]
+        (
+            lambda world: rankings(queries=[])(world),
+            "RankingDataModule: `queries` must be a list with at least one text",
+        ),
+        (
+            lambda world: rankings(queries=["rain", " "])(world),
+            r"queries\[1\] is not a text, or is blank; leave it out",
+        ),
         (
             lambda world: RankingDataModule(ASKED, Retriever(world / "bert"), BM25().index(PASSAGES)),
             r"the student has indexed nothing; call its index\(passages\) first",
         ),
         (
             lambda world: RankingDataModule(ASKED, Retriever(world / "bert", windows=3).index(PASSAGES), BM25()),
-            "the student has up to 3 vectors of a passage; index it with windows=1",
+            "the student has up to 3 vectors per passage; make it with windows=1",
         ),
         (
             lambda world: RankingDataModule(
                 ASKED, Retriever(world / "bert").index(PASSAGES), BM25().index(PASSAGES[:4])
             ),
-            r"the teacher has indexed other passages \(4\) than the student \(18\); index both with the same",
+            r"the teacher has indexed other passages \(4\) than the student \(18\); call index\(\) of both with the same",
         ),
         (
             lambda world: RankingDataModule(ASKED, Retriever(world / "bert").index(PASSAGES), BM25),  # type: ignore[arg-type]
             "RankingDataModule: teacher must be a Searcher, not <class",
         ),
-        (lambda world: rankings(queries=5)(world), "RankingDataModule: queries must be a list of texts"),  # type: ignore[arg-type]
+        (
+            lambda world: rankings(queries=5)(world),
+            "RankingDataModule: `queries` must be a list with at least one text",
+        ),  # type: ignore[arg-type]
         (
             lambda world: triples(negatives=5)(world),
             "TripleDataModule: negatives: give BM25, a Retriever or files, not 5",
@@ -582,8 +597,14 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: triples(training=5)(world), "training must be a TrainingQueries, not 5"),
         (lambda world: triples(order=5)(world), "order must be a function, not 5"),
         (lambda world: triples(query_prefix=5)(world), "query_prefix must be a string, not 5"),
-        (lambda world: triples(text_queries=["rain"])(world), r"text_queries\[0\] is no text with an id, or blank"),
-        (lambda world: triples(text_queries=5)(world), r"text_queries\[0\] is no text with an id, or blank"),
+        (
+            lambda world: triples(text_queries=["rain"])(world),
+            r"text_queries\[0\] must be a text and an id; correct or remove it",
+        ),
+        (
+            lambda world: triples(text_queries=5)(world),
+            r"text_queries\[0\] must be a text and an id; correct or remove it",
+        ),
         (lambda world: spans(decoder="both")(world), "decoder must be a ContextMasking, not 'both'"),
         *(
             (partial(lambda name, make, world: make(world / "bert").save_pretrained(name), name, make), message)
@@ -618,21 +639,21 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
                 partial(
                     lambda lengths, world: BiEncoderModule(world / "bert").save_pretrained("new", None, lengths), wrong
                 ),
-                f"save_pretrained: {key}_length: 513 is longer than its 512 positions",
+                f"save_pretrained: {key}_length: 513 is too large; the model has 512 positions",
             )
             for key, wrong in (("query", (513, 40)), ("passage", (40, 513)))
         ),
         (
             lambda world: CoCondenserModule(world / "bert").save_pretrained("new", lengths=(64, 513)),
-            "save_pretrained: passage_length: 513 is longer than its 512 positions",
+            "save_pretrained: passage_length: 513 is too large; the model has 512 positions",
         ),
         (
             lambda world: CrossEncoderModule(world / "bert").save_pretrained("new", world / "bert", (64, 513)),
-            "save_pretrained: length: 513 is longer than its 512 positions",
+            "save_pretrained: length: 513 is too large; the model has 512 positions",
         ),
         (
             lambda world: Retriever(world / "bert", query_length=513),
-            "Retriever: query_length: 513 is longer than its 512",
+            "Retriever: query_length: 513 is too large; the model has 512",
         ),
         (lambda world: Retriever(world / "bert").passage_vectors, "nothing is indexed yet"),
         (lambda world: BM25().index(["rain", None]), "index: passage '1' has no text"),  # type: ignore[list-item]
@@ -651,7 +672,7 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: BiEncoderModule(world / "bert", towers="Separate"), "towers must be one of shared, separate"),
         (
             lambda world: BiEncoderModule(world / "bert", loss=lambda *parts: 0),
-            "give its name, a mapping with name and",
+            "give a name, a mapping with name and",
         ),  # type: ignore[arg-type]
         (lambda world: BiEncoderModule(torch.nn.Linear(2, 2)), "not an object of the class Linear"),  # type: ignore[arg-type]
         (
@@ -788,7 +809,7 @@ def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
         fit(accumulate_grad_batches=2)
     with pytest.raises(Exception, match="manual optimization"):
         fit(gradient_clip_val=1.0)
-    with pytest.raises(UserError, match="longer than the encoder's 512 positions"):
+    with pytest.raises(UserError, match="inputs have 600 tokens, the encoder 512 positions; lower length"):
         fit(data=spans(length=600)(world))
     with pytest.raises(UserError, match=r"CrossEncoderModule is trained on TripleDataModule\(pairs=True\)"):
         fit(module=CrossEncoderModule(world / "bert"), data=triples()(world))
@@ -816,18 +837,23 @@ def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
         BiEncoderModule(BiEncoder(QueryTowerModule(world / "bert").model.passage), train_passages=False)
     for wrong, said in (
         ({"text_queries": [("rain", "p99")]}, "text_queries: no passage has the id 'p99'"),
-        ({"text_queries": [("rain", "p1"), (" ", "p2")]}, r"text_queries\[1\] is no text with an id, or blank"),
+        (
+            {"text_queries": [("rain", "p1"), (" ", "p2")]},
+            r"text_queries\[1\] must be a text and an id; correct or remove it",
+        ),
         ({"text_batch_size": 0}, "text_batch_size must be a whole number >= 1, not 0"),
     ):
         with pytest.raises(UserError, match=said):
             triples_of_student(**wrong)(world).setup()
-    with pytest.raises(UserError, match="shared_negatives are not encoded; give a `student`"):
+    with pytest.raises(UserError, match="shared_negatives needs the vectors of a `student`; give one"):
         triples(shared_negatives=3)(world)
     with pytest.raises(UserError, match="leave out `text_queries`"):
         triples(text_queries=[("rain", "p1")], pairs=True)(world)
-    with pytest.raises(UserError, match="the student is a Retriever with windows=1"):
+    with pytest.raises(UserError, match="`student` must be a Retriever with windows=1"):
         triples_of_student(pairs=True)(world)
-    with pytest.raises(UserError, match="has a decoder: give the data module"):
+    with pytest.raises(
+        UserError, match="MaskedAutoEncoderModule: the data module has no texts for the decoder; give it"
+    ):
         fit(module=MaskedAutoEncoderModule(world / "bert"))
     with pytest.raises(UserError, match="lower learning_rate, raise warmup_ratio or set max_grad_norm"):
         fit(module=_infinite(world))
@@ -852,14 +878,14 @@ def test_data_and_encoder_have_one_tokenizer(world: Path, tmp_path: Path) -> Non
 
     train_wordpiece(["other words are here and there"] * 3, 120, tmp_path / "other")
     data = SpanPairDataModule(world / "notes", tmp_path / "other", **SPANS)
-    with pytest.raises(UserError, match="the tokenizer of the data module is not that of"):
+    with pytest.raises(UserError, match="the data module has another tokenizer than"):
         trainer(tmp_path, max_steps=1).fit(CoCondenserModule(world / "bert"), data)
 
 
 def test_another_runs_checkpoint_is_refused(world: Path, tmp_path: Path) -> None:
     path = tmp_path / "one.ckpt"
     trainer(tmp_path, max_epochs=1, callbacks=[Stops(1, path)]).fit(CoCondenserModule(world / "bert"), spans()(world))
-    with pytest.raises(UserError, match="checkpoint has other data"):
+    with pytest.raises(UserError, match="checkpoint was saved with other data"):
         trainer(tmp_path, max_epochs=1).fit(
             CoCondenserModule(world / "bert"), spans(batch_size=3)(world), ckpt_path=str(path), weights_only=True
         )

@@ -83,7 +83,7 @@ def test_training_from_it_says_that_the_checkpoint_is_to_blame(broken: Path, wor
     quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     data = TripleDataModule(world / "scifact", tokenizer=world / "bert", batch_size=4)
     with pytest.raises(
-        UserError, match=r"at step 0; .*take another checkpoint, for .*output\.dense\.weight of this one"
+        UserError, match=r"at step 0; .*take another checkpoint, because .*output\.dense\.weight in this one"
     ):
         pl.Trainer(max_steps=2, default_root_dir=tmp_path, num_sanity_val_steps=0, **quiet).fit(
             BiEncoderModule(broken), data

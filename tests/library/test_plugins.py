@@ -47,7 +47,7 @@ BROKEN = {  # content of the module -> the end of the error line; {} is the modu
         "=1", "='1'"
     ): "stage 'broken': kind and makes must match ^[A-Za-z0-9][A-Za-z0-9_-]*$, and version must be",
     STAGE.replace('"broken"', '"../x"'): "stage '../x': kind and makes must match ",
-    "@register('info_nce')\ndef loss(): ...": "there are two losses called 'info_nce': Condensery's and ",
+    "@register('info_nce')\ndef loss(): ...": "two losses have the name 'info_nce': Condensery's and ",
     "class Lines(DataConfig):\n    format: str = 'lines'\nregister_format(Lines, print)": (
         'Lines: its field format must be as in format: Literal["name"] = "name"'
     ),
@@ -97,7 +97,7 @@ def test_the_table_of_a_recipe_in_ten_lines_of_python(poems: Path, monkeypatch: 
     monkeypatch.chdir(poems)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PLUGIN), *sys.path]))
     monkeypatch.setenv("CONDENSERY_STAGES", "haiku")
-    with pytest.raises(UserError, match="one run with key=value overrides"):
+    with pytest.raises(UserError, match="give only key=value; for a sweep, use"):
         run("haiku", ["-m"])
     with pytest.raises(UserError, match="run: override: a list of strings is expected, not one str"):
         run("haiku", "seed=2")
@@ -142,7 +142,7 @@ def test_a_name_of_a_file_is_told_to_be_no_module() -> None:
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 def test_a_format_has_no_name_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(formats.ADDED, "beir", formats.FORMATS["beir"])
-    with pytest.raises(UserError, match="format 'beir': a format of Condensery has this name; give another"):
+    with pytest.raises(UserError, match="format 'beir': a format of Condensery has this name; rename yours"):
         run_module("condensery.text.config")
 
 

@@ -113,7 +113,7 @@ def test_settings_of_the_optimiser_rule_as_if_they_had_from_the_first_step(
     assert seen.read == whole.read[HALF:]
     assert seen.decay == resumed.weight_decay == new.get("weight_decay", 0.01)
     (line,) = said
-    assert line.startswith("goes on at step 3 with ")
+    assert line.startswith("training resumes at step 3 with ")
     assert f"steps {WHOLE} (the checkpoint had {HALF})" in line
     assert all(f"{name} {value} (the checkpoint had " in line for name, value in new.items())
 
@@ -287,7 +287,7 @@ def test_a_run_that_would_end_before_is_refused_and_one_that_is_done_ends(
     world: Path, tmp_path: Path, checkpoint: Callable[[str], Path]
 ) -> None:
     path = checkpoint("bi-encoder")
-    with pytest.raises(UserError, match="is of step 3, and this run ends at step 2; raise max_steps"):
+    with pytest.raises(UserError, match="is at step 3, but this run ends at step 2; raise max_steps"):
         train(biencoder(), world, tmp_path, path, max_steps=2)
     _, seen = train(biencoder(), world, tmp_path, path, max_steps=HALF)
     assert not seen.rates
@@ -360,7 +360,7 @@ def test_checkpoints_of_before_are_still_gone_on_with(
     assert seen.rates == whole.rates[HALF:]
     with pytest.raises(UserError, match=r"other data .steps_an_epoch 3, here 5"):
         train(Kind(biencoder().module, triples(batch_size=2)), world, tmp_path, path)
-    with pytest.raises(UserError, match=r"another model .* weights, here"):
+    with pytest.raises(UserError, match=r"another model .* weights, now"):
         train(biencoder(towers="separate"), world, tmp_path, path)
 
 
@@ -370,7 +370,7 @@ def test_weights_alone_and_weights_of_another_model_are_one_line(
     run = trainer(tmp_path, max_steps=1)
     run.fit(biencoder().module(world / "bert"), triples()(world))
     run.save_checkpoint(path := tmp_path / "weights.ckpt", weights_only=True)
-    with pytest.raises(UserError, match="holds weights alone"):
+    with pytest.raises(UserError, match="holds only weights"):
         train(biencoder(), world, tmp_path, path)
     with pytest.raises(UserError, match=r"of another model .model.*not there"):
         trainer(tmp_path).validate(CrossEncoderModule(world / "bert"), triples(pairs=True)(world), ckpt_path=str(path))
@@ -420,8 +420,8 @@ def test_another_number_of_processes_is_said_and_remembered(
         run.fit(module, made.data(world), ckpt_path=start, weights_only=True)
         run.save_checkpoint(start := tmp_path / f"{step}.ckpt")
     assert said == [
-        "goes on at step 1 with processes 4 (the checkpoint had 2)",
-        "goes on at step 3 with processes 1 (the checkpoint had 4)",
+        "training resumes at step 1 with processes 4 (the checkpoint had 2)",
+        "training resumes at step 3 with processes 1 (the checkpoint had 4)",
     ]
     assert module.process_changes == ["processes: 2 up to step 1, then 4", "processes: 4 up to step 3, then 1"]
 

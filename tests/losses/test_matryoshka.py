@@ -124,7 +124,7 @@ def test_a_loss_of_ones_own_is_wrapped_too() -> None:
         ({"dims": [4.5]}, ["dims", "4.5"]),
         ({"dims": [4, 2], "weights": [1]}, ["weights", "2"]),
         ({"dims": [4, 2], "weights": [1, -1]}, ["weights", "-1"]),
-        ({"dims": [4, 2], "weights": [0, 0]}, ["weights", "not all 0"]),
+        ({"dims": [4, 2], "weights": [0, 0]}, ["weights", "at least one above 0"]),
         ({"dims": [4], "weights": [float("nan")]}, ["weights", "nan"]),
         ({"dims": [4], "loss": "infonce"}, ["infonce", "info_nce"]),
         ({"dims": [4], "loss": {"name": "info_nce", "temprature": 1}}, ["temprature", "temperature"]),

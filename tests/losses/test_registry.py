@@ -52,7 +52,7 @@ def test_a_loss_without_a_temperature_is_not_given_one(loss: Any) -> None:
         ({"name": "hinge", "margin": 1, "hardest": 2.5}, "hinge: hardest must be a whole number, not 2.5"),
         ({"name": "hinge", "margin": 1, "scale": "x"}, "hinge: scale must be a number, not 'x'"),
         ({"name": "plain", "margin": 1}, "plain has no option 'margin'"),
-        ("trplet", "there is no loss 'trplet'; for one of your own set CONDENSERY_STAGES to the module"),
+        ("trplet", "there is no loss 'trplet'; for one of your own, set CONDENSERY_STAGES to the module"),
         ("info_nze", "there is no loss 'info_nze' (did you mean 'info_nce'?)"),
     ],
 )

@@ -38,7 +38,7 @@ def test_one_tower_and_two() -> None:
     assert not half.shared
     assert same_weights(half.passage, start.passage), "to the bit"
     assert not same_weights(half.query, start.query)
-    with pytest.raises(UserError, match="the start has two towers"):
+    with pytest.raises(UserError, match="the initial retriever has two towers"):
         blended(trained, start, 0.5)
 
 
@@ -46,5 +46,5 @@ def test_other_shapes_are_refused() -> None:
     start = BiEncoder(Encoder(textbook.language_model().base_model))
     other = copy.deepcopy(start)
     other.passage.model.encoder.layer = other.passage.model.encoder.layer[:1]
-    with pytest.raises(UserError, match="not of one shape"):
+    with pytest.raises(UserError, match="differ in shape"):
         blended(start, other, 0.5)

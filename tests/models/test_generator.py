@@ -169,10 +169,10 @@ def test_faults_of_the_model_are_one_line_each(t5: Path, words: Path, tmp_path: 
     save_small_t5(tmp_path / "broken", words)
     (tmp_path / "broken" / "model.safetensors").write_bytes(b"no weights")
     wanted = {
-        "bert": "is a bert model, not one that reads a text and writes another",
+        "bert": "is a bert model, which cannot write a text from another text",
         "empty": "cannot load",
-        "startless": "has no decoder_start_token_id, so it cannot write",
-        "wordless": "has no tokenizer",
+        "startless": "has no decoder_start_token_id, without which the model cannot write",
+        "wordless": "lacks words or padding",
         "broken": "cannot load",
     }
     for name, words_said in wanted.items():

@@ -134,7 +134,7 @@ def test_the_head_of_a_released_condenser_is_loaded(
     found = load_condenser(source(hub), textbook.vocabulary(), 2, None, True, None).head.state_dict()
     assert wanted.keys() == found.keys()
     assert all(torch.equal(value, found[name]) for name, value in wanted.items())
-    assert f"{source(hub)}: goes on with the Condenser head of 2 layers in model.pt" in capsys.readouterr().out
+    assert f"{source(hub)}: the Condenser head of 2 layers is read from model.pt" in capsys.readouterr().out
 
 
 def test_a_released_head_of_another_depth_is_one_line(hub: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_released_head_of_another_depth_is_one_line(hub: Path) -> None:
 
 def test_a_checkpoint_without_a_head_says_that_it_is_new(hub: Path, capsys: pytest.CaptureFixture[str]) -> None:
     load_condenser(NAME, textbook.vocabulary(), 2, None, True, None)
-    assert f"{NAME}: new, with random weights: a Condenser head of 2 layers" in capsys.readouterr().out
+    assert f"{NAME}: has no Condenser head; a random one of 2 layers is used" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("pickled", [False, True])
@@ -166,7 +166,7 @@ def test_the_decoder_that_cot_mae_keeps_among_the_weights_is_loaded_and_retrieva
         save_file(weights, hub / "model.safetensors", {"format": "pt"})
     model = load_masked_autoencoder(NAME, textbook.vocabulary(), decoder_shape("masked"), "random", None)
     assert all(torch.equal(value, model.decoder.state_dict()[name]) for name, value in head.items())
-    assert "goes on with the decoder of 2 layers" in capsys.readouterr().out
+    assert "the decoder of 2 layers is read from" in capsys.readouterr().out
     load_biencoder(NAME)
     load_cross_encoder(NAME)
 

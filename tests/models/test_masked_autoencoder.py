@@ -218,7 +218,7 @@ def test_the_papers_decoders_have_two_layers_and_the_enhanced_one() -> None:
     [
         (DecoderShape("enhanced", 2), "random", "enhanced has exactly one layer, not 2"),
         (DecoderShape("masked", 0), "random", "masked has at least one layer, not 0"),
-        (DecoderShape("causal", 4), "last", "4 layers cannot start as the last of a backbone of 3"),
+        (DecoderShape("causal", 4), "last", "4 layers cannot copy the last layers of a backbone of 3"),
         (DecoderShape("enhanced", 1, 1.5), "random", "mask_rate .* not 1.5"),
     ],
 )

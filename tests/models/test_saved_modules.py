@@ -212,7 +212,7 @@ def test_what_the_library_saves_and_is_not_known_here_is_one_line(kind: str, wor
     folder = saved_by_the_library(tmp_path / "saved", *modules)
     with pytest.raises(UserError) as raised:
         Retriever(folder)
-    names(str(raised.value), str(folder), said, "this project pools by one of")
+    names(str(raised.value), str(folder), said, "supported are the poolings")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -263,7 +263,7 @@ def test_what_is_set_goes_before_what_the_folder_says(wordpiece: Path, tmp_path:
 
 def test_cards_and_messages_know_a_retriever_with_layers_behind_its_vectors(wordpiece: Path, tmp_path: Path) -> None:
     folder = released.released(tmp_path, wordpiece, pooling="cls", behind=SEVERAL, truncate_dim=6)
-    assert made_for_search(folder) == "CLS, 2 Dense, cut to 6, inner product"
+    assert made_for_search(folder) == "CLS, 2 Dense, truncated to 6, inner product"
     save_retriever(SavedRetriever(load_biencoder(folder), 14, 14), tmp_path / "ours", folder)
     assert made_for_search(tmp_path / "ours") == made_for_search(folder), "pre-training would lose them"
     assert load_retriever(tmp_path / "ours").model.hidden_size == 6
@@ -343,7 +343,9 @@ def test_an_order_that_is_not_known_is_one_line(kinds: list[str], said: str, wor
 def test_a_module_of_somebody_elses_and_missing_weights_are_one_line(wordpiece: Path, tmp_path: Path) -> None:
     folder = released.released(tmp_path, wordpiece, behind=SEVERAL)
     (folder / "2_Dense" / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"2_Dense: neither model\.safetensors nor pytorch_model\.bin"):
+    with pytest.raises(
+        UserError, match=r"2_Dense: no weights of this Dense module; copy model\.safetensors or pytorch_model\.bin"
+    ):
         load_biencoder(folder)
     modules = json.loads((folder / "modules.json").read_text())
     modules[2]["type"] = "their_code.Dense"
@@ -352,7 +354,7 @@ def test_a_module_of_somebody_elses_and_missing_weights_are_one_line(wordpiece: 
         load_biencoder(folder)
     (folder / "modules.json").unlink()
     (folder / "adapter_config.json").write_text("{}")
-    with pytest.raises(UserError, match=r"adapter_config\.json: .* merge this one into its base model"):
+    with pytest.raises(UserError, match=r"adapter_config\.json: .* merge this adapter into its base model"):
         load_biencoder(folder)
 
 
@@ -378,7 +380,7 @@ def test_towers_whose_vectors_cannot_be_compared_are_one_line(wordpiece: Path, t
     save_retriever(SavedRetriever(load_biencoder(other), 14, 14), tmp_path / "two" / "query_encoder", folder)
     with pytest.raises(UserError) as raised:
         load_retriever(tmp_path / "two")
-    names(str(raised.value), "24", "10", "cannot be compared")
+    names(str(raised.value), "24", "10", "both must have the same number")
 
 
 def resaved(folder: Path, to: Path) -> Path:
@@ -464,7 +466,9 @@ def test_towers_that_read_other_tokens_are_one_line(wordpiece: Path, tmp_path: P
     folder = resaved(two_towers(tmp_path, wordpiece), tmp_path / "theirs")
     file = "query_0_Transformer/tokenizer.json"
     changed(folder, file, normalizer={"type": "Lowercase"})
-    with pytest.raises(UserError, match=r"query_0_Transformer: another tokenizer than in .*document_0_Transformer"):
+    with pytest.raises(
+        UserError, match=r"query_0_Transformer: its tokenizer differs from that in .*document_0_Transformer"
+    ):
         load_biencoder(folder)
 
 

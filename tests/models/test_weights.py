@@ -231,10 +231,14 @@ def test_published_checkpoints_are_read_with_their_own_weights(
         elif load is load_cross_encoder:
             pooled = kind in ("pre-training", "bare") or "roberta" in kind
             head = "4" if "roberta" in kind else "2"
-            wanted_line = f"{folder}: new, with random weights: the head for one score ({head} tensors)"
-            assert said == wanted_line + ("" if pooled else ", the pooler before it (2 tensors)") + "\n"
+            wanted_line = (
+                f"{folder}: the checkpoint lacks these parts, which get random weights: scoring head ({head} tensors)"
+            )
+            assert said == wanted_line + ("" if pooled else ", pooler (2 tensors)") + "\n"
         elif kind in ("bare", "bare roberta", "classifier"):
-            assert said == f"{folder}: new, with random weights: the head for masked tokens (5 tensors)\n"
+            assert (
+                said == f"{folder}: the checkpoint lacks these parts, which get random weights: MLM head (5 tensors)\n"
+            )
         else:
             assert said == ""
 
@@ -242,9 +246,9 @@ def test_published_checkpoints_are_read_with_their_own_weights(
 def test_a_new_condenser_head_or_decoder_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = bert(tmp_path / "model")
     load_condenser(folder, WORDS, 1, None, True, None)
-    assert capsys.readouterr().out == f"{folder}: new, with random weights: a Condenser head of 1 layer\n"
+    assert capsys.readouterr().out == f"{folder}: has no Condenser head; a random one of 1 layer is used\n"
     load_masked_autoencoder(folder, WORDS, decoder_shape("masked"), "random", None)
-    assert capsys.readouterr().out == f"{folder}: new, with random weights: a decoder of 2 layers\n"
+    assert capsys.readouterr().out == f"{folder}: has no decoder; a random one of 2 layers is used\n"
 
 
 def test_a_head_that_the_description_tells_of_and_that_is_gone_is_refused(
@@ -255,7 +259,7 @@ def test_a_head_that_the_description_tells_of_and_that_is_gone_is_refused(
     save_pretraining_model(MaskedAutoEncoder(model, decoder_shape("masked")), tmp_path / "decoder", wordpiece, 12)
     (tmp_path / "condenser" / "condenser_head.safetensors").unlink()
     (tmp_path / "decoder" / "context_decoder.safetensors").unlink()
-    gone = "no such file, but condensery.json beside it tells of"
+    gone = "no such file, but condensery.json describes"
     refused(lambda folder: load_condenser(folder, words, 1, None, True, None), tmp_path / "condenser", gone)
     refused(
         lambda folder: load_masked_autoencoder(folder, words, decoder_shape("masked"), "random", None),
@@ -276,7 +280,9 @@ def test_towers_that_the_description_does_not_know_of_are_refused(tmp_path: Path
     one = retriever(tmp_path / "one", wordpiece, words, separate=False)
     two = retriever(tmp_path / "two", wordpiece, words, separate=True)
     shutil.copytree(two / "query_encoder", one / "query_encoder")
-    refused(load_retriever, one, r"query_encoder: condensery\.json beside it says that one tower")
+    refused(
+        load_retriever, one, r"query_encoder: one tower encodes queries and passages, according to condensery\.json"
+    )
     shutil.rmtree(two / "query_encoder")
     refused(load_retriever, two, r"query_encoder: no such folder, but condensery\.json says")
 
@@ -393,7 +399,7 @@ def test_any_value_in_the_config_of_a_generator_is_read_or_one_line(tmp_path: Pa
 def test_a_model_far_larger_than_its_weights_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
     folder = bert(tmp_path / "model")
     configure(folder, vocab_size=2_000_000_000)
-    refused(load_encoder, folder, r"it describes a model of 32,\d+,\d+,\d+ parameters, but the weights beside it have")
+    refused(load_encoder, folder, r"describes a model of 32,\d+,\d+,\d+ parameters, but the weights beside it have")
 
 
 def test_threads_load_one_after_the_other() -> None:

@@ -141,7 +141,7 @@ def test_a_manifest_that_names_files_elsewhere_is_not_believed(small: Compose, t
     path = Store(tmp_path / "out").path(build(small()).nodes["bm25"]) / "manifest.json"
     elsewhere = "../../../../text.txt"
     written(path, lambda manifest: manifest.update(files={elsewhere: 10}, digests={elsewhere: "0"}))
-    with pytest.raises(UserError, match=r"manifest\.json: '\.\./\.\./.*' is no name of something in"):
+    with pytest.raises(UserError, match=r"manifest\.json: '\.\./\.\./.*' does not name a file or folder in"):
         run(small())
 
 

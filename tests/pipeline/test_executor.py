@@ -167,7 +167,7 @@ def test_ctrl_c_sigterm_and_the_end_of_the_terminal_end_in_one_line(
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
     assert process.returncode == code
-    assert err == "interrupted; run the same command again to go on\n"
+    assert err == "interrupted; run the same command again to continue\n"
     assert not [worker for worker in workers if alive(worker)]
 
 
@@ -205,14 +205,14 @@ def test_ctrl_c_of_a_terminal_ends_in_one_line_also_while_workers_start(seconds:
     time.sleep(seconds)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=20)
-    assert (process.returncode, err) == (130, "interrupted; run the same command again to go on\n")
+    assert (process.returncode, err) == (130, "interrupted; run the same command again to continue\n")
 
 
 def test_ctrl_c_while_a_worker_is_started_leaves_none_behind(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDENSERY_STAGES", f"{os.environ['CONDENSERY_STAGES']},interrupting")
     process = launch("jobs=2", "stage.toy_train.pause=30", recipe="bare", start_new_session=True)
     _, err = process.communicate(timeout=20)  # a worker that nobody stops would be waited for
-    assert (process.returncode, err) == (130, "interrupted; run the same command again to go on\n")
+    assert (process.returncode, err) == (130, "interrupted; run the same command again to continue\n")
 
 
 def test_killed_at_random_moments_it_ends_bit_identical(

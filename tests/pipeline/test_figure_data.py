@@ -252,19 +252,19 @@ def test_names_that_lead_out_of_the_store_are_not_followed(name: str, sweep: lis
     graph, results = read_json(folder / "graph.json"), read_json(folder / "results.json")
     changed = [{**entry, "artifact": name} for entry in results]
     write_json(folder / "results.json", changed)
-    with pytest.raises(UserError, match=r"results\.json: entry 0: .* was the file edited by hand\?"):
+    with pytest.raises(UserError, match=r"results\.json: entry 0: .* was it edited by hand\?"):
         _ = FigureJob(folder).rows
     manifest = tmp_path / "artifacts" / "finetune" / graph["tuned"]["id"] / "manifest.json"
     write_json(manifest, {**read_json(manifest), "inputs": {"init": [name]}})
-    with pytest.raises(UserError, match=r"manifest\.json: .* was the file edited by hand\?"):
+    with pytest.raises(UserError, match=r"manifest\.json: .* was it edited by hand\?"):
         FigureJob(folder).stages["tuned"].ancestor("corpus")
     write_json(folder / "graph.json", {"tuned": {"kind": name, "id": "x", "reads": {}}})
     write_json(folder / "study.json", {"command": "", "about": [], "lost": {}})
     (folder / "config.yaml").write_text("")
     write_json(folder / "results.json", [])
-    with pytest.raises(UserError, match=r"graph\.json: .* was the file edited by hand\?"):
+    with pytest.raises(UserError, match=r"graph\.json: .* was it edited by hand\?"):
         _ = FigureJob(folder).stages
-    with pytest.raises(UserError, match=r"graph\.json: .* was the file edited by hand\?"):
+    with pytest.raises(UserError, match=r"graph\.json: .* was it edited by hand\?"):
         page_of_run(folder, tmp_path, [], [])
 
 

@@ -188,7 +188,7 @@ def test_nothing_of_ray_is_left_when_the_command_ends(
     process.send_signal(number)
     _, err = process.communicate(timeout=120)
     assert process.returncode == code
-    assert err == ("" if number == signal.SIGKILL else "interrupted; run the same command again to go on\n")
+    assert err == ("" if number == signal.SIGKILL else "interrupted; run the same command again to continue\n")
     until = time.monotonic() + 150  # an agent of Ray looks for its killed cluster for a minute
     while alive(str(tmp_path)):
         assert time.monotonic() < until, described(str(tmp_path))

@@ -142,7 +142,9 @@ def test_a_fault_of_ours_keeps_its_traceback(folder: Path) -> None:
 
 
 def test_a_process_that_dies_is_one_line(folder: Path) -> None:
-    text = r"^stage toy: process 1 of 2 died \(killed by signal 9, perhaps for want of memory\); run the same command"
+    text = (
+        r"^stage toy: process 1 of 2 died \(killed by signal 9, perhaps because memory was full\); run the same command"
+    )
     with pytest.raises(UserError, match=text):
         run(folder, "one dies")
     assert ended(folder)

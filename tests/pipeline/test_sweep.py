@@ -94,7 +94,7 @@ def test_each_job_in_one_process_says_that_wandb_is_offline(
     monkeypatch.setattr("condensery.pipeline.run.execute", executed)
     for _ in range(2):
         run(composed())
-        assert capsys.readouterr().out.count(f"offline under {tmp_path}/wandb") == 1
+        assert capsys.readouterr().out.count(f"logs are in {tmp_path}/wandb") == 1
 
 
 def test_a_dry_run_leaves_the_jobs_of_a_running_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,9 +94,9 @@ def test_what_may_be_luck_is_not_called_ahead() -> None:
     one = {"per_query": {"MRR@10": np.array([1.0])}, "query_ids": ["q"], "metrics": {"MRR@10": 1.0}}
     none = {"per_query": {"MRR@10": np.array([0.5])}, "query_ids": ["q"], "metrics": {"MRR@10": 0.5}}
     told = said(row("BM25", 1, **none), row("dense", 1, **one))
-    assert "that 1 query can show (p = 1). With so few queries, a choice by them is mostly chance." in told
+    assert "that 1 query can show (p = 1). With so few queries, a choice based on them is mostly chance." in told
     assert said(row("BM25", 1, **one), row("dense", 1, **one)) == (
-        "dense is level with BM25: both have MRR@10 100.0. With so few queries, a choice by them is mostly chance."
+        "dense is level with BM25: both have MRR@10 100.0. With so few queries, a choice based on them is mostly chance."
     )
 
 

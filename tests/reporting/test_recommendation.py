@@ -135,7 +135,7 @@ def test_a_handful_of_queries_does_not_overrule_what_is_known_of_such_rows() -> 
     alone = {name: one for name, one in MADE.items() if name != "BM25 + as it is"}
     use, text = told_of_few(rows[:2], alone)
     assert use == "as it is", "nothing is known of them"
-    assert text.endswith(" 5 queries of test, with so few queries, a choice by them is mostly chance.")
+    assert text.endswith(" 5 queries of test, with so few queries, a choice based on them is mostly chance.")
     for one in rows:
         one.per_query["NDCG@10"] = np.full(5, one.metrics["NDCG@10"])
     kinds = {one.artifact: KINDS.get(one.name, "encode") for one in rows}

@@ -199,8 +199,11 @@ def entry(artifact: object) -> dict[str, object]:
         ([1], "results.json: 0: "),
         ([{"row": "a"}], "results.json: 0: collection: Field required"),
         ([entry(3)], "results.json: 0: artifact: Input should be a valid string"),
-        ([entry("evaluate/aa"), entry("../../x")], r"results\.json: entry 1: '\.\./\.\./x' is no name of something in"),
-        ([entry("/etc")], r"entry 0: '/etc' is no name of something in artifacts; was the file edited by hand\?"),
+        (
+            [entry("evaluate/aa"), entry("../../x")],
+            r"results\.json: entry 1: '\.\./\.\./x' does not name a file or folder in",
+        ),
+        ([entry("/etc")], r"entry 0: '/etc' does not name a file or folder in artifacts; was it edited by hand\?"),
     ],
 )
 def test_broken_results_are_user_errors(tmp_path: Path, content: object, message: str) -> None:

@@ -123,7 +123,7 @@ def test_an_id_that_looks_like_one_there_is_told_apart(name: str, collection: Co
         "queries.tsv": lambda: list(read_query_files([path], "tsv", collection.passages)),
     }
     with pytest.raises(
-        UserError, match=r"'p1' looks the same and is another id: character 1 is U\+FEFF here and U\+0070"
+        UserError, match=r"'p1' looks the same but is another id: character 1 is U\+FEFF here and U\+0070"
     ):
         read[name]()
 
@@ -156,5 +156,5 @@ def test_a_query_that_looks_like_one_there_is_not_left_out_without_a_word(
         "triples.tsv": lambda: from_triples(path, collection, 5),
         "run.trec": lambda: read_run(path, collection),
     }
-    with pytest.raises(UserError, match=rf"{name}:1: query .* is unknown.*'q1' looks the same and is another id"):
+    with pytest.raises(UserError, match=rf"{name}:1: query .* is unknown.*'q1' looks the same but is another id"):
         read[name]()

@@ -234,7 +234,7 @@ def test_an_artifact_opens_with_its_members_beside_it(
 
     path = store / "fuse" / "c" / "index.json"
     write_json(path, {**read_json(path), "members": ["../../other"]})
-    with pytest.raises(UserError, match=r"index\.json: '\.\./\.\./other' is no name of something in"):
+    with pytest.raises(UserError, match=r"index\.json: '\.\./\.\./other' does not name a file or folder in"):
         open_index(path.parent, collection, device="cpu")
     write_json(path, {**read_json(path), "fusion": "mean"})
     with pytest.raises(UserError, match=r"index\.json: unknown fusion 'mean', expected weighted or reciprocal_rank"):

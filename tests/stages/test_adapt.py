@@ -207,7 +207,7 @@ def test_mlm_stands_beside_the_contrast_where_the_start_has_a_head(adapted: tupl
         "both": f"{{stage: pretrain_contrastive, init: filled, {own}, {short}}}",
     }
     done = run_command(*command, *(f"+stages.{name}={settings}" for name, settings in stages.items())).sound()
-    assert done.out.count("no head for masked tokens, so mlm_weight has no effect") == 1
+    assert done.out.count("has no MLM head, so mlm_weight has no effect") == 1
     weights = []
     for name in ("filled", "both"):
         model, info = AutoModelForMaskedLM.from_pretrained(artifact(done, name), output_loading_info=True)
@@ -429,7 +429,7 @@ def test_a_released_cross_encoder_scores_what_the_teacher_ranks(
     other = f"+stages.judge={{stage: cross_encoder, folder: {judge}, query_length: 20, length: 99}}"
     wrong = run_command(*command, other, "stages.distilled.cross_encoders=[judge]")
     assert wrong.code == 1
-    names(wrong.err, "stages.judge.length", "99 is longer than its 64 positions")
+    names(wrong.err, "stages.judge.length", "99 is too large; the model has 64 positions")
     nowhere = run_command(
         *command, "+stages.judge={stage: cross_encoder, folder: ./no}", "stages.distilled.cross_encoders=[judge]"
     )

@@ -164,7 +164,7 @@ def test_a_checkpoint_without_a_head_is_told_in_the_artifact_and_below_the_table
     assert words in (first.folder / "table.md").read_text(encoding="utf-8")
     own = first.folder / "stages" / "condenser"
     second = run_command(*small, *named, f"stages.cocondenser.backbone.name={own}", f"backbone.name={start}").sound()
-    assert "new, with random weights: a Condenser head" not in second.out
+    assert "has no Condenser head" not in second.out
     assert "without a Condenser head" not in (second.folder / "table.md").read_text(encoding="utf-8")
     headless = tmp_path / "condenser"
     headless.mkdir()

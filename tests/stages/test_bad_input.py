@@ -204,7 +204,7 @@ BROKEN_FILES: dict[str, tuple[str, Break, list[str], list[str]]] = {
     "msmarco: no titles": (
         "msmarco",
         lambda root: None,
-        ["titles.tsv", "1 file", "missing", "not an official file", "data.titles=null"],
+        ["titles.tsv", "1 file", "missing", "this file is not an official one", "data.titles=null"],
         ["data.titles=titles.tsv"],
     ),
     "msmarco_documents: broken": (
@@ -615,4 +615,4 @@ def test_a_line_break_in_an_override_does_not_break_the_error_line(override: str
 def test_a_missing_folder_is_told_beside_the_split_that_it_lacks(tmp_path: Path) -> None:
     recipe = [*BEIR, "stages.bm25={stage: bm25}", "stages.evaluation={stage: evaluate, index: bm25}"]
     done = run_command(*recipe, f"data.root={tmp_path / 'nowhere'}", f"output_root={tmp_path}")
-    one_line(done, "table.split", f"{tmp_path / 'nowhere'}, which is not there")
+    one_line(done, "table.split", f"{tmp_path / 'nowhere'}, which does not exist")

@@ -168,6 +168,6 @@ def test_rules_that_make_no_sense_are_refused(changes: dict[str, Any], said: str
 
 def test_a_missing_sheet_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"nowhere\.csv: no such file; relabel names the folder, or the list, of filled"
+        UserError, match=r"nowhere\.csv: no such file; set relabel to the folder, or the list, of filled"
     ):
         id_of(relabel=str(tmp_path / "nowhere.csv"))

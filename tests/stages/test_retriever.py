@@ -56,7 +56,7 @@ def test_a_plain_checkpoint_becomes_a_retriever_with_the_lengths_that_are_given(
     ("lengths", "message"),
     [
         ({"query_length": 16}, "does not say its lengths; set stages.retriever.query_length and stages"),
-        ({"query_length": 16, "passage_length": 41}, "passage_length: 41 is longer than its 40 positions"),
+        ({"query_length": 16, "passage_length": 41}, "passage_length: 41 is too large; the model has 40 positions"),
     ],
 )
 def test_lengths_that_cannot_be_are_said(
@@ -83,8 +83,14 @@ def test_lengths_that_nobody_gives_are_said_before_the_run(checkpoint: Path) -> 
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda folder: (folder / "config.json").rename(folder / "modules.json"), ["modules.json: not as"]),
-        (lambda folder: (folder / "model.safetensors").unlink(), ["neither model.safetensors nor pytorch_model.bin"]),
+        (
+            lambda folder: (folder / "config.json").rename(folder / "modules.json"),
+            ["modules.json: not in the form that sentence-transformers writes"],
+        ),
+        (
+            lambda folder: (folder / "model.safetensors").unlink(),
+            ["has no weights; copy model.safetensors or pytorch_model.bin into it"],
+        ),
         (lambda folder: (folder / "adapter_config.json").write_text("{}"), ["adapter_config.json", "merge"]),
         (
             lambda folder: write_json(folder / "config.json", {"model_type": "t5"}),
@@ -189,7 +195,8 @@ def test_texts_that_were_split_by_another_tokenizer_are_not_encoded(checkpoint: 
     other_tokenizer(tmp_path / "other")
     run_stage("tokens", tokens, {"corpus": corpus, "tokenizer": tmp_path / "other"})
     run_stage("retriever", encoder, {}, folder=checkpoint, query_length=16, passage_length=40)
-    said = "stages.encode: start reads another tokenizer than the texts; set backbone.tokenizer to the encoder's own"
+    said = "stages.encode: start: the texts were tokenised with another tokenizer than its own; set backbone.tokenizer"
+    said += " to the encoder's own"
     with pytest.raises(UserError, match=said):
         run_stage("encode", tmp_path / "vectors", {"model": encoder, "tokens": tokens, "corpus": corpus}, model="start")
 
@@ -198,7 +205,9 @@ def test_a_checkpoint_is_not_trained_on_the_tokens_of_another_tokenizer(checkpoi
     other_tokenizer(tmp_path / "other")
     ours, other = (Vocabulary.of(load_tokenizer(tmp_path / name)) for name in ("tokenizer", "other"))
     load_masked_language_model(checkpoint, ours)
-    with pytest.raises(UserError, match=r"reads another tokenizer than the texts; set backbone.tokenizer to the check"):
+    with pytest.raises(
+        UserError, match=r"another tokenizer than its own; use the checkpoint's own tokenizer \(backbone\.tokenizer\)"
+    ):
         load_masked_language_model(checkpoint, other)
 
 
@@ -258,7 +267,7 @@ def test_a_folder_of_sentence_transformers_that_makes_vectors_in_an_unknown_way_
     with pytest.raises(UserError) as raised:
         RetrieverConfig(folder=tmp_path / "saved", **lengths).identity()
     names(str(raised.value), f"{tmp_path / 'saved'}/{place}", *words)
-    with pytest.raises(UserError, match="this project pools"):
+    with pytest.raises(UserError, match="supported are the poolings"):
         run_stage("retriever", tmp_path / "made", {}, folder=tmp_path / "saved", **lengths)
 
 

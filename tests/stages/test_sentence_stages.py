@@ -139,7 +139,7 @@ BROKEN: dict[str, tuple[str, Break, str]] = {
     "too few headings": (
         "wiki",
         line("documents.jsonl", 3, record(_id="x", passages=["a", "b"], headings=[""])),
-        'documents.jsonl:3: "headings" must be a string for each of the 2 passages',
+        'documents.jsonl:3: "headings" must hold a string for each of the 2 passages',
     ),
     "no article with two sections": (
         "wiki",

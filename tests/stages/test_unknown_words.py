@@ -56,7 +56,7 @@ def test_the_unknown_words_are_named_and_no_key_where_the_tokenizer_was_trained_
     made = inputs(tmp_path / "in", Text(passages, [(f"q{number}", "known sea?", f"p{number}") for number in range(6)]))
     how: dict[str, Any] = {"titles": False, "workers": 1}
     (line,) = run_stage("tokens", tmp_path / "tokens", made, **how)["warnings"]
-    names(line, "backbone.tokenizer", "tokens of queries", "([UNK]), most often '?'; is it one for")
+    names(line, "backbone.tokenizer", "tokens of queries", "([UNK]), most often '?'; choose a tokenizer for")
     write_json(made["tokenizer"] / "manifest.json", {"config": {"name": None}})
     (line,) = run_stage("tokens", tmp_path / "again", made, **how)["warnings"]
     assert "most often '?'; it was trained on the passages of this collection" in line

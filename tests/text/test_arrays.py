@@ -67,8 +67,8 @@ def test_memory_holds_an_entry_and_not_the_file(tmp_path: Path, monkeypatch: pyt
         ('[\n{"a": "no end}]', r":2: not valid JSON \(Unterminated string starting at"),
         (b'[\n{"a": "\xff"}]', "not valid UTF-8"),
         ('[{"a": ' + "[" * 100_000, ":1:2: not valid JSON"),
-        ("[{}]\n[{}]", r":2: not valid JSON \(something stands behind the end"),
-        ("[]x", r":1:3: not valid JSON \(something stands behind the end"),
+        ("[{}]\n[{}]", r":2: not valid JSON \(there is text after the end"),
+        ("[]x", r":1:3: not valid JSON \(there is text after the end"),
         ('[\n{"a": ' + "9" * 5000 + "}]", ":2: not valid JSON"),
     ],
 )

@@ -119,7 +119,7 @@ BROKEN = [
     ("psgs_w100.tsv", PASSAGES + "5\tno title\n", r"psgs_w100\.tsv:6: 3 columns separated by tabs .*, not 2"),
     ("psgs_w100.tsv", PASSAGES + '5\t"not closed\ttitle\n', r"psgs_w100\.tsv:6: 3 columns .* quote .* not closed"),
     ("psgs_w100.tsv", "id\ttitle\ttext\n", r"psgs_w100\.tsv:1: the columns must be id, text, title"),
-    ("psgs_w100.tsv", PASSAGES + "2\tagain\tAaron\n", r"psgs_w100\.tsv:6: this id is already that of \S+:3"),
+    ("psgs_w100.tsv", PASSAGES + "2\tagain\tAaron\n", r"psgs_w100\.tsv:6: this id is also at \S+:3"),
     ("psgs_w100.tsv", PASSAGES + "5\t\t\n", r"psgs_w100\.tsv:6: the text is empty"),
     ("psgs_w100.tsv", b"1\t\xff\tt\n", r"psgs_w100\.tsv:1: not valid UTF-8"),
     ("nq-test.qa.csv", "who\t['a']\nwhat\n", r"nq-test\.qa\.csv:2: 2 columns separated by tabs"),
@@ -134,8 +134,16 @@ BROKEN = [
     ("biencoder-nq-train.json", '{"question": "a"}', r"train\.json:1: a JSON array of objects is expected"),
     ("biencoder-nq-train.json", broken("text"), rf"train\.json:{START}: a JSON object is expected"),
     ("biencoder-nq-train.json", broken(entry("", ["1"], [])), rf"train\.json:{START}: the text of the query is empty"),
-    ("biencoder-nq-train.json", broken(entry("a", [None], [])), rf':{START}: entry 0 of "positive_ctxs" names no'),
-    ("biencoder-nq-train.json", broken(entry("a", ["1"], [[1]])), rf':{START}: entry 0 of "hard_negative_ctxs" names'),
+    (
+        "biencoder-nq-train.json",
+        broken(entry("a", [None], [])),
+        rf':{START}: entry 0 of "positive_ctxs" must name a passage',
+    ),
+    (
+        "biencoder-nq-train.json",
+        broken(entry("a", ["1"], [[1]])),
+        rf':{START}: entry 0 of "hard_negative_ctxs" must name',
+    ),
     ("biencoder-nq-train.json", broken(entry("a", ["9"], [])), rf"train\.json:{START}: no passage has this passage id"),
     ("biencoder-nq-train.json", broken(entry("a", ["1"], ["9"])), rf"train\.json:{START}: no passage .* hard negative"),
     ("biencoder-nq-train.json", broken(entry("a", ["1"], [], answers="b")), rf':{START}: the field "answers" must be'),
@@ -146,7 +154,7 @@ BROKEN = [
     (
         "biencoder-nq-train.json",
         broken(TRAIN[0]) + "[]",
-        r"train\.json:\d+:\d+: not valid JSON \(something stands behind",
+        r"train\.json:\d+:\d+: not valid JSON \(there is text after the end",
     ),
     (
         "biencoder-nq-train.json",
@@ -163,7 +171,7 @@ BROKEN = [
         r"train\.json:\d+: the answers must be a list",
     ),
     ("psgs_w100.tsv", PASSAGES.encode("utf-16"), r"psgs_w100\.tsv: holds NUL bytes"),
-    ("psgs_w100.tsv", PASSAGES + "9\ta\rb\tT\n", r"psgs_w100\.tsv:\d+: not columns between tabs"),
+    ("psgs_w100.tsv", PASSAGES + "9\ta\rb\tT\n", r"psgs_w100\.tsv:\d+: not columns separated by tabs"),
     (
         "nq-test.qa.csv",
         "who\t__import__('os').system('touch x')\n",
@@ -191,7 +199,7 @@ def test_a_broken_expression_is_warned_of_with_its_line(
     collection = read_collection(config("nq", root=write(files), answers="regex"), tmp_path / "out")
     assert collection.description["answers"] == "regex"
     (warning,) = collection.description["warnings"]
-    assert warning.endswith("nq-test.qa.csv:2: the answer '(' is no regular expression, and so in no passage")
+    assert warning.endswith("nq-test.qa.csv:2: the answer '(' is not a valid regular expression, so no passage has it")
     as_strings = read_collection(config("nq", root=write(files)), tmp_path / "strings")
     assert (as_strings.description["answers"], as_strings.description["warnings"]) == ("string", [])
 
@@ -214,7 +222,7 @@ def test_real_questions_read_as_dpr_writes_them(
         assert collection.answers is not None
         found = zip(collection.queries.column("text"), collection.answers, strict=True)
         assert list(found) == [(question.strip(), answers) for question, answers in asked[name]]
-        broken = [text for text in collection.description["warnings"] if "is no regular expression" in text]
+        broken = [text for text in collection.description["warnings"] if "is not a valid regular expression" in text]
         assert [text.rpartition("(")[2] for text in broken] == (
             ["and 2 more answers)"] if name == "curated-test" else []
         )
@@ -291,7 +299,7 @@ BROKEN_TEVATRON = [
     ({"query": "a"}, ':2: the field "query_id" is missing'),
     ({**FIRST, "query_id": ["q"]}, ':2: the field "query_id" must be a string'),
     ({**FIRST, "query_id": "q 2"}, ':2: the query id "q 2" holds white space'),
-    ({**FIRST}, r":2: this id is already that of \S+:1"),
+    ({**FIRST}, r":2: this id is also at \S+:1"),
     ({**FIRST, "query_id": "q2", "query": " "}, ":2: the text of the query is empty"),
     ({**FIRST, "query_id": "q2", "positive_passages": []}, ":2: the query has no positive passages, unlike the first"),
     ({**FIRST, "query_id": "q2", "positive_passages": ["a"]}, ':2: "positive_passages" must be a list of objects'),
@@ -328,7 +336,7 @@ def test_a_fault_in_a_tevatron_file_is_one_clear_line(
 
 
 def test_unknown_passages_of_tevatron_name_the_line_of_their_query(tmp_path: Path, config: Make, write: Write) -> None:
-    for name, said in (("7", "no passage has this passage id"), ("b", "no passage has the id of a hard negative .*")):
+    for name, said in (("7", "no passage has this passage id"), ("b", "no passage has the id of this hard negative.*")):
         corpus = lines(*(passage(one) for one in ("a", "b", "7") if one != name))
         root = write({"train.jsonl": lines(*QUERIES), "corpus.jsonl": corpus})
         with pytest.raises(UserError, match=rf"train\.jsonl:\d: {said}.*: '{name}'"):

@@ -196,7 +196,7 @@ def test_an_interrupted_download_goes_on(
     hub.breaks_after = 10
     with pytest.raises(UserError) as error:
         source.check()
-    names(str(error.value), "data.name", "not whole", "goes on")
+    names(str(error.value), "data.name", "not complete", "resume the download")
     source.check()
     hub.breaks_after = 10  # of a file: the library takes it up again
     source.fetch()
@@ -206,7 +206,7 @@ def test_an_interrupted_download_goes_on(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(UserError) as error:
         read_collection(config("huggingface", name="mteb/pets"), tmp_path / "out")
-    names(str(error.value), "data.name", "not whole", "goes on")
+    names(str(error.value), "data.name", "not complete", "resume the download")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     hub.asked.clear()
     assert len(read_collection(config("huggingface", name="mteb/pets"), tmp_path / "out").passages) == 3
@@ -227,8 +227,8 @@ def test_a_broken_file_in_the_cache_is_refused(tmp_path: Path, config: Make, hub
 @pytest.mark.parametrize(
     ("part", "ids", "said"),
     [
-        ("corpus", [1, "1"], r"corpus/1\.jsonl:1: this id is already that of .*corpus/0\.jsonl:1 .*'1'"),
-        ("corpus", ["1", 1], r"corpus/1\.jsonl:1: this id is already that of .*corpus/0\.jsonl:1 .*'1'"),
+        ("corpus", [1, "1"], r"corpus/1\.jsonl:1: this id is also at .*corpus/0\.jsonl:1: '1'"),
+        ("corpus", ["1", 1], r"corpus/1\.jsonl:1: this id is also at .*corpus/0\.jsonl:1: '1'"),
         ("queries", [1, "1"], r"queries/1\.jsonl:1: the number 1 and the text '1' are the same id"),
         ("queries", ["1", 1], r"queries/1\.jsonl:1: the number 1 and the text '1' are the same id"),
         ("queries", [1, "01"], ""),
@@ -299,7 +299,7 @@ def test_a_folder_is_the_same_input_in_another_place_and_a_missing_column_is_nam
         (
             "d.csv",
             "id,text\n1,a text, with a comma\n",
-            r"d\.csv:2: 3 columns, but the header has 2; quote texts with commas",
+            r"d\.csv:2: 3 columns, the header has 2; quote texts that hold commas",
         ),
         ("d.tsv", 'text\n"a\nb\n', r"d\.tsv:2: not valid CSV .* the file is CSV or TSV with a header"),
         ("d.csv", b"text\n\xe9cole\n", r"d\.csv:2: not valid UTF-8"),
@@ -390,7 +390,9 @@ def test_what_is_not_there_is_named(config: Make, hub: Place) -> None:
     splits = {"train": "train", "dev": "validation", "test": "test"}
     with pytest.raises(UserError) as error:
         config("huggingface", name="mteb/pets", splits=splits).check()
-    names(str(error.value), "data.name", "validation", "train", "set the data.splits.* that is validation to null")
+    names(
+        str(error.value), "data.name", "validation", "train", "set the data.splits.* whose value is validation to null"
+    )
     with pytest.raises(UserError) as error:
         config(
             "huggingface", name="mteb/pets", configs={"corpus": "corpora", "queries": "queries", "qrels": "auto"}

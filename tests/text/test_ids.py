@@ -55,7 +55,7 @@ def test_judgements_and_negatives_say_how_an_id_differs(wrong: str, tmp_path: Pa
     else:
         writer.add_judgement("test", "qe\u0301" if wrong == "query" else "q\u00e9", NFC, 1, "judged:3")
     writer.add_query(Query("q\u00e9", "a question"), "queries:1")
-    with pytest.raises(UserError, match=r"judged:3: no .* looks the same and is another id.*write both the same way"):
+    with pytest.raises(UserError, match=r"judged:3: no .* looks the same but is another id.*write both the same way"):
         writer.close()
 
 

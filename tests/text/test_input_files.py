@@ -176,8 +176,11 @@ STANDING: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pipe": (os.mkfifo, "a pipe (FIFO), not a file"),
     "a device": (lambda path: path.symlink_to("/dev/zero"), "a device, not a file"),
     "a socket": (socket_at, "a socket, not a file"),
-    "links in a circle": (lambda path: path.symlink_to(path.name), "one of links that lead in a circle, not a file"),
-    "a dangling link": (lambda path: path.symlink_to("nowhere"), "a link to nowhere, which is not there, not a file"),
+    "links in a circle": (
+        lambda path: path.symlink_to(path.name),
+        "one of several links that form a circle, not a file",
+    ),
+    "a dangling link": (lambda path: path.symlink_to("nowhere"), "a link to nowhere, which does not exist, not a file"),
     "a folder": (Path.mkdir, "a folder, not a file"),
 }
 
@@ -194,7 +197,7 @@ def test_what_stands_in_place_of_a_file_is_said(
         assert "no text files here" in refused(ask)  # a folder of that name is looked into
         return
     if reader == "queries" and what == "a folder":
-        assert "holds no files of queries" in refused(ask)
+        assert "holds no file; give a folder with files of queries" in refused(ask)
         return
     text = refused(ask)
     assert name.rpartition("/")[2] in text
@@ -205,7 +208,7 @@ def test_a_folder_is_said_to_be_what_it_is(config: Make, tmp_path: Path) -> None
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("nowhere")
     assert "a pipe (FIFO), not a folder" in refused(config("beir", root=tmp_path / "pipe").check)
-    assert "a link to nowhere, which is not there" in refused(config("beir", root=tmp_path / "link").check)
+    assert "a link to nowhere, which does not exist" in refused(config("beir", root=tmp_path / "link").check)
 
 
 @pytest.mark.parametrize("name", ["documents.jsonl", "2019qrels-pass.txt"])
@@ -232,7 +235,7 @@ def test_the_name_of_a_file_counts_also_where_its_content_is_known(
         ask()
         path.rename(packed)  # plain text named .gz
         assert "not a whole gzip file" in refused(ask)
-        assert "is it plain text? Then take .gz from its name" in refused(ask)
+        assert "if it is plain text, remove .gz from its name" in refused(ask)
         packed.write_bytes(gzip.compress(gzip.compress(packed.read_bytes())))
         assert f"{packed}: a gzip file within a gzip file; unpack it once" in refused(ask)
         packed.unlink()
@@ -246,7 +249,7 @@ def test_an_empty_file_is_named(reader: str, name: str, root: Path, known: Calla
         pytest.skip("may be empty, or is named when it is read")
     ask = known(reader)
     (root / name).write_text("")
-    assert f"{root / name}: the file is empty; it is the " in refused(ask)
+    assert f"{root / name}: the file is empty; it should be the " in refused(ask)
 
 
 @pytest.mark.parametrize("reader", [reader for reader in COLLECTIONS if reader != "text"])
@@ -326,13 +329,23 @@ UNKNOWN = [  # reader, file, what is written instead, said
         "nq",
         "train.json",
         DPR["train.json"].replace("[]}", '[{"psg_id": 7}]}'),
-        "negative that is named here: '7'; passages have ids such as",
+        "the id of this hard negative: '7'; passages have ids such as",
     ),
     ("tevatron", "train.jsonl", TEVATRON["train.jsonl"].replace('"a"', '"z"'), "has this passage id: 'z'"),
-    ("beir", "corpus.jsonl", lines(*PASSAGES, PASSAGES[0]), "corpus.jsonl:1 (passages need ids of their own): 'a'"),
+    (
+        "beir",
+        "corpus.jsonl",
+        lines(*PASSAGES, PASSAGES[0]),
+        "corpus.jsonl:1: 'a'; give each of the passages its own id",
+    ),
     ("beir", "qrels/train.tsv", f"q\t{'9' * 4000}\t1\n", f"passage id: '{'9' * 60}… (4,000 characters)'"),
     ("beir", "qrels/train.tsv", f"q\ta\t{'9' * 4000}\n", f'not "{"9" * 60}… (4,000 characters)"'),
-    ("nq", "psgs.tsv", f"{'9' * 4000}\ta\tb\n" * 2, f"their own): '{'9' * 60}… (4,000 characters)'"),
+    (
+        "nq",
+        "psgs.tsv",
+        f"{'9' * 4000}\ta\tb\n" * 2,
+        f"'{'9' * 60}… (4,000 characters)'; give each of the passages its own id",
+    ),
 ]
 
 

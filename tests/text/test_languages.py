@@ -83,7 +83,7 @@ def test_an_unknown_language_is_one_line_with_what_there_is() -> None:
         assert check_language(name) == name
     for name, hint in {
         "chinse": "did you mean 'chinese'",
-        "german": "their stemmer is a key",
+        "german": "the key stemmer sets their stemmer",
         "x" * 500: "500 characters",
     }.items():
         with pytest.raises(ValueError, match=hint) as one:

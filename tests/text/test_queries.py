@@ -128,10 +128,12 @@ def test_a_wrong_number_of_lines_is_said(lines: list[str], wanted: str, passages
 
 def test_a_path_that_names_nothing_is_said(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="empty: this folder holds no files"):
+    with pytest.raises(UserError, match="empty: this folder holds no file;"):
         query_files(str(tmp_path / "empty"))
     for path in ("nix.tsv", "nix*.tsv"):
-        with pytest.raises(UserError, match="no such file or folder of queries"):
+        with pytest.raises(
+            UserError, match="no such file or folder, and no file matches the pattern; give files of queries"
+        ):
             query_files(str(tmp_path / path))
 
 

@@ -147,7 +147,9 @@ def test_documents_may_be_searched_by_section(tmp_path: Path, config: Make, writ
     assert collection.passages.column("text")[:] == ["lead", "a\n\nc", "b", "only"]
     assert made.fingerprint() != config("documents", root=root, splits=ALL_NULL).fingerprint()
     (root / "documents.jsonl").write_text(lines({**first, "headings": heads[:2]}))
-    with pytest.raises(UserError, match=r'documents\.jsonl:1: "headings" must be a string for each of the 4 passages'):
+    with pytest.raises(
+        UserError, match=r'documents\.jsonl:1: "headings" must hold a string for each of the 4 passages'
+    ):
         read_collection(made, tmp_path / "again")
 
 
@@ -212,7 +214,7 @@ def test_text_files_become_paragraphs(
         "Seven eight nine ten eleven.",
     ]
     assert collection.passages.column("title")[:] == ["D", "first file", "b", "b"]
-    assert "files that are not read: 1 .pdf (texts are *.txt, *.md, " in capsys.readouterr().out
+    assert "files that are not read: 1 .pdf (only *.txt, *.md, " in capsys.readouterr().out
     assert collection.description["dropped"] == {"empty_documents": 1}
 
 
@@ -225,7 +227,7 @@ def test_a_file_with_a_text_a_line_is_warned_of_once(
     warnings = read_collection(config("text", root=root), tmp_path / "out").description["warnings"]
     assert len(warnings) == said
     for warning in warnings:
-        names(warning, f"{root / 'a.txt'}:1", "200 lines", "one passage", "leave a blank line between")
+        names(warning, f"{root / 'a.txt'}:1", "200 lines", "one passage", "put a blank line between")
 
 
 def change(name: str, old: str, new: str) -> Callable[[Files], None]:
@@ -293,7 +295,7 @@ BROKEN_BEIR = [
     (change("corpus.jsonl", '"_id": "b"', '"_id": "b'), r"corpus\.jsonl:2: not valid JSON"),
     (change("corpus.jsonl", '"_id": "b"', '"id": "b"'), r'corpus\.jsonl:2: the field "_id" is missing'),
     (change("corpus.jsonl", '"_id": "b"', '"_id": 7'), r'corpus\.jsonl:2: the field "_id" must be a string'),
-    (change("corpus.jsonl", '"_id": "b"', '"_id": "a"'), r"corpus\.jsonl:2: this id is already that of \S+:1 "),
+    (change("corpus.jsonl", '"_id": "b"', '"_id": "a"'), r"corpus\.jsonl:2: this id is also at \S+:1: "),
     (change("corpus.jsonl", '"_id": "b"', '"_id": ""'), r"corpus\.jsonl:2: the passage id is empty"),
     (change("corpus.jsonl", '"_id": "b"', '"_id": "b b"'), r"corpus\.jsonl:2: .* white space"),
     (change("corpus.jsonl", "Dogs bark.", " "), r"corpus\.jsonl:2: the text is empty"),
@@ -315,12 +317,12 @@ BROKEN_BEIR = [
         replace(
             "corpus.jsonl", lines(*({"_id": n, "text": n, "doc_id": d} for n, d in zip("abc", "xyx", strict=True)))
         ),
-        r"corpus\.jsonl:3: the passages of one document must stand together; this one began at \S+:1",
+        r"corpus\.jsonl:3: the passages of a document must be consecutive; this one began at \S+:1",
     ),
     (replace("queries.jsonl", None), r"queries\.jsonl: no such file"),
     (change("queries.jsonl", "who barks", ""), r"queries\.jsonl:2: the text of the query is empty"),
     (change("queries.jsonl", '"text": "who barks"', '"txt": "who"'), r'queries\.jsonl:2: the field "text" is missing'),
-    (change("queries.jsonl", '"q2"', '"q1"'), r"queries\.jsonl:2: this id is already that of \S+:1 "),
+    (change("queries.jsonl", '"q2"', '"q1"'), r"queries\.jsonl:2: this id is also at \S+:1: "),
     (replace("qrels/test.tsv", ""), r"test\.tsv: no judgements"),
     (replace("qrels/test.tsv", "query-id\tcorpus-id\tscore\n"), r"test\.tsv: no judgements"),
     (append("qrels/test.tsv", "q2\ta\n"), r"test\.tsv:4: 3 columns separated by tabs"),
@@ -331,7 +333,7 @@ BROKEN_BEIR = [
         append("qrels/test.tsv", "q2\ta\t1000001\n"),
         r"test\.tsv:4: the grade 1000001 is too large; grades lie between -1,000,000 and",
     ),
-    (replace("queries.jsonl", ""), r"queries\.jsonl: holds no queries; without queries set"),
+    (replace("queries.jsonl", ""), r"queries\.jsonl: holds no queries; if you have no queries, set"),
     (append("qrels/test.tsv", "q9\ta\t1\n"), r"test\.tsv:4: no query has this query id"),
     (append("qrels/test.tsv", "q2\tz\t1\n"), r"test\.tsv:4: no passage has this passage id"),
     (append("qrels/test.tsv", "q2\tb\t1\n"), r"test\.tsv:4: another grade for the pair judged at \S+test\.tsv:2"),
@@ -346,13 +348,16 @@ BROKEN_BEIR = [
     ),
     (
         replace("documents.jsonl", lines({"_id": "d", "passages": ["a", 1]})),
-        r"documents\.jsonl:1: .* its entry 1 is none",
+        r"documents\.jsonl:1: .* its entry 1 is not a string",
     ),
     (
         replace("documents.jsonl", lines(*[{"_id": "d", "passages": ["a"]}] * 2)),
-        r"documents\.jsonl:2: this id is already that of",
+        r"documents\.jsonl:2: this id is also at",
     ),
-    (replace("documents.jsonl", "\n"), r"documents\.jsonl: holds no documents; set data\.documents=null"),
+    (
+        replace("documents.jsonl", "\n"),
+        r"documents\.jsonl: holds no documents; to leave them out, set data\.documents=null",
+    ),
     (encoded("corpus.jsonl", "utf-16"), r"corpus\.jsonl: holds NUL bytes, so it is UTF-16"),
     (encoded("corpus.jsonl", "utf-16-le"), r"corpus\.jsonl: holds NUL bytes, so it is UTF-16"),
     (encoded("queries.jsonl", "utf-32"), r"queries\.jsonl: holds NUL bytes"),
@@ -385,8 +390,8 @@ BROKEN_BEIR = [
     ),
     (append("qrels/test.tsv", "q2\t\t1\n"), r"test\.tsv:4: no passage has this passage id"),
     (append("qrels/test.tsv", "q2\t0\ta\t1\n"), r"test\.tsv:4: 3 columns separated by tabs .*, not 4"),
-    (folder("corpus.jsonl"), r"corpus\.jsonl: a folder, not a file; it is the corpus"),
-    (folder("qrels/test.tsv"), r"test\.tsv: a folder, not a file; it is the qrels"),
+    (folder("corpus.jsonl"), r"corpus\.jsonl: a folder, not a file; it should be the corpus"),
+    (folder("qrels/test.tsv"), r"test\.tsv: a folder, not a file; it should be the qrels"),
     (gzipped("corpus.jsonl", lambda raw: raw[:-9]), r"corpus\.jsonl\.gz: not a whole gzip file"),
     (gzipped("corpus.jsonl", lambda raw: raw[:-8] + b"\0" * 8), r"corpus\.jsonl\.gz: not a whole gzip file .*CRC"),
     (gzipped("corpus.jsonl", lambda raw: raw + b"more"), r"corpus\.jsonl\.gz: not a whole gzip file"),
@@ -423,7 +428,7 @@ BROKEN_DOCUMENTS: list[tuple[Files, dict[str, Any], str]] = [
     ({"documents.jsonl": lines({"passages": ["a"]})}, {}, r'documents\.jsonl:1: the field "_id" is missing'),
     ({"documents.jsonl": lines({"_id": "d", "text": "a"})}, {}, r'jsonl:1: the field "passages" is missing'),
     ({"documents.jsonl": lines({"_id": "d", "passages": [None]})}, {}, "must be a list of strings"),
-    ({"documents.jsonl": lines(*[{"_id": "d", "passages": ["a"]}] * 2)}, {}, r"jsonl:2: this id is already that of"),
+    ({"documents.jsonl": lines(*[{"_id": "d", "passages": ["a"]}] * 2)}, {}, r"jsonl:2: this id is also at"),
     (
         {"documents.jsonl": lines({"_id": "d", "passages": [""]})},
         {"empty_passages": "error"},
@@ -448,7 +453,7 @@ BROKEN_DOCUMENTS: list[tuple[Files, dict[str, Any], str]] = [
         {},
         r'jsonl:1: the field "title" must be',
     ),
-    ({"documents.jsonl": lines({"_id": "d", "passages": [["a"]]})}, {}, r"jsonl:1: .* its entry 0 is none"),
+    ({"documents.jsonl": lines({"_id": "d", "passages": [["a"]]})}, {}, r"jsonl:1: .* its entry 0 is not a string"),
     ({"documents.jsonl": lines({"_id": "d", "passages": ["\ud800"]})}, {}, r"jsonl:1: .* surrogate"),
     ({"documents.jsonl": lines({"_id": "d", "passages": {"a": "b"}})}, {}, r'jsonl:1: the field "passages" must be a'),
 ]
@@ -465,12 +470,12 @@ def test_a_fault_in_documents_is_one_clear_line(
 BROKEN_TEXT: list[tuple[Files, str]] = [
     (
         {"keep.pdf": ""},
-        r"no text files here \(\*\.txt, \*\.md, \*\.txt\.gz, \*\.md\.gz\); rename other files that are plain text, and .*$",
+        r"no text files here \(\*\.txt, \*\.md, \*\.txt\.gz, \*\.md\.gz\); rename files of plain text to \*\.txt, and .*$",
     ),
-    ({"corpus.jsonl": "{}", "queries.jsonl": ""}, "; data=beir reads its corpus.jsonl"),
-    ({"documents.jsonl.gz": ""}, "; data=documents reads its documents.jsonl"),
-    ({"collection.tsv": ""}, "; data=msmarco reads its collection.tsv"),
-    ({"a.csv.gz": ""}, r"; data=huggingface_documents data\.name=\S+ data\.text=COLUMN reads its \*\.csv"),
+    ({"corpus.jsonl": "{}", "queries.jsonl": ""}, "; set data=beir to read its corpus.jsonl"),
+    ({"documents.jsonl.gz": ""}, "; set data=documents to read its documents.jsonl"),
+    ({"collection.tsv": ""}, "; set data=msmarco to read its collection.tsv"),
+    ({"a.csv.gz": ""}, r"; set data=huggingface_documents data\.name=\S+ data\.text=COLUMN to read its \*\.csv"),
     ({"a.txt": "\n\n", "b.md": ""}, r"no passages; the collection would be empty: all texts here are empty \(2\)$"),
     ({"a.txt": b"good words\n\xff\n"}, r"a\.txt:2: not valid UTF-8"),
     ({"a.md.gz.txt": b"\x1f\x8b\x08"}, "name it .gz"),

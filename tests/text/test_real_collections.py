@@ -56,5 +56,5 @@ def test_wikipedia(tmp_path: Path, config: Make, shared: Path) -> None:
 
 def test_squad_with_more_documents(tmp_path: Path, config: Make, shared: Path) -> None:
     extra = [str(shared / "data" / "squad" / "documents.jsonl.gz")]
-    with pytest.raises(UserError, match="this id is already that of"):
+    with pytest.raises(UserError, match="this id is also at"):
         read_collection(config("documents", root=shared / "data" / "squad", extra=extra), tmp_path)

@@ -33,12 +33,12 @@ def test_passages_under_one_heading_are_one_section(tmp_path: Path) -> None:
     [
         ({"passages": ["x"]}, ':2: the field "headings" is missing'),
         ({"passages": ["x"], "headings": "History"}, ':2: the field "headings" must be a list'),
-        ({"passages": ["x", "y"], "headings": ["a"]}, ':2: "headings" must be a string for each of the 2 passages'),
-        ({"passages": ["x"], "headings": [3]}, ':2: "headings" must be a string for each of the 1 passages'),
-        ({"passages": ["x"], "headings": [None]}, ':2: "headings" must be a string for each of the 1 passages'),
+        ({"passages": ["x", "y"], "headings": ["a"]}, ':2: "headings" must hold a string for each of the 2 passages'),
+        ({"passages": ["x"], "headings": [3]}, ':2: "headings" must hold a string for each of the 1 passages'),
+        ({"passages": ["x"], "headings": [None]}, ':2: "headings" must hold a string for each of the 1 passages'),
         ({"passages": ["x"], "headings": {}}, ':2: the field "headings" must be a list'),
         ({"passages": ["\ud800"], "headings": [""]}, ":2: the article holds half a character"),
-        ({"_id": "1", "passages": ["x"], "headings": [""]}, ":2: this id is already that of "),
+        ({"_id": "1", "passages": ["x"], "headings": [""]}, ":2: this id is also at "),
     ],
 )
 def test_headings_that_do_not_fit_are_named_with_file_and_line(

@@ -41,7 +41,7 @@ BROKEN = {
     "score beyond floats": (HEADER + "a,b,1e400\n", r":2: the score must be a number from 0 to 5"),
     "score missing": (HEADER + "a,b,\n", r':2: the score must be a number from 0 to 5, not ""'),
     "header twice": (HEADER * 2 + "a,b,1\n", r':2: the score must be a number .*, not "score"'),
-    "semicolons": ("a;b;1\n", r":1: 1 columns; the file is comma-separated"),
+    "semicolons": ("a;b;1\n", r":1: 1 columns; the file must be comma-separated"),
     "a line end of old": (HEADER + "a\rb,c,1\n", r":2: not valid CSV"),
     "UTF-16": ("a\0,\0b\0,\0" + "1\0\n\0", r"train\.csv: holds NUL bytes"),
     "nothing": (HEADER, r"train\.csv: no pair of sentences"),

@@ -181,15 +181,15 @@ def _describe(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "spoil", "message"),
     [
-        ("tokens.bin", _shorten, "has .* tokens, not the .* of store.json"),
-        ("tokens.bin", Path.unlink, "has 0 tokens, not the .* of store.json"),
-        ("starts.npy", _halve, "does not fit the tokens beside it"),
+        ("tokens.bin", _shorten, "has .* tokens, but store.json says .*; give force"),
+        ("tokens.bin", Path.unlink, "has 0 tokens, but store.json says .*; give force"),
+        ("starts.npy", _halve, "does not fit the tokens in its folder"),
         ("starts.npy", _shorten, "starts.npy: not readable"),
         ("sentences.npy", Path.unlink, "sentences.npy: not readable"),
         ("documents.npy", Path.unlink, "documents.npy: not readable"),
-        ("documents.npy", _halve, "does not fit the tokens beside it"),
-        ("store.json", Path.unlink, "no whole token store here"),
-        ("store.json", _describe, "not the description of a token store"),
+        ("documents.npy", _halve, "does not fit the tokens in its folder"),
+        ("store.json", Path.unlink, "holds no complete token store"),
+        ("store.json", _describe, "does not describe a token store"),
     ],
 )
 def test_a_spoiled_store_is_one_clear_error(

@@ -224,7 +224,9 @@ class Put(pl.Callback):
 
 def test_an_operation_that_cannot_be_deterministic_is_one_line(tmp_path: Path) -> None:
     module, data, settings = trainings.run("condenser", tmp_path, steps=2)
-    with pytest.raises(UserError, match=r"^trainer\.flags\.deterministic: put_ does not have a .*; use warn") as raised:
+    with pytest.raises(
+        UserError, match=r"^trainer\.flags\.deterministic: put_ does not have a .*; set it to warn"
+    ) as raised:
         fit(module, data, settings, tmp_path / "run", "x", callbacks=[Put()], flags={"deterministic": True})
     assert "\n" not in str(raised.value)
     assert not torch.are_deterministic_algorithms_enabled()

@@ -71,7 +71,7 @@ def test_sentences(change: dict[str, int], tmp_path: Path) -> None:
     assert not differing(made(), made(budget=31))
     assert differing(made(), made(**change)) == set(change)
     data, other = StepDataModule(made()), StepDataModule(made(**change))
-    with pytest.raises(UserError, match=f"checkpoint has other data \\({next(iter(change))} "):
+    with pytest.raises(UserError, match=f"checkpoint was saved with other data \\({next(iter(change))} "):
         other.load_state_dict(data.state_dict())
     rows = made()
     rows.scores = rows.scores[::-1].copy()
@@ -96,7 +96,7 @@ def test_pre_training(kind: str, tmp_path: Path) -> None:
     _, same, _ = trainings.run(kind, tmp_path)
     same.load_state_dict(data.state_dict())
     same.batches.mask_rate = 0.4  # type: ignore[attr-defined]
-    with pytest.raises(UserError, match=r"checkpoint has other data .mask_rate"):
+    with pytest.raises(UserError, match=r"checkpoint was saved with other data .mask_rate"):
         StepDataModule(same.batches).load_state_dict(data.state_dict())
     torch.save(data.state_dict(), tmp_path / "state.pt")
     assert torch.load(tmp_path / "state.pt", weights_only=True) == data.state_dict()

@@ -239,4 +239,4 @@ def test_it_says_when_it_waited_for_batches(slow: bool, tmp_path: Path, capsys: 
     data.batches.batch, module.objective = batch, objective  # type: ignore[method-assign]
     fit(module, data, settings, tmp_path / "run", "stage")
     said = capsys.readouterr().out
-    assert ("[stage] " in said and "% of the time it waited for batches; trainer.workers=2" in said) == slow
+    assert ("[stage] " in said and "% of the time; set trainer.workers=2" in said) == slow

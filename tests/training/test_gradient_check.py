@@ -119,8 +119,14 @@ FAULTS = {
         "depends on how .*: 0.5 times the right one with 2 .* 0.0833 times .* with 12 chunks",
     ),
     "dropout not replayed": ({"replays": False}, "dropout is not replayed"),
-    "weights of the loss left out": ({"own_weights": False}, r"reads itself are left out \(Model.log_scale\)"),
-    "the last chunk left out": ({"last": False}, "chunks are left out: in one chunk, without dropout some weights"),
+    "weights of the loss left out": (
+        {"own_weights": False},
+        r"weights of the loss get no gradient \(Model.log_scale\)",
+    ),
+    "the last chunk left out": (
+        {"last": False},
+        "chunks are left out: some weights have no gradient in one chunk, without dropout",
+    ),
 }
 
 
@@ -154,7 +160,7 @@ def misprinted(loss: Callable[..., Tensor], *parts: Part) -> Tensor:
 @pytest.mark.parametrize(
     ("cached", "said"),
     [
-        (rounded, "probably: all is nearly right: something is rounded, such as"),
+        (rounded, "probably: the gradients are nearly right: something is rounded, such as"),
         (misprinted, "the loss itself is wrong, 2 times the right one\n"),
     ],
 )
@@ -243,7 +249,7 @@ def test_an_encoder_that_draws_from_elsewhere_is_told() -> None:
 
     report = check_gradients(model.contrast, (encode, [numbers(4, 1)]), (encode, [numbers(4, 2)]))
     assert not report
-    assert "it draws from elsewhere" in report.causes[0]
+    assert "draw its random numbers with torch" in report.causes[0]
 
 
 def test_everything_is_afterwards_what_it_was() -> None:
@@ -348,9 +354,12 @@ def test_a_batch_alone_is_cut_as_well(tmp_path: Path) -> None:
     ("wrong", "message"),
     [
         (lambda m: check_gradients(m.contrast, (m, [numbers(2, 1)]), processes=0), "processes must be"),
-        (lambda m: check_gradients(m.contrast, m, [numbers(2, 1)]), "part 0 must be an encoder and its chunks"),
+        (
+            lambda m: check_gradients(m.contrast, m, [numbers(2, 1)]),
+            "part 0 must be a tuple of an encoder and its chunks",
+        ),
         (lambda m: check_gradients(m.contrast, (m, [])), "part 0 has no chunk"),
-        (lambda m: check_gradients(m.contrast), "give a part"),
+        (lambda m: check_gradients(m.contrast), "no parts are given; give at least one"),
         (lambda m: check_gradients(m.contrast, (m, [numbers(2, 1)])), "the plain loss cannot be computed: TypeError"),
         (
             lambda m: check_gradients(lambda rows: (rows * torch.nan).sum(), (m, numbers(2, 1))),

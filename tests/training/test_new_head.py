@@ -93,5 +93,5 @@ def test_the_rate_rises_and_falls_in_the_first_steps_and_again_in_the_others() -
 
 
 def test_no_step_for_the_backbone_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^head_steps: 7 leaves none of 7 steps for the backbone$"):
+    with pytest.raises(UserError, match=r"^head_steps: 7 must be below the number of all steps, 7$"):
         trained(tmp_path, steps=FIRST)

@@ -164,7 +164,7 @@ def test_a_head_is_trained_and_saved_where_there_is_one_and_said_where_there_is_
     capsys.readouterr()
     without = released(tmp_path / "without", tmp_path / "words", **kind)
     plain = ContrastiveModule(without, mlm_weight=0.5, learning_rate=1e-2)
-    assert capsys.readouterr().out == f"{without}: no head for masked tokens, so mlm_weight has no effect\n"
+    assert capsys.readouterr().out == f"{without}: has no MLM head, so mlm_weight has no effect\n"
     assert plain.mlm is None
     assert ContrastiveModule(folder).mlm is None, "a weight of 0 loads no head"
     whole = SpanPairDataModule([words] * 6, mask_rate=None, **given)
@@ -178,7 +178,7 @@ def test_a_learned_temperature_moves_and_ends_at_the_coldest(tmp_path: Path) -> 
     with torch.no_grad():
         module.log_temperature -= 9
     assert module.reached == pytest.approx(COLDEST)
-    with pytest.raises(UserError, match="begins at 0\\.01 or above"):
+    with pytest.raises(UserError, match="with learn_temperature it must be 0\\.01 or more"):
         ContrastiveModule(BiEncoder(encoder()), temperature=0.001, learn_temperature=True)
 
 
@@ -228,7 +228,7 @@ def test_prefixes_stand_behind_cls_of_each_row(tmp_path: Path) -> None:
 def test_passages_in_the_place_of_queries_have_no_prefix_of_queries() -> None:
     for query, passage, share in (("query: ", "passage: ", 0.5), ("query: ", "", 1.0)):
         given: Any = {"mixed_context": share, "query_prefix": query, "passage_prefix": passage}
-        with pytest.raises(UserError, match="mixed_context takes passages as queries"):
+        with pytest.raises(UserError, match="mixed_context uses passages as queries"):
             PassageQueryDataModule([{"text": "a b", "queries": ["a"]}], "nowhere", **given)
     PassageQueryDataModule([{"text": "a b", "queries": ["a"]}], "nowhere", query_prefix="query: ")
 

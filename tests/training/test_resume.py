@@ -214,7 +214,7 @@ def test_a_checkpoint_with_a_flipped_bit_is_not_trained_on(tmp_path: Path) -> No
     raw[largest.header_offset + 200 + largest.file_size // 2] ^= 1
     path.write_bytes(raw)
     with pytest.raises(
-        UserError, match=r"step=5\.ckpt: this checkpoint cannot be read \(.*\); delete it to start over"
+        UserError, match=r"step=5\.ckpt: this checkpoint cannot be read \(.*\); delete it to train anew"
     ):
         _fit("condenser", tmp_path, "parts")
 

@@ -174,7 +174,7 @@ def test_every_sentence_of_every_span_is_drawn_over_the_epochs(kind: str, tmp_pa
 
 def test_the_inverse_cloze_task_needs_sentences_and_spans_of_two(tmp_path: Path) -> None:
     without = RandomWindows(trainings.documents(tmp_path), LENGTH, seed=3, min_length=4)
-    with pytest.raises(UserError, match="has no sentences; the inverse cloze task needs them"):
+    with pytest.raises(UserError, match="has no sentence boundaries, which the inverse cloze task needs"):
         SentencePairs(without, VOCABULARY, SHORT, 0.0, seed=3)
     one = trainings.store(tmp_path / "one", [30, 30], sentences=[0, 30])
     with pytest.raises(UserError, match=r"no span has two sentences; raise length"):

@@ -345,5 +345,5 @@ def test_a_data_module_has_an_in_batch_teacher_for_texts(tmp_path: Path) -> None
     assert (batch.in_batch > 0).any()
     np.testing.assert_allclose(batch.in_batch.numpy(), wanted, rtol=1e-6)
     for wrong in ({"pairs": True}, {"workers": 1}):
-        with pytest.raises(UserError, match="an in-batch teacher needs texts as `data`, workers=0, and no `pairs`"):
+        with pytest.raises(UserError, match="in_batch_teacher needs texts as `data`, workers=0, and no `pairs`"):
             TripleDataModule(**{**given, **wrong}, in_batch_teacher=BM25)

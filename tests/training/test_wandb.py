@@ -43,7 +43,7 @@ def test_each_stage_writes_and_closes_an_offline_run_and_a_failing_one_too(
     names = ("loss", "mlm_head", "mlm_late", "contrast", "lr", "grad_norm", "tokens_per_s", "tokens")
     assert {f"train/{name}" for name in names} | {"val/mrr@10"} <= one.curves.keys()
     assert [step for step, _ in one.curves["train/loss"]] == [0, 1, 2]
-    assert capsys.readouterr().out.count("W&B: no key, offline under") == 1, "once a run"
+    assert capsys.readouterr().out.count("W&B: no API key; logs are in") == 1, "once a run"
 
 
 def test_names_have_the_length_that_an_upload_accepts_and_stay_apart(
@@ -118,7 +118,7 @@ def test_without_an_answer_auto_goes_on_and_true_is_an_error_in_one_line(
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setattr(wandb, "init", unreachable)
     assert start(tracked(tmp_path, "one")) is None
-    assert "logger.wandb: no way to the host; goes on with the CSV alone" in capsys.readouterr().out
+    assert "logger.wandb: no way to the host; curves go only into the CSV file" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"^logger\.wandb: no way to the host$"):
         start(tracked(tmp_path, "one", enabled=True))
 
@@ -135,7 +135,7 @@ def test_offline_counts_even_if_there_is_a_key(
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setattr(wandb, "init", noted)
     assert start(tracked(tmp_path, "one")) is None
-    assert "W&B: offline under" in capsys.readouterr().out
+    assert "W&B: logs are in" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("place", ["NETRC", "home", "server", "WANDB_IDENTITY_TOKEN_FILE", "another server"])

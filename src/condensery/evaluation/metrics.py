@@ -51,7 +51,7 @@ class Evaluation:
         """Read a file that ``save`` wrote. Raises ``UserError`` for any other file."""
         values = load_arrays(path)
         if "query_ids" not in values:
-            raise UserError(f"{path}: holds no query_ids, so it is no evaluation; {RECOMPUTE}")
+            raise UserError(f"{path}: has no query_ids, so it is not an evaluation; {RECOMPUTE}")
         return cls(values.pop("query_ids").tolist(), values)
 
 
@@ -73,7 +73,7 @@ def evaluate(run: Run, collection: Collection, split: str, metrics: list[str]) -
     """
     query_rows = collection.questions(split)
     if not len(query_rows):
-        raise UserError(f"split '{split}' of collection '{collection.name}' has no judged query, nothing to evaluate")
+        raise UserError(f"split '{split}' of collection '{collection.name}' has no judged query; choose another split")
     by_answers = [name for name in metrics if split_metric(name)[0] == HIT]
     by_judgements = [name for name in metrics if name not in by_answers]
     values = score(run.query_rows, run.passage_rows, collection.qrels(split), by_judgements) if by_judgements else {}

@@ -13,7 +13,7 @@ from condensery.ranges import Count, check_values
 
 Test = Literal["randomisation", "t"]
 FEW = 30
-CHANCE = "with so few queries, a choice by them is mostly chance"  # said with fewer queries than FEW
+CHANCE = "with so few queries, a choice based on them is mostly chance"  # said with fewer queries than FEW
 PERMUTATIONS = 10_000
 CELLS = 10_000_000  # number of random signs in memory at a time, one byte per sign
 
@@ -52,7 +52,7 @@ def compare(
     check_values(compare, {"test": test, "permutations": permutations})
     first, second = list(system.query_ids), list(baseline.query_ids)
     if not first:
-        raise UserError(f"significance test on {metric}: there are no queries; evaluate both on a split that has some")
+        raise UserError(f"significance test on {metric}: there are no queries; evaluate both on a split with queries")
     if sorted(first) != sorted(second):
         only = sorted(set(first) ^ set(second))
         raise UserError(
@@ -61,7 +61,7 @@ def compare(
         )
     for side in (system, baseline):
         if metric not in side.per_query:
-            raise UserError(f"significance test: no values of {metric} for each query; evaluate both with this metric")
+            raise UserError(f"significance test: one system has no values of {metric}; evaluate both with this metric")
     place = {query: i for i, query in enumerate(second)}
     order = [place[query] for query in first]
     differences = np.asarray(system.per_query[metric]) - np.asarray(baseline.per_query[metric])[order]

@@ -48,7 +48,7 @@ def cached_backward(
         found = [part[:, : encoders.widths[tower]] for tower, part in enumerate(vectors.split(sizes))]
         for tower, part in enumerate(found):
             if not part.isfinite().all():
-                raise UserError(f"cached_backward: part {tower} has vectors that are not finite; look at its encoder")
+                raise UserError(f"cached_backward: the encoder of part {tower} gives vectors that are NaN or infinite")
         return loss(*found)
 
     losses = backpropagate(encoders, chunks, of_parts, backward, padded=True)  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ def chunks_of(parts: Sequence[Part]) -> list[PieceChunk]:
         UserError: there is no part, or a part has no chunk.
     """
     if not parts:
-        raise UserError("cached_backward: give a part, an encoder and its chunks")
+        raise UserError("cached_backward: no parts are given; give at least one tuple of an encoder and its chunks")
     chunks: list[PieceChunk] = []
     first = 0
     for tower, (_, pieces) in enumerate(parts):
@@ -100,7 +100,7 @@ def chunks_of(parts: Sequence[Part]) -> list[PieceChunk]:
             chunks.append(PieceChunk(piece, tower, torch.arange(first, first + rows)))
             first += rows
         if len(chunks) == before:
-            raise UserError(f"cached_backward: part {tower} has no chunk")
+            raise UserError(f"cached_backward: part {tower} has no chunk; give it one or leave the part out")
     return chunks
 
 
@@ -119,16 +119,16 @@ class _Encoders:
         vectors = self.encoders[chunk.tower](chunk.piece)
         if not isinstance(vectors, Tensor) or vectors.ndim != 2 or len(vectors) != len(chunk):
             raise UserError(
-                f"cached_backward: the encoder of part {chunk.tower} must give vectors ({len(chunk)}, d) of this chunk,"
-                f" not {kind_of(vectors)}"
+                f"cached_backward: the encoder of part {chunk.tower} must give a tensor of shape ({len(chunk)}, d) for this"
+                f" chunk, not {kind_of(vectors)}"
             )
         if not vectors.is_floating_point():
-            raise UserError(f"cached_backward: the encoder of part {chunk.tower} gives {vectors.dtype}, not floats")
+            raise UserError(f"cached_backward: the encoder of part {chunk.tower} must give floats, not {vectors.dtype}")
         width = self.widths.setdefault(chunk.tower, vectors.shape[1])
         if vectors.shape[1] != width:
             raise UserError(
                 f"cached_backward: the encoder of part {chunk.tower} gives vectors of {width} dimensions for one chunk"
-                f" and of {vectors.shape[1]} for another"
+                f" and of {vectors.shape[1]} for another; all must have the same number"
             )
         return vectors
 
@@ -141,8 +141,8 @@ def _rows(piece: Any, tower: int) -> int:
         return len(_values(piece)[0])
     except (IndexError, TypeError):
         raise UserError(
-            f"cached_backward: a chunk of part {tower} must be a tensor, a sequence or a mapping of these, one entry a row,"
-            f" not {kind_of(piece)}"
+            f"cached_backward: a chunk of part {tower} must be a tensor, a sequence or a mapping of these, with one entry per"
+            f" row, not {kind_of(piece)}"
         ) from None
 
 

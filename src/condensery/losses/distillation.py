@@ -65,7 +65,7 @@ class MarginMSE(RetrievalLoss):
 def given_teacher(teacher: Tensor | None, loss: str) -> Tensor:
     """Return the teacher's scores. Raise ``UserError`` if there are none; ``loss``: the loss's name in the message."""
     if teacher is None:
-        raise UserError(f"{loss} learns from a teacher's scores, and there are none")
+        raise UserError(f"the loss {loss} needs a teacher's scores; pass them as the argument teacher")
     return teacher
 
 

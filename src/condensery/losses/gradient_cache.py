@@ -271,7 +271,7 @@ class _FirstPass:
             self.vectors = vectors.new_zeros((rows, width)) if self.padded else vectors.new_empty((rows, width))
         elif (missing := width - self.vectors.shape[1]) and not self.padded:
             raise UserError(
-                f"vectors of {self.vectors.shape[1]} and of {width} dimensions in one batch; give all the same"
+                f"a batch has vectors of {self.vectors.shape[1]} and of {width} dimensions; all must have the same"
             )
         elif missing > 0:
             self.vectors = torch.nn.functional.pad(self.vectors, (0, missing))
@@ -296,12 +296,12 @@ class _FirstPass:
                 raise UserError(f"the loss must be a scalar, not {kind_of(loss)}")
             if not loss.requires_grad:
                 if vectors.requires_grad:
-                    raise UserError("the loss has no gradient: it detaches the vectors, or computes under no_grad")
+                    raise UserError("the loss has no gradient; remove detach() or no_grad() from its computation")
             elif any(leaf is not vectors for leaf in leaves(loss)):
                 summand = loss.new_zeros((), requires_grad=True)
                 backward(loss + summand)
                 if summand.grad is None:
-                    raise UserError("`backward` did not back-propagate the scalar that it was given")
+                    raise UserError("`backward` must back-propagate the scalar that it gets, as scalar.backward() does")
                 if vectors.requires_grad:
                     self.gradient = torch.zeros_like(vectors) if vectors.grad is None else vectors.grad / summand.grad
             else:

@@ -37,7 +37,7 @@ class Difference:
         multiple = "" if self.factor is None else f", {self.factor:.4g} times the right one"
         if self.weight == LOSS:
             return f"{LOSS} is wrong{multiple}"
-        return f"{self.weight} is off by {self.error:.2g} of its largest entry{multiple}"
+        return f"the gradient of {self.weight} is off by {self.error:.2g} of its largest entry{multiple}"
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class GradientReport:
     def __str__(self) -> str:
         wrong = [outcome for outcome in self.outcomes if not outcome]
         if not self.outcomes:
-            head, body = ["nothing could be tried:"], []
+            head, body = ["no setting could be tried:"], []
         elif not wrong:
-            head = [f"the gradient is that of the whole batch in {number_of(len(self.outcomes), 'settings')}:"]
+            head = [f"the gradient equals that of the whole batch in {number_of(len(self.outcomes), 'settings')}:"]
             body = [f"  {outcome.setting}" for outcome in self.outcomes]
         else:
             head = [f"the gradient is wrong in {len(wrong)} of {len(self.outcomes)} settings:"]
@@ -112,7 +112,7 @@ class GradientReport:
     def raise_if_wrong(self) -> None:
         """Raise ``UserError`` with the first cause if a gradient is wrong, or if no setting could be tried."""
         if not self.outcomes:
-            raise UserError(f"check_gradients: nothing could be tried; {'; '.join(self.notes)}")
+            raise UserError(f"check_gradients: no setting could be tried; {'; '.join(self.notes)}")
         if not self:
             first = next(outcome for outcome in self.outcomes if not outcome)
             raise UserError(f"check_gradients: {first}; probably: {self.causes[0]}")
@@ -160,8 +160,8 @@ def causes_of(outcomes: Iterable[Outcome], of_the_loss: Iterable[str], repeatabl
     causes = [f"`{one.setting}` ends in an exception" for one in wrong if one.failure is not None]
     if not repeatable:
         causes.append(
-            "an encoder gives other vectors for the same chunk and the same torch random numbers: it draws from elsewhere,"
-            " such as Python's random, and no second pass can repeat that"
+            "an encoder gives other vectors for the same chunk and the same random state of torch: draw its random numbers"
+            " with torch, because the second pass cannot repeat those of Python or NumPy"
         )
     left = _left_out(wrong)
     causes += _of_weights_left_out(left, set(of_the_loss))
@@ -170,8 +170,8 @@ def causes_of(outcomes: Iterable[Outcome], of_the_loss: Iterable[str], repeatabl
     else:
         causes += _of_processes([one for one in wrong if one.processes > 1], left)
         if any(one.frozen and _besides(one, left) for one in wrong):
-            causes.append("a part without a gradient is not passed over: what stands beside it gets a wrong one")
-    return tuple(causes) or (("nothing simple: the gradient has another direction",) if wrong else ())
+            causes.append("a frozen part is not skipped, so the weights of the other parts get a wrong gradient")
+    return tuple(causes) or (("no simple cause: the gradient has a wrong direction",) if wrong else ())
 
 
 def _left_out(wrong: list[Outcome]) -> list[str]:
@@ -197,11 +197,11 @@ def _of_weights_left_out(left: list[str], of_the_loss: set[str]) -> list[str]:
     causes = []
     if own:
         causes.append(
-            f"weights that the loss reads itself are left out ({', '.join(own)}): the loss is differentiated at the"
-            " vectors alone"
+            f"weights of the loss get no gradient ({', '.join(own)}): the loss is differentiated with respect to the"
+            " vectors only"
         )
     if others:
-        causes.append(f"no gradient reaches {', '.join(others)}: its chunks are not back-propagated")
+        causes.append(f"no gradient reaches {', '.join(others)}: the chunks of this encoder are not back-propagated")
     return causes
 
 
@@ -221,14 +221,14 @@ def _of_chunks(plain: list[Outcome], wrong: list[Outcome], left: list[str]) -> s
     if len(wrong) == len(plain) and len(factors) == 1 and None not in factors:
         return f"a constant factor: every gradient is {factors.pop():g} times the right one"
     if not factors:
-        return "the loss that is returned is not that of the whole batch"
+        return "the returned loss is not the loss of the whole batch"
     if factors == {None} and max(each.error for one in wrong for each in _besides(one, left)) < _NEARLY:
-        return "all is nearly right: something is rounded, such as vectors or gradients kept in half precision"
+        return "the gradients are nearly right: something is rounded, such as vectors or gradients in half precision"
     for one in wrong:
         if any(difference.missing for difference in _besides(one, left)):
-            return f"chunks are left out: {one.setting} some weights have no gradient"
+            return f"chunks are left out: some weights have no gradient {one.setting}"
     if all(one.chunks == 1 for one in wrong) or (len(wrong) == len(plain) and factors == {None}):
-        return "nothing simple: the gradient has another direction, however the batch is cut"
+        return "no simple cause: the gradient has a wrong direction, however the batch is cut into chunks"
     seen = [(one.chunks, _factors([one], left)) for one in sorted(wrong, key=lambda one: one.chunks)]
     known = [
         f"{multiple.pop():g} times the right one with {n} chunks"
@@ -236,8 +236,8 @@ def _of_chunks(plain: list[Outcome], wrong: list[Outcome], left: list[str]) -> s
         if len(multiple) == 1 and None not in multiple
     ]
     return (
-        f"the gradient depends on how the batch is cut into chunks{': ' if known else ''}{', '.join(known)}; a chunk's share"
-        " is scaled by its size or by their number, or the loss sees one chunk at a time"
+        f"the gradient depends on how the batch is cut into chunks{': ' if known else ''}{', '.join(known)}; a chunk's"
+        " gradient is scaled by its size or by the number of chunks, or the loss is computed of one chunk at a time"
     )
 
 
@@ -252,6 +252,6 @@ def _of_processes(wrong: list[Outcome], left: list[str]) -> list[str]:
             " processes, as DDP takes it, must be the gradient of the whole batch"
         ]
     return [
-        "the vectors of the other process carry no gradient: what its loss says about this process's rows is lost when the"
-        " vectors are gathered"
+        "the vectors of the other process carry no gradient: the gradient of its loss for this process's rows is lost when"
+        " the vectors are gathered"
     ]

@@ -63,8 +63,8 @@ class Matryoshka(RetrievalLoss):
         """
         if max(self.dims) > hidden_size:
             raise UserError(
-                f"loss: matryoshka: dims has {max(self.dims)}; vectors have {hidden_size} numbers: leave larger dims out, or"
-                " train without truncate_dim, which is set where the trained checkpoint is searched"
+                f"loss: matryoshka: dims has {max(self.dims)}, but vectors have {hidden_size} dimensions; leave out larger"
+                " dims, or train without truncate_dim, which is for searching with the trained checkpoint"
             )
         for size, loss in zip(self.dims, self.losses, strict=True):
             loss.normalised = self.normalised
@@ -91,7 +91,7 @@ class Matryoshka(RetrievalLoss):
         """
         taught = {} if teacher is None else {"teacher": teacher}
         if taught and not takes_teacher(self.losses[0]):
-            raise UserError(f"loss: matryoshka: {type(self.losses[0]).__name__} takes no teacher's scores")
+            raise UserError(f"loss: matryoshka: {type(self.losses[0]).__name__} takes no teacher; leave it out")
         total = queries.new_zeros(())
         for size, (weight, loss) in enumerate(zip(self.weights, self.losses, strict=True)):
             of_size: Tensor = loss(self._part(queries, size), self._part(passages, size), positive, known, **taught)
@@ -125,7 +125,7 @@ def _weights(weights: Any, dims: Sequence[int]) -> list[float]:
     right = isinstance(weights, Sequence) and not isinstance(weights, str) and len(weights) == len(dims)
     if not right or None in weights or any(fault(Weight, one) for one in weights) or not any(weights):
         raise UserError(
-            f"loss: matryoshka: weights is {str(weights)[:60]}; it must be a number of 0 or more for each of the {len(dims)}"
-            " dims, not all 0"
+            f"loss: matryoshka: weights is {str(weights)[:60]}; it must be a list with a number of 0 or more for each of"
+            f" the {len(dims)} dims, and at least one above 0"
         )
     return [float(one) for one in weights]

@@ -43,7 +43,7 @@ def register(name: str) -> Callable[[Maker], Maker]:
         ours = name in _OURS and make.__module__ != _OURS[name]  # a built-in loss, whose file may not be imported yet
         first = "Condensery's" if ours else _LOSSES.get(name, make)
         if first is not make:
-            raise ValueError(f"there are two losses called {name!r}: {first} and {make}")
+            raise ValueError(f"two losses have the name {name!r}: {first} and {make}; give one of them another name")
         _LOSSES[name] = make
         return make
 
@@ -58,9 +58,9 @@ def check_name(loss: Named) -> str:
     """
     names = {*_OURS, *_LOSSES}
     if not isinstance(loss, str | Mapping):
-        raise ValueError(f"give its name, a mapping with name and options, or a RetrievalLoss, not {shown(repr(loss))}")
+        raise ValueError(f"give a name, a mapping with name and options, or a RetrievalLoss, not {shown(repr(loss))}")
     if not isinstance(loss, str) and "name" not in loss:
-        raise ValueError(f"a loss with options has a name beside them, one of {', '.join(sorted(names))}")
+        raise ValueError(f"the mapping needs the key name, with one of {', '.join(sorted(names))}")
     name = loss if isinstance(loss, str) else str(loss["name"])
     if name not in names:
         hint = close_to(name, names)

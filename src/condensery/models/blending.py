@@ -23,7 +23,7 @@ def blended(start: BiEncoder, trained: BiEncoder, share: float) -> BiEncoder:
         UserError: the shapes of the retrievers differ, or only ``start`` has two towers.
     """
     if trained.shared and not start.shared:
-        raise UserError("the start has two towers and what was trained has one: their weights do not fit together")
+        raise UserError("the initial retriever has two towers and the trained one has one; both need the same number")
     result = copy.deepcopy(trained)
     _blend(result.passage, start.passage, share)
     if not result.shared:
@@ -41,7 +41,7 @@ def same_weights(first: nn.Module, second: nn.Module) -> bool:
 def _blend(module: nn.Module, start: nn.Module, share: float) -> None:
     mine, theirs = module.state_dict(), start.state_dict()
     if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in theirs.items()}:
-        raise UserError("the start and what was trained are not of one shape: their weights do not fit together")
+        raise UserError("the initial and the trained retriever differ in shape; give two retrievers of the same shape")
     for name, value in mine.items():  # the values share memory with the module's weights
         first = theirs[name].to(value.device)  # ``start`` may be on a GPU, where it was evaluated
         if value.is_floating_point() and not torch.equal(value, first):

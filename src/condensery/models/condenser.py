@@ -30,7 +30,7 @@ class CondenserShape:
         """Raise ``UserError`` unless this head fits a backbone of ``depth`` layers."""
         if self.head_layers and not 0 <= self.skip_from < depth:
             raise UserError(
-                f"skip_from: {self.skip_from} early layers do not split a backbone of {depth}; 0 to {depth - 1}"
+                f"skip_from: {self.skip_from} does not fit a backbone of {depth} layers; give 0 to {depth - 1}"
             )
 
 

@@ -25,7 +25,7 @@ from condensery.tokens.tokenizer import load_tokenizer
 
 FAMILIES = ("bert", "roberta", "xlm-roberta")
 # BERT's classification head uses the backbone's pooler; RoBERTa's head does not
-_NEW = {"classifier": "the head for one score", "bert.pooler": "the pooler before it"}
+_NEW = {"classifier": "scoring head", "bert.pooler": "pooler"}
 _UNUSED = ("cls.predictions", "lm_head", "cls.seq_relationship", "qa_outputs", *DECODERS)
 # makes sentence-transformers return the logit; its default is the sigmoid of the logit
 _PLAIN = {"activation_fn": "torch.nn.modules.linear.Identity"}
@@ -88,7 +88,7 @@ def new_cross_encoder(language_model: PreTrainedModel, seed: int) -> CrossEncode
 
 def _check_family(config: Any, where: str) -> None:
     if config.model_type not in FAMILIES:
-        raise UserError(f"{where}: a cross-encoder is one of {', '.join(FAMILIES)}, not {config.model_type}")
+        raise UserError(f"{where}: a cross-encoder must be one of {', '.join(FAMILIES)}, not {config.model_type}")
 
 
 def load_cross_encoder(

@@ -295,7 +295,7 @@ class Encoder(nn.Module):
     def check_length(self, length: int, key: str) -> None:
         """Raise ``UserError`` if inputs of ``length`` tokens, which ``key`` sets, exceed the backbone's positions."""
         if length > self.longest:
-            raise UserError(f"{key}: {length} is longer than its {self.longest} positions")
+            raise UserError(f"{key}: {length} is too large; the model has {self.longest} positions")
 
     def embed(self, layout: PackedLayout) -> Tensor:
         """Return the normalised output (n, d) of the embedding layer; not every family embeds positions and types.

@@ -188,17 +188,17 @@ def load_generator(
         about = check_config(config_content(source, revision), where, encoder=False)
         if "model_type" in about and about["model_type"] not in transformers.CONFIG_MAPPING:
             family = shown(about["model_type"])
-            raise UserError(f"{where}: model_type is {family}, which no model of the library is called")
+            raise UserError(f"{where}: model_type is {family}, unknown to transformers; take a T5 or BART model")
         config = transformers.AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     if not config.is_encoder_decoder:
         raise UserError(
-            f"{key}: {str(source)!r} is a {config.model_type} model, not one that reads a text and writes another;"
+            f"{key}: {str(source)!r} is a {config.model_type} model, which cannot write a text from another text;"
             " take a sequence-to-sequence model (T5, BART)"
         )
     if dropout is not None:
         names = [name for name in DROPOUTS if hasattr(config, name)]
         if not names:
-            raise UserError(f"{key}: the config of {str(source)!r}, a {config.model_type} model, has no dropout")
+            raise UserError(f"{key}: {str(source)!r}, a {config.model_type} model, has no dropout; leave dropout unset")
         config.update(dict.fromkeys(names, dropout))
     with _user_error(key, source, "cannot load", _ADVICE):
         model: Any = load_weights(
@@ -216,13 +216,13 @@ def load_generator(
     check_tokenizer(tokenizer, f"{key}: {str(source)!r}")
     # for a folder without a tokenizer, transformers creates an empty one
     if number_of_words(tokenizer) < _FEWEST_WORDS or tokenizer.pad_token_id is None:
-        raise UserError(f"{key}: {str(source)!r} has no tokenizer with words and padding; save it beside the model")
+        raise UserError(f"{key}: the tokenizer of {str(source)!r} lacks words or padding; save the model's own there")
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise UserError(
             f"{key}: {str(source)!r} has a tokenizer of {len(tokenizer)} tokens, but the model knows"
             f" {model.get_input_embeddings().num_embeddings}; save the model's own tokenizer beside it"
         )
-    with _user_error(key, source, "cannot write with", "its config.json describes another model than its weights are"):
+    with _user_error(key, source, "cannot write with", "take config.json and weights from one checkpoint"):
         _try_out(model)
     return Generator(model, tokenizer)
 
@@ -250,14 +250,14 @@ def _check_tokens(model: Any, source: str | Path, key: str) -> None:
         token = getattr(model.generation_config, name, None)
         if token is None:
             raise UserError(
-                f"{key}: the config of {str(source)!r} has no {name}, so it cannot write; set it in its"
+                f"{key}: the config of {str(source)!r} has no {name}, without which the model cannot write; set it in"
                 " generation_config.json or config.json"
             )
         several = token if isinstance(token, list) and token and name == "eos_token_id" else [token]
         if any(type(one) is not int or not 0 <= one < words for one in several):
             raise UserError(
-                f"{key}: {name} is {shown(token)} in the config of {str(source)!r}; it must be a token of its {words},"
-                " from 0; set it in its generation_config.json or config.json"
+                f"{key}: {name} is {shown(token)} in the config of {str(source)!r}; set it in generation_config.json or"
+                f" config.json to a token id of 0 or more, below {words}"
             )
 
 

@@ -51,9 +51,9 @@ class DecoderShape:
             wanted = "exactly one layer" if self.kind == "enhanced" else "at least one layer"
             raise UserError(f"a decoder of kind {self.kind} has {wanted}, not {self.layers}")
         if init == "last" and self.layers > depth:
-            raise UserError(f"a decoder of {self.layers} layers cannot start as the last of a backbone of {depth}")
+            raise UserError(f"a decoder of {self.layers} layers cannot copy the last layers of a backbone of {depth}")
         if not 0.0 <= self.mask_rate <= 1.0:
-            raise UserError(f"the decoder's mask_rate is a share between 0 and 1, not {self.mask_rate}")
+            raise UserError(f"the decoder's mask_rate must be a share from 0 to 1, not {self.mask_rate}")
 
 
 def decoder_shape(kind: Kind, layers: int | None = None, mask_rate: float = 0.5) -> DecoderShape:

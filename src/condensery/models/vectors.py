@@ -14,10 +14,10 @@ Pooling = Literal["cls", "mean", "max", "last", "weighted_mean", "mean_sqrt_len"
 POOLED: dict[str, str] = {  # pooling -> its description in cards and messages
     "cls": "the state of [CLS]",
     "mean": "the mean of all states",
-    "max": "the largest of all states, number by number",
+    "max": "the maximum of all states in each dimension",
     "last": "the state of the last token",
-    "weighted_mean": "the mean of all states, weighted by their places",
-    "mean_sqrt_len": "the sum of all states over the root of their number",
+    "weighted_mean": "the mean of all states, weighted by their positions",
+    "mean_sqrt_len": "the sum of all states divided by the square root of their number",
 }
 
 

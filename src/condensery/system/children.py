@@ -92,7 +92,7 @@ def alive(process: int) -> bool:
 
 def manner_of_death(code: int | None) -> str:
     """Describe how a process ended, by its exit code. A negative code is the number of a signal."""
-    return f"killed by signal {-code}, perhaps for want of memory" if code and code < 0 else f"exit code {code}"
+    return f"killed by signal {-code}, perhaps because memory was full" if code and code < 0 else f"exit code {code}"
 
 
 def end_group() -> NoReturn:

@@ -23,7 +23,7 @@ def check_room(folder: Path, size: int, key: str) -> None:
     """Raise ``UserError`` where the disk of ``folder`` lacks the space for ``size`` bytes."""
     folder = existing(folder)
     if size > (free := shutil.disk_usage(folder).free):
-        raise UserError(f"{key}: {as_bytes(size)} are to be fetched, and {folder} has room for {as_bytes(free)}")
+        raise UserError(f"{key}: the download needs {as_bytes(size)}, but {folder} has only {as_bytes(free)} free")
 
 
 def as_bytes(size: float) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 NAME, PATH = 255, 4095  # maximum bytes of the name of a file, and of a whole path
-RECOMPUTE = "delete the folder that it lies in, and the next run computes it anew"  # advice for files in an artifact
+RECOMPUTE = "delete the folder of this file, and the next run computes it again"  # advice for files in an artifact
 
 
 @contextmanager
@@ -157,7 +157,7 @@ def expanded(path: str | Path) -> Path:
         raise UserError(f"a path or a name is expected, not an object of the class {type(path).__name__}")
     text = str(path).encode(errors="replace").decode()  # half a character (a lone surrogate) becomes `?`
     if text != str(path):
-        raise UserError(f"{shown(str(path))}: the name holds half a character, or bytes that are no UTF-8")
+        raise UserError(f"{shown(str(path))}: the name holds half a character, or bytes that are not UTF-8")
     if len(text.encode()) > PATH or any(len(part.encode()) > NAME for part in text.split("/")):
         raise UserError(f"{text}: {DISK[errno.ENAMETOOLONG]}")
     return Path(os.path.expanduser(path))
@@ -199,7 +199,7 @@ def inside(folder: Path, name: Any, where: str | Path) -> Path:
         UserError: the name is not a string, or leads out of the folder.
     """
     if not isinstance(name, str) or not name or "\0" in name or {"..", "/"} & {*PurePosixPath(name).parts}:
-        raise UserError(f"{where}: {name!r} is no name of something in {folder}; was the file edited by hand?")
+        raise UserError(f"{where}: {name!r} does not name a file or folder in {folder}; was it edited by hand?")
     return folder / name
 
 

@@ -39,12 +39,12 @@ def standing(path: Path) -> str:
     try:
         return KINDS.get(stat.S_IFMT(path.stat().st_mode), "something unknown")
     except (FileNotFoundError, NotADirectoryError):
-        return f"a link to {os.readlink(path)}, which is not there" if path.is_symlink() else ""
+        return f"a link to {os.readlink(path)}, which does not exist" if path.is_symlink() else ""
     except ValueError:  # a NUL in the name
         return ""
     except OSError as error:
         if error.errno == errno.ELOOP:
-            return "one of links that lead in a circle"
+            return "one of several links that form a circle"
         raise  # no permission, or a name that is too long: the caller reports both
 
 
@@ -68,7 +68,7 @@ def resolve(path: Path) -> Path | None:
     """
     existing = [one for one in (path, twin(path)) if not fault(one)]
     if len(existing) == 2 and not _hold_the_same(*map(_state, sorted(existing, key=lambda one: one.suffix == ".gz"))):
-        raise UserError(f"{path} and {twin(path).name} beside it differ; remove the one that is not meant")
+        raise UserError(f"{path} and {twin(path).name} beside it differ; remove the one that should not be read")
     return existing[0] if existing else None
 
 
@@ -148,11 +148,11 @@ def readable(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: no such file") from None
     except gzip.BadGzipFile as error:
         plain = "Not a gzipped file" in str(error)
-        advice = "is it plain text? Then take .gz from its name" if plain else "fetch it again"
+        advice = "if it is plain text, remove .gz from its name" if plain else "download it again"
         raise UserError(f"{path}: not a whole gzip file ({error}); {advice}") from None
     except (EOFError, zlib.error, lzma.LZMAError) as error:
         kind = PACKED.get(path.suffix, "gzip")
-        raise UserError(f"{path}: not a whole {kind} file ({error}); fetch it again") from None
+        raise UserError(f"{path}: not a whole {kind} file ({error}); download it again") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
 

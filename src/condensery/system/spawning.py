@@ -40,8 +40,8 @@ def spawning(asked: str) -> SpawnContext:
     place = _line_of(main.__dict__, path) if path else None
     if place is not None and not _guarded(str(path), place):
         raise UserError(
-            f"{path}, line {place}: {asked} starts processes, which import this program and come here themselves;"
-            ' put the program below `if __name__ == "__main__":`, or do without it'
+            f"{path}, line {place}: {asked} starts processes, which import this program and run this line again;"
+            ' put the program below `if __name__ == "__main__":`, or leave that setting out'
         )
     return multiprocessing.get_context("spawn")
 

@@ -51,14 +51,14 @@ def check_arguments(arguments: Sequence[str]) -> None:
             key, value = argument.lstrip("+").partition("=")[::2]
             if _is_utf8(argument):
                 raise UserError(
-                    f"{key}: not readable, for Python takes the command line for {sys.getfilesystemencoding()} here; set"
+                    f"{key}: not readable, because Python decodes the command line as {sys.getfilesystemencoding()}; set"
                     " PYTHONUTF8=1, or LC_ALL=C.UTF-8"
                 ) from None
             byte = ord(argument[error.start])
             what = f"byte 0x{byte - 0xDC00:02x}" if 0xDC80 <= byte <= 0xDCFF else "half a character"
             message = f"{key}: not valid UTF-8 ({what} in {value!r})" if value else f"{key!r}: not valid UTF-8 ({what})"
             raise UserError(
-                f"{message}; type it in UTF-8: is that what your terminal sends? (a file with such a name must be renamed)"
+                f"{message}; set your terminal to UTF-8 and type it again (a file with such a name must be renamed)"
             ) from None
 
 

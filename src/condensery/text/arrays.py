@@ -60,7 +60,7 @@ class _Entries:
 
     def _end(self) -> None:
         if self._next():
-            raise UserError(f"{self._place()}: not valid JSON (something stands behind the end of the array)")
+            raise UserError(f"{self._place()}: not valid JSON (there is text after the end of the array)")
 
     def _entry(self, place: str) -> dict[str, Any]:
         while True:
@@ -101,7 +101,7 @@ class _Entries:
         try:
             read = self.stream.read(max(BLOCK, len(self.text) - self.at))
         except UnicodeDecodeError as error:
-            raise UserError(f"{self._place()}: not valid UTF-8 behind this line ({error.reason})") from None
+            raise UserError(f"{self._place()}: not valid UTF-8 after this line ({error.reason})") from None
         self.text, self.at = self.text[self.at :] + read, 0
         return bool(read)
 

@@ -68,7 +68,7 @@ class Collection:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if not (self.folder / DESCRIPTION).is_file():
-            raise UserError(f"{self.folder}: no collection here ({DESCRIPTION} is missing)")
+            raise UserError(f"{self.folder}: no collection ({DESCRIPTION} is missing); give the folder of a collection")
         self.description: dict[str, Any] = read_json(self.folder / DESCRIPTION)
         counts: dict[str, dict[str, int]] = self.description["splits"]
         self.splits: list[str] = [split for split in SPLITS if counts.get(split, {}).get("judgements")]
@@ -130,7 +130,7 @@ class Collection:
         """Return the judgements of ``split``. Raises ``UserError`` when the collection has no such split."""
         if split not in self.splits:
             there = ", ".join(self.splits) or "none"
-            raise UserError(f'the collection {self.name} has no split "{split}" (its splits: {there}); see data.splits')
+            raise UserError(f'the collection {self.name} has no split "{split}" (its splits: {there}); set data.splits')
         rows = load_array(self.folder / f"qrels-{split}.npy")
         relevant_from = self.description["splits"][split].get("relevant_from", 1)
         query_rows, passage_rows, grades = (np.ascontiguousarray(column) for column in rows.T)

@@ -35,7 +35,7 @@ FORMATS: dict[str, Format] = {
     "huggingface_documents": (huggingface.HuggingfaceDocumentsSource, huggingface.read_documents),
 }
 if taken := FORMATS.keys() & ADDED:
-    raise UserError(f"CONDENSERY_STAGES: format {min(taken)!r}: a format of Condensery has this name; give another")
+    raise UserError(f"CONDENSERY_STAGES: format {min(taken)!r}: a format of Condensery has this name; rename yours")
 FORMATS |= ADDED
 if TYPE_CHECKING:
     DataConfig = DataConfig

@@ -48,7 +48,7 @@ def look_alike(identifier: str, known: Iterable[str]) -> str:
     forms = {unicodedata.normalize("NFC", one) for one in (identifier, other)}
     why = ", the Unicode forms NFC and NFD of one text" if len(forms) == 1 else ""
     return (
-        f"; {shown(other)!r} looks the same and is another id{why}: character {at + 1} is {_code_points(identifier, at)} here"
+        f"; {shown(other)!r} looks the same but is another id{why}: character {at + 1} is {_code_points(identifier, at)} here"
         f" and {_code_points(other, at)} there; write both the same way"
     )
 

@@ -39,7 +39,7 @@ class InputFile:
         """Return the file on disk. Raises ``UserError`` where it is missing; the message says what is there instead."""
         path = self.existing_path()
         if path is None:
-            raise UserError(f"{self.path}: {self.fault()}; it is the {self.role}{self.hint}")
+            raise UserError(f"{self.path}: {self.fault()}; it should be the {self.role}{self.hint}")
         return path
 
     def entries(self, read: Callable[[Path], Iterable[Item]], none: str) -> Iterator[Item]:
@@ -55,5 +55,5 @@ class InputFile:
         path = self.open_path()
         with opened(path) as (stream, _):
             if not self.may_be_empty and not stream.peek(1):
-                raise UserError(f"{path}: the file is empty; it is the {self.role}{self.hint}")
+                raise UserError(f"{path}: the file is empty; it should be the {self.role}{self.hint}")
         return path

@@ -66,7 +66,9 @@ class Judgements:
         if contradiction.any():
             at = int(np.flatnonzero(contradiction)[0])
             first, second = sorted(places[[at, at + 1]].tolist())
-            raise UserError(f"{self.places[second]}: another grade for the pair judged at {self.places[first]}")
+            raise UserError(
+                f"{self.places[second]}: another grade for the pair judged at {self.places[first]}; keep one"
+            )
         unique = np.concatenate([[True], ~pair_again]) if len(rows) else np.zeros(0, bool)
         self._check_positives(rows, places)
         return rows[unique].astype(np.int32), len(triples) - int(unique.sum())
@@ -89,10 +91,10 @@ class Judgements:
             count = len(np.unique(rows[without, 0]))
             at = int(places[without].min())
             first, name = self.places[at], self.queries[at]
-            more = f" (so have {count - 1:,} more)" if count > 1 else ""
+            more = f" (and {count - 1:,} more queries)" if count > 1 else ""
             raise UserError(
                 f"{first}: the query {name} of the split {self.split} has no positive passage (grade above 0){more};"
-                " remove its lines or judge one"
+                " remove its lines, or judge a passage as relevant"
             )
 
 
@@ -129,6 +131,6 @@ class GivenNegatives:
         if len(unknown):
             line = int(np.searchsorted(np.cumsum(counts), unknown[0], side="right"))
             name = self.passages[int(unknown[0])] + like_passage(self.passages.beginning(int(unknown[0])))
-            raise UserError(f"{self.places[line]}: no passage has the id of a hard negative that is named here: {name}")
+            raise UserError(f"{self.places[line]}: no passage has the id of this hard negative: {name}")
         rows = np.stack([query_rows, passage_rows], axis=1)[kept & (query_rows >= 0)]
         return rows[np.argsort(rows[:, 0], kind="stable")].astype(np.int32)

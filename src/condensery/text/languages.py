@@ -63,9 +63,9 @@ _HEBREW_POINTS = (*range(0x0591, 0x05BE), 0x05BF, 0x05C1, 0x05C2, 0x05C4, 0x05C5
 
 _TURKISH = Language(
     before=(("I\u0307", "i"), ("\u0130", "i"), ("I", "\u0131")),
-    says="the small letter of I is \u0131, that of \u0130 is i",
+    says="the lower case of I is \u0131, that of \u0130 is i",
 )
-_FORMS = "vowel points do not count, nor do the forms of alef, yeh, kaf and heh"
+_FORMS = "vowel points and the different forms of alef, yeh, kaf and heh are ignored"
 _ARABIC = Language(letters=_letters(_POINTS, "اآأإٱ", "يىیے", "كک", "هةۀہۂۃە"), says=_FORMS)
 # each group begins with the letter that the Persian stemmer expects
 _PERSIAN = Language(letters=_letters(_POINTS, "اآأإٱ", "یيىے", "کك", "هةۀہۂۃە"), says=_FORMS)
@@ -83,7 +83,7 @@ LANGUAGES = {
     "arabic": _ARABIC,
     "persian": replace(_PERSIAN, before=(("\u200c", " "),)),  # the non-joiner separates an ending from its word
     "urdu": _PERSIAN,
-    "hebrew": Language(letters=_letters(_HEBREW_POINTS), says="vowel points do not count"),
+    "hebrew": Language(letters=_letters(_HEBREW_POINTS), says="vowel points are ignored"),
     "hindi": Language(letters=_letters((0x093C,), "ंँ", "नऩ", "रऱ", "ळऴ")),  # without nuktas
     "romanian": Language(letters=_letters((), "șş", "țţ")),
     "serbian": Language(letters=_SERBIAN),
@@ -109,8 +109,8 @@ def check_language(name: str) -> str:
         near = close_to(name, known)
         listed = f"{near};" if near.startswith(" (did") else ","
         raise ValueError(
-            f"{shown(name)!r} does not exist{listed} choose from {', '.join(known)}: {ANY} is for languages with blanks"
-            " between words, their stemmer is a key of its own"
+            f"{shown(name)!r} does not exist{listed} choose from {', '.join(known)}; {ANY} is for languages with spaces"
+            " between words, and the key stemmer sets their stemmer"
         )
     return name
 

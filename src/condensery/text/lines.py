@@ -146,7 +146,7 @@ def _unquoted(line: str, place: str) -> list[str]:
     try:
         return next(_csv_reader([line], delimiter="\t"))
     except csv.Error as error:
-        raise UserError(f"{place}: not columns between tabs ({error})") from None
+        raise UserError(f"{place}: not columns separated by tabs ({error})") from None
 
 
 def _csv_reader(lines: Iterable[str], **how: Any) -> Any:
@@ -202,7 +202,7 @@ def read_records(
         raise UserError(f"{place}: the file must be {expected}")
     for place, row in rows:
         if len(row) != len(names):
-            raise UserError(f"{place}: {len(row)} columns, but the header has {len(names)}; quote texts with {sign}")
+            raise UserError(f"{place}: {len(row)} columns, the header has {len(names)}; quote texts that hold {sign}")
         yield place, dict(zip(names, row, strict=True))
 
 
@@ -231,7 +231,7 @@ def check_whole(text: str, what: str, place: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{place}: the {what} holds half a character (a lone surrogate \\ud800..\\udfff)") from None
+        raise UserError(f"{place}: the {what} holds half a character (a lone surrogate, \\ud800 to \\udfff)") from None
 
 
 def whole_texts(texts: Iterable[str], what: str) -> list[str]:

@@ -33,15 +33,15 @@ def query_files(path: str) -> list[Path]:
     if what == FOLDER:
         files = [file for file in named.iterdir() if standing(file) != FOLDER and not file.name.startswith(".")]
         if not files:
-            raise UserError(f"{named}: this folder holds no files of queries")
+            raise UserError(f"{named}: this folder holds no file; give a folder with files of queries")
     else:
         fitting = [named] if what else map(Path, glob.glob(str(named), recursive=True))
         files = [file for file in fitting if standing(file) != FOLDER]
         if not files:
-            raise UserError(f"{named}: no such file or folder of queries, and no file fits it as a pattern")
+            raise UserError(f"{named}: no such file or folder, and no file matches the pattern; give files of queries")
     for file in files:
         if why := fault(file):
-            raise UserError(f"{file}: {why}; it is named as one of queries")
+            raise UserError(f"{file}: {why}; it should be a file of queries")
     return sorted(files)
 
 

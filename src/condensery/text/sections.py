@@ -37,7 +37,7 @@ def read_articles(path: Path) -> Iterator[Article]:
     for place, record in read_objects(path):
         document = document_of(record, place)
         if document.id in places:
-            raise UserError(f"{place}: this id is already that of {places[document.id]} (each article needs its own)")
+            raise UserError(f"{place}: this id is also at {places[document.id]}; give each article its own id")
         places[document.id] = place
         for text in (document.id, *document.passages):
             check_whole(text, "article", place)

@@ -56,12 +56,12 @@ def filled_sheets(sheets: str | Path | Sequence[str | Path], key: str = "sheets"
     elif expanded(sheets).is_dir():
         paths = sorted(path for path in expanded(sheets).glob("*.csv") if not path.name.startswith("."))
         if not paths:
-            raise UserError(f"{sheets}: no filled sheets (*.csv) in this folder; {key} names a folder or list of files")
+            raise UserError(f"{sheets}: no filled sheets (*.csv) in this folder; set {key} to a folder or list of them")
     else:
         paths = [expanded(sheets)]
     for path in paths:
         if why := fault(path):
-            raise UserError(f"{path}: {why}; {key} names the folder, or the list, of filled sheets")
+            raise UserError(f"{path}: {why}; set {key} to the folder, or the list, of filled sheets")
     return paths
 
 
@@ -80,7 +80,7 @@ def sheet_rows(path: Path, columns: Sequence[str], others: Sequence[str] = ()) -
     filled = at_least_one(
         ((place, row) for place, row in rows if any(one.strip() for one in row)),
         path,
-        f"empty; a sheet begins with the columns {', '.join(columns)}",
+        f"the sheet is empty; its first line must name the columns {', '.join(columns)}",
     )
     place, names = next(filled)
     places = _places(names, columns, others, place)

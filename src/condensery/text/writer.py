@@ -64,7 +64,7 @@ class _Rows:
         if duplicate := index.first_duplicate():
             here, before = (self.places[row] for row in duplicate)
             name = repr(shown(TextTable(self.path).ids_at([duplicate[0]])[0]))
-            raise UserError(f"{here}: this id is already that of {before} ({self.name} need ids of their own): {name}")
+            raise UserError(f"{here}: this id is also at {before}: {name}; give each of the {self.name} its own id")
         index.save(self.path.with_suffix(SUFFIX))
         return index
 
@@ -256,7 +256,7 @@ class CollectionWriter:
             raise UserError(f"{self.source}: no passages; the collection would be empty{why}")
         self._check_documents()
         if self._judgements and not len(queries.rows) and not self.dropped["unjudged_queries"]:
-            raise UserError(f"{self.source}: queries are judged, but the file of the queries holds none")
+            raise UserError(f"{self.source}: there are judgements, but the file of queries is empty; add the queries")
         qrels = self._resolve(queries, passages)
         self._hold_out(qrels)
         self._set_aside(qrels)
@@ -277,7 +277,7 @@ class CollectionWriter:
     def _check_documents(self) -> None:
         if duplicate := IdIndex.of(np.frombuffer(self._document_hashes, np.uint64)).first_duplicate():
             here, before = (self._document_places[row] for row in duplicate)
-            raise UserError(f"{here}: the passages of one document must stand together; this one began at {before}")
+            raise UserError(f"{here}: the passages of a document must be consecutive; this one began at {before}")
 
     def _resolve(self, queries: IdIndex, passages: IdIndex) -> dict[str, NDArray[np.int32]]:
         # an unknown id may mean a query that was left out
@@ -313,7 +313,7 @@ class CollectionWriter:
         if held_out.any():
             qrels["train"], qrels["dev"] = qrels["train"][~held_out], qrels["train"][held_out]
             number = number_of(len(np.unique(qrels["dev"][:, 0])), "train queries are")
-            print(f"[{self.name}] {number} held out as the dev split, which is missing (dev_queries)", flush=True)
+            print(f"[{self.name}] {number} held out as dev, because there is no dev split (dev_queries)", flush=True)
 
     def _set_aside(self, qrels: dict[str, NDArray[np.int32]]) -> None:
         """Remove the judgements of ``unlabelled_queries`` train queries."""
@@ -345,7 +345,7 @@ class CollectionWriter:
             place, answer = self.broken_answers[0]
             more = f" (and {len(self.broken_answers) - 1:,} more answers)" if len(self.broken_answers) > 1 else ""
             self.warnings.append(
-                f"{place}: the answer {shown(answer)!r} is no regular expression, and so in no passage{more}"
+                f"{place}: the answer {shown(answer)!r} is not a valid regular expression, so no passage has it{more}"
             )
         description: dict[str, Any] = {
             "name": self.name,

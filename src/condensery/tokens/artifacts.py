@@ -121,9 +121,9 @@ def unknown_words(stores: Mapping[str, TokenStore], folder: Path) -> dict[str, l
         ``{"warnings": [...]}``, or {} if no store exceeds the limit.
     """
     tokenizer, manifest, warnings = load_tokenizer(folder), folder / "manifest.json", []
-    advice = "is it one for this language, writing and punctuation? (backbone.name, backbone.tokenizer)"
+    advice = "choose a tokenizer for this language, script and punctuation (backbone.name, backbone.tokenizer)"
     if manifest.is_file() and read_json(manifest)["config"]["name"] is None:
-        advice = "it was trained on the passages of this collection, which have none or too few of them"
+        advice = "it was trained on the passages of this collection, in which these words are missing or rare"
     for name, store in stores.items():
         share = store.share_of(tokenizer.unk_token_id)
         if share > MOST_UNKNOWN:

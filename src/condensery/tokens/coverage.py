@@ -39,15 +39,15 @@ class Coverage:
         """
         lines = []
         if self.unknown > MOST_UNKNOWN:
-            other = "is it one for this language? (backbone.name, backbone.tokenizer)"
-            key = "set stage.tokenizer.vocab_size higher" if trained else other
+            other = "choose a tokenizer for this language (backbone.name, backbone.tokenizer)"
+            key = "raise stage.tokenizer.vocab_size" if trained else other
             lines.append(f"{self.unknown:.1%} of the tokens of the texts are unknown to the tokenizer ([UNK]); {key}")
         if self.merged > MOST_MERGED:
-            models = "take another model (backbone.name, backbone.tokenizer)"
-            other = f"it may drop marks that are letters in this language; {models}"
+            models = "choose another model (backbone.name, backbone.tokenizer)"
+            other = f"the tokenizer may remove marks that are part of letters in this language; {models}"
             key = "set stage.tokenizer.strip_accents=false to keep accents and other marks" if trained else other
             message = f"{self.merged:.1%} of the words of the texts get the token ids of another word"
-            lines.append(f"{message} (as {' and '.join(self.examples)}); {key}")
+            lines.append(f"{message} (such as {' and '.join(self.examples)}); {key}")
         return lines
 
     def metrics(self, trained: bool) -> dict[str, Any]:

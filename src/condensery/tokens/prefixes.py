@@ -64,7 +64,7 @@ def check_prefix(key: str, prefix: str, number: int, length_key: str, length: in
     ``length`` is the maximum input length in tokens, [CLS] and [SEP] included.
     """
     if number > length - 3:
-        raise UserError(f"{key}: {shown(prefix)!r} is {number} tokens; raise {length_key}, which is {length}")
+        raise UserError(f"{key}: {shown(prefix)!r} has {number} tokens; raise {length_key}, which is {length}")
 
 
 def _ids(tokenizer: "PreTrainedTokenizerFast", key: str, prefix: str, length_key: str, length: int) -> Ids:

@@ -52,10 +52,10 @@ class TokenStore:
     def __init__(self, folder: Path, single_texts: bool = False, texts: Texts = ()) -> None:
         self.folder, self.single_texts, self.texts = Path(folder), single_texts, texts
         if not self.exists(self.folder):
-            raise UserError(f"{self.folder}: no whole token store here; run the stage `tokens` again")
+            raise UserError(f"{self.folder}: holds no complete token store; give force=[tokens]")
         about = read_json(self.folder / "store.json")
         if not isinstance(about, dict) or any(type(about.get(name)) is not kind for name, kind in _FIELDS.items()):
-            raise UserError(f"{self.folder / 'store.json'}: not the description of a token store; run `tokens` again")
+            raise UserError(f"{self.folder / 'store.json'}: does not describe a token store; give force=[tokens]")
         self.token_count: int = about["tokens"]
         self.tokens: NDArray = self._map_tokens(about["dtype"])
         self.starts: Ids = self._map("starts.npy", about["texts"] + 1, self.token_count)
@@ -120,7 +120,7 @@ class TokenStore:
             raise UserError(f"{self.folder / 'store.json'}: dtype {shown(str(dtype))!r} is neither uint16 nor uint32")
         held = path.stat().st_size // np.dtype(dtype).itemsize if path.exists() else 0
         if held != self.token_count:
-            raise UserError(f"{path}: has {held} tokens, not the {self.token_count} of store.json; run `tokens` again")
+            raise UserError(f"{path}: has {held} tokens, but store.json says {self.token_count}; give force=[tokens]")
         return np.memmap(path, dtype=dtype, mode="r") if held else np.empty(0, dtype=dtype)
 
     def _map(self, name: str, size: int, last: int | None = None) -> Ids:
@@ -132,10 +132,10 @@ class TokenStore:
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise UserError(f"{path}: not readable ({error}); run the stage `tokens` again") from None
+            raise UserError(f"{path}: not readable ({error}); give force=[tokens]") from None
         wrong = array.dtype != np.int64 or array.ndim != 1 or len(array) != size
         if wrong or (last is not None and (len(array) == 0 or array[0] != 0 or array[-1] != last)):
-            raise UserError(f"{path}: does not fit the tokens beside it; run the stage `tokens` again")
+            raise UserError(f"{path}: does not fit the tokens in its folder; give force=[tokens]")
         return array
 
 

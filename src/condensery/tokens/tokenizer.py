@@ -64,7 +64,7 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
         told = f"no tokenizer in this folder can be read ({reason})" if local else f"{told} it once and give its folder"
         raise of_loading(error)(f"tokenizer {text!r}: {told}") from None
     if not tokenizer.is_fast or not len(tokenizer):
-        raise UserError(f"tokenizer {text!r}: holds no fast tokenizer (tokenizer.json); give one that does")
+        raise UserError(f"tokenizer {text!r}: has no fast tokenizer (tokenizer.json); give a tokenizer that has one")
     check_tokenizer(tokenizer, f"tokenizer {text!r}")
     if not number_of_words(tokenizer):
         raise UserError(
@@ -87,7 +87,7 @@ def check_same_tokenizer(checkpoint: Path, vocabulary: Vocabulary, what: str, ad
     if (checkpoint / "tokenizer.json").is_file() and not vocabulary.agrees_with(
         Vocabulary.of(load_tokenizer(checkpoint))
     ):
-        raise UserError(f"{what} reads another tokenizer than the texts; {advice}")
+        raise UserError(f"{what}: the texts were tokenised with another tokenizer than its own; {advice}")
 
 
 def of_sentencepiece(error: Exception) -> str:

@@ -62,8 +62,8 @@ class Vocabulary:
         if size > _SPREAD * len(tokens) + _SPARE:
             last = max(tokens, key=tokens.__getitem__)
             raise UserError(
-                f"tokenizer {tokenizer.name_or_path or type(tokenizer).__name__!r} has {len(tokens):,} tokens and numbers"
-                f" {last[:20]!r} {size - 1}; its tokenizer.json is damaged"
+                f"tokenizer {tokenizer.name_or_path or type(tokenizer).__name__!r} has {len(tokens):,} tokens, but"
+                f" {last[:20]!r} has the id {size - 1}; its tokenizer.json is damaged"
             )
         continues = np.zeros(size, dtype=np.uint8)
         goes_on = _continuation(json.loads(tokenizer.backend_tokenizer.to_str()))
@@ -111,9 +111,9 @@ class Vocabulary:
             special = np.asarray(values.pop("special"), dtype=np.int64)
             vocabulary = cls(special=special, continues=continues, **values)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path}: not a vocabulary ({error}); run the stage `tokens` again") from None
+            raise UserError(f"{path}: not a vocabulary ({error}); give force=[tokens]") from None
         if len(continues) != vocabulary.size:
-            raise UserError(f"{path}: size {vocabulary.size} but vocabulary.npy has {len(continues)} entries")
+            raise UserError(f"{path}: size is {vocabulary.size}, but vocabulary.npy has {len(continues)} entries")
         return vocabulary
 
 

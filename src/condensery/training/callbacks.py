@@ -78,8 +78,8 @@ class Waiting(pl.Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         share = (self.data.waited - self.before) / (time.perf_counter() - self.since)
         if share > WAITED:
-            more = f"trainer.workers={self.data.workers + 2} makes them with more processes"
-            print(f"[{self.label}] {share:.0%} of the time it waited for batches; {more}", flush=True)
+            more = f"set trainer.workers={self.data.workers + 2} for more processes that make batches"
+            print(f"[{self.label}] training waited for batches {share:.0%} of the time; {more}", flush=True)
 
 
 @contextmanager
@@ -243,4 +243,4 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             return super().load_checkpoint(path, map_location, weights_only)
         except (BadZipFile, OSError, EOFError, RuntimeError, ValueError, UnpicklingError) as error:
             reason = [*str(error).strip().splitlines(), type(error).__name__][0]
-            raise UserError(f"{path}: this checkpoint cannot be read ({reason}); delete it to start over") from None
+            raise UserError(f"{path}: this checkpoint cannot be read ({reason}); delete it to train anew") from None

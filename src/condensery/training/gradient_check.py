@@ -120,7 +120,7 @@ class _Check:
                 self._plain("as given", Replayed(SEED)).backward()
             except (RuntimeError, TypeError, ValueError) as error:
                 tolerance = ROUNDED
-                self.notes.append(f"compared in the precision of the weights, for in float64: {one_line(error)}")
+                self.notes.append(f"compared in the precision of the weights, because float64 fails: {one_line(error)}")
         with self._copies(double=tolerance == EXACT):
             self.drawn = self._draws(training=True)
             tried = [self._outcome(setting, tolerance) for setting in self._settings()]
@@ -143,8 +143,8 @@ class _Check:
             raise UserError("check_gradients: nothing that the loss depends on has requires_grad=True")
         if not moving:
             raise UserError(
-                "check_gradients: every gradient is 0, so none can be told from another: the loss is constant on this batch,"
-                " such as a hinge that no pair reaches, or it does not use the vectors"
+                "check_gradients: every gradient is 0, so a wrong one cannot be found: the loss does not use the vectors, or"
+                " is constant on this batch, such as a hinge loss that is 0 for each pair; give another batch or loss"
             )
         named = {name.lstrip("."): weight for name, weight in self.trial.captured.weights().items()}
         known = {id(weight) for weight in named.values()}
@@ -207,7 +207,7 @@ class _Check:
         for name in sorted(expected, key=lambda name: name != LOSS):
             if not expected[name].isfinite().all():
                 what = name if name == LOSS else f"the gradient of {name}"
-                raise UserError(f"check_gradients: {what} is not finite, computed plainly {outcome.setting}")
+                raise UserError(f"check_gradients: even without a cache, {what} is not finite {outcome.setting}")
         if LOSS not in found:  # the checked function may return no loss
             del expected[LOSS]
         return replace(outcome, differences=compare(expected, found, tolerance), replayed=replayed)
@@ -259,7 +259,7 @@ class _Check:
     def _in_processes(self, setting: _Setting) -> tuple[Gradients, bool]:
         """Return the mean gradients over the processes, and whether every process replayed its random numbers."""
         if any(weight.device.type != "cpu" for weight in self.weights.values()):
-            raise UserError("check_gradients: processes=2 computes on the CPU; move the model there")
+            raise UserError("check_gradients: processes=2 computes on the CPU; move the model to the CPU")
         found = in_processes(setting.processes, partial(self.share, setting))
         names = found[0][0].keys()
         means = {name: torch.stack([gradients[name] for gradients, _ in found]).mean(dim=0) for name in names}

@@ -34,7 +34,7 @@ def in_processes(number: int, work: Callable[[Share], Any]) -> list[Any]:
         ProcessError: a process failed.
     """
     if distributed.is_available() and distributed.is_initialized():
-        raise UserError("check_gradients: processes=2 starts processes of its own; call it before torch.distributed")
+        raise UserError("check_gradients: processes=2 starts its own processes; call it before init_process_group")
     forked = sys.platform == "linux" and not torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -45,12 +45,12 @@ def in_processes(number: int, work: Callable[[Share], Any]) -> list[Any]:
             )
         except (multiprocessing.ProcessExitedException, multiprocessing.ProcessRaisedException) as error:
             messages = [path.read_text() for path in sorted(folder.glob("*.failed"))]
-            hint = "" if forked else '; in a script call it under `if __name__ == "__main__":`'
+            hint = "" if forked else '; in a script, call check_gradients under `if __name__ == "__main__":`'
             raise ProcessError(messages[0] if messages else f"a process ended{hint}: {one_line(error)}") from None
         except (pickle.PicklingError, AttributeError, TypeError) as error:  # a process that is spawned gets a copy
             raise UserError(
-                f"check_gradients: processes=2 sends the loss and the encoders to other processes, and: {one_line(error)};"
-                " define them at the head of a module"
+                f"check_gradients: processes=2 must send the loss and the encoders to other processes ({one_line(error)});"
+                " define them at the top level of a module"
             ) from None
         return [torch.load(folder / f"{rank}.pt") for rank in range(number)]
 

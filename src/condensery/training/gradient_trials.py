@@ -72,7 +72,7 @@ class TrialOfParts:
     def __init__(self, loss: Callable[..., Tensor], parts: Sequence[Any], cached: Callable[..., Any]) -> None:
         for number, part in enumerate(parts):
             if not isinstance(part, tuple | list) or len(part) != 2 or not callable(part[0]):
-                raise UserError(f"check_gradients: part {number} must be an encoder and its chunks")
+                raise UserError(f"check_gradients: part {number} must be a tuple of an encoder and its chunks")
         self.loss, self.way = loss, cached
         self.encoders = [encode for encode, _ in parts]
         pieces = [[given] if isinstance(given, Tensor) or hasattr(given, "keys") else list(given) for _, given in parts]

@@ -54,7 +54,7 @@ def _torch_as_it_was() -> Iterator[None]:
     except RuntimeError as error:
         if "deterministic implementation" in str(error):
             reason = str(error).partition(",")[0]
-            raise UserError(f"trainer.flags.deterministic: {reason}; use warn to take those that have one") from None
+            raise UserError(f"trainer.flags.deterministic: {reason}; set it to warn to allow such operations") from None
         raise
     finally:
         torch.use_deterministic_algorithms(strict, warn_only=warns)

@@ -20,9 +20,9 @@ from condensery.training.checkpoint_fingerprint import Fingerprint, Plain, descr
 
 RULED = ("learning_rate", "warmup_ratio", "weight_decay", "max_grad_norm")
 _ENTRY = "condensery"
-_ANEW = "give what it had, or begin anew with its weights: load_from_checkpoint, then fit without ckpt_path"
+_ANEW = "use the same, or start a new training from its weights: load_from_checkpoint, then fit without ckpt_path"
 
-_MADE = "make the module as it was: checkpoint, towers and layers"
+_MADE = "create the module with the same checkpoint, towers and layers"
 
 
 def check_same(saved: Mapping[str, Plain], here: Mapping[str, Plain], what: str) -> None:
@@ -36,7 +36,7 @@ def check_same(saved: Mapping[str, Plain], here: Mapping[str, Plain], what: str)
     for name, value in here.items():
         if name in saved and saved[name] != value:
             entry = name.removeprefix("batches.")
-            raise UserError(f"the checkpoint has other {what} ({entry} {saved[name]}, here {value}); {_ANEW}")
+            raise UserError(f"the checkpoint was saved with other {what} ({entry} {saved[name]}, now {value}); {_ANEW}")
 
 
 class Resumption:
@@ -83,7 +83,7 @@ class Resumption:
 
     def _check(self, checkpoint: dict[str, Any]) -> None:
         if "optimizer_states" not in checkpoint:
-            raise UserError("the checkpoint holds weights alone; load_from_checkpoint takes them")
+            raise UserError("the checkpoint holds only weights; load them with load_from_checkpoint, without ckpt_path")
         self.step, saved = checkpoint["global_step"], checkpoint.get(_ENTRY)
         if saved is not None:  # checkpoints of older versions have no such entry
             self.ruled, self.epoch, self.changes = saved["ruled"], saved["epoch"], saved.get("changes", [])
@@ -106,7 +106,7 @@ class Resumption:
             return
         if not hasattr(data, "batches_an_epoch"):
             here = "loaders" if data is None else type(data).__qualname__
-            raise UserError(f"the checkpoint has other data ({name}, here {here}); {_ANEW}")
+            raise UserError(f"the checkpoint was saved with other data ({name}, now {here}); {_ANEW}")
         data.load_state_dict(checkpoint[name])
 
     def check_length(self, steps: int, epoch: int | None) -> None:
@@ -121,7 +121,7 @@ class Resumption:
             return
         if self.step > steps:
             raise UserError(
-                f"the checkpoint is of step {self.step:,}, and this run ends at step {steps:,}; raise max_steps or max_epochs"
+                f"the checkpoint is at step {self.step:,}, but this run ends at step {steps:,}; raise max_steps or max_epochs"
             )
         if self.ruled and epoch is not None and self.epoch is not None:
             check_same({"limit_train_batches": self.epoch}, {"limit_train_batches": epoch}, "settings")
@@ -140,7 +140,7 @@ class Resumption:
             if self.ruled.get(name, value) != value
         ]
         if changed:
-            rank_zero_info(f"goes on at step {self.step:,} with {', '.join(changed)}")
+            rank_zero_info(f"training resumes at step {self.step:,} with {', '.join(changed)}")
         self.step, self.ruled = None, {}
 
     def _ruled(self, steps: int) -> dict[str, Plain]:
@@ -178,9 +178,9 @@ def check_weights(module: nn.Module, saved: Mapping[str, Any]) -> None:
     """Raise ``UserError`` if the names or shapes of the saved weights differ from those of the module's weights."""
     here, strict = module.state_dict(), getattr(module, "strict_loading", True)
     for name in [*here, *(other for other in saved if other not in here)] if strict else here.keys() & saved.keys():
-        shapes = [tuple(one[name].shape) if name in one else "not there" for one in (saved, here)]
+        shapes = [tuple(one[name].shape) if name in one else "missing" for one in (saved, here)]
         if shapes[0] != shapes[1]:
-            raise UserError(f"the checkpoint is of another model ({name} {shapes[0]}, here {shapes[1]}); {_MADE}")
+            raise UserError(f"the checkpoint is of another model ({name} {shapes[0]}, now {shapes[1]}); {_MADE}")
 
 
 class Schedule(LambdaLR):
@@ -208,7 +208,7 @@ def keep_own_settings(optimiser: Optimizer, state: dict[str, Any]) -> dict[str, 
     numbers = [[len(group["params"]) for group in groups] for groups in (saved, own)]
     if numbers[0] != numbers[1]:
         raise UserError(
-            f"the checkpoint is of another model ({sum(numbers[0])} weights, here {sum(numbers[1])}); {_MADE}"
+            f"the checkpoint is of another model ({sum(numbers[0])} weights, now {sum(numbers[1])}); {_MADE}"
         )
     return {
         **state,

@@ -48,4 +48,4 @@ class LoopSettings:
 def check_trainer_precision(precision: str) -> None:
     """Raise ``UserError`` for a Lightning precision in which AdamW does not work, such as fp16 weights."""
     if precision not in TRAINER_PRECISIONS:
-        raise UserError(f"Trainer(precision={precision!r}): AdamW fails in it; use {', '.join(TRAINER_PRECISIONS)}")
+        raise UserError(f"Trainer(precision={precision!r}): AdamW fails with it; use {', '.join(TRAINER_PRECISIONS)}")

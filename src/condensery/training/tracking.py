@@ -72,8 +72,8 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
     offline = no_key or os.environ.get("WANDB_MODE") in ("offline", "dryrun")  # two names of one mode
     if offline and (tracked.folder, tracked.group) not in said_offline:
         said_offline.add((tracked.folder, tracked.group))
-        why = "no key, " * no_key
-        print(f"[{tracked.name}] W&B: {why}offline under {tracked.folder}/wandb (`wandb sync` sends it)", flush=True)
+        why = "no API key; " * no_key
+        print(f"[{tracked.name}] W&B: {why}logs are in {tracked.folder}/wandb; `wandb sync` uploads them", flush=True)
     tracked.folder.mkdir(parents=True, exist_ok=True)
     try:
         run = wandb.init(
@@ -93,7 +93,7 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
         text = f"logger.wandb: {' '.join(str(error).split())}"
         if tracked.enabled is True:
             raise UserError(text) from None
-        print(f"[{tracked.name}] {text}; goes on with the CSV alone", flush=True)
+        print(f"[{tracked.name}] {text}; curves go only into the CSV file", flush=True)
         return None
     if earlier is not None:
         run.define_metric(STEP)

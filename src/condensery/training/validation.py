@@ -26,7 +26,7 @@ from condensery.training.dev_passages import Relevant, parted_by_dev
 
 Ids = NDArray[np.int64]
 _QUERIES = 64  # queries whose candidates' vectors are gathered at once
-DIVERGING = "the training diverges, or began with broken weights; lower learning_rate, raise warmup_ratio, or take fp32"
+DIVERGING = "training diverges, or began with broken weights; lower learning_rate, raise warmup_ratio, or train in fp32"
 
 
 @dataclass(frozen=True)

@@ -78,10 +78,8 @@ class Pairs:
             zip(read_objects(path), chain(ids, repeat(None)), strict=False)
         ):
             if field(record, "id", place, str) != expected:
-                known = (
-                    f"the passage of this row is {shown(expected)!r}" if expected else "there is no passage left for it"
-                )
-                raise UserError(f"{place}: queries of {shown(str(record['id']))!r}, but {known}; predict them again")
+                known = f"the passage of this row is {shown(expected)!r}" if expected else "there are no more passages"
+                raise UserError(f"{place}: id is {shown(str(record['id']))!r}, but {known}; predict the queries again")
             texts: list[Any] = field(record, "queries", place, list)
             if not all(isinstance(text, str) for text in texts):
                 raise UserError(f'{place}: the field "queries" must be a list of strings')

@@ -62,7 +62,7 @@ def read_sheets(paths: Sequence[Path], items: Sequence[Item], annotators: int, g
     """
     if len(paths) != annotators * groups:
         wanted = f"{annotators} annotators" + (f" in each of {groups} groups" if groups > 1 else "")
-        raise UserError(f"{paths[0].parent if paths else 'sheets'}: {len(paths)} filled sheets for {wanted}")
+        raise UserError(f"{paths[0].parent if paths else 'sheets'}: {len(paths)} sheets for {wanted}; give one each")
     by_number = {item.number: item for item in items}
     votes = np.zeros((len(items), annotators), bool)
     taken = [0] * groups
@@ -70,7 +70,7 @@ def read_sheets(paths: Sequence[Path], items: Sequence[Item], annotators: int, g
         group, judged = _read_sheet(path, by_number)
         if taken[group] == annotators:
             raise UserError(
-                f"{path}: there are more sheets of its group than its {annotators} annotators; is it a copy?"
+                f"{path}: its group has more sheets than its {annotators} annotators; is this sheet a copy?"
             )
         for number, high in judged.items():
             votes[number - 1, taken[group]] = high
@@ -89,10 +89,10 @@ def _read_sheet(path: Path, items: dict[int, Item]) -> tuple[int, dict[int, bool
         if item is None:
             raise UserError(f"{place}: there is no pair {number} in this audit (its numbers are 1 to {len(items)})")
         if item.number in judged:
-            raise UserError(f"{place}: the number {item.number} is also that of {places[item.number]}")
+            raise UserError(f"{place}: the number {item.number} is also at {places[item.number]}; keep one line")
         if group not in (-1, item.group):
             raise UserError(
-                f"{place}: the number {item.number} is of another group's sheet; give every sheet a file of its own"
+                f"{place}: the pair {item.number} belongs to the sheet of another group; put each sheet in its own file"
             )
         for text, original in ((first, item.pair.text), (second, item.pair.context)):
             if bare(text) != bare(cell(original)):
@@ -108,12 +108,12 @@ def _read_sheet(path: Path, items: dict[int, Item]) -> tuple[int, dict[int, bool
     missing = [item.number for item in items.values() if item.group == group and item.number not in judged]
     if missing or not judged:
         named = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
-        raise UserError(f"{path}: {f'the number {named} is missing' if judged else 'it has no lines'}; judge all")
+        raise UserError(f"{path}: {f'the number {named} is missing' if judged else 'it has no lines'}; judge all pairs")
     return group, judged
 
 
 def _number(text: str, place: str) -> int:
     """Parse the number of a pair. A spreadsheet program may have written 7 as 7.0 or 7,0."""
     if not re.fullmatch(r"\d{1,9}([.,]0+)?", text, re.ASCII):
-        raise UserError(f"{place}: the number must be that of a pair, not {text[:40]!r}")
+        raise UserError(f"{place}: the column number must hold the number of a pair, not {text[:40]!r}")
     return int(re.split("[.,]", text)[0])

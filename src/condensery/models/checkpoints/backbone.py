@@ -17,8 +17,8 @@ from condensery.system.files import read_json
 from condensery.tokens.tokenizer import check_same_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
-OWN_TOKENIZER = "set backbone.tokenizer to the checkpoint's own"
-LM_HEAD = "the head for masked tokens"
+OWN_TOKENIZER = "use the checkpoint's own tokenizer (backbone.tokenizer)"
+LM_HEAD = "MLM head"
 DECODERS = ("c_head",)  # the decoder of CoT-MAE, which its code saves among the weights of the backbone
 # heads of other tasks, and decoders, that a checkpoint may contain
 OTHER_HEADS = (
@@ -67,7 +67,7 @@ def check_words(model: PreTrainedModel, source: str | Path, vocabulary: Vocabula
     """Raise ``UserError`` if the tokenizer has more tokens than the model."""
     if model.config.vocab_size < vocabulary.size:
         raise UserError(
-            f"{source}: the model knows {model.config.vocab_size} tokens, the tokenizer {vocabulary.size};"
+            f"{source}: the model knows {model.config.vocab_size} tokens, but the tokenizer has {vocabulary.size};"
             f" {OWN_TOKENIZER}"
         )
 

@@ -54,7 +54,7 @@ def _all(rule: _Rule, keys: str) -> dict[str, _Rule]:
 
 _LAYERS, _SHARE = _whole(1, MOST_LAYERS), _number(0.0, 1.0)
 _BOOL = _Rule(lambda value: isinstance(value, bool), "true or false")
-_ACTIVATION = _Rule(lambda value: isinstance(value, str) and value in ACT2FN, "the name of an activation, as gelu")
+_ACTIVATION = _Rule(lambda value: isinstance(value, str) and value in ACT2FN, "the name of an activation, such as gelu")
 
 # the rule for each key, for all families; transformers checks the types of the other keys
 _RULES = {
@@ -77,15 +77,15 @@ _RULES = {
     **_all(_number(0.0, 1.0, above=True), "layer_norm_eps layer_norm_epsilon norm_eps"),
     **_all(_number(0.0, 100.0), "initializer_range initializer_factor init_std"),
     **_all(_ACTIVATION, "hidden_act activation_function hidden_activation classifier_activation activation"),
-    **_all(_Rule(_is_dtype, "a floating-point type of torch, as float32").or_null(), "dtype torch_dtype"),
+    **_all(_Rule(_is_dtype, "a floating-point type of torch, such as float32").or_null(), "dtype torch_dtype"),
     **_all(_BOOL, "is_encoder_decoder tie_word_embeddings scale_embedding"),
     **_all(_whole(0).or_null(), "pad_token_id decoder_start_token_id"),
     "quantization_config": _Rule(lambda value: value is None, "weights that are not quantised"),
-    "model_type": _Rule(lambda value: isinstance(value, str) and bool(value), "the name of a family, as bert"),
+    "model_type": _Rule(lambda value: isinstance(value, str) and bool(value), "a model family, such as bert"),
 }
 
 # further rules for encoders, which this project runs with its own forward pass
-_ABSENT = _Rule(lambda value: not value, "false; this project reads encoders without it")
+_ABSENT = _Rule(lambda value: not value, "false, because only encoders are supported")
 _OF_ENCODERS = {
     **_all(_ABSENT, "is_decoder add_cross_attention is_encoder_decoder"),
     "position_embedding_type": _Rule(lambda value: value in (None, "absolute"), "absolute; others are not supported"),
@@ -105,7 +105,7 @@ def check_config(about: Any, where: str, encoder: bool) -> dict[str, Any]:
             key, the value and the valid values.
     """
     if not isinstance(about, dict):
-        raise UserError(f"{where}: {shown(about)} is no description of a model; it must be an object with its sizes")
+        raise UserError(f"{where}: must be a JSON object with the model's sizes, not {shown(about)}")
     _check(about, where, {**_RULES, **_OF_ENCODERS} if encoder else _RULES)
     for part in ("encoder", "decoder"):  # some configs hold a further config for each of these parts
         if isinstance(about.get(part), dict):
@@ -125,12 +125,12 @@ def check_encoder(config: Any, where: str) -> None:
     """
     hidden, heads = config.hidden_size, config.num_attention_heads
     if hidden % heads:
-        raise UserError(f"{where}: num_attention_heads is {heads}, which does not divide hidden_size, {hidden}")
+        raise UserError(f"{where}: num_attention_heads is {heads}; it must divide hidden_size, which is {hidden}")
     pad, roberta = config.pad_token_id, config.model_type in ("roberta", "xlm-roberta", "camembert")
     if pad is None and roberta:  # positions are counted from pad_token_id + 1
         raise UserError(f"{where}: pad_token_id is null; a {config.model_type} model needs it")
     if pad is not None and pad >= config.vocab_size:
-        raise UserError(f"{where}: pad_token_id is {pad}, but there are {config.vocab_size} tokens (vocab_size)")
+        raise UserError(f"{where}: pad_token_id is {pad}; it must be below vocab_size, which is {config.vocab_size}")
     if config.model_type == "mpnet" and pad != 1:  # MPNet's embeddings count positions from 2, whatever the config says
         raise UserError(f"{where}: pad_token_id is {shown(pad)}; in an mpnet model it must be 1")
     if config.model_type == "modernbert":
@@ -138,7 +138,7 @@ def check_encoder(config: Any, where: str) -> None:
             if about is not None and about.get("rope_type", "default") != "default":
                 raise UserError(f"{where}: rope_type of {kind} is {shown(about['rope_type'])}; it must be default")
         if hidden // heads % 2:
-            raise UserError(f"{where}: heads of {hidden // heads} dimensions cannot be rotated; they must be even")
+            raise UserError(f"{where}: hidden_size / num_attention_heads is {hidden // heads}; it must be even")
     if roberta and config.max_position_embeddings <= pad + 1:
         raise UserError(
             f"{where}: max_position_embeddings is {config.max_position_embeddings}; a {config.model_type} model whose"

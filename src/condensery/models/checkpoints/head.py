@@ -34,11 +34,11 @@ def load_head(saved: Sequence[SavedDense | None], size: int) -> nn.Sequential:
 def _load(layer: nn.Module, saved: SavedDense, size: int) -> None:
     where = saved.folder / "config.json"
     if saved.shape.inputs != size:
-        raise UserError(f"{where}: in_features is {saved.shape.inputs}, but its input vectors have {size} numbers")
+        raise UserError(f"{where}: in_features is {saved.shape.inputs}; its input vectors have {size} dimensions")
     weights = read_tensors(dense_weights(saved.folder))
     wanted = {name: tuple(value.shape) for name, value in layer.state_dict().items()}
     if (found := {name: tuple(value.shape) for name, value in weights.items()}) != wanted:
-        raise UserError(f"{dense_weights(saved.folder)}: tensors {found}; {where.name} beside it describes {wanted}")
+        raise UserError(f"{dense_weights(saved.folder)}: has the tensors {found}, but {where.name} describes {wanted}")
     layer.load_state_dict({name: value.float() for name, value in weights.items()})
 
 
@@ -53,4 +53,4 @@ def save_head(head: Iterable[nn.Module], folders: Sequence[Path]) -> None:
 def check_cut(encoder: Encoder, asked: int | None, where: Path | str) -> None:
     """Raise ``UserError`` if vectors should be truncated to ``asked`` dimensions, but have fewer."""
     if asked is not None and asked > encoder.dimensions:
-        raise UserError(f"truncate_dim: {asked} is more than the {encoder.dimensions} numbers of a vector of {where}")
+        raise UserError(f"truncate_dim: {asked} is more than the {encoder.dimensions} dimensions of vectors of {where}")

@@ -54,7 +54,7 @@ def _fetched(name: str, revision: str | None, more: Sequence[str]) -> Path:
         if not any(folder.glob("model*.safetensors")):
             folder = fetch(*_SMALL, _SAFE, *more, _PICKLED)
     except GatedRepoError:
-        raise UserError(f"{name}: the hub asks for a login and its owner's consent; see https://hf.co/{name}") from None
+        raise UserError(f"{name}: its owner must grant access; ask at https://hf.co/{name}, and set HF_TOKEN") from None
     except RepositoryNotFoundError:
         raise FileNotFoundError("no such folder, and the hub has no such model, or it is private") from None
     except RevisionNotFoundError:

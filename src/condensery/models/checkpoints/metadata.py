@@ -53,7 +53,7 @@ def read_about(folder: Path, *numbers: str) -> dict[str, Any]:
     path = folder / ABOUT
     about = read_json(path)
     if not isinstance(about, dict):
-        raise UserError(f"{path}: a list or a bare value; it must be an object as this project writes it")
+        raise UserError(f"{path}: must be a JSON object, not a list or a single value; copy or download it again")
     for name in numbers:
         value = about.get(name, "missing")
         must_be(COUNT, type(value) is int and 1 <= value <= _LONGEST, f"{path}: {name}", value)
@@ -101,11 +101,11 @@ def _two_towers(folder: Path) -> bool:
     towers = read_about(folder).get("towers") if (folder / ABOUT).exists() else None
     if towers == "shared" and separate:
         raise UserError(
-            f"{folder / QUERY_ENCODER}: {ABOUT} beside it says that one tower encodes queries and passages; remove this"
-            " folder, or have towers say separate"
+            f"{folder / QUERY_ENCODER}: one tower encodes queries and passages, according to {ABOUT} beside it; remove this"
+            ' folder, or set "towers" to "separate" in that file'
         )
     if towers == "separate" and not separate:
-        raise UserError(f"{folder / QUERY_ENCODER}: no such folder, but {ABOUT} says that the towers are separate")
+        raise UserError(f"{folder / QUERY_ENCODER}: no such folder, but in {ABOUT} towers is separate; copy it too")
     return separate or routed(folder)
 
 
@@ -134,7 +134,7 @@ def vector_settings(folder: Path) -> VectorSettings:
         return VectorSettings()
     settings = read_modules(folder).settings
     if routed(folder) and read_modules(folder, "query").settings != settings:
-        raise UserError(f"{folder / MODULES}: queries and passages must be pooled and normalised alike")
+        raise UserError(f"{folder / MODULES}: queries and passages must have the same pooling and normalisation")
     return settings
 
 
@@ -174,10 +174,10 @@ def check_files(folder: Path) -> None:
     for tower in filter(None, saved_towers(folder)):
         config = tower.folder / "config.json"
         if not config.is_file():
-            raise UserError(f"{config}: no such file; give a folder with a checkpoint as transformers saves it")
+            raise UserError(f"{config}: no such file; give a folder with a checkpoint that transformers saved")
         check_family(read_json(config), config)
         if not [*tower.folder.glob("*.safetensors"), *tower.folder.glob("*.bin")]:
-            raise UserError(f"{tower.folder}: neither model.safetensors nor pytorch_model.bin; the weights are missing")
+            raise UserError(f"{tower.folder}: has no weights; copy model.safetensors or pytorch_model.bin into it")
 
 
 def check_family(about: Any, where: object) -> None:
@@ -215,7 +215,7 @@ def check_no_adapter(folder: Path) -> None:
     """Raise ``UserError`` if a folder holds an adapter. Adapters are not read, and the base model has other vectors."""
     if (folder / "adapter_config.json").exists():
         raise UserError(
-            f"{folder}/adapter_config.json: adapters of PEFT are not read here; merge this one into its base model"
+            f"{folder}/adapter_config.json: PEFT adapters are not supported; merge this adapter into its base model"
             " (merge_and_unload of the library peft), and save the result with its tokenizer"
         )
 
@@ -231,5 +231,5 @@ def made_for_search(folder: Path) -> str | None:
         return None
     pooled = "CLS" if settings.pooling == "cls" else f"{settings.pooling} pooling"
     dense = [f"{sum(layer is not None for layer in layers)} Dense"] if any(layers) else []
-    cut = [f"cut to {settings.truncate_dim}"] if settings.truncate_dim else []
+    cut = [f"truncated to {settings.truncate_dim}"] if settings.truncate_dim else []
     return ", ".join([pooled, *dense, *cut, "cosine" if settings.normalise else "inner product"])

@@ -100,7 +100,7 @@ def load_masked_autoencoder(
     folder = checkpoint_folder(source, revision)
     model = MaskedAutoEncoder(load_masked_language_model(folder, vocabulary, dropout=dropout), shape, init)
     released = RELEASED_DECODER if shape.kind == "masked" else ()
-    told = "decoder", "set its kind and its layers", released, "layers"
+    told = "decoder", "set the decoder's kind and layers", released, "layers"
     model.layers_loaded = _load_layers(model.decoder, folder / DECODER, source, *told, kind=shape.kind)
     return model
 
@@ -138,14 +138,14 @@ def _load_layers(
     shape = read_about(file.parent).get("shape", {}) if (file.parent / ABOUT).exists() else {}
     if not standing(file):
         if shape.get(layers):
-            raise UserError(f"{file}: no such file, but {ABOUT} beside it tells of a {what} ({shape})")
+            raise UserError(f"{file}: no such file, but {ABOUT} describes a {what} ({shape}); copy it too")
         there = [file.parent / name for name in released if standing(file.parent / name)]
         held = [(one, read_tensors(one, _C_HEAD)) for one in there]
         file, weights = next(((one, stored) for one, stored in held if stored), (file, {}))
         if not weights:
-            print(f"{source}: new, with random weights: a {what} of {number_of(len(new), 'layers')}", flush=True)
+            print(f"{source}: has no {what}; a random one of {number_of(len(new), 'layers')} is used", flush=True)
             return False
-        print(f"{source}: goes on with the {what} of {number_of(_depth(weights), 'layers')} in {file.name}", flush=True)
+        print(f"{source}: the {what} of {number_of(_depth(weights), 'layers')} is read from {file.name}", flush=True)
         shape = needed
     else:
         weights = read_tensors(file)
@@ -155,8 +155,8 @@ def _load_layers(
         new.load_state_dict(weights)
     except RuntimeError:
         depth = number_of(_depth(weights), "layers")
-        where = f"in the stage that made it ({shape})" if shape != needed else f"there ({depth})"
-        raise UserError(f"{file}: a {what} of another shape; {advice} as {where}") from None
+        where = f"in the stage that made it ({shape})" if shape != needed else f"in this file ({depth})"
+        raise UserError(f"{file}: holds a {what} of another shape; {advice} as {where}") from None
     return True
 
 

@@ -146,15 +146,15 @@ def load_biencoder(
     passage_encoder = tower(passages)
     two = queries is not None if separate is None else separate
     if queries is not None and not two:
-        print(f"{folder}: its query encoder is left out; towers=separate keeps it", flush=True)
+        print(f"{folder}: only its passage encoder is used, for queries too; towers=separate uses both", flush=True)
     if not two:
         return BiEncoder(passage_encoder)
     if queries and not (folder / ABOUT).exists():  # the towers of this project share one tokenizer
         _check_tokenizers(passages.folder, queries.folder)
     query_encoder = tower(queries or passages)
     if query_encoder.dimensions != passage_encoder.dimensions:
-        sizes = f"{query_encoder.dimensions} numbers, those of passages {passage_encoder.dimensions}"
-        raise UserError(f"{folder}: vectors of queries have {sizes}; they cannot be compared")
+        sizes = f"{query_encoder.dimensions} dimensions, those of passages {passage_encoder.dimensions}"
+        raise UserError(f"{folder}: vectors of queries have {sizes}; both must have the same number")
     return BiEncoder(query_encoder, passage_encoder)
 
 
@@ -166,7 +166,7 @@ def _check_tokenizers(passages: Path, queries: Path) -> None:
         return {**about, "truncation": None, "padding": None}
 
     if read(passages) != read(queries):
-        raise UserError(f"{queries}: another tokenizer than in {passages}; here both towers read the same tokens")
+        raise UserError(f"{queries}: its tokenizer differs from that in {passages}; both towers must have the same one")
 
 
 def load_any_retriever(

@@ -245,12 +245,12 @@ def _routed(folder: Path, route: Route) -> list[tuple[str, Path]]:
     about = _expected(file, dict)
     types, structure, parameters = (about.get(name) or {} for name in ("types", "structure", "parameters"))
     if not all(isinstance(one, dict) for one in (types, structure, parameters)):
-        raise UserError(f"{file}: not as sentence-transformers writes it")
+        raise UserError(f"{file}: not in the form that sentence-transformers writes; copy or download it again")
     if parameters.get("route_mappings"):
-        raise UserError(f"{file}: route_mappings are not known here, only the routes query and document")
+        raise UserError(f"{file}: route_mappings are not supported, only the routes query and document")
     names = structure.get(route)
     if not isinstance(names, list) or not all(isinstance(name, str) and name in types for name in names):
-        raise UserError(f"{file}: structure has no modules for {route!r}, or one that types does not tell of")
+        raise UserError(f"{file}: structure must list the modules of the route {route!r}, and types the class of each")
     return [(_kind({"type": types[name]}), folder / name) for name in names]
 
 
@@ -262,7 +262,7 @@ def dense_weights(folder: Path) -> Path:
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (folder / name).is_file():
             return folder / name
-    raise UserError(f"{folder}: neither model.safetensors nor pytorch_model.bin; this module Dense has no weights")
+    raise UserError(f"{folder}: no weights of this Dense module; copy model.safetensors or pytorch_model.bin into it")
 
 
 def longest_input(folder: Path) -> int | None:
@@ -290,7 +290,7 @@ def _check_case(folder: Path) -> None:
     if tokenizer.tokenize(letters) != tokenizer.tokenize(letters.lower()):
         raise UserError(
             f"{file}: do_lower_case is true, but {fast if fast.exists() else folder} keeps capitals; load the model with"
-            " sentence-transformers and save it again, which writes a tokenizer that makes them small"
+            " sentence-transformers and save it again, to get a tokenizer that lowercases texts"
         )
 
 
@@ -310,9 +310,9 @@ def _pooling(file: Path, prompted: bool) -> Pooling:
         by = set(map(str, mode)) if isinstance(mode, list) else {str(mode)}
     pooling = _POOLINGS.get(next(iter(by or {"mean"}))) if len(by) <= 1 else None  # mean is the library's default
     if pooling is None:
-        raise _other(file, f"pools by {', '.join(sorted(by))[:60]}")
+        raise _other(file, f"the pooling is {', '.join(sorted(by))[:60]}")
     if pooling != "last" and prompted and about.get("include_prompt") is False:
-        raise _other(file, "leaves the prompt out of what is pooled (include_prompt)")
+        raise _other(file, "include_prompt is false, but here the tokens of the prompt are pooled too")
     return pooling
 
 
@@ -325,19 +325,19 @@ def _dense(file: Path) -> DenseShape:
     must_be("true or false", isinstance(bias, bool), f"{file}: bias", bias)
     place, _, activation = str(named or "torch.nn.modules.linear.Identity").rpartition(".")
     if activation not in ACTIVATIONS or place not in ("torch.nn", ACTIVATIONS[activation]):
-        raise _other(file, f"activation_function is {shown(str(named))!r}, none of {', '.join(ACTIVATIONS)}")
+        raise _other(file, f"activation_function is {shown(str(named))!r}, not one of {', '.join(ACTIVATIONS)}")
     for key in ("module_input_name", "module_output_name"):
         if about.get(key) not in (None, "sentence_embedding"):
             raise _other(file, f"{key} is {shown(str(about[key]))!r}")
     if about.get("use_residual"):
-        raise _other(file, "adds its input to its output (use_residual)")
+        raise _other(file, "use_residual is true, but residual connections are not supported")
     return DenseShape(inputs, outputs, bias, activation)
 
 
 def _by_cosine(about: dict[str, Any], file: Path) -> bool:
     similarity = about.get("similarity_fn_name")
     if similarity not in (None, "dot", "dot_score", *_COSINE):
-        raise _other(file, f"compares vectors by {str(similarity)[:40]!r}")
+        raise _other(file, f"similarity_fn_name is {str(similarity)[:40]!r}")
     return similarity in _COSINE
 
 
@@ -350,7 +350,7 @@ def _cut(about: dict[str, Any], file: Path) -> int | None:
 def _prompt(about: dict[str, Any], names: tuple[str, ...], file: Path) -> str:
     """Return the prompt for queries or for passages: the first prompt among ``names`` that is not empty."""
     prompts = about.get("prompts") or {}
-    must_be("an object of texts by name", isinstance(prompts, dict), f"{file}: prompts", prompts)
+    must_be("an object with a text for each name", isinstance(prompts, dict), f"{file}: prompts", prompts)
     prompt = next((prompts[name] for name in names if prompts.get(name)), "")
     must_be("a text", isinstance(prompt, str), f"{file}: a prompt", prompt)
     return prompt
@@ -365,12 +365,12 @@ def must_be(needed: str, right: bool, what: str, value: Any) -> None:
 def _expected(file: Path, kind: type) -> Any:
     content = read_json(file)
     if not isinstance(content, kind):
-        raise UserError(f"{file}: not as sentence-transformers writes it")
+        raise UserError(f"{file}: not in the form that sentence-transformers writes; copy or download it again")
     return content
 
 
 def _other(file: Path, what: str) -> UserError:
     return UserError(
-        f"{file}: {what}; this project pools by one of {', '.join(_FLAGS)}, knows Dense and Normalize behind that in any"
-        " order, and compares by inner product or cosine"
+        f"{file}: {what}; supported are the poolings {', '.join(_FLAGS)}, then modules Dense and Normalize in any order,"
+        " and a comparison of vectors by inner product or cosine"
     )

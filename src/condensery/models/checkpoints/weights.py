@@ -82,7 +82,7 @@ def readable(source: str | Path, key: str = "backbone.name") -> Iterator[None]:
         raise
     except Exception as error:  # transformers raises a dozen types for missing and broken files
         if isinstance(source, Path):
-            raise UserError(f"{source}: no checkpoint can be loaded ({reason(error)})") from None
+            raise UserError(f"{source}: cannot be loaded ({reason(error)}); give a complete checkpoint") from None
         raise of_loading(error)(
             f"{key}: cannot load {source!r} ({reason(error)}); give a folder with a checkpoint, or a hub name that this"
             " machine can reach"
@@ -155,11 +155,11 @@ def load_weights(
     shaped = [f"{name} {_shape(has)} instead of {_shape(wanted)}" for name, has, wanted in info["mismatched_keys"]]
     faults = (("missing", missing), ("surplus", surplus), ("of another shape", sorted(shaped)))
     if message := ", ".join(f"{len(names):,} {kind} ({_some(names)})" for kind, names in faults if names):
-        raise UserError(f"{source}: its tensors are not those that its config.json describes: {message}")
+        raise UserError(f"{source}: config.json does not fit the tensors: {message}; take both from one checkpoint")
     model.new_parts = tuple(new)
     if new and not allowed.silent:
         parts = ", ".join(f"{what} ({number_of(number, 'tensors')})" for what, number in new.items())
-        print(f"{source}: new, with random weights: {parts}", flush=True)
+        print(f"{source}: the checkpoint lacks these parts, which get random weights: {parts}", flush=True)
     return model
 
 
@@ -175,8 +175,8 @@ def _check_size(family: Any, source: str | Path, config: Any) -> None:
     described = sum(parameter.numel() for parameter in model.parameters())
     if described > 4 * held + 10**6:  # a parameter has at least one byte; new parts are smaller than the rest
         raise UserError(
-            f"{folder / 'config.json'}: it describes a model of {described:,} parameters, but the weights beside it have"
-            f" {held:,} bytes; they belong to different models"
+            f"{folder / 'config.json'}: describes a model of {described:,} parameters, but the weights beside it have"
+            f" {held:,} bytes; take both from the same checkpoint"
         )
 
 

@@ -35,7 +35,7 @@ def register_format(source: type[DataConfig], read: Reader) -> None:
     if get_args(source.model_fields["format"].annotation) != (name,):
         raise ValueError(f'{source.__name__}: its field format must be as in format: Literal["name"] = "name"')
     if name in ADDED and ADDED[name] != (source, read):
-        raise ValueError(f"there are two formats called {name!r}")
+        raise ValueError(f"two formats are called {name!r}; rename one of them")
     if name not in ADDED and "condensery.text.config" in sys.modules:
         raise ValueError(f"format {name!r}: register it before recipes are read, in a module of CONDENSERY_STAGES")
     ADDED[name] = (source, read)

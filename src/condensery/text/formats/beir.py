@@ -17,7 +17,7 @@ from condensery.text.source import FolderSource, Splits
 
 HEADER = ["query-id", "corpus-id", "score"]
 TREC = ["query id", "0", "passage id", "grade"]
-NO_DOCUMENTS = "; set data.documents=null to do without"  # passages must not silently replace missing documents
+NO_DOCUMENTS = "; to leave them out, set data.documents=null"  # passages must not silently replace missing documents
 Form = Literal["NFC"] | None  # Unicode form to which the ids of passages are normalised; None = they stay unchanged
 IN_PARTS = "cqadupstack"  # a folder with twelve BEIR folders, which together are one data set
 
@@ -67,9 +67,9 @@ def question_files(folder: Path, splits: Splits) -> list[InputFile]:
     named = splits.named()
     if not named:
         return []
-    files = [InputFile("queries", folder / "queries.jsonl", "; without queries set every data.splits.* to null")]
+    files = [InputFile("queries", folder / "queries.jsonl", "; if you have no queries, set all data.splits.* to null")]
     for split, stem in named.items():
-        hint = f"; without that split set data.splits.{split}=null"
+        hint = f"; to leave this split out, set data.splits.{split}=null"
         files.append(InputFile(f"qrels of {split}", folder / "qrels" / f"{stem}.tsv", hint))
     return files
 
@@ -100,7 +100,7 @@ def read_qrels(path: Path, split: str, writer: CollectionWriter, form: Form = No
     first = next((line.split() for _, line in read_lines(path, show=False)), [])
     names, separator = (TREC, None) if trec or len(first) == len(TREC) else (HEADER, "\t")
     rows = (row for number, row in enumerate(read_columns(path, names, separator)) if number or row[1] != HEADER)
-    none = f"no judgements; without that split set data.splits.{split}=null"
+    none = f"no judgements; to leave this split out, set data.splits.{split}=null"
     for place, (query, *_, passage, grade) in at_least_one(rows, path, none):
         passage = normalize(form, passage) if form else passage
         writer.add_judgement(split, query, passage, integer(grade, names[-1], place), place)
@@ -114,7 +114,7 @@ def document_of(record: dict[str, Any], place: str) -> Document:
     passages = field(record, "passages", place, list)
     for number, passage in enumerate(passages):
         if not isinstance(passage, str):
-            raise UserError(f'{place}: "passages" must be a list of strings; its entry {number} is none')
+            raise UserError(f'{place}: "passages" must be a list of strings; its entry {number} is not a string')
     return Document(field(record, "_id", place, str), field(record, "title", place, str, ""), passages)
 
 

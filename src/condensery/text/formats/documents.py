@@ -87,8 +87,8 @@ def sections_of(record: dict[str, Any], passages: Sequence[str], place: str) -> 
     headings = field(record, "headings", place, list)
     if len(headings) != len(passages) or not all(isinstance(one, str) for one in headings):
         raise UserError(
-            f'{place}: "headings" must be a string for each of the {len(passages)} passages, that of its'
-            f" section (empty before the first); it has {len(headings)} entries"
+            f'{place}: "headings" must hold a string for each of the {len(passages)} passages: the heading of its'
+            f" section (empty before the first section); it has {len(headings)} entries"
         )
     sections: dict[str, list[str]] = {}
     for heading, passage in zip(headings, passages, strict=True):

@@ -33,8 +33,8 @@ HEADER = ["id", "text", "title"]
 IDS = ("passage_id", "psg_id")
 PLACES = {
     "passages": ": psgs_w100.tsv.gz of https://github.com/facebookresearch/DPR (data.wikipedia_split.psgs_w100)",
-    ".json": ": of https://github.com/facebookresearch/DPR (data.retriever); without that split set data.splits.{}=null",
-    ".csv": ": of https://github.com/facebookresearch/DPR (data.retriever.qas); without that split set data.splits.{}=null",
+    ".json": ": of https://github.com/facebookresearch/DPR (data.retriever); to leave it out, set data.splits.{}=null",
+    ".csv": ": of https://github.com/facebookresearch/DPR (data.retriever.qas); to leave it out, set data.splits.{}=null",
 }
 # numbers of passages and questions: Karpukhin et al. 2020, table 1; tokens and seconds: estimated from the file sizes
 PUBLISHED = {
@@ -104,7 +104,7 @@ def read(config: DprSource, writer: CollectionWriter) -> None:
     *questions, passages = config.input_files()
     for file in questions:
         split = file.role.removeprefix("questions of ")
-        none = f"no questions; without that split set data.splits.{split}=null"
+        none = f"no questions; to leave this split out, set data.splits.{split}=null"
         if _kind(file.path.name) == ".csv":
             read_rows = partial(read_columns, names=["question", "answers"], quoted=True)
             _read_csv(file.entries(read_rows, none), split, writer)
@@ -155,7 +155,7 @@ def _passages(record: dict[str, Any], name: str, place: str) -> list[str]:
     for at, entry in enumerate(field(record, name, place, list, [])):
         value = next((entry[key] for key in IDS if key in entry), None) if isinstance(entry, dict) else None
         if not isinstance(value, str | int) or isinstance(value, bool):
-            raise UserError(f'{place}: entry {at} of "{name}" names no passage ({" or ".join(IDS)})')
+            raise UserError(f'{place}: entry {at} of "{name}" must name a passage by {" or ".join(IDS)}')
         ids.append(str(value))
     return ids
 
@@ -183,7 +183,7 @@ def _read_csv(rows: Iterator[tuple[str, list[str]]], split: str, writer: Collect
     for number, (place, (question, written)) in enumerate(rows):
         answers = _checked(_list(written, place), place, writer)
         if all(map(is_blank, answers)):
-            raise UserError(f"{place}: the question has no answer")
+            raise UserError(f"{place}: the question has no answer; add one, or remove the line")
         writer.add_query(Query(f"{split}-{number}", question.strip(), answers), place, split)
 
 

@@ -105,7 +105,7 @@ class Repository:
             with self._talking():
                 self._fetched([CARD])
         if not listing.is_file():
-            raise UserError(f"{self.key}: {self.name}: the cache lacks the list of its files; it needs a network once")
+            raise UserError(f"{self.key}: {self.name}: the cache lacks the list of its files; go online once")
         return {
             path: HubFile(one["size"], one.get("lfs_sha256") or one["blob_id"])
             for path, one in read_json(listing)["files"].items()
@@ -145,7 +145,7 @@ class Repository:
         Raises:
             UserError: the configuration or the split does not exist, or has no readable file.
         """
-        without = f"; to do without, set the data.splits.* that is {split} to null" if split else ""
+        without = f"; to leave it out, set the data.splits.* whose value is {split} to null" if split else ""
         named = split  # the split whose name the paths must contain; None = any path
         if not self.configs:
             paths = [path for path in self.data if config is None or _names(config, path)]
@@ -165,7 +165,7 @@ class Repository:
         paths = _of_split(paths, named)
         if not paths:
             what = " of ".join(filter(None, (split and f"split {split!r}", config and f"configuration {config!r}")))
-            more = without or f"; it has {', '.join(self.data[:4]) or 'none'}"
+            more = without or f"; its readable files: {', '.join(self.data[:4]) or 'none'}"
             raise UserError(f"{self.key}: {self.name} has no readable files{f' for the {what}' if what else ''}{more}")
         return sorted(paths)
 
@@ -265,19 +265,19 @@ class Repository:
         errors, name = library().errors, f"{self.key}: {self.name}{file}"
         if isinstance(error, errors.GatedRepoError):
             return UserError(
-                f"{name} can only be had by who agrees to its terms, at {PAGE}/{self.name}; then give the token of your"
-                " account: HF_TOKEN=..."
+                f"{name} is only for users who agree to its terms; agree at {PAGE}/{self.name}, and set HF_TOKEN to the"
+                " token of your account"
             )
         if isinstance(error, errors.RevisionNotFoundError):
             return UserError(f"data.revision: {self.name} has no revision {self.revision!r}")
         if isinstance(error, errors.RepositoryNotFoundError):
-            return UserError(f"{self.key}: no data set {self.name!r} at {PAGE}, or it is private (HF_TOKEN=...)")
+            return UserError(f"{self.key}: no data set {self.name!r} at {PAGE}; if it is private, set HF_TOKEN")
         if isinstance(error, errors.HFValidationError):
-            return UserError(f"{self.key}: {self.name!r} is no name on the hub (owner/name), nor a folder (./...)")
+            return UserError(f"{self.key}: {self.name!r} is neither a hub name (owner/name) nor a folder (./...)")
         if isinstance(error, errors.LocalEntryNotFoundError) or type(error).__module__.startswith("httpx"):
             return UserError(
-                f"{name} is not whole in the cache, and the hub cannot be reached ({_first(error.__cause__ or error)}); the"
-                " same command goes on where it stopped"
+                f"{name} is not complete in the cache, and the hub cannot be reached"
+                f" ({_first(error.__cause__ or error)}); run the same command again to resume the download"
             )
         return UserError(f"{name}: {type(error).__name__}: {_first(error)}")
 

@@ -241,7 +241,7 @@ def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tup
             raise UserError(f"{place}: no column text ({fields_of(row)})")
         title, text = row.get("title") or "", row["text"]
         if not isinstance(text, str | None) or not isinstance(title, str):
-            raise UserError(f"{place}: title and text must be texts")
+            raise UserError(f"{place}: title and text must be strings")
         identifier = _identifier(row, IDS, place)
         name, kind = str(identifier), type(identifier)
         if role == "queries" and kinds.setdefault(id_hash(name), kind) is not kind:

@@ -49,7 +49,7 @@ GRADED = {"dl19", "dl20"}
 LARGE = 1_000_000  # number of passages above which unpacking takes minutes
 EVERY = 1000  # number of rows between two reports of progress
 # the library asks for agreement but waits for no answer, so its words are replaced
-CONFIRM = "Please confirm you agree", "Who fetches the files agrees"
+CONFIRM = "Please confirm you agree", "By fetching the files, you agree"
 UNREACHED = re.compile(r"HTTPS?ConnectionPool\(host='([^']*)'.*")  # message of requests, with all causes
 DPR = "dpr-w100"
 TITLES = ("title", "headline", "document_title", "page_title")  # fields of a document with its title
@@ -155,15 +155,15 @@ class IrDatasetsSource(DataConfig):
         others = {"data.documents": self._with_docs(self.documents, "data.documents")} if self.documents else {}
         for key, identifier in {"data.name": base, **others}.items():
             if not _has_text(load(identifier).docs_cls()):
-                raise UserError(f"{key}: the documents of {identifier} have no text in ir_datasets; choose another")
+                raise UserError(f"{key}: the documents of {identifier} have no text in ir_datasets; take another id")
         parts: dict[str, Part] = {}
         for split, identifier in self._split_ids().items():
             data = load(identifier)
             for role in ("qrels", "queries"):
                 if data is None or not data.has(role):
-                    raise UserError(f"data.splits.{split}: {identifier} has no {role} in ir_datasets; choose another")
+                    raise UserError(f"data.splits.{split}: {identifier} has no {role} in ir_datasets; take another id")
                 if role == "queries" and not _has_text(data.queries_cls()):
-                    raise UserError(f"data.splits.{split}: the queries of {identifier} are no texts; choose another")
+                    raise UserError(f"data.splits.{split}: the queries of {identifier} are not texts; take another id")
                 parts[f"{role} of {split}"] = Part(f"{role} of {split}", identifier, getattr(data, f"{role}_handler")())
         parts["passages"] = Part("passages", base, load(base).docs_handler())
         for other in others.values():
@@ -188,7 +188,7 @@ class IrDatasetsSource(DataConfig):
             raise UserError(f"{key}: {name} can only be fetched by hand: {hint}")
         near = difflib.get_close_matches(name, library().registry, 1)
         named = f"did you mean {near[0]!r}?" if near and not below else f"choose one below it: {', '.join(below[:9])}"
-        named = named if near or below else "its ids: https://ir-datasets.com"
+        named = named if near or below else "its ids are at https://ir-datasets.com"
         raise UserError(f"{key}: ir_datasets has no documents called {shown(name)!r}; {named}")
 
     def _split_ids(self) -> dict[str, str]:
@@ -354,7 +354,7 @@ def library() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "ir_datasets":
             raise
-        raise UserError("data.format=ir_datasets: it is not installed; pip install ir_datasets ijson") from None
+        raise UserError("data.format=ir_datasets: not installed; run pip install ir_datasets ijson") from None
     # hides "starting", "finished" and the terms of use; IrDatasetsSource.fetch prints the terms
     ir_datasets.log.easy().logger().setLevel("ERROR")
     return ir_datasets
@@ -400,7 +400,7 @@ def downloads_of(handler: Any) -> Iterator[Download]:
     util = library().util
     for one in files_of(handler):
         if isinstance(one, util.LocalDownload):
-            yield Download(Path(one._path), one.path, by_hand=one._message or "a file of your own")
+            yield Download(Path(one._path), one.path, by_hand=one._message or "put the file there")
             continue
         if one._cache_path is None and one.expected_md5:
             one._cache_path = str(util.home_path() / "downloads" / one.expected_md5)
@@ -431,7 +431,7 @@ def fetch(download: Download) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         fault = f"data.name: {' or '.join(download.urls)} cannot be fetched"
         with (
-            _library_at_work(f"{fault}; it goes to {path}, and the same command tries again"),
+            _library_at_work(f"{fault}; run the same command again, or save the file as {path}"),
             FileLock(f"{path}.lock"),
         ):
             download.fetch()
@@ -491,7 +491,7 @@ def read(config: IrDatasetsSource, writer: CollectionWriter) -> None:
                 if len(queries) > 1:
                     seen.add(id_hash(identifier))
     if expected["passages"] > LARGE and style() == "lines":
-        print(f"[{config.name}] is unpacked by ir_datasets, which takes minutes, once", flush=True)
+        print(f"[{config.name}] ir_datasets unpacks the files, once; this takes minutes", flush=True)
     rows = _rows(config.parts["passages"], "docs", expected["passages"])
     passages = ((place, row.doc_id, *_text(row)) for place, row in rows)
     if config.from_dpr:

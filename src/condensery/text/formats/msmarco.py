@@ -128,7 +128,7 @@ class MarcoSource(_Marco):
         """Return the files of the collection, titles, documents, queries and qrels."""
         files = [marco_file("passages", self.folder, self.collection)]
         if self.titles:
-            hint = "; not an official file, but one of RocketQA's corpus; or set data.titles=null"
+            hint = "; this file is not an official one but from RocketQA's corpus; or set data.titles=null"
             files.append(InputFile("titles", self.folder / self.titles, hint))
         if self.documents:
             files.append(marco_file("documents", self.folder, self.documents, "; or set data.documents=null"))
@@ -262,7 +262,7 @@ def read(config: MarcoSource, writer: CollectionWriter) -> None:
     for place, (identifier, text) in by_role["passages"].entries(read_rows, "holds no passages"):
         writer.add_passage(Passage(identifier, titles.of(identifier) if titles else "", text), place)
     if titles and titles.missing and not titles.matched:
-        raise UserError(f"{by_role['titles'].open_path()}: has no passage of {config.collection}; set data.titles")
+        raise UserError(f"{by_role['titles'].open_path()}: has no passage of {config.collection}; correct data.titles")
     if titles and titles.missing:
         writer.warnings.append(f"{number_of(titles.missing, 'passages have')} no line in {config.titles}")
     if "documents" in by_role:

@@ -23,8 +23,8 @@ from condensery.text.words import is_blank, number_of_words, unspaced
 ENDINGS = (".txt", ".md", ".txt.gz", ".md.gz")
 TEXTS = ", ".join("*" + ending for ending in ENDINGS)
 MANY = 50  # a file of one paragraph with this many line breaks causes a warning: its lines may be separate texts
-ONE = "without a blank line are one passage; leave a blank line between texts of their own"
-OTHERS = "; rename other files that are plain text, and convert the rest"
+ONE = "without a blank line are one passage; put a blank line between separate texts"
+OTHERS = "; rename files of plain text to *.txt, and convert other files"
 
 
 class TextSource(FolderSource):
@@ -78,7 +78,7 @@ class TextSource(FolderSource):
         for below, _ in files:
             if any(category(character) in ("Cc", "Cs", "Zl", "Zp") for character in below):
                 encoding = sys.getfilesystemencoding()
-                way = "rename the file" if encoding == "utf-8" else f"Python takes it for {encoding}: set PYTHONUTF8=1"
+                way = "rename the file" if encoding == "utf-8" else f"Python reads it as {encoding}: set PYTHONUTF8=1"
                 raise UserError(f"{self.folder}: the file name {below!r} has control characters or is not UTF-8; {way}")
         for (below, _), (after, _) in pairwise(files):
             if below == after:
@@ -90,7 +90,9 @@ class TextSource(FolderSource):
             others = {"corpus.jsonl": "beir", "documents.jsonl": "documents", "collection.tsv": "msmarco"}
             others["*.csv"] = f"huggingface_documents data.name={self.folder} data.text=COLUMN"
             hints = (
-                f"; data={kind} reads its {name}" for name, kind in others.items() if [*self.folder.glob(f"{name}*")]
+                f"; set data={kind} to read its {name}"
+                for name, kind in others.items()
+                if [*self.folder.glob(f"{name}*")]
             )
             raise UserError(f"{self.folder}: no text files here ({TEXTS}){next(hints, OTHERS)}")
 
@@ -155,7 +157,7 @@ def read(config: TextSource, writer: CollectionWriter) -> None:
     """Read the text files into ``writer``. A file is a document, whose title is the file name without the extension."""
     read_questions(question_files(config.folder, config.splits), writer, "NFC")
     if unread := config.unread():
-        print(f"[{config.name}] files that are not read: {unread} (texts are {TEXTS})", flush=True)
+        print(f"[{config.name}] files that are not read: {unread} (only {TEXTS} are read)", flush=True)
     for below, path in config.text_files():
         title = below.rpartition("/")[2].removesuffix(".gz").rpartition(".")[0]
         add_paragraphs(percent_encoded(below), title, read_lines(path), config.minimum_words, writer)

@@ -40,10 +40,10 @@ def _pair(row: list[str], place: str) -> ScoredPair:
     if row[0].startswith("{") or any("\t" in field for field in row):
         raise UserError(f"{place}: this file must be {EXPECTED}; {OTHERS}")
     if len(row) != len(HEADER):
-        raise UserError(f"{place}: {len(row)} columns; the file is {EXPECTED}: quote sentences with commas")
+        raise UserError(f"{place}: {len(row)} columns; the file must be {EXPECTED}; quote sentences with commas")
     first, second, written = (field.strip() for field in row)
     if is_blank(first) or is_blank(second):
-        raise UserError(f"{place}: a sentence is empty")
+        raise UserError(f"{place}: a sentence is empty; fill it, or remove the line")
     score = decimal(written)
     if not 0 <= score <= HIGHEST:
         raise UserError(

@@ -38,10 +38,10 @@ class TevatronSource(FolderSource):
     def input_files(self) -> list[InputFile]:
         """Return the file of queries of each split, and the corpus."""
         files = [
-            InputFile(f"queries of {split}", self.folder / name, f"; without that split set data.splits.{split}=null")
+            InputFile(f"queries of {split}", self.folder / name, f"; to leave it out, set data.splits.{split}=null")
             for split, name in self.splits.named().items()
         ]
-        hint = "; set data.corpus=null to search the passages of the queries alone"
+        hint = "; to search only the passages of the queries, set data.corpus=null"
         return files + ([InputFile("corpus", self.folder / self.corpus, hint)] if self.corpus else [])
 
     @cached_property
@@ -129,9 +129,9 @@ def _read_query(
     unjudged = judged and split == "train" and writer.unlabelled_queries == UNJUDGED  # may have no positive
     if judged != bool(positives) and not unjudged:
         has = "no positive passages" if judged else "positive passages"
-        raise UserError(f"{place}: the query has {has}, unlike the first one of this file")
+        raise UserError(f"{place}: the query has {has}, unlike the first query of this file; make them alike")
     if not judged and not query.answers:
-        raise UserError(f"{place}: the query has neither positive passages nor answers")
+        raise UserError(f"{place}: the query has neither positive passages nor answers; add some, or remove the query")
     for passage in dict.fromkeys(passage.id for passage in positives):
         writer.add_judgement(split, identifier, passage, 1, place)
     writer.add_query(query, place, None if judged else split)
@@ -145,7 +145,7 @@ def _read_query(
 def _passages(record: dict[str, Any], name: str, place: str) -> list[Passage]:
     entries = field(record, name, place, list, [])
     if wrong := [at for at, entry in enumerate(entries) if not isinstance(entry, dict)]:
-        raise UserError(f'{place}: "{name}" must be a list of objects; its entry {wrong[0]} is none')
+        raise UserError(f'{place}: "{name}" must be a list of objects; its entry {wrong[0]} is not an object')
     return [_passage(entry, f"{place}: {name}[{at}]") for at, entry in enumerate(entries)]
 
 

@@ -33,5 +33,5 @@ def read_triplets(path: Path) -> Iterator[Triplet]:
     for place, row in at_least_one(rows, path, f"no triplet of sentences; the file is {EXPECTED}"):
         first, second, third = (" ".join(row[name].split()) for name in SENTENCES)
         if is_blank(first) or is_blank(second) or is_blank(third):
-            raise UserError(f"{place}: a sentence is empty")
+            raise UserError(f"{place}: a sentence is empty; fill it, or remove the line")
         yield first, second, third

@@ -46,7 +46,7 @@ class AdaptiveBatches(pl.Callback):
         epoch, position = divmod(trainer.global_step, self.batches.steps_an_epoch())
         vectors = self.order.vectors(epoch)
         if vectors and position and not vectors.exists():
-            raise UserError(f"{vectors}: gone, and training is past the step that made it; delete the checkpoints")
+            raise UserError(f"{vectors}: no such file, and it cannot be made again; to restart, delete the checkpoints")
         self.order.begin()
         self._encode(trainer, pl_module, epoch)
         epochs = range(epoch, -(-trainer.max_steps // self.batches.steps_an_epoch()))
@@ -76,7 +76,7 @@ class AdaptiveBatches(pl.Callback):
         assert process is not None
         process.join()
         if self.process is process and process.exitcode:
-            self.order.fail(f"their process died (exit code {process.exitcode}), perhaps for want of memory")
+            self.order.fail(f"their process died (exit code {process.exitcode}), perhaps because memory was full")
 
     def _encode(self, trainer: pl.Trainer, module: Any, epoch: int) -> None:
         """Encode texts with the current weights, and write the vectors for an epoch, unless they exist or are not needed."""

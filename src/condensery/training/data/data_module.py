@@ -61,7 +61,7 @@ class StepDataModule(pl.LightningDataModule):
 
     def _there(self, value: Value | None) -> Value:
         if value is None:
-            raise UserError(f"{type(self).__name__}: call prepare_data() and setup() first, or give it to a Trainer")
+            raise UserError(f"{type(self).__name__}: call prepare_data() and setup(), or pass the data to a Trainer")
         return value
 
     def setup(self, stage: str | None = None) -> None:
@@ -198,7 +198,7 @@ class TokenDataModule(StepDataModule):
     def __init__(self, data: Given | Tokens, tokenizer: str | Path | None, titles: bool, workers: int) -> None:
         super().__init__(workers=workers)
         if tokenizer is None and not isinstance(data, Tokens):
-            raise UserError(f"{type(self).__name__}: give `tokenizer`, a folder or a hub name")
+            raise UserError(f"{type(self).__name__}: give `tokenizer` as a folder or a hub name")
         # the data are read twice, in ``prepare_data`` and in ``setup``
         self.data = list(data) if isinstance(data, Iterator) else data
         self.tokenizer, self.titles = tokenizer, titles

@@ -74,8 +74,8 @@ class PassageQueryDataModule(MaskedDataModule):
         check_values(PassageQueryDataModule, locals())
         if mixed_context and query_prefix != passage_prefix:
             raise UserError(
-                "PassageQueryDataModule: mixed_context takes passages as queries, but the two have different prefixes"
-                f" ({query_prefix!r}, {passage_prefix!r}); set mixed_context to 0"
+                "PassageQueryDataModule: mixed_context uses passages as queries, but query_prefix and passage_prefix differ"
+                f" ({query_prefix!r}, {passage_prefix!r}); set mixed_context=0"
             )
         texts, self._queries = (data, []) if isinstance(data, Tokens) else _with_queries(data)
         super().__init__(texts, tokenizer, titles=False, workers=workers)
@@ -118,7 +118,7 @@ def _with_queries(data: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[li
                 f"data[{number}]: a mapping with `text` (a string) and `queries` (a list of strings) is expected"
             )
         if is_blank(text) or any(map(is_blank, own)):
-            raise UserError(f"data[{number}]: its text or one of its queries is blank; leave it out")
+            raise UserError(f"data[{number}]: the text or a query is blank; leave it out")
         texts.append(text)
         queries.append(list(own))
     return texts, queries

@@ -64,20 +64,20 @@ class RankingDataModule(TokenDataModule):
         check_values(RankingDataModule, locals())
         queries = [] if isinstance(queries, str) or not isinstance(queries, Iterable) else list(queries)
         if not queries:
-            raise UserError("RankingDataModule: queries must be a list of texts that is not empty")
+            raise UserError("RankingDataModule: `queries` must be a list with at least one text")
         for number, query in enumerate(queries):
             if not isinstance(query, str) or is_blank(query):
-                raise UserError(f"RankingDataModule: queries[{number}] is no text or a blank one; leave it out")
+                raise UserError(f"RankingDataModule: queries[{number}] is not a text, or is blank; leave it out")
         if student.windows > 1:
             raise UserError(
-                f"RankingDataModule: the student has up to {student.windows} vectors of a passage; index it with windows=1"
+                f"RankingDataModule: the student has up to {student.windows} vectors per passage; make it with windows=1"
             )
         if not len(student):
             raise UserError("RankingDataModule: the student has indexed nothing; call its index(passages) first")
         if teacher.content_hash != student.content_hash:
             raise UserError(
                 f"RankingDataModule: the teacher has indexed other passages ({len(teacher):,}) than the student"
-                f" ({len(student):,}); index both with the same"
+                f" ({len(student):,}); call index() of both with the same passages"
             )
         self.queries = queries
         super().__init__(self.queries, student.tokenizer, titles=False, workers=workers)

@@ -116,7 +116,7 @@ class SentencePairs:
 
     def __init__(self, spans: SpanSet, vocabulary: Vocabulary, length: int, keep: float, seed: int) -> None:
         if spans.store.sentences is None:
-            raise UserError(f"{spans.store.folder}: has no sentences; the inverse cloze task needs them")
+            raise UserError(f"{spans.store.folder}: has no sentence boundaries, which the inverse cloze task needs")
         self.spans, self.vocabulary, self.length, self.keep, self.seed = spans, vocabulary, length, keep, seed
         self.items = len(self._every(0)[0])
         self.left_out = len(spans.spans(0)) - self.items

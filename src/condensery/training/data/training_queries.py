@@ -176,7 +176,7 @@ def judged_queries(
     if without := [row for row in qrels.query_set.tolist() if row not in positives]:
         name = collection.queries.column("id")[without[0]]
         raise UserError(
-            f"qrels of the split {split!r}: query {name!r} has no positive (no judgement above 0), nor have"
+            f"qrels of the split {split!r}: queries without a positive (a judgement above 0): {name!r} and"
             f" {len(without) - 1} others; remove them from the qrels"
         )
     check_subset(number, len(positives), key, f"judged queries in the split {split!r}")

@@ -150,19 +150,19 @@ class TripleDataModule(TokenDataModule):
         if pairs and (wrong := no_room(query_length, passage_length, "passage_length")):
             raise UserError(f"TripleDataModule: {wrong}")
         if teacher is not None and (pairs or training is not None):
-            where = "a cross-encoder (pairs) learns from none" if pairs else "it belongs to `training`, which is given"
+            where = "a cross-encoder (pairs) takes no teacher" if pairs else "put it into `training`, which is given"
             raise UserError(f"TripleDataModule: leave out `teacher`: {where}")
         if in_batch_teacher is not None and (pairs or workers or isinstance(data, Tokens)):
-            raise UserError("TripleDataModule: an in-batch teacher needs texts as `data`, workers=0, and no `pairs`")
+            raise UserError("TripleDataModule: in_batch_teacher needs texts as `data`, workers=0, and no `pairs`")
         if student is not None:
             if pairs or student.windows > 1:
-                raise UserError("TripleDataModule: the student is a Retriever with windows=1, and is not for `pairs`")
+                raise UserError("TripleDataModule: `student` must be a Retriever with windows=1, and excludes `pairs`")
             settings = student.model.settings
             query_prefix, passage_prefix = settings.query_prefix, settings.passage_prefix
             passage_length, tokenizer = student.passage_length, tokenizer or student.tokenizer
         super().__init__(data, tokenizer, titles, workers)
         if shared_negatives and student is None:
-            raise UserError("TripleDataModule: shared_negatives are not encoded; give a `student`")
+            raise UserError("TripleDataModule: shared_negatives needs the vectors of a `student`; give one")
         self.student, self.text_batch_size, self.shared_negatives = student, text_batch_size, shared_negatives
         self.text_queries = _checked(text_queries, pairs)
         given: Any = [] if negatives is None else negatives
@@ -236,7 +236,7 @@ class TripleDataModule(TokenDataModule):
     def _of_text(self, pairs: Sequence[tuple[str, str]]) -> TextQueries:
         if self._collection is None:
             raise UserError(
-                "TripleDataModule: of tokens alone nobody knows the ids of text_queries; give texts as `data`"
+                "TripleDataModule: text_queries needs the ids of passages, which Tokens lack; give texts as `data`"
             )
         rows = {name: row for row, name in enumerate(self._collection.passages.column("id"))}
         if unknown := [name for _, name in pairs if name not in rows]:
@@ -248,7 +248,7 @@ class TripleDataModule(TokenDataModule):
     def _vectors(self, student: Retriever) -> NDArray[np.float32]:
         """Return the student's vectors (P, d) of the P passages of the collection."""
         if self._collection is None:
-            raise UserError("TripleDataModule: of tokens alone a student knows no passages; give the texts as `data`")
+            raise UserError("TripleDataModule: `student` needs texts, which Tokens lack; give texts as `data`")
         ids, titles, texts = (self._collection.passages.column(name) for name in ("id", "title", "text"))
         known = hash_of_passages(ids, titles, texts)
         if len(student) and student.content_hash == known:
@@ -261,7 +261,7 @@ class TripleDataModule(TokenDataModule):
 
     def _judged(self) -> TrainingQueries:
         if self._collection is None:
-            raise UserError("TripleDataModule: of tokens alone nobody knows the judgements; give `training`")
+            raise UserError("TripleDataModule: `data` is Tokens, which have no judgements; give them as `training`")
         judged = judged_queries(self._collection, self.split, self.train_queries, self.seed)
         positives = self._relabelled(self._collection).added_to(judged)
         if self.leave_out_dev_passages:
@@ -274,7 +274,7 @@ class TripleDataModule(TokenDataModule):
         self._taught = self._taught or taught_by(self.teacher, self._collection, positives, sources)
         training = replace(training, teacher=TeacherScores([self._taught], rows))
         if not coverage(training)[0]:
-            raise UserError("TripleDataModule: of no positive and no hard negative the teacher has a score")
+            raise UserError("TripleDataModule: `teacher` has no score of any positive or hard negative; give another")
         return training
 
     def _sources(self) -> list[Negatives]:
@@ -298,8 +298,8 @@ def _checked(text_queries: Sequence[tuple[str, str]] | None, pairs: bool) -> lis
     """Return ``text_queries`` as a list. Raises ``UserError`` if a query is blank, or where ``pairs`` is true."""
     made = list(text_queries or []) if isinstance(text_queries, Iterable | None) else [text_queries]
     if made and pairs:
-        raise UserError("TripleDataModule: leave out `text_queries`: a cross-encoder (pairs) learns from none")
+        raise UserError("TripleDataModule: leave out `text_queries`: a cross-encoder (pairs) does not use them")
     for number, one in enumerate(made):
         if not isinstance(one, list | tuple) or len(one) != 2 or not isinstance(one[0], str) or is_blank(one[0]):
-            raise UserError(f"TripleDataModule: text_queries[{number}] is no text with an id, or blank; leave it out")
+            raise UserError(f"TripleDataModule: text_queries[{number}] must be a text and an id; correct or remove it")
     return made

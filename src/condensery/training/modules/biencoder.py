@@ -95,12 +95,12 @@ class BiEncoderModule(TowersModule):
         """Raise ``UserError`` if the loss needs teacher scores that the batch lacks, or cannot take the batch's scores."""
         name = type(self.loss).__name__
         if there and in_batch and not takes_teacher(self.loss, "in_batch"):
-            raise UserError(f"the loss {name} learns from one teacher; give the data a teacher or an in-batch teacher")
+            raise UserError(f"the loss {name} takes only one teacher; give the data `teacher` or `in_batch_teacher`")
         there = there or in_batch
         if there and not takes_teacher(self.loss):
             raise UserError(
-                f"the batch has a teacher's scores, which the loss {name} cannot take: its forward has no argument"
-                " `teacher`. Give the data no teacher, or another loss: margin_mse or kl"
+                f"the batch has a teacher's scores, but the forward of the loss {name} has no argument `teacher`; give the"
+                " data no teacher, or use the loss margin_mse or kl"
             )
         if self.loss.needs_teacher and not there:
             raise UserError(f"the loss {name} needs a teacher's scores; give TripleDataModule a teacher")

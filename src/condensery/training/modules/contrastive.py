@@ -68,16 +68,16 @@ class ContrastiveModule(TowersModule):
         check_values(type(self), locals())
         super().__init__(model, **others)
         if not self.model.shared:
-            raise UserError(f"{type(self).__name__}: both texts of a pair go through one tower; this retriever has two")
+            raise UserError(f"{type(self).__name__}: this retriever has two towers; give one with a single tower")
         if learn_temperature and temperature < COLDEST:
-            raise UserError(f"temperature={temperature:g}: one that is learned begins at {COLDEST:g} or above")
+            raise UserError(f"temperature={temperature:g}: with learn_temperature it must be {COLDEST:g} or more")
         self.temperature, self.learn_temperature = temperature, learn_temperature
         if learn_temperature:
             self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
         lm_head = model if lm_head is None and isinstance(model, str | Path) else lm_head
         head = load_lm_head(lm_head, self.model.passage) if mlm_weight and lm_head is not None else None
         if mlm_weight and head is None and rank() == 0:
-            print(f"{lm_head or 'the model'}: no head for masked tokens, so mlm_weight has no effect", flush=True)
+            print(f"{lm_head or 'the model'}: has no MLM head, so mlm_weight has no effect", flush=True)
         self.mlm = None if head is None else PooledLanguageModel(head, self.model.passage).train()
         self.mlm_weight = mlm_weight
         self._remember(locals())
@@ -99,8 +99,8 @@ class ContrastiveModule(TowersModule):
         masking = getattr(self._data, "masking", None)
         if isinstance(masking, Masking) and (masking.rate is None) != (self.mlm is None):
             if self.mlm is None:
-                raise UserError("ContrastiveModule reads whole texts: give the data module mask_rate=None")
-            raise UserError("ContrastiveModule predicts masked tokens (mlm_weight): give the data module a mask_rate")
+                raise UserError("ContrastiveModule: MLM is off (mlm_weight); give the data module mask_rate=None")
+            raise UserError("ContrastiveModule: mlm_weight needs masked tokens; give the data module a mask_rate")
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder, with MLM if there is a head, and the contrastive loss over the vectors of all processes."""

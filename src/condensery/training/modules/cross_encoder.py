@@ -89,7 +89,7 @@ class CrossEncoderModule(TrainingModule):
         folder, tokenizer = no_artifact(folder), tokenizer or getattr(self._data, "tokenizer_folder", None)
         lengths = lengths or getattr(self._data, "lengths", None)
         if tokenizer is None or lengths is None:
-            raise UserError("save_pretrained: give `tokenizer` and `lengths`; it was trained on no TripleDataModule")
+            raise UserError("save_pretrained: give `tokenizer` and `lengths`; only a TripleDataModule sets them")
         query_length, length = lengths
         if wrong := no_room(query_length, length):
             raise UserError(f"save_pretrained: {wrong}")

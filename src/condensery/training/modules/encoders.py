@@ -44,13 +44,13 @@ class EncoderModule(TrainingModule):
         data = self._data
         other = getattr(data, "tokenizer_folder", None)
         if self.tokenizer and other and load_tokenizer(self.tokenizer).get_vocab() != load_tokenizer(other).get_vocab():
-            raise UserError(f"the tokenizer of the data module is not that of {self.tokenizer}; give both the same")
+            raise UserError(f"the data module has another tokenizer than {self.tokenizer}; give both modules the same")
         vocabulary, longest = getattr(data, "vocabulary", None), max(getattr(data, "lengths", (0,)))
         for encoder in (part for part in self.modules() if isinstance(part, Encoder)):
             if vocabulary is not None:
                 check_words(encoder.model, "the encoder", vocabulary)
             if longest > encoder.longest:
-                raise UserError(f"inputs of {longest} tokens are longer than the encoder's {encoder.longest} positions")
+                raise UserError(f"inputs have {longest} tokens, the encoder {encoder.longest} positions; lower length")
 
     def towers(self) -> BiEncoder:
         """Return the current retriever, which shares its weights with this module."""

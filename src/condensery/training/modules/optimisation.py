@@ -129,7 +129,7 @@ class TrainingModule(pl.LightningModule):
         trainer: Any = self.trainer
         epochs, most, each = trainer.max_epochs or -1, trainer.max_steps, self._batches_an_epoch()
         if epochs < 0 and most < 0:
-            raise UserError("the learning rate falls until the last step: give the Trainer max_steps or max_epochs")
+            raise UserError("the learning rate schedule needs the last step; give the Trainer max_steps or max_epochs")
         if epochs < 0 or each is None:
             return int(trainer.estimated_stepping_batches)
         # Lightning's own count would open the loader before the checkpoint is loaded, so at the wrong step.
@@ -216,7 +216,7 @@ class TrainingModule(pl.LightningModule):
             broken = next(begun, None)
             raise UserError(
                 f"the gradient is not finite at step {step}; lower learning_rate, raise warmup_ratio or set max_grad_norm"
-                + (f"; or take another checkpoint, for {broken} of this one is not finite" if broken else "")
+                + (f"; or take another checkpoint, because {broken} in this one is not finite" if broken else "")
             )
 
     def _scaled(self) -> bool:

@@ -111,7 +111,7 @@ class CondenserModule(BackboneModule):
         """Make optimiser and schedule as ``TrainingModule`` does. Raise ``UserError`` if no step trains the backbone."""
         made = super().configure_optimizers()
         if self.first_steps >= self._steps:
-            raise UserError(f"head_steps: {self.first_steps:,} leaves none of {self._steps:,} steps for the backbone")
+            raise UserError(f"head_steps: {self.first_steps:,} must be below the number of all steps, {self._steps:,}")
         return made
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
@@ -242,7 +242,7 @@ class MaskedAutoEncoderModule(BackboneModule):
         masking = getattr(self._data, "masking", None)
         if isinstance(masking, Masking) and masking.decoder is None:
             raise UserError(
-                "MaskedAutoEncoderModule has a decoder: give the data module what it reads, such as"
+                "MaskedAutoEncoderModule: the data module has no texts for the decoder; give it, for example,"
                 ' decoder=ContextMasking("partner", both=True, rate=0.45)'
             )
 
@@ -289,5 +289,5 @@ def _begin(source: PathOrName, tokenizer: PathOrName | None, optimiser: Optimise
     """Return a checkpoint's folder or hub name, and its vocabulary. Set the seed for weights that the checkpoint lacks."""
     torch.manual_seed(optimiser.get("seed", 42))
     if made := made_for_search(checkpoint_folder(source, key="model")):
-        print(f"{source}: a trained retriever ({made}); what is saved is read by the state of [CLS] alone", flush=True)
+        print(f"{source}: a trained retriever ({made}); the saved model uses only the state of [CLS]", flush=True)
     return expanded(source) if expanded(source).is_dir() else source, Vocabulary.of(load_tokenizer(tokenizer or source))
