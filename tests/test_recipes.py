@@ -936,7 +936,7 @@ def test_a_split_without_judgements_or_answers_is_told_at_once(roots: dict[str, 
         assert done.err.count("\n") == 1
     marco = ["experiment=bm25_msmarco", f"data.root={roots['bm25_msmarco']}", f"output_root={tmp_path}"]
     for given, said in (
-        (["table.split=dl19"], "dl19, but the collection msmarco has no such split: set data.splits.dl19"),
+        (["table.split=dl19"], "dl19, but the collection msmarco has no such split; set data.splits.dl19"),
         (
             ["stages.x={stage: read_negatives}"],
             "stage.read_negatives.file: needs a file of negatives; the files of the collection msmarco",

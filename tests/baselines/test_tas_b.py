@@ -180,7 +180,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"stages.tas_balanced.teacher": "[]"}, "margin_bins: balances the margins of a teacher, and there is none"),
     (
         {"stages.tas_b.in_batch_teacher": "null"},
-        "dual_supervision learns from two teachers; set teacher and in_batch",
+        "dual_supervision learns from two teachers; set both teacher and in_batch",
     ),
     ({"stages.tas_balanced.in_batch_teacher": "fused"}, "the loss margin_mse learns from one teacher"),
     ({"stages.tas_b.loss": "passage_centric"}, "teacher: the loss passage_centric takes no teacher's scores"),
@@ -202,7 +202,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
             "stages.round1_test": "{stage: encode, model: round1, query_splits: [test]}",
             "stages.tas_b.in_batch_teacher": "round1_test",
         },
-        "in_batch_teacher: its queries are those of test alone, not of train",
+        "in_batch_teacher: only the queries of test are encoded, not those of train",
     ),
 ]
 

@@ -198,7 +198,7 @@ def test_of_a_training_that_was_not_kept_it_is_said_and_nothing_is_paid_for_it()
     assert use == "BM25 + as it is"
     assert (
         "adapted has the weights of as it is, because no trained weights are kept. MRR@10 of 80 dev queries:"
-        " 71.5 as it is, 73.7 with 50 % of the weights of distilled (p = 0.25):"
+        " 71.5 with the initial weights, 73.7 with 50 % of the weights of distilled (p = 0.25):"
         " the initial weights are kept." in text
     )
     assert "of training" not in text
@@ -243,8 +243,8 @@ def test_a_p_value_stands_on_its_side_of_the_limit(p: float, level: float, words
 def test_a_choice_tells_the_best_trained_weights_although_none_are_kept() -> None:
     values = [KEPT["values"][0], *({**one, "MRR@10": 0.17 / one["share"]} for one in KEPT["values"][1:])]
     assert choice({**NOT_KEPT, "p": 1.0, "values": values}).endswith(
-        "71.5 as it is; no candidate scores higher (best: 34.0 with 50 % of the weights of distilled): the initial"
-        " weights are kept"
+        "71.5 with the initial weights; no candidate scores higher (best: 34.0 with 50 % of the weights of distilled): the"
+        " initial weights are kept"
     )
 
 
@@ -304,7 +304,10 @@ def test_without_judgements_the_joined_row_is_used_and_the_proxy_is_named() -> N
     found = unmeasured({**MADE, "adapted": Made(frozenset({"retriever/1"}), kept=kept), "BM25 + adapted": same}, "test")
     assert found.row == "BM25 + as it is"
     assert "so no row is measured. Weights are chosen by a proxy: to find" in found.text
-    assert "adapted: MRR@10 of 80 queries of passages that are held out: 71.5 as it is, 73.7 with 50 %" in found.text
+    assert (
+        "adapted: MRR@10 of 80 queries of passages that are held out: 71.5 with the initial weights, 73.7 with 50 %"
+        in found.text
+    )
     assert found.text.endswith(
         "Use BM25 + as it is: the fusion of BM25 and a retriever mostly ranks better than either."
     )
@@ -392,9 +395,11 @@ def test_a_corrected_p_value_beside_an_interval_is_named_as_one() -> None:
 
 def test_a_choice_without_queries_is_told_as_one() -> None:
     nothing = {"by": None, "queries": 0, "kept": "start", "share": 0.0, "values": []}
-    assert choice(nothing) == "There are no queries to choose by: the initial weights are kept"
+    assert choice(nothing) == "There are no queries to choose weights by: the initial weights are kept"
     bare = choice({**NOT_KEPT, "values": KEPT["values"][:1]})
-    assert bare.endswith("71.5 as it is; there are no trained weights to compare: the initial weights are kept")
+    assert bare.endswith(
+        "71.5 with the initial weights; there are no trained weights to compare: the initial weights are kept"
+    )
     assert choice(KEPT).endswith("73.7 with 50 % of the weights of distilled (p = 0.01): these weights are kept")
 
 

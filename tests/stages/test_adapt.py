@@ -88,7 +88,7 @@ def test_the_table_has_its_rows_and_the_start_is_as_it_came(adapted: tuple[Done,
     alone = evaluate(Retriever(released, precision="fp32"), data, ["NDCG@10"])
     assert rows["as it is"]["NDCG@10"] == pytest.approx(alone["NDCG@10"], abs=1e-6)
     assert "[adapted] MRR@10 of" in done.out
-    assert "[beside_bm25] each fused with BM25 at a weight of 0.6: MRR@10 of" in done.out
+    assert "[beside_bm25] each candidate fused with BM25 (weight 0.6): MRR@10 of" in done.out
     assert re.search(r"MRR@10 of \d+ dev queries and queries of passages that are held out: ", done.out)
     kept = read_json(artifact(done, "adapted") / "kept.json")
     names = {"dev queries", "queries of passages that are held out"}
@@ -310,16 +310,16 @@ def test_of_passages_of_one_sentence_the_start_is_kept_and_that_is_said(released
         "experiment=adapt", "data=beir", "data.splits.train=null", "data.splits.dev=null", *given
     ).sound()
     assert (
-        "there are no queries of passages that are held out to choose by: the initial weights are kept; only"
+        "there are no queries of passages that are held out to choose by, so the initial weights are kept; add passages"
         in done.out
     )
     assert (
         done.out.count(
-            "[distilled] not trained, because only 0 queries (of dev, or sentences of held-out passages) could"
+            "[distilled] not trained, because only 0 queries (dev queries, or sentences of held-out passages) could"
         )
         == 1
     )
-    assert "; stages.distilled.train_unmeasured=true trains in any case" in done.out
+    assert "; to train anyway, set stages.distilled.train_unmeasured=true" in done.out
     assert not (artifact(done, "distilled") / "logs").exists(), "no step was computed"
     assert "no trained weights are kept" in done.out
     rows = metrics_of(done.folder)
@@ -370,9 +370,9 @@ def test_judged_queries_train_a_tower_of_their_own_and_passages_stay(
     assert "dev queries and training queries that were left out" in run_command(*command, *left_out).sound().out
     trained_on = run_command(*command, *left_out, "stages.hard.leave_out_dev_passages=false")
     assert trained_on.code == 1
-    names(trained_on.err, "stages.best.add_left_out_queries", "has read these queries", "leave_out_dev_passages")
+    names(trained_on.err, "stages.best.add_left_out_queries", "trains on these queries", "leave_out_dev_passages")
     for key, value, said in (
-        ("passages", "bm25", "no vector for each passage"),
+        ("passages", "bm25", "does not have one vector for each passage"),
         ("passages", "cls", "set it to null"),
         ("shared_negatives", "5 stages.tuned.passages=null", "set passages to an index"),
     ):
@@ -450,7 +450,7 @@ def test_a_released_retriever_is_pre_trained_further_by_every_objective(
     own = load_retriever(artifact(done, "start")).model.settings.own()
     keys = [f"backbone.{name}={shlex.quote(str(value).lower())}" for name, value in own.items()]
     lines = [line.partition(" was pre-trained from start, but makes") for line in done.out.splitlines()]
-    said = {start: line.partition("to keep its way: ")[2] for start, there, line in lines if there}
+    said = {start: line.partition("to keep its settings: ")[2] for start, there, line in lines if there}
     prefixes = " ".join(keys[2:])  # the recipe sets the two others
     assert said == {
         "[mlm_tuned] mlm": prefixes,

@@ -57,7 +57,7 @@ def test_lists_on_disk_find_the_same_and_the_stage_says_how_much(on_beir: list[s
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
-        ("{stage: ann_index, vectors: bm25}", "stages.near.vectors: bm25 is no index of vectors"),
+        ("{stage: ann_index, vectors: bm25}", "stages.near.vectors: bm25 has no vectors"),
         (
             "{stage: ann_index, vectors: wide}",
             "stages.near.vectors: wide has up to 3 windows of a passage; set its windows to 1",

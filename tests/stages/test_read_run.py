@@ -171,7 +171,7 @@ def test_another_split_and_a_missing_file_are_one_line(tmp_path: Path, lexical: 
     names(done.err, str(tmp_path / "no.trec"), "stage.read_run.file")
     done = run_command(*lexical, run.format(run_file, ""), "stages.fused={stage: fuse, retrievers: [bm25, run]}")
     assert done.code == 1
-    names(done.err, "stages.fused.retrievers", "run knows the queries of test alone", "dev")
+    names(done.err, "stages.fused.retrievers", "run ranks only for the queries of test", "dev")
 
 
 def test_a_query_of_another_split_is_one_line(tmp_path: Path, corpus: Path) -> None:

@@ -146,7 +146,7 @@ def counted(folder: Path, below: Below, without: int, label: str) -> dict[str, A
         f"{number_of(number, 'candidates do')} not score {below}: {'it is' if number == 1 else 'they are'} left out"
     )
     bare = number_of(without, f"of {len(scores):,} queries have")
-    print(f"[{label}] {left_out}; {bare} no negative left, so some are drawn at random", flush=True)
+    print(f"[{label}] {left_out}; {bare} no negative left, and training draws random ones there", flush=True)
     counts: dict[str, Any] = {"left_out_by_score": number, "queries_without": without}
     unknown, below_zero = int(np.isnan(scores).sum()), int((scores < 0).sum())
     warnings = []
