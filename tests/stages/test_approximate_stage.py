@@ -64,7 +64,7 @@ def test_lists_on_disk_find_the_same_and_the_stage_says_how_much(on_beir: list[s
         ),
         (
             "{stage: ann_index, vectors: round1, factory: 'IVF1q00,Flat'}",
-            "stages.near.factory: 'IVF1q00,Flat' is none that FAISS's index_factory knows, such as 'IVF1024,Flat'",
+            "stages.near.factory: 'IVF1q00,Flat' is unknown to FAISS's index_factory; give one such as 'IVF1024,Flat'",
         ),
         (
             "{stage: ann_index, vectors: round1, factory: 'IVF9999,Flat'}",

@@ -209,7 +209,7 @@ LATE: dict[str, tuple[list[str], list[str]]] = {
     ),
     "queries that were not reranked": (
         ["table.split=dev", "stage.rerank.split=test", "~table.rows.ensemble"],
-        ["was not reranked (those of the split 'test' were)"],
+        ["was not reranked (only those of the split 'test' were)"],
     ),
 }
 

@@ -26,8 +26,8 @@ def test_an_example_ends_in_the_passage_that_answers(
     first = done.out.split("found by fused\n")[1].split("╭─ 1 · ")[1].split("╭─ 2 · ")[0]
     assert first.startswith("2 · 2.txt#0"), done.out
     assert "warning" not in done.out
-    assert ("by their letters the passages are Chinese" in done.out) == ("chinese" in command)
-    assert "by their letters the passages are Chinese: pairs of characters are its terms" in PAGE
+    assert ("the letters of the passages are Chinese" in done.out) == ("chinese" in command)
+    assert "the letters of the passages are Chinese: pairs of characters are its terms" in PAGE
     shown = [line.strip(" │\n") for line in first.splitlines()[1:4]]
     assert ("chinese" not in command) or all(line in PAGE for line in shown)
     head = r"^ *╭─ 1 · 2 · 2\.txt#0 · [01]\.\d\d ─+╮$"

@@ -180,7 +180,7 @@ def test_a_query_of_another_split_is_one_line(tmp_path: Path, corpus: Path) -> N
     run_stage("read_run", tmp_path / "made", {"corpus": corpus}, file=path, split="train")
     queries = tmp_path / "made" / "queries.npy"
     np.save(queries, np.load(queries) + 1)
-    with pytest.raises(UserError, match=r"was not read \(those of the split 'train' were\).* reads the run"):
+    with pytest.raises(UserError, match=r"was not read \(only those of the split 'train' were\).* reads the run"):
         open_index(tmp_path / "made", collection).search(np.array([0]), 1)
 
 

@@ -52,8 +52,8 @@ class Below:
     def __str__(self) -> str:
         """Describe the limits in words that can follow "a score", such as "below 95 % of the positive's"."""
         words = [
-            "" if self.share is None else f"{100 * self.share:g} % of the positive's",
-            "" if self.margin is None else f"the positive's less {self.margin:g}",
+            "" if self.share is None else f"{100 * self.share:g} % of the positive's score",
+            "" if self.margin is None else f"the positive's score minus {self.margin:g}",
             "" if self.score is None else f"{self.score:g}",
         ]
         return f"below {' and '.join(filter(None, words))}"
@@ -152,11 +152,11 @@ def counted(folder: Path, below: Below, without: int, label: str) -> dict[str, A
     warnings = []
     if unknown:
         warnings.append(
-            f"{unknown:,} of {len(scores):,} queries have no positive that was scored: none of their candidates is kept"
+            f"{unknown:,} of {len(scores):,} queries have no positive with a score: none of their candidates is kept"
         )
     if below_zero and below.share is not None:
         warnings.append(
-            f"{below_zero:,} of {len(scores):,} positives score below 0, where a share of the score says little;"
-            " stage.mine.below_margin says more"
+            f"{below_zero:,} of {len(scores):,} positives score below 0, for which a share of the score says little;"
+            " set stage.mine.below_margin instead"
         )
     return {**counts, **({"warnings": warnings} if warnings else {})}

@@ -53,8 +53,8 @@ def chosen_language(language: str, stemmer: str, texts: Sequence[str], say: tupl
     name = guess(texts)
     if say and name != ANY:
         who, key = say
-        found = f"by their letters the passages are {name.capitalize()}: {LANGUAGES[name].says}"
-        print(f"{who} {found}; {key} sets another", flush=True)
+        found = f"the letters of the passages are {name.capitalize()}: {LANGUAGES[name].says}"
+        print(f"{who} {found}; to use another language, set {key}", flush=True)
     return name
 
 
