@@ -71,7 +71,7 @@ def test_without_dev_all_jobs_are_kept_and_the_table_says_so() -> None:
     assert chosen.rows == [list(job.rows) for job in candidates]
     assert chosen.not_chosen == {"n=9"}
     assert chosen.notes == [
-        "Not chosen: epochs of all rows (n=9), for want of MRR@10 of BERT on dev: table.split=dev,test measures it."
+        "Not chosen: epochs of all rows (n=9), because MRR@10 of BERT on dev is not measured; set table.split=dev,test."
     ]
 
 

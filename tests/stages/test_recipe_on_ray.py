@@ -99,7 +99,7 @@ def run_with_losses(
     out, _ = process.communicate(timeout=600)
     assert process.returncode == 0, out
     assert "(raylet)" not in out, "Ray's own lines are kept off the terminal"
-    assert out.count("; what is lost is computed again") == len(stages), out
+    assert out.count("; the lost work is computed again") == len(stages), out
     (run,) = root.glob("runs/*")
     return out, run
 

@@ -50,7 +50,7 @@ def apart_from_dev(config: Any, corpus: Artifact) -> Fault:
     collection = Collection(corpus.path)
     if not config.leave_out_dev_passages or parted_by_dev(_relevant(config, collection), collection)[1]:
         return None
-    return "leave_out_dev_passages", "true, but each training query has a relevant passage of a dev query; set false"
+    return "leave_out_dev_passages", "true, but each training query shares a relevant passage with dev; set false"
 
 
 def measurable(config: Any, corpus: Artifact) -> Fault:
