@@ -90,7 +90,7 @@ def test_one_job_of_a_sweep_says_that_it_is_alone(project: Path, tmp_path: Path)
     given = ["dry_run=plan", f"output_root={tmp_path}"]
     done = run_py(project, tmp_path, *given, recipe="ablation/pretraining_speed")
     assert done.stdout.startswith(
-        "this recipe is a sweep over stage.pretrain_cocondenser and seed: -m runs all jobs, this is none of them"
+        "this recipe is a sweep over stage.pretrain_cocondenser and seed: -m runs all jobs, this run is none of them"
         " (stage.pretrain_cocondenser.steps=null, stage.pretrain_cocondenser.token_budget=700000, seed=1)\n"
     )
     done = run_py(project, tmp_path, *given, recipe="ablation/low_data")

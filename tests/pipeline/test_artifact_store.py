@@ -318,7 +318,7 @@ def test_a_file_that_the_manifest_does_not_list_is_said(name: str, small: Compos
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("{}")
     for overrides in ([], ["dry_run=plan"]):
-        with pytest.raises(UserError, match=rf"damaged artifact \({re.escape(name)} does not belong to it\)"):
+        with pytest.raises(UserError, match=rf"damaged artifact \({re.escape(name)} does not belong to the artifact\)"):
             run(small(*overrides))
     run(small("force=[plain]"))
     run(small())
@@ -328,7 +328,7 @@ def test_a_link_to_a_folder_in_an_artifact_is_said(small: Compose, tmp_path: Pat
     run(small())
     folder = Store(tmp_path / "out").path(build(small()).nodes["plain"])
     (folder / "query_encoder").symlink_to(tmp_path, target_is_directory=True)
-    with pytest.raises(UserError, match=r"damaged artifact \(query_encoder does not belong to it\)"):
+    with pytest.raises(UserError, match=r"damaged artifact \(query_encoder does not belong to the artifact\)"):
         run(small())
 
 

@@ -81,7 +81,7 @@ def test_where_rows_cannot_be_told_apart_the_simpler_one_is_used_and_that_is_sai
     assert use == "BM25 + as it is"
     assert "adapted does not differ significantly from as it is: NDCG@10 51.7 against 51.6, +0.1 (" in text
     assert "Use BM25 + as it is: NDCG@10 56.0; BM25 has 30.0, +26.0 (" in text
-    assert "BM25 + adapted, after 4 minutes of training, has the highest, 56.1, +0.1 (" in text
+    assert "BM25 + adapted, after 4 minutes of training, has the highest score, 56.1, +0.1 (" in text
     assert re.search(
         r"cannot be told apart with 1,000 queries \(about [\d,]{6,} would be needed\), and BM25 \+ as it is is simpler\.",
         text,
@@ -114,7 +114,9 @@ def test_a_simpler_row_is_used_only_where_its_figure_is_nearly_as_high(lead: flo
     assert f"+{100 * lead:.1f} (" in text
     assert f"they cannot be told apart with 40 queries (about {needed:,} would be needed)" in text
     highest = (
-        "BM25 + as it is has the highest, 50.8, " if wanted == "BM25" else "Use BM25 + as it is: NDCG@10 53.0; BM25 has"
+        "BM25 + as it is has the highest score, 50.8, "
+        if wanted == "BM25"
+        else "Use BM25 + as it is: NDCG@10 53.0; BM25 has"
     )
     assert highest in text
 
@@ -126,9 +128,9 @@ def test_a_handful_of_queries_does_not_overrule_what_is_known_of_such_rows() -> 
     assert "Use BM25 + as it is: the fusion of BM25 and a retriever mostly ranks better than either; NDCG@10 55.0;" in (
         text
     )
-    assert text.count("as it is has the highest, 60.0, +5.0 (") == text.count("60.0") == 1, "it is said once"
+    assert text.count("as it is has the highest score, 60.0, +5.0 (") == text.count("60.0") == 1, "it is said once"
     assert text.endswith(
-        " So few queries (5 of test) do not choose the row: it is the one that is recommended without judgements."
+        " So few queries (5 of test) cannot choose a row: this row is the one that is recommended without judgements."
     )
     strange = {name: replace(one, unknown=0.0 if name == "BM25" else 0.4) for name, one in MADE.items()}
     assert told_of_few(rows, strange)[0] == "BM25"

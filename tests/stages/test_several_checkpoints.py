@@ -82,7 +82,7 @@ def test_the_run_ends_in_words_and_the_row_that_they_name_answers(
     assert " ".join(text.split()) in said
     assert "is used. adapted " in said, "the choice stands before what training gave"
     assert (
-        " do not choose the row: it is the one that is recommended without judgements."
+        " cannot choose a row: this row is the one that is recommended without judgements."
         in (done.folder / "index.html").read_text()
     )
     asked = run_command(*command, f"backbone.name=[{starts[0]},{starts[1]}]", f"ask={TEXT.questions[0][1]}").sound()
