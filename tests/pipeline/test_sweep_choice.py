@@ -123,7 +123,7 @@ def test_a_sweep_of_toys_shows_the_best_on_dev(command: Command, tmp_path: Path)
     without = command("-m", "stages.round2.steps=1,2", choose)
     rows = json.loads((folder / "results.json").read_text())
     assert {row["row"] for row in rows if row["system"] == "round2"} == {"steps=1 · round2", "steps=2 · round2"}
-    assert "Not chosen: steps of all rows, for want of MRR@10 of round2 on dev" in " ".join(without.stdout.split())
+    assert "Not chosen: steps of all rows, because MRR@10 of round2 on dev" in " ".join(without.stdout.split())
 
 
 @pytest.mark.parametrize(

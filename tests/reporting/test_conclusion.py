@@ -87,7 +87,8 @@ def test_what_may_be_luck_is_not_called_ahead() -> None:
     p = compare(*(Evaluation(list(one.query_ids), one.per_query) for one in rows[::-1]), "MRR@10")[1]
     assert p > 0.1
     assert said(*rows) == (
-        f"dense has the highest MRR@10, 30.6 against 30.0 of BM25: 1,200 queries show no significant difference (p = {p:.2g})."
+        "dense has the highest MRR@10, 30.6 against 30.0 of BM25: 1,200 queries show no significant difference"
+        f" (p = {p:.2g})."
     )
     even = [row("BM25", 0.3), row("dense", 0.3, per_query=row("BM25", 0.3).per_query)]
     assert said(*even) == "dense is level with BM25: both have MRR@10 30.0."

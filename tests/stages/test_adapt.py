@@ -262,8 +262,8 @@ def test_a_start_that_was_not_trained_is_compared_with_nothing(
     assert kept_by(judge, [start, start], tmp_path, monkeypatch)["kept"] == "start"
     assert [value["of"] for value in read_json(tmp_path / "kept.json")["values"]] == ["start"]
     assert capsys.readouterr().out == (
-        "[adapted] MRR@10 of 4 dev queries: 50.0 with the initial weights; there are no trained weights to compare: the initial weights"
-        " are kept\n"
+        "[adapted] MRR@10 of 4 dev queries: 50.0 with the initial weights; there are no trained weights to compare:"
+        " the initial weights are kept\n"
     )
 
 

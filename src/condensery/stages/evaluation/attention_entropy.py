@@ -84,6 +84,6 @@ def _check_tokenizers(context: Context) -> None:
     for artifact in context.artifacts("encoders"):
         if any(one.id not in own for one in artifact.inputs("tokenizer")):
             raise UserError(
-                f"stages.{context.stage_name}.encoders: {artifact.manifest['name']} has another tokenizer than the"
+                f"stages.{context.stage_name}.encoders: {artifact.manifest['name']} reads another tokenizer than the"
                 " texts; give both the same stage as `tokenizer`"
             )
