@@ -25,7 +25,8 @@ def test_the_first_row_that_is_not_finite_is_named(bad: float, dtype: type) -> N
     values[3, 1] = values[4, 0] = bad
     with pytest.raises(
         UserError,
-        match=r"^the vector of 3 is not finite; its encoder diverged in training \(lower learning_rate\), or needs precision fp32$",
+        match=r"^the vector of 3 is not finite; its encoder diverged in training \(lower learning_rate\), or needs precision"
+        r" fp32$",
     ):
         check_finite(values, "the vector of")
     with pytest.raises(UserError, match=r"^the vector of 'd' is not finite; do this$"):
