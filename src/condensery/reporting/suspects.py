@@ -67,7 +67,7 @@ def show_suspects(folder: Path) -> None:
     names = [" · ".join(item["ids"]) for item in items]
     texts = [(_ratio(item), *item["numbers"][:2], beginning(item["passage"], 60)) for item in items]
     cells = [[Cell(text) for text in line] for line in texts]
-    header = ["ratio", "score", "positive's", "passage"]
+    header = ["ratio", "score", "positive's score", "passage"]
     show(Table("Suspected false negatives: query · passage", header, names, cells, notes=[about(found)]))
 
 
