@@ -307,7 +307,7 @@ def test_a_file_that_is_in_one_of_the_two_lists_is_said(where: str, small: Compo
     run(small())
     path = Store(tmp_path / "out").path(build(small()).nodes["plain"]) / "manifest.json"
     written(path, lambda manifest: manifest[where].pop("weights.json"))
-    with pytest.raises(UserError, match="lists different files in files and digests"):
+    with pytest.raises(UserError, match="lists different names in `files` and `digests`"):
         run(small())
 
 

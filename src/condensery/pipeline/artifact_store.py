@@ -228,7 +228,7 @@ def _damage(path: Path, whole: bool) -> str:
         return "its manifest.json has changed"
     files, digests = manifest["files"], manifest["digests"]
     if files.keys() != digests.keys():
-        return "its manifest.json lists different files in files and digests"
+        return "its manifest.json lists different names in `files` and `digests`"
     for name, size in files.items():
         file = inside(path, name, path / "manifest.json")
         try:
