@@ -54,7 +54,7 @@ def test_what_was_left_out_is_counted_printed_and_kept_with_its_score(
     assert about["left_out_by_score"] == 6
     assert about["queries_without"] == 0
     assert "warnings" not in about
-    said = "6 candidates do not score below 95 % of the positive's score: they are left out; 0 of 2 queries have no negative left"
+    said = "6 candidates do not score below 95 % of the positive's: they are left out; 0 of 2 queries have no negative left"
     assert said in capsys.readouterr().out
     left_out, scores, positives, own = (np.load(tmp_path / "n" / f"{name}.npy") for name in ARRAYS)
     assert (left_out >> 32).tolist() == [0, 0, 0, 1, 1, 1]
@@ -69,7 +69,7 @@ def test_counts_of_one_are_told_in_the_singular(tmp_path: Path, capsys: pytest.C
     mine(Table([[0.5, 0.9], [0.2, 0.9]]), collection, "train", 1, tmp_path / "n", below=Below(share=0.95))
     said = capsys.readouterr().out
     assert (
-        "] 1 candidate does not score below 95 % of the positive's score: it is left out; 1 of 2 queries has no negative"
+        "] 1 candidate does not score below 95 % of the positive's: it is left out; 1 of 2 queries has no negative"
         in said
     )
 

@@ -52,8 +52,8 @@ class Below:
     def __str__(self) -> str:
         """Describe the limits in words that can follow "a score", such as "below 95 % of the positive's"."""
         words = [
-            "" if self.share is None else f"{100 * self.share:g} % of the positive's score",
-            "" if self.margin is None else f"the positive's score minus {self.margin:g}",
+            "" if self.share is None else f"{100 * self.share:g} % of the positive's",
+            "" if self.margin is None else f"the positive's less {self.margin:g}",
             "" if self.score is None else f"{self.score:g}",
         ]
         return f"below {' and '.join(filter(None, words))}"
