@@ -101,7 +101,7 @@ def goes_on(done: Done, recipe: Sequence[str], root: Path, kinds: Sequence[str])
     process.join()
     assert checkpoints(root)
     again = run_command(*arguments).sound()
-    assert "goes on from step 2 of 4" in again.out
+    assert "resumes from step 2 of 4" in again.out
     assert artifact_files(again.folder) == artifact_files(done.folder)
     assert not half_written(root)
 

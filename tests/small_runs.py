@@ -399,7 +399,7 @@ UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 
 def costs(out: str) -> dict[str, list[str]]:
     """Return the cells of the second table of a dry run, by stage."""
-    lines = out.partition("what is to be made")[2].splitlines()
+    lines = out.partition("stages to be made")[2].splitlines()
     cells = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in lines if "│" in line]
     return {name: rest for name, *rest in cells}
 

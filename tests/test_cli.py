@@ -86,18 +86,18 @@ def test_nothing_heavy_is_imported_before_the_work(
 def test_one_job_of_a_sweep_says_that_it_is_alone(project: Path, tmp_path: Path) -> None:
     done = run_py(project, tmp_path, "dry_run=plan", f"output_root={tmp_path}", recipe="ablation/rocketqa")
     assert done.stdout.startswith("this recipe is a sweep over seed: -m runs all jobs"), done.stdout + done.stderr
-    assert "jobs, this is one of them (seed=1)\n" in done.stdout
+    assert "jobs, this run is one of them (seed=1)\n" in done.stdout
     given = ["dry_run=plan", f"output_root={tmp_path}"]
     done = run_py(project, tmp_path, *given, recipe="ablation/pretraining_speed")
     assert done.stdout.startswith(
-        "this recipe is a sweep over stage.pretrain_cocondenser and seed: -m runs all jobs, this is none of them"
+        "this recipe is a sweep over stage.pretrain_cocondenser and seed: -m runs all jobs, this run is none of them"
         " (stage.pretrain_cocondenser.steps=null, stage.pretrain_cocondenser.token_budget=700000, seed=1)\n"
     )
     done = run_py(project, tmp_path, *given, recipe="ablation/low_data")
-    assert "this is one of them (stage.finetune.train_queries=null, " in done.stdout
+    assert "this run is one of them (stage.finetune.train_queries=null, " in done.stdout
     drawn = "hydra.sweeper.params={seed: 'interval(1, 3)'}"  # as Optuna's sweeper takes it
     done = run_py(project, tmp_path, *given, drawn, recipe="ablation/rocketqa")
-    assert "over seed: -m runs all jobs, this is none of them (seed=1)\n" in done.stdout, done.stdout + done.stderr
+    assert "over seed: -m runs all jobs, this run is none of them (seed=1)\n" in done.stdout, done.stdout + done.stderr
 
 
 def test_without_the_packages_a_line_says_how_to_get_them(project: Path) -> None:
@@ -165,7 +165,7 @@ def test_output_lies_where_the_user_says_for_all_commands(
         (["experiment=smok'a"], ["experiment=smok'a: there is no such option (did you mean 'smoke'?)"]),
         (['experiment="smok\'a"'], ["experiment=smok'a: there is no such option (did you mean 'smoke'?)"]),
         (["experiment=smok/a"], ["experiment=smok/a: there is no such option"]),
-        (["experiment=[5]"], ["experiment=[5]", "a group takes the name of one of its options"]),
+        (["experiment=[5]"], ["experiment=[5]", "a group needs the name of one of its options"]),
         (["experiment=of_mine"], ["experiment=of_mine", "FOLDER/experiment/of_mine.yaml", "--config-dir FOLDER"]),
         (["seed=[1"], ["seed=[1", "key=value"]),
         (["smoke"], ["smoke", "key=value", "experiment=NAME"]),
@@ -173,7 +173,7 @@ def test_output_lies_where_the_user_says_for_all_commands(
         (["table.rows={Größe: bm25}"], ["table.rows={Größe: bm25}: ö is read only in quotes", "in the recipe's file"]),
         (
             ["logger=null", "trainer=cpu", "name=x"],
-            ["error: logger=null: a group takes the name of one of its options"],
+            ["error: logger=null: a group needs the name of one of its options"],
         ),
         (["push_to_hub=me/name", "data.root=x"], ["push_to_hub", "such as {round2: me/name}"]),
         (["ask=", "data.root=x"], ["ask", "empty"]),
@@ -473,7 +473,7 @@ def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
         ["bash", "-c", script, "bash", *program_of("pass")],
         cwd=tmp_path / "gone", env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    wanted = "error: the folder in which this command was started is gone; start it in another\n"
+    wanted = "error: the folder in which this command was started no longer exists; start it in another\n"
     assert (done.returncode, done.stderr.splitlines(keepends=True)[-1]) == (1, wanted)
 
 

@@ -345,7 +345,7 @@ def test_every_ablation_is_a_sweep_over_any_collection(
 ) -> None:
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", "dry_run=plan", f"output_root={tmp_path}"]
     done = run_command("-m", f"experiment={recipe}", *given, *sentences_of(recipe, roots)).sound()
-    assert "nobody can know" not in done.out, "the sizes of these files are known"
+    assert "unknown before the run" not in done.out, "the sizes of these files are known"
     settings, seeds = ABLATIONS[recipe]
     assert len(re.findall("^== job ", done.out, re.MULTILINE)) == settings * seeds
     for stage, number in SHARED[recipe].items():
@@ -941,7 +941,7 @@ def test_a_split_without_judgements_or_answers_is_told_at_once(roots: dict[str, 
         assert done.err.count("\n") == 1
     marco = ["experiment=bm25_msmarco", f"data.root={roots['bm25_msmarco']}", f"output_root={tmp_path}"]
     for given, said in (
-        (["table.split=dl19"], "dl19, but the collection msmarco has no such split: set data.splits.dl19"),
+        (["table.split=dl19"], "dl19, but the collection msmarco has no such split; set data.splits.dl19"),
         (
             ["stages.x={stage: read_negatives}"],
             "stage.read_negatives.file: needs a file of negatives; the files of the collection msmarco",
@@ -1111,7 +1111,7 @@ def test_rocketqa_on_questions_that_all_have_a_positive_ends_before_it_trains(
         names(done.err, "stages.augmented.corpus", "every query of the collection nq is judged", "leave out")
     planned = run_command("experiment=rocketqa_nq", *given, "dry_run=plan")
     assert planned.err == done.err
-    shown = done.err.partition("leave out what needs it: ")[2]
+    shown = done.err.partition("leave out the stages and rows that need it: ")[2]
     assert f"#   {shown}" in (CONF / "experiment" / "rocketqa_nq.yaml").read_text()
     without = run_command("experiment=rocketqa_nq", *given, *shlex.split(shown)).sound()
     assert list(metrics_of(without.folder)) == ["BM25", *ROCKETQA[:-1]]

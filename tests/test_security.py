@@ -39,7 +39,7 @@ def test_a_recipe_sets_no_environment_and_so_runs_no_command(tmp_path: Path) -> 
         f"{{GIT_CONFIG_COUNT: '1', GIT_CONFIG_KEY_0: core.fsmonitor, GIT_CONFIG_VALUE_0: 'touch {trace}; false'}}"
     )
     done = recipe(tmp_path, HARMLESS + f"hydra: {{job: {{env_set: {settings}}}}}\n", "dry_run=false")
-    refused(done, "experiment/x.yaml: hydra.job.env_set.GIT_CONFIG_COUNT: not for a recipe to set")
+    refused(done, "experiment/x.yaml: hydra.job.env_set.GIT_CONFIG_COUNT: a recipe may not set this")
     assert not trace.exists()
     assert not (tmp_path / "out").exists()
 
@@ -77,25 +77,25 @@ def test_a_recipe_loads_no_plugin(tmp_path: Path) -> None:
     ],
 )
 def test_a_recipe_has_nothing_called_and_names_no_folder(setting: str, tmp_path: Path) -> None:
-    refused(recipe(tmp_path, f"{HARMLESS}hydra: {{{setting}}}\n"), "experiment/x.yaml: hydra.", "not for a recipe")
+    refused(recipe(tmp_path, f"{HARMLESS}hydra: {{{setting}}}\n"), "experiment/x.yaml: hydra.", "a recipe may not")
 
 
 @pytest.mark.parametrize(
     ("text", "others", "wanted"),
     [
-        ("defaults: [override /hydra/launcher: basic, _self_]", {}, "hydra/launcher: not for a recipe to choose"),
+        ("defaults: [override /hydra/launcher: basic, _self_]", {}, "hydra/launcher: a recipe may not choose this"),
         (
             "defaults: [override /hydra/launcher: y, _self_]",
             {"hydra__launcher__y": "a: 1"},
-            "hydra/launcher: not for a",
+            "hydra/launcher: a recipe may not",
         ),
         ("defaults: [/data@hydra.job.env_set: y, _self_]", {"data__y": "A: b"}, "data/y.yaml: hydra.job.env_set.A"),
         ("defaults: [/data@launcher: y, _self_]", {"data__y": "before: [b]"}, "data/y.yaml: launcher.before"),
         ("defaults: [override /launcher: y, _self_]", {"launcher__y": "setup: [b]"}, "launcher/y.yaml: launcher.setup"),
         ("name: x", {"experiment__x": "# @package hydra.job.env_set\nA: b"}, "experiment/x.yaml: hydra.job.env_set.A"),
         ("launcher: {kind: torchrun, nodes: 1, endpoint: null, before: [touch, x]}", {}, "launcher.before"),
-        ("output_root: /tmp/elsewhere", {}, "output_root: not for a recipe to set"),
-        ("defaults: [x]", {}, "name each other in a circle"),
+        ("output_root: /tmp/elsewhere", {}, "output_root: a recipe may not set this"),
+        ("defaults: [x]", {}, "form a circle"),
     ],
 )
 def test_there_is_no_way_around_it(text: str, others: dict[str, str], wanted: str, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_the_command_line_is_the_persons_own(tmp_path: Path) -> None:
     assert recipe(tmp_path, HARMLESS + sweep, "-m").sound().out.count("== job ") == 2
     refused(
         recipe(tmp_path, HARMLESS, "+hydra.callbacks.x._target_=condensery.system.files.shutil.copyfile"),
-        "is not called",
+        "may not be called",
     )
 
 

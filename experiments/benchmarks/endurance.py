@@ -181,7 +181,7 @@ def at_once(root: Path, runs: int, arguments: list[str], alone: Path) -> dict[st
         "ended": ended,
         "stages": len(list(root.glob("artifacts/*/*/manifest.json"))),
         "computed": len(re.findall(r"^\[\S+\] done in ", said, re.MULTILINE)),
-        "waited": said.count("another process computes it; waiting"),
+        "waited": said.count("another process computes this stage; waiting for it"),
         "identical": whole and all(same) and len(results) == min(2, runs),
     }
 

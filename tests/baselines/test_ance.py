@@ -238,7 +238,7 @@ def test_a_refresh_that_is_gone_is_one_line(tmp_path: Path) -> None:
         train(tmp_path, "stopped", further=[Stop(7)])
     for path in (tmp_path / "stopped refreshed").glob("*/queries.npy"):
         path.unlink()
-    with pytest.raises(UserError, match=r"00001: gone, and its step is past; delete the checkpoints"):
+    with pytest.raises(UserError, match=r"00001: missing, and its step is past; delete the checkpoints"):
         train(tmp_path, "stopped")
 
 

@@ -133,7 +133,7 @@ def test_what_does_not_belong_together_is_one_line(recipe: list[str]) -> None:
     split = "stages.passages={stage: passages, length: 48, workers: 1}"
     done = run_command(*recipe, split, "dry_run=plan")
     assert done.code == 1
-    names(done.err, "passages", "passages has split the documents anew", "grouping", "collection")
+    names(done.err, "passages", "passages splits the documents in its own way", "grouping", "collection")
     more = "stages.others={stage: passages, grouping: collection, titles: true, workers: 1}"
     done = run_command(*recipe, more, "stages.expanded={stage: expanded_bm25, queries: queries, passages: others}")
     assert done.code == 1

@@ -111,10 +111,12 @@ def test_what_the_collection_lacks_is_said_and_left_out(tmp_path: Path, capsys: 
     bare = corpus(tmp_path / "corpus", answers=False, titles=False)
     found, about = contexts(tmp_path / "out", bare)
     lines = [
-        f"no train query of the collection towns has {what}, so none is generated"
+        f"no train query of the collection towns has {what}, so this target is not generated"
         for what in ("an answer", "a relevant passage with a title")
     ]
-    assert "so none is generated" not in capsys.readouterr().out, "the run prints the warnings of an artifact"
+    assert "so this target is not generated" not in capsys.readouterr().out, (
+        "the run prints the warnings of an artifact"
+    )
     assert about == {"pairs": 3, "targets": {"sentence": 3}, "warnings": lines}
     assert {read.split(":")[0] for _, read, _ in found} == {"sentence"}
     with pytest.raises(
@@ -402,7 +404,7 @@ def test_an_index_that_takes_no_words_is_one_line(store: Path, tmp_path: Path) -
             f"stages.rows={{stage: read_run, file: {run}, split: test}}",
             "stages.gar={stage: expanded_queries, expansions: [texts], retriever: rows}",
         ),
-        "stages.gar.retriever", "rows does not search for words", "bm25",
+        "stages.gar.retriever", "rows does not search by words", "bm25",
     )  # fmt: skip
 
 

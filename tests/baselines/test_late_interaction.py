@@ -242,8 +242,8 @@ DAMAGED: dict[str, Any] = {  # name of a fault -> what the file holds in place o
     ),
     "a number for a list": ({"markers": 3}, "late_interaction.json: markers: Input should be a valid array"),
     "a word in a list": ({"left_out": [1, "x"]}, "late_interaction.json: left_out: 1: Input should be a valid integer"),
-    "an id beyond the vocabulary": ({"mask": 10**9}, "late_interaction.json: its ids are not of this method"),
-    "no markers": ({"markers": []}, "late_interaction.json: its ids are not of this method"),
+    "an id beyond the vocabulary": ({"mask": 10**9}, "late_interaction.json: its ids do not fit its method"),
+    "no markers": ({"markers": []}, "late_interaction.json: its ids do not fit its method"),
     "other dimensions": ({"dimensions": 5}, "1_Dense"),
 }
 
@@ -276,7 +276,9 @@ def test_a_key_that_is_missing_is_named(tokenizer: Path, tmp_path: Path) -> None
     save_token_encoder(encoder(tokenizer, "coil").float(), tmp_path, tokenizer)
     path = tmp_path / "late_interaction.json"
     path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "method"}))
-    with pytest.raises(UserError, match=r"late_interaction\.json: method: Field required; .* copy the checkpoint anew"):
+    with pytest.raises(
+        UserError, match=r"late_interaction\.json: method: Field required; .* copy the checkpoint again"
+    ):
         load_token_encoder(tmp_path)
 
 

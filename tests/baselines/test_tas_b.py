@@ -177,14 +177,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"stages.tas_b.batching": "sequential"},
         "batching: sequential, but the batches of finetune_tas_b are",
     ),
-    ({"stages.tas_balanced.teacher": "[]"}, "margin_bins: balances the margins of a teacher, and there is none"),
+    ({"stages.tas_balanced.teacher": "[]"}, "margin_bins: balances the margins of a teacher, but none is set"),
     (
         {"stages.tas_b.in_batch_teacher": "null"},
-        "dual_supervision learns from two teachers; set teacher and in_batch",
+        "dual_supervision learns from two teachers; set both teacher and in_batch",
     ),
     ({"stages.tas_balanced.in_batch_teacher": "fused"}, "the loss margin_mse learns from one teacher"),
     ({"stages.tas_b.loss": "passage_centric"}, "teacher: the loss passage_centric takes no teacher's scores"),
-    ({"stages.tas_b.clusters_per_batch": "97"}, "clusters_per_batch: 97, more than the queries of a batch"),
+    ({"stages.tas_b.clusters_per_batch": "97"}, "clusters_per_batch: 97, more than batch_size"),
     ({"stages.tas_b.negative_weights": "[1.0]"}, "negative_weights: pairs are drawn by their margins"),
     ({"stages.tas_b.clusters": "mined"}, "mined"),
     ({"stages.tas_b.split": "dev"}, "clusters: the queries of clusters are those of train, not of dev"),
@@ -202,7 +202,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
             "stages.round1_test": "{stage: encode, model: round1, query_splits: [test]}",
             "stages.tas_b.in_batch_teacher": "round1_test",
         },
-        "in_batch_teacher: its queries are those of test alone, not of train",
+        "in_batch_teacher: only the queries of test are encoded, not those of train",
     ),
 ]
 

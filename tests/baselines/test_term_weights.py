@@ -248,7 +248,7 @@ def test_a_stopped_training_and_a_stopped_index_go_on_to_the_same_bytes(
     monkeypatch.setattr(weighted_bm25, "chunks", failing)
     again = run_command(*arguments)
     assert again.code != 0
-    assert "[weights] goes on from step 20 of 40" in again.out
+    assert "[weights] resumes from step 20 of 40" in again.out
     again = run_command(*arguments).sound()
     assert again.computed[0] == "weighted"
     mine, wanted = artifact_files(again.folder), artifact_files(done.folder)

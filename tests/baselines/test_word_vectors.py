@@ -107,9 +107,9 @@ def test_the_metric_is_that_of_the_means(task: str, made: dict[str, Path], tmp_p
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["the 1 2 3", "b 1 2"], ":2: 2 numbers; a word and its numbers are expected, between spaces"),
-        (["the 1 2 3", "b 1 x 2"], ":2: 3 finite numbers are expected behind the word"),
-        (["the 1 nan 3"], ":1: 3 finite numbers are expected behind the word"),
+        (["the 1 2 3", "b 1 2"], ":2: 2 numbers; expected a word and its numbers, separated by spaces"),
+        (["the 1 2 3", "b 1 x 2"], ":2: 3 finite numbers are expected after the word"),
+        (["the 1 nan 3"], ":1: 3 finite numbers are expected after the word"),
         (["the"], ":1: 0 numbers"),
         (["4 3", "the\t1\t2"], ":2: 0 numbers"),
     ],
@@ -123,7 +123,9 @@ def test_bad_lines_are_named(lines: list[str], said: str, tmp_path: Path) -> Non
 
 def test_a_file_of_another_language_is_one_line(made: dict[str, Path], tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", ["straße 1 2"])
-    with pytest.raises(UserError, match=r"a.txt: it has no word of the sentences of sentences; is it of this language"):
+    with pytest.raises(
+        UserError, match=r"a.txt: has no word of the sentences of sentences; name vectors of their language"
+    ):
         run_stage(
             "evaluate_word_vectors", tmp_path / "made", {"sentences": made["pairs"]}, path=str(path), split="test"
         )

@@ -572,7 +572,7 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: triples(order=dict)(world), "order must be a function, not <class 'dict'>"),
         (
             lambda world: triples(negatives=BM25, teacher=Retriever)(world).prepare_data(),
-            "teacher: BM25 or a Retriever, an object with predict",
+            "teacher: expected BM25 or a Retriever, an object with predict",
         ),
         (
             lambda world: triples(teacher={"q0": 5})(world).prepare_data(),

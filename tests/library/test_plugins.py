@@ -134,7 +134,8 @@ def test_a_module_that_cannot_be_imported_is_one_line(
 def test_a_name_of_a_file_is_told_to_be_no_module() -> None:
     for name in ("haikus.py", "nowhere.x"):
         with pytest.raises(
-            UserError, match=rf"there is no module '{name}' \(without .py\); is its folder in PYTHONPATH"
+            UserError,
+            match=rf"there is no module '{name}'; write its name without .py, and add its folder to PYTHONPATH",
         ):
             _import_plugin(name)
 

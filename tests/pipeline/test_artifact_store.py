@@ -307,7 +307,7 @@ def test_a_file_that_is_in_one_of_the_two_lists_is_said(where: str, small: Compo
     run(small())
     path = Store(tmp_path / "out").path(build(small()).nodes["plain"]) / "manifest.json"
     written(path, lambda manifest: manifest[where].pop("weights.json"))
-    with pytest.raises(UserError, match="does not name the same files twice"):
+    with pytest.raises(UserError, match="lists different names in `files` and `digests`"):
         run(small())
 
 
@@ -318,7 +318,7 @@ def test_a_file_that_the_manifest_does_not_list_is_said(name: str, small: Compos
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("{}")
     for overrides in ([], ["dry_run=plan"]):
-        with pytest.raises(UserError, match=rf"damaged artifact \({re.escape(name)} does not belong to it\)"):
+        with pytest.raises(UserError, match=rf"damaged artifact \({re.escape(name)} does not belong to the artifact\)"):
             run(small(*overrides))
     run(small("force=[plain]"))
     run(small())
@@ -328,7 +328,7 @@ def test_a_link_to_a_folder_in_an_artifact_is_said(small: Compose, tmp_path: Pat
     run(small())
     folder = Store(tmp_path / "out").path(build(small()).nodes["plain"])
     (folder / "query_encoder").symlink_to(tmp_path, target_is_directory=True)
-    with pytest.raises(UserError, match=r"damaged artifact \(query_encoder does not belong to it\)"):
+    with pytest.raises(UserError, match=r"damaged artifact \(query_encoder does not belong to the artifact\)"):
         run(small())
 
 
@@ -356,15 +356,15 @@ def test_two_runs_at_once_compute_each_stage_once(launch: Launch, computed: Comp
     outputs = [process.communicate(timeout=60) for process in runs]
     assert [process.returncode for process in runs] == [0, 0], outputs
     assert len(computed()) == len(set(computed())) == 7
-    assert any("another process computes it; waiting" in out for out, _ in outputs)
+    assert any("another process computes this stage; waiting for it" in out for out, _ in outputs)
 
 
 def test_a_dry_run_writes_nothing_and_tells_what_is_there(command: Command, tmp_path: Path) -> None:
     done = command("dry_run=plan")
     assert done.returncode == 0, done.stderr
     assert not list((tmp_path / "out").glob("*"))
-    shown = done.stdout.partition("what is to be made")[0]
+    shown = done.stdout.partition("stages to be made")[0]
     states = {line.split("│")[1].strip(): line.split("│")[4].strip() for line in shown.splitlines() if "│" in line}
     assert states["corpus"] == "to be made"
-    assert "nobody can know" in done.stdout, "stages that do not say their work"
+    assert "unknown before the run" in done.stdout, "stages that do not say their work"
     assert states["round2.evaluation"] == "waits for round2.index"

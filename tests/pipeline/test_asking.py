@@ -56,7 +56,7 @@ def test_the_folders_behind_a_row_are_found_through_the_manifests(composed: Comp
     index, corpus = asking.searched(Artifact(store.path(graph.nodes[graph.rows["round2"]])), "round2")
     assert index.path == store.path(graph.nodes["round2.index"])
     assert corpus.path == store.path(graph.nodes["corpus"])
-    with pytest.raises(UserError, match="no index behind 'corpus'"):
+    with pytest.raises(UserError, match="'corpus' has no index"):
         asking.searched(corpus, "corpus")
 
 

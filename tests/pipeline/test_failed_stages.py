@@ -25,7 +25,7 @@ def test_one_broken_stage_is_one_line_and_a_dash_in_the_table(command: Command, 
     done = command("stages.better.fail=user")
     assert done.returncode == 1
     assert done.stderr == f"error: {REASON}\n"
-    assert f"[better] failed: {REASON}; stages that do not need it go on\n" in done.stdout
+    assert f"[better] failed: {REASON}; stages that do not need it continue\n" in done.stdout
     folder = Path(done.stdout.splitlines()[-1])
     table = (folder / "table.md").read_text()
     assert f"– better, round2: the stage better failed: {REASON}." in table

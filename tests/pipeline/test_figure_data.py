@@ -233,14 +233,14 @@ def test_a_figure_without_any_line_is_named_and_hides_no_other(sweep: list[Figur
 @pytest.mark.parametrize("graph", [[], {"tuned": 3}, {"tuned": {"kind": "finetune", "reads": {}}}, {"tuned": {}}, None])
 def test_a_damaged_graph_is_one_line(graph: object, tmp_path: Path) -> None:
     write_json(tmp_path / "runs" / "x" / "graph.json", graph)
-    with pytest.raises(UserError, match=r"graph\.json: .* not what a run writes; run the study again"):
+    with pytest.raises(UserError, match=r"graph\.json: .* its content is not as a run writes it; run the study again"):
         FigureJob(tmp_path / "runs" / "x").stages  # noqa: B018
 
 
 @pytest.mark.parametrize("study", [[], {"command": "x"}, {"command": "", "about": 3, "lost": {}}])
 def test_a_damaged_study_is_one_line_and_stops_no_other(study: object, tmp_path: Path) -> None:
     write_json(tmp_path / "toy-12345678" / "study.json", study)
-    with pytest.raises(UserError, match=r"study\.json: not what a run writes; run the study again"):
+    with pytest.raises(UserError, match=r"study\.json: its content is not as a run writes it; run the study again"):
         read_study(tmp_path / "toy-12345678")
     write_study(tmp_path / "toy-abcdefab", "", [], {})
     assert read_study(tmp_path / "toy-abcdefab")["turn"] == 1
@@ -339,6 +339,6 @@ def test_a_run_draws_its_own_figures_and_says_which_need_a_sweep(
     composed: Compose, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(composed("figures.f={kind: score_by_size}"))
-    assert "figures.f: drawn over a sweep (-m), not over one run" in capsys.readouterr().out
+    assert "figures.f: not drawn: this figure needs a sweep (-m)" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"figures\.t: no stage of `stages` logged train/loss"):
         run(composed("figures.t={kind: training, stages: {a: plain}}"))

@@ -73,8 +73,8 @@ def test_gpus_that_are_not_seen_here_are_taken_for_new_ones(machine: Path, monke
     [
         ("gpu", 1, 0, "trainer.accelerator: gpu was asked for, but torch sees none; use cpu or auto"),
         ("gpu", "auto", 0, "trainer.accelerator: gpu was asked for"),
-        ("gpu", 4, 2, "trainer.devices: 4 GPUs are asked for, and torch sees 2"),
-        ("auto", 4, 2, "trainer.devices: 4 GPUs are asked for, and torch sees 2"),
+        ("gpu", 4, 2, "trainer.devices: 4 GPUs are asked for, but torch sees 2"),
+        ("auto", 4, 2, "trainer.devices: 4 GPUs are asked for, but torch sees 2"),
         ("auto", 99, 0, "trainer.devices: 99 processes are asked for, but at most 16 are started on 2 cores"),
         ("cpu", 17, 4, "trainer.devices: 17 processes are asked for, but at most 16 are started on 2 cores"),
         ("cpu", 16, 0, ""),

@@ -138,7 +138,7 @@ def test_a_run_that_waits_for_another_goes_on_with_its_work_when_that_is_killed(
     wait_for("plain", tmp_path)
     second = launch("stage.toy_train.pause=0", recipe="bare")
     assert second.stdout is not None
-    while "another process computes it; waiting" not in (line := second.stdout.readline()):
+    while "another process computes this stage; waiting for it" not in (line := second.stdout.readline()):
         assert line, "it did not wait"
     node = build(bare()).nodes["plain"]
     checkpoint = Store(tmp_path / "out").partial(node) / "checkpoint.json"

@@ -163,11 +163,12 @@ def test_a_process_that_dies_again_and_again_is_one_line(
     act: Callable[..., Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(
-        UserError, match=r"^stage toy: a process died, perhaps for want of memory; run the same command"
+        UserError, match=r"^stage toy: a process died, perhaps because memory was full; run the same command"
     ):
         act("toy_together", {"act": "one dies"}, devices=2, threads=2)
     assert (
-        capfd.readouterr().out.count("a process died, perhaps for want of memory; what is lost is computed again") == 1
+        capfd.readouterr().out.count("a process died, perhaps because memory was full; the lost work is computed again")
+        == 1
     )
 
 

@@ -218,11 +218,11 @@ def test_jobs_that_reach_their_time_limit_are_followed_by_others_as_long_as_they
     pytest.importorskip("submitit")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     with pytest.raises(
-        UserError, match=r"^stage toy: job \d+ ended \(\w+\); its log: .*; run the same command to go on$"
+        UserError, match=r"^stage toy: job \d+ ended \(\w+\); its log: .*; run the same command to resume$"
     ):
         run(folder, "reach the time limit", SLURM)  # the third gets no further
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step=1.ckpt"]
-    assert capfd.readouterr().out.count("it got further, so another job goes on") == 2
+    assert capfd.readouterr().out.count("it made progress, so another job resumes") == 2
     assert len(list(folder.glob("processes-*/job/*.out"))) == 6, "logs of jobs that the lines name are gone"
     assert ended(folder)
     assert run(folder, "reach the time limit", SLURM)[0] == {"processes": 2, "local": 2}
@@ -242,7 +242,7 @@ def test_auto_is_the_gpus_or_one_process(folder: Path) -> None:
     runtime = Runtime("cpu", "auto", 1, 0, Wandb(project="x", entity=None, enabled=False), "x", folder)
     assert processes_a_node(runtime) == 1
     job = Runtime("gpu", "auto", 1, 0, Wandb(project="x", entity=None, enabled=False), "x", folder, launcher=SLURM)
-    with pytest.raises(UserError, match=r"^trainer\.devices: auto says nothing before"):
+    with pytest.raises(UserError, match=r"^trainer\.devices: auto is unknown before"):
         processes_a_node(job)
 
 

@@ -84,8 +84,8 @@ def test_the_page_of_a_run_lists_what_failed(composed: Compose) -> None:
     finished = run_all(composed("stages.better.fail=user"))
     assert finished.folder is not None
     page = (finished.folder / "index.html").read_text()
-    assert "<b>better (6 stages after it not made)</b>: text.txt:3: this text is not to be trained on</li>" in page
-    assert page.count("<td>not made</td>") == 6
+    assert "<b>better (6 stages after it not computed)</b>: text.txt:3: this text is not to be trained on</li>" in page
+    assert page.count("<td>not computed</td>") == 6
 
 
 def test_the_page_of_a_sweep_shows_all_its_runs(command: Command, tmp_path: Path) -> None:

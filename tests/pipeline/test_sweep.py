@@ -121,7 +121,7 @@ def test_a_sweep_over_no_values_is_an_error(command: Command) -> None:
     done = command("-m", "stages.plain.steps=glob(*)")
     assert (done.returncode, done.stderr) == (
         1,
-        "error: stages.plain.steps: a sweep over no values, so there is no job\n",
+        "error: stages.plain.steps: a sweep over no values has no job; give values\n",
     )
 
 

@@ -71,7 +71,7 @@ def test_without_dev_all_jobs_are_kept_and_the_table_says_so() -> None:
     assert chosen.rows == [list(job.rows) for job in candidates]
     assert chosen.not_chosen == {"n=9"}
     assert chosen.notes == [
-        "Not chosen: epochs of all rows (n=9), for want of MRR@10 of BERT on dev: table.split=dev,test measures it."
+        "Not chosen: epochs of all rows (n=9), because MRR@10 of BERT on dev is not measured; set table.split=dev,test."
     ]
 
 
@@ -123,7 +123,7 @@ def test_a_sweep_of_toys_shows_the_best_on_dev(command: Command, tmp_path: Path)
     without = command("-m", "stages.round2.steps=1,2", choose)
     rows = json.loads((folder / "results.json").read_text())
     assert {row["row"] for row in rows if row["system"] == "round2"} == {"steps=1 · round2", "steps=2 · round2"}
-    assert "Not chosen: steps of all rows, for want of MRR@10 of round2 on dev" in " ".join(without.stdout.split())
+    assert "Not chosen: steps of all rows, because MRR@10 of round2 on dev" in " ".join(without.stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_a_users_own_table_stands_alone_is_filled_by_a_sweep_and_written_again_f
     out = tmp_path / "out"
     alone = command("table=own", recipe="")
     assert alone.returncode == 0, alone.stderr
-    assert "nothing is measured yet; to do so: python run.py -m experiment=toy table=own" in alone.stdout
+    assert "nothing is measured yet; to measure it, run: python run.py -m experiment=toy table=own" in alone.stdout
     folder = out / "tables" / "own"
     assert alone.stdout.rstrip().endswith(str(folder))
     published = [

@@ -57,7 +57,7 @@ def test_a_finished_run_that_only_answers_says_it_too(
     capsys.readouterr()
     run(composed("ask=what"))
     out = capsys.readouterr().out
-    assert "as this command would write it" in out
+    assert "is complete" in out
     assert LINE in out.splitlines()
 
 

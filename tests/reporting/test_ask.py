@@ -106,7 +106,7 @@ def test_a_retriever_that_joins_others_asks_each_in_its_own_way_with_its_depth(
 
 
 def test_reranked_candidates_cannot_be_asked() -> None:
-    with pytest.raises(UserError, match="rerankings and run files"):
+    with pytest.raises(UserError, match="rerankings and run files rank only"):
         search_of_texts(object(), _no_encoder)
 
 

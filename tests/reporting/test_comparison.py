@@ -121,7 +121,7 @@ def test_measured_lines_show_spread_seeds_and_significance() -> None:
 def test_a_baseline_that_was_not_measured_is_said() -> None:
     table = comparison(layout(), [measured("Condenser", 0.5)], "test", baseline="MLM")
     assert table.comparisons == []
-    assert "No †: no measured row is called 'MLM'." in table.notes
+    assert "No † is shown, because no measured row is called 'MLM'." in table.notes
 
 
 def test_each_collection_is_a_block_and_splits_are_kept_apart() -> None:

@@ -87,14 +87,18 @@ def test_what_may_be_luck_is_not_called_ahead() -> None:
     p = compare(*(Evaluation(list(one.query_ids), one.per_query) for one in rows[::-1]), "MRR@10")[1]
     assert p > 0.1
     assert said(*rows) == (
-        f"dense has the highest MRR@10, 30.6 against 30.0 of BM25: no difference that 1,200 queries can show (p = {p:.2g})."
+        "dense has the highest MRR@10, 30.6 against 30.0 of BM25: 1,200 queries show no significant difference"
+        f" (p = {p:.2g})."
     )
     even = [row("BM25", 0.3), row("dense", 0.3, per_query=row("BM25", 0.3).per_query)]
     assert said(*even) == "dense is level with BM25: both have MRR@10 30.0."
     one = {"per_query": {"MRR@10": np.array([1.0])}, "query_ids": ["q"], "metrics": {"MRR@10": 1.0}}
     none = {"per_query": {"MRR@10": np.array([0.5])}, "query_ids": ["q"], "metrics": {"MRR@10": 0.5}}
     told = said(row("BM25", 1, **none), row("dense", 1, **one))
-    assert "that 1 query can show (p = 1). With so few queries, a choice based on them is mostly chance." in told
+    assert (
+        "1 query shows no significant difference (p = 1). With so few queries, a choice based on them is mostly chance."
+        in told
+    )
     assert said(row("BM25", 1, **one), row("dense", 1, **one)) == (
         "dense is level with BM25: both have MRR@10 100.0. With so few queries, a choice based on them is mostly chance."
     )
@@ -103,7 +107,7 @@ def test_what_may_be_luck_is_not_called_ahead() -> None:
 def test_the_level_is_that_of_the_table() -> None:
     rows = [row("BM25", 0.300), row("dense", 0.320)]
     assert "(p < 0.05)" in said(*rows, level=0.05)
-    assert "no difference" in said(*rows, level=0.0001)
+    assert "no significant difference" in said(*rows, level=0.0001)
 
 
 def test_the_best_of_many_is_corrected_for_having_been_chosen() -> None:

@@ -213,5 +213,5 @@ def test_the_same_rows_give_the_same_examples(woods: Collection, tmp_path: Path)
 def test_files_that_do_not_belong_together_are_named(woods: Collection, tmp_path: Path) -> None:
     systems = rows(woods, tmp_path)
     Evaluation(["q0"], {"MRR@10": np.ones(1)}).save(systems[1].folder / "evaluation.npz")
-    with pytest.raises(UserError, match=r"condensed/evaluation.npz: is of other questions than the table's"):
+    with pytest.raises(UserError, match=r"condensed/evaluation.npz: has other questions than the table"):
         examples(systems, woods, "test")

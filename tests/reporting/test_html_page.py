@@ -136,7 +136,7 @@ def test_all_that_is_known_is_on_the_page(tmp_path: Path) -> None:
     for wanted in (
         "A study of 2 runs", "Is it better?", "python run.py -m experiment=x", "'seed=1,2'", "35.2 ± 0.3", "†", "In percent.",
         "-3.1", "0.0042", "python run.py seed=1", "evaluate/aa", "finetune/fedcba9876543210", "0:12", "text.txt:3",
-        "no file", "(1 stage after it not made)", "not made",
+        "no file", "(1 stage after it not computed)", "not computed",
         "A CPU", "2.13.0", "2026-01-02 03:04:05", "config.yaml of seed=1",
     ):  # fmt: skip
         assert wanted in shown, wanted
@@ -210,13 +210,13 @@ def test_each_question_shows_what_the_rows_found(tmp_path: Path) -> None:
         "coCondenser ahead of BM25", "coCondenser behind BM25", "Smallest difference",
     ]  # fmt: skip
     for wanted in (
-        "Questions of the split test of squad coCondenser. Relevant is what was judged so;",
-        "Chosen by a rule, not by hand. coCondenser, the best row by MRR@10 apart from BM25, is compared with BM25",
+        "Questions of the split test of squad coCondenser. A passage is relevant if it was judged relevant;",
+        "A rule chooses these questions. coCondenser, the best row by MRR@10 apart from BM25, is compared with BM25",
         "Which one 0? coCondenserBM25: rank 5 · coCondenser: rank 1",
         "relevant Title coCondenser Text of a passage coCondenser …",
         "BM25rank 5not relevant another passage",
         "thirdnot in the first 1,000nothing found",
-        "and 2 more that are relevant",
+        "and 2 more relevant passages",
         "answers an answer",
     ):
         assert wanted in shown, wanted
@@ -228,7 +228,7 @@ def test_each_question_shows_what_the_rows_found(tmp_path: Path) -> None:
 def test_a_page_says_whose_job_its_questions_are_of_and_that_answers_count(tmp_path: Path) -> None:
     found = replace(page(tmp_path), examples=replace(examples(), job="seed=1", by_answers=True))
     shown = "".join(read(html(found)).texts)
-    assert "what the rows of one job found, seed=1. Relevant is what holds an answer." in shown
+    assert "what the rows of one job found, seed=1. A passage is relevant if it holds an answer." in shown
     alone = "".join(read(html(replace(found, examples=replace(examples(), other=None)))).texts)
     assert "Highest MRR@10 of coCondenser" in alone
     assert "coCondenser is compared with its own mean of MRR@10" in alone

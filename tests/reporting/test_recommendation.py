@@ -81,7 +81,7 @@ def test_where_rows_cannot_be_told_apart_the_simpler_one_is_used_and_that_is_sai
     assert use == "BM25 + as it is"
     assert "adapted does not differ significantly from as it is: NDCG@10 51.7 against 51.6, +0.1 (" in text
     assert "Use BM25 + as it is: NDCG@10 56.0; BM25 has 30.0, +26.0 (" in text
-    assert "BM25 + adapted, after 4 minutes of training, has the highest, 56.1, +0.1 (" in text
+    assert "BM25 + adapted, after 4 minutes of training, has the highest score, 56.1, +0.1 (" in text
     assert re.search(
         r"cannot be told apart with 1,000 queries \(about [\d,]{6,} would be needed\), and BM25 \+ as it is is simpler\.",
         text,
@@ -114,7 +114,9 @@ def test_a_simpler_row_is_used_only_where_its_figure_is_nearly_as_high(lead: flo
     assert f"+{100 * lead:.1f} (" in text
     assert f"they cannot be told apart with 40 queries (about {needed:,} would be needed)" in text
     highest = (
-        "BM25 + as it is has the highest, 50.8, " if wanted == "BM25" else "Use BM25 + as it is: NDCG@10 53.0; BM25 has"
+        "BM25 + as it is has the highest score, 50.8, "
+        if wanted == "BM25"
+        else "Use BM25 + as it is: NDCG@10 53.0; BM25 has"
     )
     assert highest in text
 
@@ -126,9 +128,9 @@ def test_a_handful_of_queries_does_not_overrule_what_is_known_of_such_rows() -> 
     assert "Use BM25 + as it is: the fusion of BM25 and a retriever mostly ranks better than either; NDCG@10 55.0;" in (
         text
     )
-    assert text.count("as it is has the highest, 60.0, +5.0 (") == text.count("60.0") == 1, "it is said once"
+    assert text.count("as it is has the highest score, 60.0, +5.0 (") == text.count("60.0") == 1, "it is said once"
     assert text.endswith(
-        " So few queries (5 of test) do not choose the row: it is the one that is recommended without judgements."
+        " So few queries (5 of test) cannot choose a row: this row is the one that is recommended without judgements."
     )
     strange = {name: replace(one, unknown=0.0 if name == "BM25" else 0.4) for name, one in MADE.items()}
     assert told_of_few(rows, strange)[0] == "BM25"
@@ -198,7 +200,7 @@ def test_of_a_training_that_was_not_kept_it_is_said_and_nothing_is_paid_for_it()
     assert use == "BM25 + as it is"
     assert (
         "adapted has the weights of as it is, because no trained weights are kept. MRR@10 of 80 dev queries:"
-        " 71.5 as it is, 73.7 with 50 % of the weights of distilled (p = 0.25):"
+        " 71.5 with the initial weights, 73.7 with 50 % of the weights of distilled (p = 0.25):"
         " the initial weights are kept." in text
     )
     assert "of training" not in text
@@ -243,8 +245,8 @@ def test_a_p_value_stands_on_its_side_of_the_limit(p: float, level: float, words
 def test_a_choice_tells_the_best_trained_weights_although_none_are_kept() -> None:
     values = [KEPT["values"][0], *({**one, "MRR@10": 0.17 / one["share"]} for one in KEPT["values"][1:])]
     assert choice({**NOT_KEPT, "p": 1.0, "values": values}).endswith(
-        "71.5 as it is; no candidate scores higher (best: 34.0 with 50 % of the weights of distilled): the initial"
-        " weights are kept"
+        "71.5 with the initial weights; no candidate scores higher (best: 34.0 with 50 % of the weights of distilled): the"
+        " initial weights are kept"
     )
 
 
@@ -304,7 +306,10 @@ def test_without_judgements_the_joined_row_is_used_and_the_proxy_is_named() -> N
     found = unmeasured({**MADE, "adapted": Made(frozenset({"retriever/1"}), kept=kept), "BM25 + adapted": same}, "test")
     assert found.row == "BM25 + as it is"
     assert "so no row is measured. Weights are chosen by a proxy: to find" in found.text
-    assert "adapted: MRR@10 of 80 queries of passages that are held out: 71.5 as it is, 73.7 with 50 %" in found.text
+    assert (
+        "adapted: MRR@10 of 80 queries of passages that are held out: 71.5 with the initial weights, 73.7 with 50 %"
+        in found.text
+    )
     assert found.text.endswith(
         "Use BM25 + as it is: the fusion of BM25 and a retriever mostly ranks better than either."
     )
@@ -392,9 +397,11 @@ def test_a_corrected_p_value_beside_an_interval_is_named_as_one() -> None:
 
 def test_a_choice_without_queries_is_told_as_one() -> None:
     nothing = {"by": None, "queries": 0, "kept": "start", "share": 0.0, "values": []}
-    assert choice(nothing) == "There are no queries to choose by: the initial weights are kept"
+    assert choice(nothing) == "There are no queries to choose weights by: the initial weights are kept"
     bare = choice({**NOT_KEPT, "values": KEPT["values"][:1]})
-    assert bare.endswith("71.5 as it is; there are no trained weights to compare: the initial weights are kept")
+    assert bare.endswith(
+        "71.5 with the initial weights; there are no trained weights to compare: the initial weights are kept"
+    )
     assert choice(KEPT).endswith("73.7 with 50 % of the weights of distilled (p = 0.01): these weights are kept")
 
 

@@ -88,7 +88,7 @@ def test_rows_stand_in_the_order_of_the_recipe_and_seeds_are_one_row() -> None:
 def test_only_a_table_with_the_cost_of_training_says_what_that_counts(costs: list[str]) -> None:
     table = build_table([row("a", 0.1, costs=dict.fromkeys(costs, 2.0))], ["Recall@100"], costs=costs)
     (note,) = (note for note in table.notes if note.startswith(f"Not in percent: {', '.join(costs)}."))
-    assert ("Training is that of all models behind a row." in note) == (len(costs) == 2)
+    assert ("Training is the sum over all models of a row." in note) == (len(costs) == 2)
 
 
 def test_several_collections_get_columns_of_their_own() -> None:

@@ -150,7 +150,7 @@ def test_both_are_printed_and_so_is_that_too_few_were_found(
     [
         ("L2norm,Flat", False, "ranks by cosine"),
         ("L2norm,Flat", True, None),
-        ("PCA8,Flat", True, "takes the mean off"),
+        ("PCA8,Flat", True, "subtracts the mean"),
         ("IVF20,Flat", False, None),
     ],
 )

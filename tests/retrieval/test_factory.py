@@ -20,7 +20,9 @@ def test_what_may_be_made_of_some_vectors_is_known(factory: str) -> None:
 
 @pytest.mark.parametrize("factory", ["", ",", "nonsense", "Flat,", "IVF1q00,Flat", "IVF-1,Flat", "BIVF16", "IVF16"])
 def test_what_is_no_description_is_one_line(factory: str) -> None:
-    with pytest.raises(UserError, match=rf"^factory: '{factory}' is none that FAISS's index_factory knows, such as"):
+    with pytest.raises(
+        UserError, match=rf"^factory: '{factory}' is unknown to FAISS's index_factory; give one such as"
+    ):
         check_factory(factory)
 
 
@@ -74,9 +76,9 @@ def test_an_index_with_ids_is_refused(factory: str) -> None:
         ("RR8,L2norm,IVF4,Flat", "cosine"),
         ("PQ4,Refine(L2norm,Flat)", "cosine"),
         ("L2norm,Flat,RFlat", "cosine"),
-        ("PCA8,Flat", "takes the mean off"),
-        ("PCAR8,IVF4,Flat", "takes the mean off"),
-        ("ITQ8,Flat", "takes the mean off"),
+        ("PCA8,Flat", "subtracts the mean"),
+        ("PCAR8,IVF4,Flat", "subtracts the mean"),
+        ("ITQ8,Flat", "subtracts the mean"),
     ],
 )
 def test_what_changes_the_order_of_inner_products_is_told(factory: str, does: str | None) -> None:

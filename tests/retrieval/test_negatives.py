@@ -45,7 +45,7 @@ def test_lines_of_different_depth_are_padded(tmp_path: Path, collection: Collect
         ('{"query_id": "q2", "negative_ids": [1]}', "negative_ids"),
         ('{"query_id": "q99", "negative_ids": ["p1"]}', "'q99' is unknown"),
         ('{"query_id": "q2", "negative_ids": ["p1", "p99"]}', "'p99' is unknown"),
-        ('{"query_id": "q1", "negative_ids": ["p1"]}', "'q1' has a line already"),
+        ('{"query_id": "q1", "negative_ids": ["p1"]}', "'q1' already has a line"),
         ("", "not valid JSON"),
         ("[" * 99_999, "not valid JSON"),
         ('{"query_id": ' + "9" * 5000 + "}", "not valid JSON"),

@@ -147,5 +147,5 @@ def test_the_texts_of_a_lines_own_positives_are_none_either(words: Collection, t
     path.write_text(json.dumps({"qid": "b", "pos": ["p4", "nobody"], "neg": {"x": ["p1", "p4", "p9"]}}))
     assert from_systems(path, words, 10)[0].passage_rows.tolist() == [[9]]
     path.write_text(json.dumps({"qid": "a", "pos": [], "neg": {"x": ["p3", "p5"]}}))
-    with pytest.raises(UserError, match="no negative of a query"):
+    with pytest.raises(UserError, match="no line has a negative for a query"):
         from_systems(path, words, 10)

@@ -145,7 +145,7 @@ def test_lists_of_another_size_are_one_line_and_no_crash(
 ) -> None:
     folder = build(exact, tmp_path / "index")
     (folder / LISTS).write_bytes(change((folder / LISTS).read_bytes()))
-    with pytest.raises(UserError, match=r"lists\.bin: not the lists of passages\.faiss beside it") as caught:
+    with pytest.raises(UserError, match=r"lists\.bin: does not belong to passages\.faiss beside it") as caught:
         ApproximateIndex(folder, exact)
     assert "\n" not in str(caught.value)
 

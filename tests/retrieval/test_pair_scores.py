@@ -59,7 +59,7 @@ def test_a_run_file_and_jsonl_are_read_alike(tmp_path: Path, collection: Collect
         ("q1 Q0 p6 3 high x", "a.run:4: the score must be a finite number of 32 bits, not 'high'"),
         ("q99 Q0 p6 3 1 x", "a.run:4: query 'q99' is unknown"),
         ("q1 Q0 p99 3 1 x", "a.run:4: passage 'p99' is unknown"),
-        ("q1 Q0 p5 3 1 x", "a.run:4: passage 'p5' is there twice for query 'q1'"),
+        ("q1 Q0 p5 3 1 x", "a.run:4: passage 'p5' occurs twice for query 'q1'"),
     ],
 )
 def test_a_fault_of_a_foreign_run_is_one_line(line: str, said: str, tmp_path: Path, collection: Collection) -> None:
@@ -74,7 +74,7 @@ def test_a_fault_of_a_foreign_run_is_one_line(line: str, said: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"scores": [1.0]}, "a.jsonl:2: 2 passage_ids, but 1 scores; each passage has one"),
+        ({"scores": [1.0]}, "a.jsonl:2: 2 passage_ids, but 1 scores; each passage needs one"),
         ({"scores": [1.0, None]}, "a.jsonl:2: a score must be a finite number of 32 bits, not null"),
         ({"scores": [1.0, float("nan")]}, "a.jsonl:2: a score must be a finite number of 32 bits, not NaN"),
         ({"scores": [1.0, True]}, "a.jsonl:2: a score must be a finite number of 32 bits, not true"),
@@ -83,9 +83,9 @@ def test_a_fault_of_a_foreign_run_is_one_line(line: str, said: str, tmp_path: Pa
         ({"scores": [1.0, 10**400]}, "a.jsonl:2: a score must be a finite number of 32 bits"),
         ({"scores": None}, 'a.jsonl:2: the field "scores" is missing'),
         ({"query_id": "q99"}, "a.jsonl:2: query 'q99' is unknown"),
-        ({"query_id": "q1"}, "a.jsonl:2: query 'q1' has a line already"),
+        ({"query_id": "q1"}, "a.jsonl:2: query 'q1' already has a line"),
         ({"passage_ids": ["p1", "p99"]}, "a.jsonl:2: passage 'p99' is unknown"),
-        ({"passage_ids": ["p1", "p1"]}, "a.jsonl:2: passage 'p1' is there twice for its query"),
+        ({"passage_ids": ["p1", "p1"]}, "a.jsonl:2: passage 'p1' occurs twice for its query"),
         ({"passage_ids": ["p1", 2]}, "a.jsonl:2: passage_ids must be a list of strings"),
     ],
 )

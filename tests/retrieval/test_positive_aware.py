@@ -88,7 +88,7 @@ def test_a_share_of_a_score_below_zero_is_never_above_the_positive(
     table = [[-10.0, -9.6, -10.4, -10.5, -10.6, -2.0]]
     assert mined(tmp_path / "n", collection, table, below=Below(share=0.95)) == [[4]]
     about = json.loads((tmp_path / "n" / "negatives.json").read_text())
-    said = "1 of 1 positives score below 0, where a share of the score says little; stage.mine.below_margin says more"
+    said = "1 of 1 positives score below 0, for which a share of the score says little; set stage.mine.below_margin instead"
     assert about["warnings"] == [said]
     assert said not in capsys.readouterr().out, "the run prints the warnings of an artifact"
     assert mined(tmp_path / "m", collection, table, below=Below(margin=0.5)) == [[4]]
@@ -102,7 +102,7 @@ def test_no_candidate_is_known_to_be_below_a_positive_without_a_score(tmp_path: 
     assert mined(tmp_path / "n", collection, ranked, below=Below(share=0.95), scorer=scorer) == [[], [0, 3]]
     about = json.loads((tmp_path / "n" / "negatives.json").read_text())
     assert about["queries_without"] == 1
-    assert about["warnings"] == ["1 of 2 queries have no positive that was scored: none of their candidates is kept"]
+    assert about["warnings"] == ["1 of 2 queries have no positive with a score: none of their candidates is kept"]
     assert mined(tmp_path / "s", collection, ranked, below=Below(score=0.45), scorer=scorer) == [[2, 3, 4], [0, 3]]
 
 

@@ -69,7 +69,7 @@ def test_lists_of_this_project_are_read_as_those_of_one_system(tmp_path: Path, m
     ("line", "message"),
     [
         ("{broken", "n.jsonl:2: not valid JSON"),
-        ({"qid": 10, "pos": [0]}, 'n.jsonl:2: neither "neg" nor'),
+        ({"qid": 10, "pos": [0]}, 'n.jsonl:2: the field "neg" or'),
         ({"qid": 10, "pos": [0], "neg": [1]}, 'n.jsonl:2: the field "neg" must be an object'),
         ({"qid": 10, "pos": [0], "neg": {"bm25": 1}}, "n.jsonl:2: qid, pos and the lists"),
         ({"pos": [0], "neg": {"bm25": [1]}}, "n.jsonl:2: qid"),
@@ -86,5 +86,5 @@ def test_a_system_that_no_line_has_is_named(tmp_path: Path, marco: Collection) -
     path = written(tmp_path / "n.jsonl", LINE)
     with pytest.raises(UserError, match=r"systems: .*'tasb' \(did you mean 'tas-b'"):
         from_systems(path, marco, 9, systems=["bm25", "tasb"])
-    with pytest.raises(UserError, match="no negative of a query"):
+    with pytest.raises(UserError, match="no line has a negative for a query"):
         from_systems(written(path, {"qid": 99, "pos": [], "neg": {"bm25": [1]}}), marco, 9)

@@ -65,8 +65,16 @@ TEXTS = [*HEAD, "query", "passage"]
         (HEAD, ["q3", "P9", "yes"], r'sheet\.csv:3: column "passage id": \'P9\' is unknown'),
         (HEAD, ["q3", "p3", "no"], r'sheet\.csv:3: column "relevant": no for \'p3\' contradicts the split \'train\''),
         (HEAD, ["q5", "p8", "no"], r'sheet\.csv:3: column "relevant": no for \'p8\' contradicts .*sheet\.csv:2'),
-        (TEXTS, ["q3", "p9", "yes", "other", ""], r'sheet\.csv:3: column "query id": the text is not that of \'q3\''),
-        (TEXTS, ["q3", "p9", "yes", "", "other"], r'sheet\.csv:3: column "passage id": the text is not that of \'p9\''),
+        (
+            TEXTS,
+            ["q3", "p9", "yes", "other", ""],
+            r'sheet\.csv:3: column "query id": the text differs from that of \'q3\'',
+        ),
+        (
+            TEXTS,
+            ["q3", "p9", "yes", "", "other"],
+            r'sheet\.csv:3: column "passage id": the text differs from that of \'p9\'',
+        ),
         (["query id", "passage id"], ["q3", "p9"], r'sheet\.csv:1: the column "relevant" is missing'),
         ([*HEAD, "relevant"], ["q3", "p9", "yes", ""], r'sheet\.csv:1: the column "relevant" comes twice'),
     ],

@@ -71,7 +71,7 @@ def test_wrong_ones_are_one_line() -> None:
         with pytest.raises(UserError, match=r"Reranked: (searcher must be|give) a [Ss]earcher"):
             Reranked(searcher, judge)  # type: ignore[arg-type]
     for scores, said in (
-        (lambda pairs: [1.0], "numbers of shape"),
+        (lambda pairs: [1.0], "pairs it returned shape"),
         (lambda pairs: [float("nan")] * len(pairs), "finite"),
     ):
         with pytest.raises(UserError, match=said):

@@ -187,7 +187,7 @@ def test_a_reranked_index_ranks_its_candidates_by_score_then_row(collection: Col
 
 
 def test_a_query_that_was_not_reranked_is_named(collection: Collection, reranked: Path) -> None:
-    with pytest.raises(UserError, match=r"query 'q1' was not reranked \(those of the split 'test' were\)"):
+    with pytest.raises(UserError, match=r"query 'q1' was not reranked \(only those of the split 'test' were\)"):
         open_index(reranked, collection).search(np.array([0, 1]), 3)
 
 

@@ -113,8 +113,8 @@ def test_a_function_reads_queries_and_titled_passages(collection: Collection) ->
 @pytest.mark.parametrize(
     ("gives", "said"),
     [
-        (lambda pairs: [1.0], "of 2 pairs it gives numbers of shape (1,)"),
-        (lambda pairs: ["a"] * len(pairs), "it must give a number for each pair"),
+        (lambda pairs: [1.0], "for 2 pairs it returned shape (1,)"),
+        (lambda pairs: ["a"] * len(pairs), "it must return a number for each pair"),
         (lambda pairs: [1.0, float("nan")], "the score of pair 1 is not finite"),
     ],
 )
@@ -141,7 +141,7 @@ def test_a_teacher_is_a_searcher_a_predictor_or_scores_that_are_there(
     run.write_text("q0 Q0 p1 1 2.0 x\n")
     for teacher in (run, str(run), {"q0": {"p1": 2.0}}, PairScores.of({"q0": {"p1": 2.0}}, collection)):
         assert taught_by(teacher, collection, positives, negatives).scores.tolist() == [[2.0]]
-    with pytest.raises(UserError, match=r"teacher: BM25 or a Retriever, .* is expected, not a int"):
+    with pytest.raises(UserError, match=r"teacher: expected BM25 or a Retriever, .*, not a int"):
         taught_by(3, collection, positives, negatives)
 
 

@@ -88,7 +88,7 @@ def test_the_table_has_its_rows_and_the_start_is_as_it_came(adapted: tuple[Done,
     alone = evaluate(Retriever(released, precision="fp32"), data, ["NDCG@10"])
     assert rows["as it is"]["NDCG@10"] == pytest.approx(alone["NDCG@10"], abs=1e-6)
     assert "[adapted] MRR@10 of" in done.out
-    assert "[beside_bm25] each fused with BM25 at a weight of 0.6: MRR@10 of" in done.out
+    assert "[beside_bm25] each candidate fused with BM25 (weight 0.6): MRR@10 of" in done.out
     assert re.search(r"MRR@10 of \d+ dev queries and queries of passages that are held out: ", done.out)
     kept = read_json(artifact(done, "adapted") / "kept.json")
     names = {"dev queries", "queries of passages that are held out"}
@@ -116,7 +116,7 @@ def test_passage_vectors_are_taken_over_and_queries_are_those_of_the_adapted_tow
 def test_quantised_vectors_are_taken_over_with_their_levels(adapted: tuple[Done, list[str]]) -> None:
     done = run_command(*adapted[1], "backbone.truncate_dim=16", "stage.encode.dtype=int8").sound()
     assert list(metrics_of(done.folder)) == ROWS
-    assert len(re.findall(r"^\[as_it_is.index\] int8: .* of what float32 finds it finds", done.out, re.M)) == 1
+    assert len(re.findall(r"^\[as_it_is.index\] int8: .*; it finds .* of float32", done.out, re.M)) == 1
     first, later = (artifact(done, name) for name in ("as_it_is.index", "adapted_index"))
     files = [*(first / "passages").iterdir(), first / "quantiser.npz"]
     assert len(files) > 1
@@ -262,8 +262,8 @@ def test_a_start_that_was_not_trained_is_compared_with_nothing(
     assert kept_by(judge, [start, start], tmp_path, monkeypatch)["kept"] == "start"
     assert [value["of"] for value in read_json(tmp_path / "kept.json")["values"]] == ["start"]
     assert capsys.readouterr().out == (
-        "[adapted] MRR@10 of 4 dev queries: 50.0 as it is; there are no trained weights to compare: the initial weights"
-        " are kept\n"
+        "[adapted] MRR@10 of 4 dev queries: 50.0 with the initial weights; there are no trained weights to compare:"
+        " the initial weights are kept\n"
     )
 
 
@@ -310,16 +310,16 @@ def test_of_passages_of_one_sentence_the_start_is_kept_and_that_is_said(released
         "experiment=adapt", "data=beir", "data.splits.train=null", "data.splits.dev=null", *given
     ).sound()
     assert (
-        "there are no queries of passages that are held out to choose by: the initial weights are kept; only"
+        "there are no queries of passages that are held out to choose by, so the initial weights are kept; add passages"
         in done.out
     )
     assert (
         done.out.count(
-            "[distilled] not trained, because only 0 queries (of dev, or sentences of held-out passages) could"
+            "[distilled] not trained, because only 0 queries (dev queries, or sentences of held-out passages) could"
         )
         == 1
     )
-    assert "; stages.distilled.train_unmeasured=true trains in any case" in done.out
+    assert "; to train anyway, set stages.distilled.train_unmeasured=true" in done.out
     assert not (artifact(done, "distilled") / "logs").exists(), "no step was computed"
     assert "no trained weights are kept" in done.out
     rows = metrics_of(done.folder)
@@ -370,9 +370,9 @@ def test_judged_queries_train_a_tower_of_their_own_and_passages_stay(
     assert "dev queries and training queries that were left out" in run_command(*command, *left_out).sound().out
     trained_on = run_command(*command, *left_out, "stages.hard.leave_out_dev_passages=false")
     assert trained_on.code == 1
-    names(trained_on.err, "stages.best.add_left_out_queries", "has read these queries", "leave_out_dev_passages")
+    names(trained_on.err, "stages.best.add_left_out_queries", "trains on these queries", "leave_out_dev_passages")
     for key, value, said in (
-        ("passages", "bm25", "no vector for each passage"),
+        ("passages", "bm25", "does not have one vector for each passage"),
         ("passages", "cls", "set it to null"),
         ("shared_negatives", "5 stages.tuned.passages=null", "set passages to an index"),
     ):
@@ -450,7 +450,7 @@ def test_a_released_retriever_is_pre_trained_further_by_every_objective(
     own = load_retriever(artifact(done, "start")).model.settings.own()
     keys = [f"backbone.{name}={shlex.quote(str(value).lower())}" for name, value in own.items()]
     lines = [line.partition(" was pre-trained from start, but makes") for line in done.out.splitlines()]
-    said = {start: line.partition("to keep its way: ")[2] for start, there, line in lines if there}
+    said = {start: line.partition("to keep its settings: ")[2] for start, there, line in lines if there}
     prefixes = " ".join(keys[2:])  # the recipe sets the two others
     assert said == {
         "[mlm_tuned] mlm": prefixes,

@@ -57,14 +57,14 @@ def test_lists_on_disk_find_the_same_and_the_stage_says_how_much(on_beir: list[s
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
-        ("{stage: ann_index, vectors: bm25}", "stages.near.vectors: bm25 is no index of vectors"),
+        ("{stage: ann_index, vectors: bm25}", "stages.near.vectors: bm25 has no vectors"),
         (
             "{stage: ann_index, vectors: wide}",
             "stages.near.vectors: wide has up to 3 windows of a passage; set its windows to 1",
         ),
         (
             "{stage: ann_index, vectors: round1, factory: 'IVF1q00,Flat'}",
-            "stages.near.factory: 'IVF1q00,Flat' is none that FAISS's index_factory knows, such as 'IVF1024,Flat'",
+            "stages.near.factory: 'IVF1q00,Flat' is unknown to FAISS's index_factory; give one such as 'IVF1024,Flat'",
         ),
         (
             "{stage: ann_index, vectors: round1, factory: 'IVF9999,Flat'}",

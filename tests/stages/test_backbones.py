@@ -153,19 +153,19 @@ def test_a_checkpoint_without_a_head_is_told_in_the_artifact_and_below_the_table
     start = bert_folder(tmp_path / "checkpoint")
     named = [f"backbone.tokenizer={start}", "stage.finetune.passage_length=64", "stages.cocondenser.init=backbone"]
     first = run_command(*small, *named, f"backbone.name={start}").sound()
-    words = f"{start} is without a Condenser head"
+    words = f"{start} has no Condenser head"
     warnings = {
         name: read_json(first.folder / "stages" / name / "manifest.json")["metrics"].get("warnings", [])
         for name in ("condenser", "cocondenser")
     }
     assert not warnings["condenser"], "BERT has none, and this stage gives it one"
-    assert [line.partition(", and")[0] for line in warnings["cocondenser"]] == [f"stages.cocondenser: {words}"]
-    assert "head_steps trains it alone first" in warnings["cocondenser"][0]
+    assert [line.partition(", so")[0] for line in warnings["cocondenser"]] == [f"stages.cocondenser: {words}"]
+    assert "set head_steps to train only it first" in warnings["cocondenser"][0]
     assert words in (first.folder / "table.md").read_text(encoding="utf-8")
     own = first.folder / "stages" / "condenser"
     second = run_command(*small, *named, f"stages.cocondenser.backbone.name={own}", f"backbone.name={start}").sound()
     assert "has no Condenser head" not in second.out
-    assert "without a Condenser head" not in (second.folder / "table.md").read_text(encoding="utf-8")
+    assert "has no Condenser head" not in (second.folder / "table.md").read_text(encoding="utf-8")
     headless = tmp_path / "condenser"
     headless.mkdir()
     for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
@@ -173,7 +173,7 @@ def test_a_checkpoint_without_a_head_is_told_in_the_artifact_and_below_the_table
     steps = ["stages.condenser.head_steps=2", f"stages.condenser.backbone.name={headless}"]
     third = run_command(*small, *named, *steps, f"backbone.name={start}").sound()
     (line,) = read_json(third.folder / "stages/condenser/manifest.json")["metrics"]["warnings"]
-    assert line.startswith(f"stages.condenser: {headless} is without a Condenser head")
-    assert line.endswith("the first 2 steps train it alone")
-    assert "[condenser] the first 2 steps train the new head alone" in third.out
+    assert line.startswith(f"stages.condenser: {headless} has no Condenser head")
+    assert line.endswith("the first 2 steps train only this head")
+    assert "[condenser] the first 2 steps train only the new head" in third.out
     assert third.out.count("[condenser] warning: ") == 1, "it is said before the first step, and not again at the end"

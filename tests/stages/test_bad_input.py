@@ -567,7 +567,7 @@ def test_negatives_without_a_query_of_the_split(finished: Done, on_beir: list[st
     root = finished.folder.parents[1]
     mined = ["stages.bm25_negatives.split=test"]
     done = run_command("experiment=short", *on_beir, f"output_root={root}", *mined)
-    one_line(done, "stages.round1.negatives", "bm25_negatives has no negatives of the train queries")
+    one_line(done, "stages.round1.negatives", "bm25_negatives has no negatives for the train queries")
 
 
 def test_a_broken_triple_is_named_with_its_line(finished: Done, on_beir: list[str], tmp_path: Path) -> None:
@@ -615,4 +615,4 @@ def test_a_line_break_in_an_override_does_not_break_the_error_line(override: str
 def test_a_missing_folder_is_told_beside_the_split_that_it_lacks(tmp_path: Path) -> None:
     recipe = [*BEIR, "stages.bm25={stage: bm25}", "stages.evaluation={stage: evaluate, index: bm25}"]
     done = run_command(*recipe, f"data.root={tmp_path / 'nowhere'}", f"output_root={tmp_path}")
-    one_line(done, "table.split", f"{tmp_path / 'nowhere'}, which does not exist")
+    one_line(done, "table.split", f"{tmp_path / 'nowhere'} (there is no such folder)")

@@ -166,7 +166,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "a threshold of 2": (["stages.denoised.below=2"], ["stages.denoised.below: must be <= 1, got 2"]),
     "thresholds the wrong way round": (
         ["stages.augmented.positive=0.2"],
-        ["negative=0.3 is above positive=0.2: a passage would be both"],
+        ["negative=0.3 is above positive=0.2; lower negative"],
     ),
     "listwise scores as probabilities": (
         ["stages.cross_encoder.loss=listwise"],
@@ -205,11 +205,11 @@ def test_a_fault_of_the_config_is_named_with_its_key(name: str, recipe: list[str
 LATE: dict[str, tuple[list[str], list[str]]] = {
     "more negatives than passages": (
         ["stages.other.negatives_per_query=200"],
-        ["stages.other.negatives_per_query: 200, but of 120 passages up to 1 are no negative of a query"],
+        ["stages.other.negatives_per_query: 200, but up to 1 of 120 passages cannot be negatives"],
     ),
     "queries that were not reranked": (
         ["table.split=dev", "stage.rerank.split=test", "~table.rows.ensemble"],
-        ["was not reranked (those of the split 'test' were)"],
+        ["was not reranked (only those of the split 'test' were)"],
     ),
 }
 

@@ -82,7 +82,7 @@ CASES: dict[str, tuple[str, Callable[[Path], Path], list[str], str, list[str]]] 
     ),
     "a split of dev queries alone": (
         SQUAD, few_training_queries, [*HELD_OUT, "+stages.x={stage: finetune, init: warm, split: dev}"], "corpus",
-        ["stages.x.split", "dev", "only of train, test"],
+        ["stages.x.split", "dev", "only for: train, test"],
     ),
     "nothing left beside dev": (
         SQUAD, one_passage_for_all, ["stages.round2.leave_out_dev_passages=true"], "corpus",
@@ -109,11 +109,11 @@ CASES: dict[str, tuple[str, Callable[[Path], Path], list[str], str, list[str]]] 
         "corpus", ["stages.x.metric", "Hit@5 needs answers", "split dev"],
     ),
     "no negatives of its own": (
-        NQ, without_negatives, DPR, "corpus", ["stages.bm25_negatives.file", "give no negatives of train"],
+        NQ, without_negatives, DPR, "corpus", ["stages.bm25_negatives.file", "have no negatives for train"],
     ),
     "negatives of other queries": (
         SQUAD, beir, ["+stages.n={stage: mine, retriever: bm25, split: dev}", "stages.round2.negatives=[mined,n]"], "n",
-        ["stages.round2.negatives", "n has no negatives of the train queries"],
+        ["stages.round2.negatives", "n has no negatives for the train queries"],
     ),
     "queries of other passages": (
         SQUAD, beir,
@@ -126,7 +126,7 @@ CASES: dict[str, tuple[str, Callable[[Path], Path], list[str], str, list[str]]] 
     ),
     "texts too short for a sentence and another": (
         SQUAD, beir, ["+stages.x={stage: pretrain_ict, init: warm, length: 12, min_length: 2}"], "tokens",
-        ["stages.x.length", "no two sentences"],
+        ["stages.x.length", "no two successive sentences"],
     ),
     "texts too short for the attention": (
         SQUAD, beir, ["+stages.x={stage: attention_entropy, encoders: [round2], length: 128, min_length: 127}"], "tokens",
@@ -161,7 +161,9 @@ def test_too_few_queries_for_dev_queries_are_refused_before_anything_is_made(tmp
     best = "+stages.x={stage: keep_best, start: warm, trained: [round2], by: dev}"
     given = [f"data.root={root}", f"output_root={tmp_path}", "logger=csv", *MODEL, *HELD_OUT, best]
     done = run_command(f"experiment={SQUAD}", *given)
-    names(done.err, "stages.x.by", "no dev queries", "qrels/dev.tsv", "data.splits.dev", "judge ten queries")
+    names(
+        done.err, "stages.x.by", "no dev queries", "qrels/dev.tsv", "data.splits.dev", "at least ten in qrels/train.tsv"
+    )
     assert not done.computed
     assert "to be made" not in done.out
 

@@ -122,7 +122,7 @@ def test_a_pair_that_a_cross_encoder_reads_is_counted_wherever_it_comes_from(
 def test_queries_that_are_held_out_are_counted_before_they_are(on_beir: list[str], tmp_path: Path) -> None:
     given = [*on_beir[:2], "data.dev_queries=3", "data.splits.dev=null", "dry_run=plan", f"output_root={tmp_path}"]
     done = run_command("-m", "experiment=ablation/pretraining_steps", *given, "seed=1").sound()
-    assert "nobody can know" not in done.out, "weights of a fusion are chosen by dev queries"
+    assert "unknown before the run" not in done.out, "weights of a fusion are chosen by dev queries"
 
 
 def test_a_gpu_that_is_not_known_is_named(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_what_the_jobs_of_a_sweep_share_is_counted_once(on_beir: list[str], tmp_
     given = [*on_beir, "dry_run=plan", f"output_root={tmp_path}"]
     one = costs(run_command("experiment=tiny", *given).sound().out)["in all"]
     done = run_command("-m", "experiment=tiny", *given, "++stage.evaluate.metrics=[MRR@10],[MRR@10,Recall@100]").sound()
-    _, _, end = done.out.partition("2 jobs, what they share made once")
+    _, _, end = done.out.partition("2 jobs; shared stages count once")
     tokens, flops, disk, _ = (cell.strip() for cell in end.splitlines()[4].strip("│").split("│"))
     assert [tokens, amount(flops)] == [one[1], pytest.approx(amount(one[2]), rel=0.01)], "evaluations read no tokens"
     assert amount(one[3]) < amount(disk) < 1.9 * amount(one[3])
@@ -146,7 +146,7 @@ def test_a_sweep_over_files_that_are_missing_is_planned_too(tmp_path: Path) -> N
     given = ["experiment=cocondenser_msmarco", f"data.root={tmp_path / 'data'}", f"output_root={tmp_path / 'out'}"]
     done = run_command("-m", *given, "seed=1,2", "dry_run=plan")
     assert done.code == 1
-    assert "2 jobs, what they share made once" in done.out
+    assert "2 jobs; shared stages count once" in done.out
     assert "2 of 2 jobs failed" in done.err.splitlines()[-1]
     assert "collection.tsv" in done.err.splitlines()[-1]
 

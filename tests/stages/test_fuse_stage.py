@@ -88,10 +88,12 @@ def test_the_weights_are_those_of_the_highest_score_on_dev(done: Done) -> None:
     measured = stage(done, "on_dev").manifest["metrics"]["MRR@10"]
     assert measured == pytest.approx(max(values.values()), abs=1e-12), "what was chosen by is what is measured"
     weights = about["weights"]
-    score = f"MRR@10 of 10 dev queries {100 * measured:.1f} with {weights[0]:g} bm25, {weights[1]:g} round1"
+    score = (
+        f"MRR@10 of 10 dev queries: {100 * measured:.1f} with the weights {weights[0]:g} bm25, {weights[1]:g} round1"
+    )
     alone = f"(alone: bm25 {100 * values[1.0, 0.0]:.1f}, round1 {100 * values[0.0, 1.0]:.1f})"
     assert f"[fused] {score} {alone}\n" in done.out
-    assert "[fused] so few queries choose by chance; stages.fused.weights sets weights\n" in done.out
+    assert "[fused] with so few queries, chance decides; to set weights: stages.fused.weights\n" in done.out
 
 
 def test_it_is_a_row_mined_from_and_reranked_and_named_as_what_made_them(done: Done) -> None:
@@ -150,7 +152,7 @@ def test_without_dev_queries_all_weigh_the_same_and_a_line_says_so(source: str, 
     done = run_command(*arguments).sound()
     about, name = read_json(stage(done, "fused").path / "index.json"), "beir" if row else "text"
     assert (about["weights"], about["chosen"]) == ([0.5, 0.5], None)
-    line = f"[fused] the collection {name} has no dev queries to choose weights by, so they are 0.5 short, 0.5 long;"
+    line = f"[fused] the collection {name} has no dev queries to choose weights by, so the weights are 0.5 short, 0.5 long;"
     assert done.out.count(line) == 1
     assert "stages.fused.weights" in done.out
     assert ("fused" in json.dumps(metrics_of(done.folder))) == bool(row)
@@ -166,7 +168,8 @@ def test_too_few_queries_to_choose_by_leave_the_weights_that_are_given_for_it(tm
     assert (about["weights"], about["chosen"]) == ([0.7, 0.3], None)
     assert read_json(stage(done, "enough").path / "index.json")["chosen"] is not None
     assert re.search(
-        r"\[few\] the collection beir has only (1 dev query|\d+ dev queries) to choose weights by, so they are 0.7 short",
+        r"\[few\] the collection beir has only (1 dev query|\d+ dev queries) to choose weights by,"
+        r" so the weights are 0.7 short",
         done.out,
     )
 
@@ -186,13 +189,13 @@ BAD = {
     "weights: [0, 0]": "stages.fused.weights: all weights are 0",
     "metric: MRX@10": "stages.fused.metric: metric 'MRX@10' does not exist",
     "metric: Hit@20": "stages.fused.metric: Hit@20 needs answers; the split dev of the collection beir has none",
-    "depth: 5": "stages.fused.depth: 5 is too few to choose weights by MRR@10",
+    "depth: 5": "stages.fused.depth: 5 passages are too few for MRR@10, by which weights are chosen",
     "depth: 0": "depth: must be >= 1",
-    "grid: 0.3": "stages.fused.grid: must go into 1 without a remainder",
-    "grid: 0.0004": "stages.fused.grid: 2,501 weights of 2 retrievers to try, more than 2,000",
+    "grid: 0.3": "stages.fused.grid: must divide 1 without a remainder",
+    "grid: 0.0004": "stages.fused.grid: 2,501 combinations of 2 weights would be tried, more than 2,000",
     "method: mean": "stages.fused.method: must be 'weighted' or 'reciprocal_rank'",
     "retrievers: [bm25, other]": (
-        "stages.fused.retrievers: other knows the queries of test alone, so weights cannot be chosen on dev"
+        "stages.fused.retrievers: other ranks only for the queries of test, so weights cannot be chosen on dev"
     ),
 }
 

@@ -173,7 +173,7 @@ def test_vectors_in_fewer_bits_say_what_they_lose_and_score_by_their_levels(
                 for vectors in (before, after)
             )
             wanted, hits = wanted + len(best), hits + len({*best} & {*found})
-        share = re.search(rf"([\d.]+) % of its {depth} best", said)
+        share = re.search(rf"([\d.]+) % of the {depth} best", said)
         assert share is not None
         assert float(share[1]) == pytest.approx(100 * hits / wanted, abs=2), "but for scores that rounding orders"
     assert f"{dtype}: " in said

@@ -116,7 +116,7 @@ def test_a_stage_without_a_retriever_wants_a_scorer() -> None:
     )
     given = {"negatives": [registry()["audit_negatives"].config.model_construct()]}
     assert config.input_error(given) == (
-        "scorer", "the stage 'given' has no retriever of its own; name one whose scores count"
+        "scorer", "the stage 'given' names no retriever; name a stage with an index or an encoder"
     )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def test_keys_that_are_not_set_leave_the_id_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"scorer": "other"}, "scorer judges nothing; set below_share, below_margin or below_score"),
+        ({"scorer": "other"}, "scorer has no effect without a rule; set below_share, below_margin or below_score"),
         ({"cross_encoders": ["cross"]}, "cross_encoders judges nothing"),
         ({"scorer": "other", "cross_encoders": ["cross"], "below_score": 1}, "are both set"),
         ({"below_share": 0}, "greater than 0"),

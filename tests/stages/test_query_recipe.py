@@ -123,11 +123,11 @@ CONFIGS: dict[str, tuple[str, list[str]]] = {
     ),
     "vectors for a model that knows its tokens": (
         WARM_WRITER.replace("steps: 4", "steps: 4, model: a/t5"),
-        ["stages.writer: vectors is tokens, but model knows its tokens already; set one of them to null"],
+        ["stages.writer: vectors is tokens, but model has token vectors already; set one of them to null"],
     ),
     "vectors of another size": (
         WARM_WRITER.replace("hidden: 32", "hidden: 16"),
-        ["stages.writer.vectors: tokens has 32 dimensions, the model 16; set its dim"],
+        ["stages.writer.vectors: tokens has 32 dimensions, the model 16; set the dim of tokens to 16"],
     ),
     "a split that is not there": (
         WRITER.replace("steps: 4", "steps: 4, split: dev") + " data.splits.dev=null",
@@ -168,7 +168,7 @@ def test_a_fault_of_the_files_is_named_with_its_line(done: Done, given: list[str
     broken: dict[str, tuple[list[str], str]] = {
         "unknown.tsv": ([*whole, "nix\tx"], "unknown.tsv:19: no passage has the id 'nix'"),
         "short.txt": (["x"] * 17, "short.txt: ends after 17 lines, but line i must be a query of passage i of 18"),
-        "missing.tsv": (whole[1:], "1 of 18 passages has no query, the first is '0'; add them to"),
+        "missing.tsv": (whole[1:], "1 of 18 passages has no query, the first is '0'; add queries to"),
     }
     for name, (lines, wanted) in broken.items():
         path = write(tmp_path / name, lines)
@@ -230,7 +230,7 @@ def test_queries_and_passages_of_another_tokenizer_are_one_line_and_another_name
         pretraining(queries="queries"),
         f"output_root={tmp_path}",
     ]
-    wrong = "were tokenised with another tokenizer than this stage reads; give both the same stage as `tokenizer`"
+    wrong = "were tokenised with another tokenizer than this stage uses; give both the same stage as `tokenizer`"
     of_queries = queries_stage("extract_queries", tokenizer="other")
     one_line(run_command(*given, *stages, of_queries), f"stages.pre.queries: the queries {wrong}")
     of_passages = queries_stage("extract_queries", passages="foreign")

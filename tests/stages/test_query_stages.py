@@ -27,7 +27,7 @@ def test_queries_that_are_read_become_text_tokens_offsets_and_examples(
     about = run_stage("read_queries", tmp_path / "out", made, path=str(path), missing="skip")
     assert (about["queries"], about["passages_without_query"], about["format"]) == (len(ids), 1, "tsv")
     said = capsys.readouterr().out
-    assert f"1 of {len(ids)} passages has no query, the first is '{ids[5]}'; training leaves them out" in said
+    assert f"1 of {len(ids)} passages has no query, the first is '{ids[5]}'; training leaves these passages out" in said
     queries = Queries(tmp_path / "out")
     wanted = [[f"query {name}"] for name in ids]
     wanted[3].append("kata pipe")
@@ -196,10 +196,10 @@ def test_the_reason_why_no_passage_has_a_query_is_the_true_one(tmp_path: Path) -
 
     too_short, too_long = why(remove=True, minimum_words=30), why(remove=True, minimum_words=1, maximum_words=2)
     assert too_short.startswith(
-        "stages.extract_queries: no passage has a query: none of the others has a sentence of 30 to 40 words (others: set"
-        " stages.extract_queries.minimum_words=1, or maximum_words); 1 is a single sentence"
+        "stages.extract_queries: no passage has a query: no other passage has a sentence of 30 to 40 words; set"
+        " stages.extract_queries.minimum_words=1, or raise maximum_words; 1 passage has only one sentence"
     )
-    assert "none of the others has a sentence of 1 to 2 words" in too_long
-    assert "single sentence" not in why(minimum_words=30)
+    assert "no other passage has a sentence of 1 to 2 words" in too_long
+    assert "only one sentence" not in why(minimum_words=30)
     made = of_texts(tmp_path / "single", ["铁会生锈。", "Bees dance in the sun."])
-    assert "no passage has a query: 2 are a single sentence" in why(remove=True)
+    assert "no passage has a query: 2 passages have only one sentence" in why(remove=True)

@@ -185,7 +185,7 @@ def test_another_split_and_a_missing_file_are_one_line(tmp_path: Path, lexical: 
     names(done.err, str(tmp_path / "no.trec"), "stage.read_run.file")
     done = run_command(*lexical, run.format(run_file, ""), "stages.fused={stage: fuse, retrievers: [bm25, run]}")
     assert done.code == 1
-    names(done.err, "stages.fused.retrievers", "run knows the queries of test alone", "dev")
+    names(done.err, "stages.fused.retrievers", "run ranks only for the queries of test", "dev")
 
 
 def test_a_query_of_another_split_is_one_line(tmp_path: Path, corpus: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_query_of_another_split_is_one_line(tmp_path: Path, corpus: Path) -> N
     run_stage("read_run", tmp_path / "made", {"corpus": corpus}, file=path, split="train")
     queries = tmp_path / "made" / "queries.npy"
     np.save(queries, np.load(queries) + 1)
-    with pytest.raises(UserError, match=r"was not read \(those of the split 'train' were\).* reads the run"):
+    with pytest.raises(UserError, match=r"was not read \(only those of the split 'train' were\).* reads the run"):
         open_index(tmp_path / "made", collection).search(np.array([0]), 1)
 
 

@@ -99,7 +99,7 @@ def run_with_losses(
     out, _ = process.communicate(timeout=600)
     assert process.returncode == 0, out
     assert "(raylet)" not in out, "Ray's own lines are kept off the terminal"
-    assert out.count("; what is lost is computed again") == len(stages), out
+    assert out.count("; the lost work is computed again") == len(stages), out
     (run,) = root.glob("runs/*")
     return out, run
 
@@ -153,7 +153,7 @@ def test_a_group_that_loses_a_node_goes_on_from_its_last_checkpoint(
     whole = run_command(*recipe, f"output_root={tmp_path / 'whole'}").sound()
     stages = [("finetune", "1", "checkpoints/step=*.ckpt")]
     out, run = run_with_losses(cluster, tmp_path / "ray", [*recipe, "launcher.num_cpus=1"], stages)
-    assert re.search(r"^\[round1\] goes on from step \d+ of 30$", out, re.MULTILINE), out
+    assert re.search(r"^\[round1\] resumes from step \d+ of 30$", out, re.MULTILINE), out
     assert read_json(run / "stages" / "round1" / "manifest.json")["machine"]["processes"] == "2"
     mine, wanted = (
         {name: content for name, content in artifact_files(folder).items() if name.startswith("round1/")}

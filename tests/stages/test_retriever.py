@@ -55,7 +55,7 @@ def test_a_plain_checkpoint_becomes_a_retriever_with_the_lengths_that_are_given(
 @pytest.mark.parametrize(
     ("lengths", "message"),
     [
-        ({"query_length": 16}, "does not say its lengths; set stages.retriever.query_length and stages"),
+        ({"query_length": 16}, "does not record its lengths; set stages.retriever.query_length and stages"),
         ({"query_length": 16, "passage_length": 41}, "passage_length: 41 is too large; the model has 40 positions"),
     ],
 )

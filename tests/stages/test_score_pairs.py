@@ -101,7 +101,7 @@ def test_what_it_wrote_is_a_file_that_it_reads(
     found = score(tmp_path / "second", {"corpus": made["corpus"]}, file=tmp_path / "some.jsonl")
     assert (tmp_path / "second" / "pair_scores.jsonl").read_text().splitlines() == lines[:4]
     assert found["queries_without_scores"] == found["queries"] - 4
-    assert f"for {found['queries'] - 4} of them no positive has one" in capsys.readouterr().out
+    assert f"{found['queries'] - 4} queries have no scored positive" in capsys.readouterr().out
     score_pairs._tell("scores", {"pairs": 1, "queries": 1, "queries_without_positive": 0, "queries_without_scores": 0})
     assert capsys.readouterr().out == "[scores] 1 pair of 1 query has a score\n"
 
@@ -109,14 +109,14 @@ def test_what_it_wrote_is_a_file_that_it_reads(
 def test_a_file_of_other_queries_is_one_line(tmp_path: Path, made: dict[str, Path]) -> None:
     name = Collection(made["corpus"]).queries.ids[0]
     (tmp_path / "a.run").write_text(f"{name} Q0 1 1 0.5 x\n")
-    with pytest.raises(UserError, match=r"a\.run: of no training query of the split 'train' it scores two passages"):
+    with pytest.raises(UserError, match=r"a\.run: no training query of the split 'train' has two scored passages"):
         score(tmp_path / "out", {"corpus": made["corpus"]}, file=tmp_path / "a.run")
 
 
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({}, "nobody scores the pairs: set cross_encoders, retrievers, or file"),
+        ({}, "nothing is set that scores the pairs; set cross_encoders, retrievers, or file"),
         ({"file": "x.run", "retrievers": ["bm25"]}, "leave out cross_encoders, retrievers and negatives"),
         ({"file": "x.run", "negatives": ["mined"]}, "leave out cross_encoders, retrievers and negatives"),
         ({"retrievers": ["bm25"], "weights": [1, 2]}, "2 weights for 1 scorers; give one for each"),

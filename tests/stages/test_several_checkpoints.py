@@ -57,7 +57,7 @@ def test_each_has_its_row_and_the_better_one_on_dev_goes_on(chosen: tuple[Done, 
     values = {name: read_json(found[name] / "validation.json") for name in ("validated", f"validated.{other}")}
     assert values["validated"]["MRR@10"] >= values[f"validated.{other}"]["MRR@10"]
     assert values["validated"]["by"] == "dev queries and queries of passages that are held out"
-    assert f"{goes_on}/saved goes on.\n" in done.out
+    assert f"{goes_on}/saved is used.\n" in done.out
 
 
 def test_its_artifacts_are_those_of_a_run_of_it_alone(chosen: tuple[Done, list[str]], starts: list[Path]) -> None:
@@ -80,14 +80,14 @@ def test_the_run_ends_in_words_and_the_row_that_they_name_answers(
     said = " ".join(done.out.split())
     assert re.search(rf"Use {re.escape(use)}(: [^;]*;|:) NDCG@10 \d", text), text
     assert " ".join(text.split()) in said
-    assert "goes on. adapted " in said, "the choice stands before what training gave"
+    assert "is used. adapted " in said, "the choice stands before what training gave"
     assert (
-        " do not choose the row: it is the one that is recommended without judgements."
+        " cannot choose a row: this row is the one that is recommended without judgements."
         in (done.folder / "index.html").read_text()
     )
     asked = run_command(*command, f"backbone.name=[{starts[0]},{starts[1]}]", f"ask={TEXT.questions[0][1]}").sound()
     assert asked.computed == []
-    assert "is as this command would write it" in asked.out
+    assert "is complete" in asked.out
     assert f"found by {use}\n" in asked.out
 
 
@@ -138,7 +138,7 @@ def test_a_dry_run_shows_the_first_as_long_as_none_is_chosen(starts: list[Path],
     data = write_beir(tmp_path / "beir", TEXT)
     given = ["experiment=adapt", "data=beir", f"data.root={data}", f"output_root={tmp_path / 'out'}", "dry_run=plan"]
     done = run_command(*given, f"backbone.name=[{starts[0]},{starts[1]}]").sound()
-    assert "first/saved or second/saved is chosen on the way; shown as if the first were" in done.out
+    assert "first/saved or second/saved is chosen during the run; the plan assumes the first" in done.out
     assert "as_it_is.evaluation.2" in done.out
     assert not (tmp_path / "out").exists()
 
@@ -148,8 +148,8 @@ def test_a_dry_run_shows_the_first_as_long_as_none_is_chosen(starts: list[Path],
     [
         ("[{first},{first}/]", ["backbone.name", "one checkpoint", "name each once"]),
         ("[{first},{first}/nowhere]", ["first/saved/nowhere", "no such folder"]),
-        ("[]", ["backbone.name", "a list is of folders and hub names"]),
-        ("[{first},3]", ["backbone.name", "a list is of folders and hub names"]),
+        ("[]", ["backbone.name", "must be a list of folders and hub names"]),
+        ("[{first},3]", ["backbone.name", "must be a list of folders and hub names"]),
     ],
     ids=["twice", "nowhere", "none", "a number"],
 )

@@ -160,7 +160,7 @@ def test_a_recipe_with_callbacks_and_flags(on_beir: list[str], tmp_path: Path) -
     given = [f"trainer.callbacks={{{STOP}, {RATE}, {BEST}}}", "trainer.flags={profiler: simple, deterministic: true}"]
     done = run_command(*recipe, *given).sound()
     assert done.err == ""
-    assert "[round1] a callback ended it at step 3 of 6" in done.out
+    assert "[round1] a callback ended the training at step 3 of 6" in done.out
     stage = done.folder / "stages" / "round1"
     manifest = read_json(stage / "manifest.json")
     assert manifest["metrics"]["steps"] == 3
@@ -184,7 +184,7 @@ def test_a_recipe_with_callbacks_and_flags(on_beir: list[str], tmp_path: Path) -
 def test_without_dev_queries_early_stopping_says_that_it_does_nothing(on_beir: list[str], tmp_path: Path) -> None:
     without = ["data.splits.dev=null", "data.dev_queries=0"]
     done = run_command(*SHORT, *on_beir, *without, f"trainer.callbacks={{{STOP}}}", f"output_root={tmp_path}").sound()
-    assert "[round1] EarlyStopping does nothing: this stage is not validated" in done.out
+    assert "[round1] EarlyStopping has no effect: this stage is not validated" in done.out
     assert read_json(done.folder / "stages" / "round1" / "manifest.json")["metrics"]["steps"] == 6
 
 

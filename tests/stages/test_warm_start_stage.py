@@ -131,7 +131,7 @@ def test_a_named_checkpoint_is_taken_as_it_is_and_a_line_says_so(
 ) -> None:
     named = {**BACKBONE, "name": str(plain), "tokenizer": str(plain)}
     about = warm(tmp_path / "taken", read, backbone=named, length=32)
-    line = f"[warm_start] {plain} is trained already, and is taken as it is"
+    line = f"[warm_start] {plain} is already trained, and is saved unchanged"
     assert capsys.readouterr().out == f"{line}\n"
     assert about.keys() == {"tokens"}
     before, after = load_file(plain / "model.safetensors"), load_file(tmp_path / "taken" / "model.safetensors")
@@ -142,7 +142,10 @@ def test_a_named_checkpoint_is_taken_as_it_is_and_a_line_says_so(
         warm(tmp_path / "with_head", read, backbone=named, length=32)
     finally:
         (plain / "condenser_head.safetensors").unlink()
-    assert capsys.readouterr().out == f"{line}, but for condenser_head.safetensors, which init: backbone would read\n"
+    assert (
+        capsys.readouterr().out
+        == f"{line} without condenser_head.safetensors; a stage with `init: backbone` reads it\n"
+    )
 
 
 def test_a_named_checkpoint_with_too_few_positions_is_one_line(
@@ -271,7 +274,7 @@ def test_values_that_cannot_be_are_refused(name: str, read: dict[str, Path], tmp
         ("near_identity: -1", "stages.warm.near_identity: must be >= 0, got -1"),
         (
             "vectors: small",
-            "stages.warm.vectors: small has 8 dimensions, the model 32; set its dim",
+            "stages.warm.vectors: small has 8 dimensions, the model 32; set the dim of small to 32",
         ),
         ("backbone: {name: ./nix}", "stages.warm.backbone.name: ./nix: no such folder"),
     ],

@@ -189,7 +189,7 @@ class Store:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            print(f"[{node.name}] another process computes it; waiting", flush=True)
+            print(f"[{node.name}] another process computes this stage; waiting for it", flush=True)
             lock.acquire(poll_interval=0.2)
         try:
             yield
@@ -225,10 +225,10 @@ def _damage(path: Path, whole: bool) -> str:
     if missing := [name for name, kind in FIELDS.items() if not isinstance(manifest.get(name), kind)]:
         return f"its manifest.json has no {', '.join(missing)}"
     if manifest.pop("digest") != _digest(manifest):
-        return "its manifest.json is not as it was written"
+        return "its manifest.json has changed"
     files, digests = manifest["files"], manifest["digests"]
     if files.keys() != digests.keys():
-        return "its manifest.json does not name the same files twice"
+        return "its manifest.json lists different names in `files` and `digests`"
     for name, size in files.items():
         file = inside(path, name, path / "manifest.json")
         try:
@@ -242,7 +242,7 @@ def _damage(path: Path, whole: bool) -> str:
         except OSError as error:
             return f"{name} cannot be read ({error.strerror})"
     surplus = _surplus(path, files)
-    return f"{surplus} does not belong to it" if surplus else ""
+    return f"{surplus} does not belong to the artifact" if surplus else ""
 
 
 def _surplus(path: Path, files: Collection[str]) -> str:

@@ -64,7 +64,7 @@ def _search(index: Artifact, collection: Collection, store: Store) -> Search:
     def encoder_of(vectors: Path) -> Encode:
         encoder = Artifact(vectors).ancestor("encoder")
         if encoder is None:
-            raise UserError(f"ask: {vectors} does not say which encoder made it; run its stage again")
+            raise UserError(f"ask: {vectors} does not record which encoder made it; run its stage again")
         store.check([encoder], parents=False)
         encode = query_encoder(encoder.path)
         return lambda texts: np.stack([encode(text) for text in texts])
@@ -83,7 +83,7 @@ def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifa
     if told := unmeasured(graph, store):
         return told.row, Artifact(store.path(graph.nodes[graph.unmeasured[told.row]]))
     assert graph.answers is not None  # ensured by `graph.build`
-    print(f"\nno table tells which retriever is the best: the stage {graph.answers} answers", flush=True)
+    print(f"\nwithout a table, no best retriever is known: the stage {graph.answers} answers", flush=True)
     return graph.answers, Artifact(store.path(graph.nodes[graph.answers]))
 
 
@@ -95,7 +95,7 @@ def best_row(rows: Sequence[Row]) -> str:
         UserError: no row could be measured.
     """
     if not rows:
-        raise UserError("ask: no row of the table could be measured, hence there is no best retriever")
+        raise UserError("ask: no row of the table could be measured, so no best retriever is known")
     if recommended := next((row.name for row in rows if row.recommended), None):
         return recommended
     metric = next(iter(rows[0].metrics))
@@ -117,7 +117,7 @@ def searched(artifact: Artifact, name: str) -> tuple[Artifact, Artifact]:
         index = index.input("retriever")
     corpus = index.ancestor("corpus") if index else None
     if index is None or corpus is None:
-        raise UserError(f"ask: there is no index behind {name!r} to search")
+        raise UserError(f"ask: {name!r} has no index that can be searched")
     return index, corpus
 
 

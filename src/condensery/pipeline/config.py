@@ -156,7 +156,7 @@ class PushTarget(NumberKeys):
     @classmethod
     def _has_an_owner(cls, value: str) -> str:
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", value):
-            raise ValueError(f"{value!r} is no name on the hub; it must be owner/name")
+            raise ValueError(f"{value!r} is not a name on the hub; it must be owner/name")
         return value
 
 
@@ -246,14 +246,14 @@ class RootConfig(NumberKeys):
     @classmethod
     def _asks_something(cls, value: str | None) -> str | None:
         if value is not None and not value.strip():
-            raise ValueError("the text is empty")
+            raise ValueError("the text is empty; write a query")
         return value
 
     @field_validator("output_root", mode="wrap")
     @classmethod
     def _whole_path(cls, value: Any, as_path: ValidatorFunctionWrapHandler) -> Path:
         if value == "":
-            raise ValueError("names no folder")
+            raise ValueError("names no folder; give a path")
         return expanded(as_path(value)).absolute()
 
 

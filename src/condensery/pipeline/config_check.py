@@ -52,7 +52,7 @@ def needs_value(key: str) -> UserError:
     """Return the error about a key that is still ``???``. For a key of a group, it names the file that explains the key."""
     group = key.partition(".")[0]
     chosen = HydraConfig.get().runtime.choices.get(group) if HydraConfig.initialized() else None
-    hint = f" (conf/{group}/{chosen}.yaml says which)" if chosen else ""
+    hint = f" (conf/{group}/{chosen}.yaml explains it)" if chosen else ""
     return UserError(f"{key}: needs a value, for example {key}=...{hint or base_of(key)}")
 
 
@@ -65,8 +65,8 @@ def base_of(key: str) -> str:
     if not stage or f"\n  {stage[1]}:" not in text:
         return ""
     recipe = re.search(rf"experiment=\S+ base={base}\b", text)
-    what = f"is used as in {recipe[0]}" if recipe else "may be for other recipes"
-    return f"; base={base}, which adds this stage, {what} (conf/base/{base}.yaml)"
+    what = f"use it as in {recipe[0]}" if recipe else "it may be for other recipes"
+    return f"; base={base} adds this stage; {what} (conf/base/{base}.yaml)"
 
 
 def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
@@ -179,7 +179,7 @@ def _say(fault: dict[str, Any], model: type[BaseModel], place: Place) -> str:
     if kind == "extra_forbidden":
         key, known = str(place[-1]), _known_beside(model, place)
         if place[-2:] == ("data", "root"):
-            return "this recipe's data have no folder; for your own: experiment=cocondenser_local data.root=FOLDER"
+            return "this recipe reads no folder; for your own, run experiment=cocondenser_local data.root=FOLDER"
         return f"unknown key{'' if key in known else close_to(key, known)}"  # a known key is of another member of the union
     if kind in MESSAGES:
         text = " ".join(MESSAGES[kind].format(**fault.get("ctx", {})).split())

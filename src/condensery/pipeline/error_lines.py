@@ -33,9 +33,9 @@ def in_one_line(error: BaseException) -> str | None:
         mark = error.problem_mark
         return f"error: {f'{mark.name}:{mark.line + 1}: ' if mark else ''}not valid YAML ({error.problem})"
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
-        return f"error: {UserError(error.object[:SHOWN])}: holds half a character, or bytes that are no UTF-8"
+        return f"error: {UserError(error.object[:SHOWN])}: contains half a character, or bytes that are not UTF-8"
     if isinstance(error, FileNotFoundError) and error.filename is None and not os.stat(".").st_nlink:  # from `getcwd`
-        return "error: the folder in which this command was started is gone; start it in another"
+        return "error: the folder in which this command was started no longer exists; start it in another"
     if isinstance(error, FileNotFoundError) and _raised_in(error)[0] == "mkdir":
         return f"error: {error.filename}: no folder can be made here; choose another output_root"
     return None
@@ -72,42 +72,42 @@ def _of_hydra(error: BaseException) -> str:
         return f"{unknown[1]}: unknown key{hint_for_key(unknown[1].partition('.')[0])}"
     merged = re.match(r"Error merging override \+*([^=]*)=", text)
     if merged and "Cannot merge" in str(error.__cause__ or error.__context__):
-        return f"{merged[1]}: is a list or a mapping where the other is needed"
+        return f"{merged[1]}: is a list where a mapping is needed, or the reverse"
     if several := re.match(r"Ambiguous value for argument '\+*([^=]*)=(.*?)'\n", text, re.S):
         key, values = several[1], several[2]
         return (
-            f"{key}={values}: several values are a sweep: add -m (one list is written {key}=[{values}]; one value with a"
-            f" comma is quoted: {quoted(key, values)})"
+            f"{key}={values}: several values are a sweep; add -m, or write one list as {key}=[{values}], or one value"
+            f" with a comma as {quoted(key, values)}"
         )
     if text.startswith("While dereferencing interpolation '${output_root}'"):
-        return "output_root: names no folder"
+        return "output_root: names no folder; give a path"
     # raised for experiment=5 and experiment=[5]; Hydra's message does not name the override
     if text.startswith("Config group override must be") or isinstance(error, TypeError):
         no_names = r"[+~]*\w+=(null|true|false|[-+.\de]+|\[.*)"  # with values that Hydra does not read as strings
         groups = [argument for argument in sys.argv[1:] if re.fullmatch(no_names, argument, re.I)]
-        text = f"{' or '.join(groups)}: a group takes the name of one of its options"
+        text = f"{' or '.join(groups)}: a group needs the name of one of its options"
     if isinstance(error, OverrideParseException):
         word = (error.override or "").lstrip("+")
         key, equals, value = word.partition("=")
         if not equals and word.isidentifier():
-            return f'{word}: not of the form key=value; a recipe is experiment=NAME, a text with blanks ask="two words"'
+            return f'{word}: not of the form key=value; write experiment=NAME for a recipe, ask="two words" for a text'
         unquoted = re.sub(r"""(['"]).*?(\1|$)""", "", word)
         if letter := re.search("[^\0-\x7f]", unquoted):
             return (
-                f"{word}: {letter[0]} is read only in quotes, as in 'key=[\"{letter[0]}\"]'; a name with such letters, as"
-                " of a row of the table, is written in the recipe's file"
+                f"{word}: {letter[0]} is read only in quotes, as in 'key=[\"{letter[0]}\"]'; write a name with such letters,"
+                " such as a row of the table, in the recipe's file"
             )
         example = quoted(key, value) if key and value and value[0] not in "[{'\"" else "'key=\"a, b\"'"
         return (
-            f"{word}: not of the form key=value; is a bracket or quote left open, or a comma the last? "
-            f"(a value with special characters is quoted: {example}; a name in a mapping is not, and null removes a row:"
+            f"{word}: not of the form key=value; close each bracket and quote, and leave out a last comma "
+            f"(quote a value with special characters: {example}; quote no name in a mapping; null removes a row:"
             " 'table.rows={+ hard negatives: null}')"
         )
     if option := re.match(r"In '.*?': Could not find '(.*?)'\s*Available options in '(.*?)':(.*?)Config s", text, re.S):
         group, name = option[2], option[1].removeprefix(f"{option[2]}/")
         hint = close_to(name, option[3].split())
         if "did you mean" not in hint:
-            hint = f"; one of your own is FOLDER/{group}/{name}.yaml with --config-dir FOLDER{hint}"
+            hint = f"; for your own, write FOLDER/{group}/{name}.yaml and add --config-dir FOLDER{hint}"
         return f"{group}={name}: there is no such option{hint}"
     text = text.partition("Config search path:")[0]
     if "'study/" in text:

@@ -127,7 +127,7 @@ def _without(graph: Graph, name: str) -> str:
     labels = [re.sub(r"([\\:()\[\]{}=,])", r"\\\1", label) for label, of in graph.rows.items() if of in needing]
     rows = [shlex.quote(f"table.rows={{{', '.join(f'{label}: null' for label in labels)}}}")] if labels else []
     few = name in graph.root.stages and len(stages) <= MANY and len(labels) < len(graph.rows)
-    return f"; or leave out what needs it: {' '.join([*stages, *rows])}" if few else ""
+    return f"; or leave out the stages and rows that need it: {' '.join([*stages, *rows])}" if few else ""
 
 
 def causes(graph: Graph, failed: Collection[str]) -> dict[str, str]:
@@ -217,7 +217,7 @@ class _Run:
             if isinstance(result.error, HubError):  # faults of the data that were found before come first
                 raise next(iter(self.failures.values())).error
             if self.left():
-                print(f"[{node.name}] failed: {result.reason}; stages that do not need it go on", flush=True)
+                print(f"[{node.name}] failed: {result.reason}; stages that do not need it continue", flush=True)
             return
         self.done.add(node.name)
         seconds = time.monotonic() - self.started[node.name]
@@ -268,7 +268,7 @@ class _Run:
         """
         known = {*self.graph.nodes, *registry()}
         for name in launcher.stages:
-            check_known(name, known, f"launcher.stages: {name!r} is neither a stage nor a kind")
+            check_known(name, known, f"launcher.stages: {name!r} is neither a stage nor a kind of stage")
         if not self.left():
             return
         waiting: dict[Future[bool | Failure], Node] = {}
@@ -355,7 +355,7 @@ class Worker:
         self.process.join(PATIENCE)
         _kill_group(self.process.pid)  # child processes that the worker left behind
         why = manner_of_death(self.process.exitcode)
-        text = f"stage {node.name}: its process died ({why}); run the same command to go on"
+        text = f"stage {node.name}: its process died ({why}); run the same command to resume"
         return node, Failure(UserError(text), text)
 
     @staticmethod

@@ -20,13 +20,13 @@ def fetch_data(graph: Graph, dry_run: bool = False) -> None:
         _print_files(one.name, one.wanted())
         if not dry_run:
             one.fetch()
-            print(f"{one.name}: at hand and checked", flush=True)
+            print(f"{one.name}: all files are here and checked", flush=True)
 
 
 def _print_files(name: str, files: Sequence[WantedFile]) -> None:
     missing = sum(file.size for file in files if not file.here)
     print(f"{name}: {number_of(len(files), 'files')}, {as_bytes(sum(file.size for file in files))}", end="")
-    print(f"; {as_bytes(missing)} to be fetched" if missing else "", flush=True)
+    print(f"; {as_bytes(missing)} to download" if missing else "", flush=True)
     for file in files:
         size, digest = as_bytes(file.size) if file.size else "?", f"  {file.digest}" if file.digest else ""
         print(f"  {size:>11}  {'here' if file.here else 'missing':<7}  {file.path}{digest}", flush=True)

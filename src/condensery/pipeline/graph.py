@@ -119,7 +119,7 @@ class _Builder:
         for name in list(self.overrides):
             self._add(name, ())
         if idle := idle_callback(node.config for node in self.nodes.values()):
-            raise UserError(f"trainer.callbacks.{idle}: acts at validations, and no stage has one: set validate_every")
+            raise UserError(f"trainer.callbacks.{idle}: acts at validations, but no stage has one; set validate_every")
         configs = [node.config for node in self.nodes.values()]
         unjudged = root.table.optional and any(missing_split(root.table.split, [config]) for config in configs)
         shown = bool(root.stages) and not unjudged
@@ -243,7 +243,7 @@ class _Builder:
         if kind is None:
             named = close_to(name, (other for other, given in self.overrides.items() if given.get("stage")))
             raise UserError(
-                f"stages.{name}: not a stage of the recipe{named}; a new one needs stages.{name}.stage=KIND, of"
+                f"stages.{name}: not a stage of the recipe{named}; for a new stage, set stages.{name}.stage to one of"
                 f" {listed(self.stages, name)}"
             )
         if not isinstance(kind, str) or kind not in self.stages:
@@ -266,7 +266,7 @@ class _Builder:
             try:
                 self.cfg.stages[name].merge_with({key: value})
             except OmegaConfBaseException:
-                raise UserError(f"stages.{name}.{key}: is a list or a mapping where the other is needed") from None
+                raise UserError(f"stages.{name}.{key}: is a list where a mapping is needed, or the reverse") from None
         return checked(self.stages[kind].config, self._resolved("stages", name), partial(self._written, name))
 
     def _written(self, name: str, place: Place) -> str:
@@ -283,7 +283,7 @@ class _Builder:
             words = value if isinstance(value, list | tuple) else [] if value is None else [value]
             for word in wanted.literal:
                 if word in words and word in self.overrides:
-                    raise UserError(f"stages.{word}: this name has a use of its own in {self._written(name, (reads,))}")
+                    raise UserError(f"stages.{word}: {self._written(name, (reads,))} reserves this name; rename it")
             key = partial(self._written, name, (reads,))
             inputs[reads] = tuple(self._adapted(w, wanted.product, key) for w in words if w not in wanted.literal)
         return inputs

@@ -39,7 +39,7 @@ def check(graph: Graph) -> None:
         import huggingface_hub
 
         if huggingface_hub.get_token() is None:
-            raise UserError(f"{KEY}: nobody is logged in to the hub; run `hf auth login`, or set HF_TOKEN")
+            raise UserError(f"{KEY}: you are not logged in to the hub; run `hf auth login`, or set HF_TOKEN")
 
 
 def push(graph: Graph, store: Store, rows: "Sequence[Row]") -> None:
@@ -102,6 +102,6 @@ def _pushed(artifact: Artifact, name: str, private: bool, card: str) -> str:
     except Exception as error:  # errors of the network and of the hub: the library raises a dozen types
         cause = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"{KEY}: {name} was not written ({cause}); what the run made is at hand, and the same command goes on from there"
+            f"{KEY}: {name} was not uploaded ({cause}); the run's results are kept; run the same command to resume"
         ) from None
     return f"is at https://huggingface.co/{name}" + (" (private)" if private else "")

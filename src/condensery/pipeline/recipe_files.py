@@ -23,7 +23,7 @@ from condensery.errors import UserError
 BYTES = 1 << 18  # maximum size of a file; the project's own files have at most 5 KB
 NODES = 10_000  # maximum keys and values; an alias counts as its expanded nodes, and a long string by its length
 DEPTH = 40  # maximum nesting of mappings and lists
-TOO_DEEP = f"mappings and lists lie more than {DEPTH} deep in each other"
+TOO_DEEP = f"mappings and lists are nested more than {DEPTH} deep"
 CHARACTERS = 64  # characters of a string that count as one node
 VARIABLES = "CONDENSERY_"  # prefix of the environment variables that a config may read
 
@@ -50,7 +50,7 @@ def check_file(path: Path, own: bool = False) -> None:
     """
     raw = path.read_bytes()
     if len(raw) > BYTES:
-        raise UserError(f"{path}: a recipe has at most {BYTES // 1024} KiB, and this file {len(raw) // 1024}")
+        raise UserError(f"{path}: a recipe may have {BYTES // 1024} KiB, and this file has {len(raw) // 1024}")
     text = _decoded(path, raw)
     counter = _Counter(path)
     try:
@@ -82,7 +82,7 @@ def _decoded(path: Path, raw: bytes) -> str:
         raise UserError(f"{path}:1: begins with a byte order mark; save it as UTF-8 without one")
     if match := Reader.NON_PRINTABLE.search(text):
         line = text.count("\n", 0, match.start()) + 1
-        raise UserError(f"{path}:{line}: the character U+{ord(match[0]):04X}, which YAML does not allow")
+        raise UserError(f"{path}:{line}: YAML does not allow the character U+{ord(match[0]):04X}; remove it")
     return text
 
 
@@ -128,10 +128,10 @@ class _Counter:
             self._close(event, event.anchor, _Size(1 + len(event.value) // CHARACTERS, 0))
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in self.anchors:
-                self.refuse(event, f"*{event.anchor} stands for nothing; no &{event.anchor} comes before it")
+                self.refuse(event, f"the alias *{event.anchor} has no anchor &{event.anchor} before it")
             size = self.anchors[event.anchor]
             if size is None:
-                self.refuse(event, f"*{event.anchor} stands within what it stands for")
+                self.refuse(event, f"the alias *{event.anchor} is inside its own anchor")
             self._close(event, None, size)
 
     def _close(self, event: yaml.Event, anchor: str | None, size: _Size) -> None:
@@ -141,7 +141,7 @@ class _Counter:
             around, nodes, depth = self.open[-1]
             self.open[-1] = (around, nodes + size.nodes, max(depth, size.depth + 1))
         if size.nodes > NODES or (self.open and self.open[-1][1] > NODES):
-            self.refuse(event, f"more than {NODES:,} keys and values, each *alias counted as what it stands for")
+            self.refuse(event, f"more than {NODES:,} keys and values; each *alias counts as its content")
         if len(self.open) + size.depth > DEPTH:
             self.refuse(event, TOO_DEEP)
 

@@ -131,7 +131,7 @@ class RecipeLoader(ConfigLoaderImpl):
         try:
             config = super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
         except RecursionError:
-            raise UserError("experiment: its files name each other in a circle in `defaults`") from None
+            raise UserError("experiment: the `defaults` of its files form a circle") from None
         release(config, lengths(typed(overrides)))
         if params := items(OmegaConf.select(config, "hydra.sweeper.params")):
             config.hydra.sweeper.params = {ADDED.sub("++", key): value for key, value in params}
@@ -270,7 +270,7 @@ class _Files(ConfigRepository):
             UserError: the file is invalid, or chooses an option of Hydra's own groups, which only the user may choose.
         """
         if "\0" in config_path or len(config_path) > NAME:
-            raise UserError(f"defaults: {config_path[:40]!r}: no file can be called so")
+            raise UserError(f"defaults: {config_path[:40]!r}: not a possible name of a file")
         source = next((one for one in self.get_sources() if one.is_config(config_path)), None)
         if source is None or source.scheme() != "file":
             return super().load_config(config_path)
@@ -296,7 +296,7 @@ def _check_choices(path: Path, defaults: list[InputDefault]) -> None:
     for default in defaults:
         group = str(default.group if isinstance(default, GroupDefault) else default.get_name()).removeprefix("/")
         if group.startswith("hydra/"):
-            raise UserError(f"{path}: {group}: not for a recipe to choose; write {group}=... on the command line")
+            raise UserError(f"{path}: {group}: a recipe may not choose this; write {group}=... on the command line")
 
 
 def _own(folder: str) -> bool:
@@ -310,7 +310,7 @@ def _counted_reference(self: Container, *args: Any, **kwargs: Any) -> Any:
     target = _follow(self, *args, **kwargs) if _followed[0] <= REFERENCES else None
     text = target._value() if isinstance(target, Node) else target
     if _followed[0] > REFERENCES or (isinstance(text, str) and len(text) > TEXT):
-        raise UserError("the ${...} of the recipe multiply; more than a config can hold comes of them")
+        raise UserError("the ${...} of the recipe multiply to more than a config can hold; use fewer")
     return target
 
 
@@ -340,7 +340,7 @@ def check_content(place: Path | str, config: Any, machine: bool = False) -> None
         elif key == "launcher" and not machine:
             _check_node(place, key, value, LAUNCHER)
         elif key in ("output_root", "push_to_hub"):
-            raise UserError(f"{place}: {key}: not for a recipe to set; write {key}=... on the command line")
+            raise UserError(f"{place}: {key}: a recipe may not set this; write {key}=... on the command line")
         if key in GROUPS and not _is_mapping(value):
             kind = "a list" if OmegaConf.is_list(value) else repr(value)
             raise UserError(f"{place}: {key}: must be a mapping{EXAMPLES.get(key, '')}, got {kind}")
@@ -353,7 +353,7 @@ def check_sweep(place: Path | str, params: Any) -> None:
     """Raise ``UserError`` if a recipe sweeps over a key that it may not set. Hydra takes the values as typed by the user."""
     for key, value in items(params):
         if re.split(r"[^A-Za-z_]", key.lstrip("+"))[0] not in {*KEYS, "experiment"} - set(TYPED):
-            raise UserError(f"{place}: hydra.sweeper.params.{key}: not for a recipe to sweep over")
+            raise UserError(f"{place}: hydra.sweeper.params.{key}: a recipe may not sweep over this")
         if "$" in str(value):
             raise UserError(f"{place}: hydra.sweeper.params.{key}: plain values are expected, got {value}")
 
@@ -363,7 +363,7 @@ def _check_node(place: Path | str, key: str, value: Any, allowed: tuple[str, ...
     for name, leaf in _leaves(value, key):
         inside = name.partition(".")[2]
         if leaf is not None and not any(inside == one or inside.startswith(f"{one}.") for one in allowed):
-            raise UserError(f"{place}: {name}: not for a recipe to set; write {name}=... on the command line")
+            raise UserError(f"{place}: {name}: a recipe may not set this; write {name}=... on the command line")
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
@@ -385,8 +385,8 @@ def refuse_foreign_targets(config: Any) -> None:
     if OmegaConf.is_dict(config) and "_target_" in config and not may_be_called(str(config["_target_"])):
         key = config._get_full_key("_target_")
         raise UserError(
-            f"{key}: {config['_target_']!r} is not called: only {', '.join(CALLED)} and launchers and sweepers that are"
-            " installed as plugins of Hydra are"
+            f"{key}: {config['_target_']!r} may not be called; allowed are only {', '.join(CALLED)} and the launchers"
+            " and sweepers that are installed as plugins of Hydra"
         )
     if OmegaConf.is_config(config):
         for value in config.values() if OmegaConf.is_dict(config) else config:

@@ -87,7 +87,7 @@ def _in_sweep(cfg: DictConfig, params: Mapping[str, str]) -> str:
 
     ``params``: key -> the values over which the recipe sweeps. A value may be a mapping of keys below this key.
     """
-    parser, own, which = OverridesParser.create(), dict[str, Any](), "this is one of them"
+    parser, own, which = OverridesParser.create(), dict[str, Any](), "this run is one of them"
     groups = HydraConfig.get().runtime.choices
     for key, values in params.items():
         override = parser.parse_override(f"{key}={values}")
@@ -98,7 +98,7 @@ def _in_sweep(cfg: DictConfig, params: Mapping[str, str]) -> str:
         jobs = [_leaves(key, parser.parse_override(f"{key}={text}").value()) for text in texts]
         own |= {name: groups.get(name) or OmegaConf.select(cfg, name) for job in jobs or [{key: ""}] for name in job}
         if not any(all(own[name] == value for name, value in job.items()) for job in jobs):
-            which = "this is none of them"
+            which = "this run is none of them"
     values_here = ", ".join(f"{name}={'null' if value is None else value}" for name, value in own.items())
     return f"this recipe is a sweep over {' and '.join(params)}: -m runs all jobs, {which} ({values_here})"
 
@@ -147,7 +147,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         costs = project(graph, store, states)
         if to_choose:
             names = " or ".join(starts.labels)
-            print(f"backbone.name: {names} is chosen on the way; shown as if the first were", flush=True)
+            print(f"backbone.name: {names} is chosen during the run; the plan assumes the first", flush=True)
         made = [name for name, state in states.items() if state == "hit"]
         check_data(graph, store, made, made)
         return Finished(None, [], faults=[graph.missing] if graph.missing else [], costs=costs)
@@ -172,13 +172,13 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     from condensery.pipeline import asking  # not at the head, because a dry run does not search
 
     if root.ask is not None and not job and (known := asking.unchanged(graph, states, folder)) is not None:
-        what = number_of(len(graph.nodes), f"stages, all reused; {folder} is as this command would write it")
+        what = number_of(len(graph.nodes), f"stages, all reused; {folder} is complete")
         print(what, flush=True)
         warn(graph, store)
         asking.answer(graph, store, known, root.ask)
         return Finished(folder, known)
     if root.ask is not None and not job:
-        print("ask: this run is not there as a whole; what is missing is computed first", flush=True)
+        print("ask: this run is incomplete; the missing parts are computed first", flush=True)
     from condensery.pipeline.reports import report  # not at the head, because a search needs no table
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -143,9 +143,9 @@ class Starts:
         """Return a line with the results that decided which checkpoint was chosen."""
         found, label = self._found(store), self.labels[at]
         if found[at]["by"] is None:
-            return f"There are no queries to choose {' or '.join(self.labels)} by: {label}, the first, goes on."
+            return f"There are no queries to choose {' or '.join(self.labels)} by: {label}, the first, is used."
         values = ", ".join(f"{name} {100 * one['MRR@10']:.1f}" for name, one in zip(self.labels, found, strict=True))
-        return f"MRR@10 of {number_of(found[at]['queries'], found[at]['by'])}: {values}. {label} goes on."
+        return f"MRR@10 of {number_of(found[at]['queries'], found[at]['by'])}: {values}. {label} is used."
 
 
 def read(cfg: DictConfig) -> Starts:
@@ -163,7 +163,7 @@ def read(cfg: DictConfig) -> Starts:
     by = OmegaConf.select(cfg, "choose.by")
     if len(names) > 1 and by is None:
         shown = ",".join(map(str, names))
-        raise UserError(f"{KEY}: this recipe takes one checkpoint; a run of each and a joined table: {KEY}={shown} -m")
+        raise UserError(f"{KEY}: this recipe takes one checkpoint; for a run of each and one table: {KEY}={shown} -m")
     configs = [_of_one(cfg, name if name != given else None, by, len(names)) for name in names]
     starts = Starts(short_names(names) if len(names) > 1 else [""], configs, [build(one) for one in configs])
     if len(names) > 1:
@@ -205,22 +205,22 @@ def _of_one(cfg: DictConfig, name: str | None, by: str | None, number: int) -> D
 
 def _check(names: Sequence[object]) -> None:
     if not names or not all(isinstance(name, str) and name for name in names):
-        raise UserError(f"{KEY}: a list is of folders and hub names, got {list(names)}")
+        raise UserError(f"{KEY}: must be a list of folders and hub names, got {list(names)}")
     places: dict[str, str] = {}
     for name in map(str, names):
         folder = expanded(name)
         place = str(folder.resolve()) if folder.is_dir() else name.rstrip("/")
         if place in places:
-            raise UserError(f"{KEY}: {places[place]} and {name} are one checkpoint; name each once")
+            raise UserError(f"{KEY}: {places[place]} and {name} are the same checkpoint; name each once")
         places[place] = name
 
 
 def _check_choice(graph: Graph) -> None:
     choose = _choose(graph)
     validating = [name for name, node in graph.nodes.items() if node.kind == "validate"]
-    check_known(choose.by, validating, f"choose.by: {choose.by!r} is no stage of kind validate")
+    check_known(choose.by, validating, f"choose.by: {choose.by!r} is not a stage of kind validate")
     for row in choose.rows:
-        check_known(row, graph.root.table.rows, f"choose.rows: {row!r} is no row of the table")
+        check_known(row, graph.root.table.rows, f"choose.rows: {row!r} is not a row of the table")
 
 
 def _choose(graph: Graph) -> ChooseConfig:

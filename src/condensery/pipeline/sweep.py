@@ -45,7 +45,7 @@ class JoinedTable(Callback):
         records = [read_json(path) for path in sorted(Path(os.environ[RECORDS]).glob("*.json"))]
         shutil.rmtree(os.environ[RECORDS], ignore_errors=True)
         if not records:
-            raise Stopped from UserError(f"{os.environ[SWEPT]}: a sweep over no values, so there is no job")
+            raise Stopped from UserError(f"{os.environ[SWEPT]}: a sweep over no values has no job; give values")
         if planned := [record["costs"] for record in records if record.get("costs") is not None]:
             from condensery.pipeline.dry_run.costs import project_sweep
 

@@ -24,7 +24,7 @@ for mark in "\u061c\u200e\u200f":  # marks that do not reverse the text after th
 def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[Hit]:
     """Return the ``k`` best passages for the query ``text``, best first. Raises ``UserError`` if the query is empty."""
     if not text.strip():
-        raise UserError("ask: the text is empty")
+        raise UserError("ask: the text is empty; write a query")
     scores, rows = search([text], k)
     ids, titles, texts = (collection.passages.column(name) for name in ("id", "title", "text"))
     ranked = [(float(score), int(row)) for score, row in zip(scores[0], rows[0], strict=True) if row >= 0]

@@ -30,10 +30,10 @@ def choice(kept: Kept) -> str:
             - ``BM25``: MRR@10 of BM25 alone, if each candidate was fused with BM25.
     """
     if kept["by"] is None:
-        return "There are no queries to choose by: the initial weights are kept"
+        return "There are no queries to choose weights by: the initial weights are kept"
     start, *trained = kept["values"]
     best = max(trained, key=lambda one: (one["MRR@10"], -one["share"]), default=start)
-    line = f"MRR@10 of {number_of(kept['queries'], kept['by'])}: {100 * start['MRR@10']:.1f} as it is"
+    line = f"MRR@10 of {number_of(kept['queries'], kept['by'])}: {100 * start['MRR@10']:.1f} with the initial weights"
     of_best = f"{100 * best['MRR@10']:.1f} with {100 * best['share']:g} % of the weights of {best['of']}"
     if best["MRR@10"] > start["MRR@10"]:
         p, level = kept["p"], kept.get("level", 1)
@@ -46,7 +46,7 @@ def choice(kept: Kept) -> str:
     else:
         line += "; there are no trained weights to compare"
     if kept.get("worse_on_dev"):
-        line += ", but lower on the dev queries alone"
+        line += ", but the best candidate scores lower on the dev queries alone"
     if "BM25" in kept:
         line += f"; {100 * kept['BM25']:.1f} with BM25 alone"
     return line + (": these weights are kept" if kept["share"] else ": the initial weights are kept")

@@ -80,7 +80,7 @@ def comparison(
         known = [one for one in zip(added, (measured for _, measured in own), strict=True) if one[1].known(baseline)]
         mark_significant(table, known, how)
         if not known:
-            table.notes.append(f"No {MARK}: no measured row is called {baseline!r}.")
+            table.notes.append(f"No {MARK} is shown, because no measured row is called {baseline!r}.")
     return table
 
 
@@ -108,7 +108,7 @@ def _add_published(table: Table, layout: TableLayout, studies: Sequence[str]) ->
     for name, lines in blocks.items():
         mark_best(lines, best, layout.within)
         table.blocks.append(Block(f"{PUBLISHED}: {name}" if name else PUBLISHED, len(lines), published=True))
-    return ["In italics what papers print, not measured here."] * bool(blocks) + [*papers.values(), *notes]
+    return ["In italics: numbers that papers print, not measured here."] * bool(blocks) + [*papers.values(), *notes]
 
 
 def _how_measured(rows: Sequence[PublishedRow], studies: Sequence[str]) -> str:

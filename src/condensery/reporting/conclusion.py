@@ -176,8 +176,8 @@ def _on_the_best(
     if math.isclose(best.mean, other.mean, abs_tol=1e-12):
         return f"{best.name} is level with {other.name}: both have {metric} {_percent(best)}.{few}"
     return (
-        f"{best.name} has the highest {metric}, {_percent(best)} against {_percent(other)} of {other.name}: no difference"
-        f" that {queries:,} {'query' if queries == 1 else 'queries'} can show (p = {p:.2g}).{few}"
+        f"{best.name} has the highest {metric}, {_percent(best)} against {_percent(other)} of {other.name}:"
+        f" {queries:,} {'query shows' if queries == 1 else 'queries show'} no significant difference (p = {p:.2g}).{few}"
     )
 
 

@@ -150,10 +150,10 @@ class Examples:
         if self.other is None:
             compared = f"{self.best} is compared with its own mean of {self.metric}"
         return (
-            f"Chosen by a rule, not by hand. {compared} question by question: shown are at most {SHARES[WON]} questions"
+            f"A rule chooses these questions. {compared} question by question. The questions are at most {SHARES[WON]}"
             f" where it is ahead and {SHARES[LOST]} where it is behind, those with the largest differences; one whose"
             f" {self.metric} is above 0 in every row and one where it is 0 in every row; and, while these are fewer than"
-            f" {NUMBER}, those with the smallest differences. A hash of the question's id decides between equals."
+            f" {NUMBER}, those with the smallest differences. A hash of the question's id breaks ties."
         )
 
     def data(self) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def examples(systems: Sequence[EvaluatedRow], collection: Collection, split: str
     rows = compared(evaluations, [system.bm25 for system in systems])
     for system, one in zip(systems, evaluations, strict=True):
         if one.query_ids != evaluations[0].query_ids or rows.metric not in one.per_query:
-            raise UserError(f"{system.folder / EVALUATION}: is of other questions than the table's; {RECOMPUTE}")
+            raise UserError(f"{system.folder / EVALUATION}: has other questions than the table; {RECOMPUTE}")
     ids, values = evaluations[0].query_ids, np.stack([one.per_query[rows.metric] for one in evaluations])
     chosen = choose(ids, values, rows.best, rows.other)
     rankings = [rankings_of(system.folder / RUN, [ids[place] for place, _ in chosen]) for system in systems]

@@ -241,7 +241,7 @@ def _failed(page: Page) -> list[tuple[str, str]]:
     for job in page.jobs:
         for row in (row for row in job.artifacts if row.failed and row.cause == row.stage):
             needing = sum(other.cause == row.stage for other in job.artifacts) - 1
-            without = f" ({needing} {'stage' if needing == 1 else 'stages'} after it not made)" if needing else ""
+            without = f" ({needing} {'stage' if needing == 1 else 'stages'} after it not computed)" if needing else ""
             lines.setdefault(row.failed, []).append(" · ".join(filter(None, (job.label, row.stage))) + without)
     for what, why in page.failed:
         lines.setdefault(why, []).append(what)
@@ -306,7 +306,7 @@ def _stages(jobs: Sequence[JobSection]) -> list[list[Cell]]:
     for row in (row for job in jobs for row in job.artifacts):
         took = MISSING if row.seconds is None else clock(row.seconds)
         if row.failed:
-            took = "failed" if row.cause == row.stage else "not made"
+            took = "failed" if row.cause == row.stage else "not computed"
         version = "" if row.version is None else str(row.version)
         place = ("code", f"{row.kind}/{row.id}")
         cells: list[Cell] = [row.stage, took, place, version, ", ".join(row.reads), ("time", row.created)]

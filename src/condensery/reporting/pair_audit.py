@@ -35,15 +35,15 @@ def _by_annotators(kinds: dict[str, dict[str, Any]], sheets: Sequence[str]) -> T
         for kind, one in zip(kinds, judgements, strict=True)
     ]
     header = ["high [95 %]", "pairs", "Fleiss' kappa", "published"]
-    table = Table("Pair audit: highly correlated, say annotators", header, list(kinds), cells)
+    table = Table("Pair audit: shares that annotators rate as highly correlated", header, list(kinds), cells)
     if judgements[0]:
         annotators = judgements[0]["annotators"]
         table.notes.append(
-            f"In percent, by the majority of {annotators} annotators a pair (a tie is low), with Wilson's interval."
+            f"In percent, by the majority of {annotators} annotators per pair (a tie counts as low), with Wilson's interval."
         )
     else:
         table.notes.append(
-            f"No judgements yet: copy {', '.join(sheets)} to a folder of yours, have every line filled in with high or"
+            f"No judgements yet: copy {', '.join(sheets)} to your own folder, have every line filled in with high or"
             " low, and run again with the key `sheets` of this stage set to that folder."
         )
     table.notes.append("published: table 5 of Wu et al. 2023, not measured here; 200 pairs of each kind from MS MARCO.")

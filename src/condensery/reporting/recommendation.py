@@ -179,7 +179,7 @@ class _Words:
         cost = f", after {_duration(made.seconds)} of training," if made.trained and not self.made[use].trained else ""
         lead = self._told(highest, use, p_of[use])
         simpler = f", and {self.name(use)} is simpler" if order.index(use) < order.index(highest) else ""
-        return f"{self.name(highest)}{cost} has the highest, {100 * self.mean(highest):.1f}, {lead}{simpler}."
+        return f"{self.name(highest)}{cost} has the highest score, {100 * self.mean(highest):.1f}, {lead}{simpler}."
 
     def on_bias(self, use: int, why: str, worse: str) -> str:
         """Return a warning that the row ``use`` was chosen on the same queries on which it is evaluated.
@@ -193,7 +193,7 @@ class _Words:
         split = self.lines.measured.seeds[0][0][0].split
         if why:
             few = f"So few queries ({self.queries} of {split})"
-            return f"{few} do not choose the row: it is the one that is recommended without judgements."
+            return f"{few} cannot choose a row: this row is the one that is recommended without judgements."
         bias = CHANCE if self.queries < FEW else "so its score is slightly too optimistic"
         if worse:
             bias = f"on which {worse}, the row that is recommended without judgements, is significantly worse"

@@ -40,12 +40,12 @@ def shown(suspects: Suspects, collection: Collection, left_out: bool) -> dict[st
 
 def about(found: dict[str, Any]) -> str:
     """Return two sentences that explain the suspects."""
-    what = "that mining left out, for they score nearly as high as a positive" if found["left_out"] else (
-        "among the negatives, those that score highest beside a positive"
+    what = "that mining left out, because they score nearly as high as a positive" if found["left_out"] else (
+        "among the negatives, with the highest scores relative to a positive"
     )  # fmt: skip
     return (
         f"{found['suspects']:,} passages {what}; nobody has judged them. Fill in the column {RELEVANT} of sheet.csv with"
-        " yes or no, and give the file to the key relabel of the stage that mines."
+        " yes or no, and set the key relabel of the mining stage to this file."
     )
 
 
@@ -67,7 +67,7 @@ def show_suspects(folder: Path) -> None:
     names = [" · ".join(item["ids"]) for item in items]
     texts = [(_ratio(item), *item["numbers"][:2], beginning(item["passage"], 60)) for item in items]
     cells = [[Cell(text) for text in line] for line in texts]
-    header = ["ratio", "score", "positive's", "passage"]
+    header = ["ratio", "score", "positive's score", "passage"]
     show(Table("Suspected false negatives: query · passage", header, names, cells, notes=[about(found)]))
 
 

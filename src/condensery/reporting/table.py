@@ -186,7 +186,7 @@ def build_table(
     mark_best(table.cells, ["none" if metric in costs else "highest" for metric in measured.metrics])
     table.notes = [IN_BOLD.format("line" if table.turned else "column"), *first, *measured.notes()]
     if costs:
-        models = " Training is that of all models behind a row." if any("training" in one for one in costs) else ""
+        models = " Training is the sum over all models of a row." if any("training" in one for one in costs) else ""
         table.notes.append(f"Not in percent: {', '.join(costs)}.{models}")
     if significance:
         if not measured.known(significance.baseline):

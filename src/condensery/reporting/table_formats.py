@@ -24,8 +24,8 @@ from condensery.system.spreadsheets import NUMBER, csv_of, harmless
 Part = TypeVar("Part")
 SOURCE, ORIGIN = "source", "how it is measured"
 ABOUT_COMPARED = (
-    "p is of the test over queries, after Holm's correction. The 95 % interval and the last p, of each test by itself, take "
-    "the seeds as drawn at random as well as the queries (Clark 1973); a line with one seed has no spread over seeds."
+    "p is of the test over queries, after Holm's correction. The 95 % interval and the last p are of each test alone, and "
+    "treat both the seeds and the queries as random samples (Clark 1973); a line with one seed has no spread over seeds."
 )
 SPREAD, SIGNIFICANCE, PRINTED = "±", "p", "printed"  # further columns of a CSV, after the number
 LINE = 240  # characters per line if the output is not a terminal
@@ -33,7 +33,7 @@ IN_BOLD = re.compile(r"; [^.;]*\bin bold\b[^.;]*(?=\.)")  # part of a note that 
 # Markup of GitHub-flavoured Markdown. "_" within a word, "<" before a space, and a single bracket are not markup.
 MARKUP = re.compile(r"[\\`*~]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[:])")
 LATIN = "\u024f"  # the last letter that LaTeX prints without a font of another script
-OTHER_SCRIPTS = "; with letters of other scripts, in place of fontenc, LuaLaTeX and a font that has them"
+OTHER_SCRIPTS = "; for letters of other scripts, use LuaLaTeX and a font that has them in place of fontenc"
 LATEX = str.maketrans(
     {
         "[": "{[}",  # after \\ or \midrule, a bracket would begin an option, and a star would belong to the command

@@ -128,9 +128,9 @@ def logits(scorers: Sequence[PairScorer], budget: int, label: str) -> Score:
             for chunk in scorer.reader.chunks(queries, passages, budget) if len(passages) else ():
                 total[chunk.rows.numpy()] += scorer.score(chunk).detach().float().cpu().numpy()
                 task.advance(len(chunk))
-        remedy = "the cross-encoder diverged in training, or needs precision fp32"
+        remedy = "the cross-encoder diverged in training (lower learning_rate), or needs precision fp32"
         pairs = np.stack([queries, passages], axis=1)
-        check_finite(total, f"{label}: the score of the rows of query and passage", pairs, remedy)
+        check_finite(total, f"{label}: the score of the pair of query row and passage row", pairs, remedy)
         scores = np.full(candidates.shape, -np.inf, np.float32)
         scores[filled] = total / np.float32(len(scorers))
         return scores

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 
-DIVERGED = "its encoder diverged in training, or needs fp32"
+DIVERGED = "its encoder diverged in training (lower learning_rate), or needs precision fp32"
 
 
 Names = Sequence[object] | NDArray[np.integer]
@@ -39,4 +39,4 @@ def check_scores(
     scores: NDArray[np.floating], rows: NDArray[np.integer], what: str, names: Names | None = None
 ) -> None:
     """Raise ``UserError`` if a ranking has a score (n, k) that is not finite. Padding (row -1) is not checked."""
-    check_finite(np.where(rows >= 0, scores, 0), what, names, "the retriever is broken; make it anew")
+    check_finite(np.where(rows >= 0, scores, 0), what, names, "the retriever is damaged; train it or load it again")

@@ -88,7 +88,7 @@ def mine(
     positives = relabelled.added_to(qrels.positives())
     query_rows = np.array(sorted(positives), np.int64)
     if not len(query_rows):
-        raise UserError(f"split '{split}' of collection '{collection.name}': no query has a positive, nothing to mine")
+        raise UserError(f"split '{split}' of collection '{collection.name}': no query has a positive to mine for")
     if without_answers and collection.answers is None:
         raise UserError(f"collection '{collection.name}' has no answers; set stage.mine.without_answers=false")
 

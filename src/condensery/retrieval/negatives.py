@@ -86,7 +86,7 @@ def read_negatives(path: Path, collection: Collection, field: str = "negative_id
     query_rows = np.concatenate([rows for rows, _, _ in blocks])
     if (twice := first_repeated(query_rows)) is not None:
         name = collection.queries.ids_at([query_rows[twice]])[0]
-        raise UserError(f"{path}:{twice + 1}: query {shown(name)!r} has a line already (in '{collection.name}')")
+        raise UserError(f"{path}:{twice + 1}: query {shown(name)!r} already has a line (in '{collection.name}')")
     return Negatives(query_rows, _padded([(counts, passages) for _, counts, passages in blocks]))
 
 

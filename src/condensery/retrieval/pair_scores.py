@@ -142,22 +142,22 @@ def _parsed(place: str, record: dict[str, Any]) -> Line:
     query, ids = query_and_ids(record, "passage_ids", place)
     scores = field(record, "scores", place, list)
     if len(ids) != len(scores):
-        raise UserError(f"{place}: {len(ids)} passage_ids, but {len(scores)} scores; each passage has one")
+        raise UserError(f"{place}: {len(ids)} passage_ids, but {len(scores)} scores; each passage needs one")
     return place, query, ids, scores
 
 
 def _of_lists(lines: Sequence[Line], collection: Collection, where: str) -> PairScores:
     flat = [one for _, _, ids, _ in lines for one in ids]
     if not flat:
-        raise UserError(f"{where}: no scores, there is no pair")
+        raise UserError(f"{where}: there are no scores; give at least one")
     counts = [len(ids) for _, _, ids, _ in lines]
     of_line = np.repeat(np.arange(len(lines)), counts)
     queries = known_rows(collection, "query", [query for _, query, _, _ in lines], lambda at: lines[at][0])
     passages = known_rows(collection, "passage", flat, lambda at: lines[int(of_line[at])][0])
     if (at := first_repeated(queries)) is not None:
-        raise UserError(f"{lines[at][0]}: query {shown(lines[at][1])!r} has a line already")
+        raise UserError(f"{lines[at][0]}: query {shown(lines[at][1])!r} already has a line; join the two lines")
     if (at := first_repeated((of_line << 32) + passages)) is not None:
-        raise UserError(f"{lines[int(of_line[at])][0]}: passage {shown(flat[at])!r} is there twice for its query")
+        raise UserError(f"{lines[int(of_line[at])][0]}: passage {shown(flat[at])!r} occurs twice for its query")
     values = np.array([_score(score, place) for place, _, _, scores in lines for score in scores], np.float32)
     order = np.argsort(queries, kind="stable")
     return PairScores(queries[order], in_rows(counts, passages, -1)[order], in_rows(counts, values, np.nan)[order])

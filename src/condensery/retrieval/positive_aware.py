@@ -146,17 +146,17 @@ def counted(folder: Path, below: Below, without: int, label: str) -> dict[str, A
         f"{number_of(number, 'candidates do')} not score {below}: {'it is' if number == 1 else 'they are'} left out"
     )
     bare = number_of(without, f"of {len(scores):,} queries have")
-    print(f"[{label}] {left_out}; {bare} no negative left, so some are drawn at random", flush=True)
+    print(f"[{label}] {left_out}; {bare} no negative left, and training draws random ones there", flush=True)
     counts: dict[str, Any] = {"left_out_by_score": number, "queries_without": without}
     unknown, below_zero = int(np.isnan(scores).sum()), int((scores < 0).sum())
     warnings = []
     if unknown:
         warnings.append(
-            f"{unknown:,} of {len(scores):,} queries have no positive that was scored: none of their candidates is kept"
+            f"{unknown:,} of {len(scores):,} queries have no positive with a score: none of their candidates is kept"
         )
     if below_zero and below.share is not None:
         warnings.append(
-            f"{below_zero:,} of {len(scores):,} positives score below 0, where a share of the score says little;"
-            " stage.mine.below_margin says more"
+            f"{below_zero:,} of {len(scores):,} positives score below 0, for which a share of the score says little;"
+            " set stage.mine.below_margin instead"
         )
     return {**counts, **({"warnings": warnings} if warnings else {})}

@@ -63,7 +63,7 @@ def from_triples(
                 yield queries[known], passages[known]
                 task.advance(len(queries))
 
-    none = f"{path}: no triple of a query of the collection '{collection.name}'"
+    none = f"{path}: no triple has a negative for a query of the collection '{collection.name}'"
     negatives, kept = _screened(pairs(), collection, depth, split, relabelled, none)
     return negatives, {**counts, **kept}
 
@@ -116,7 +116,7 @@ def from_systems(
                 f"stage.read_negatives.systems: {path} has no system {missing[0]!r}{close_to(missing[0], seen)}"
             )
 
-    none = f"{path}: no negative of a query of the collection '{collection.name}'"
+    none = f"{path}: no line has a negative for a query of the collection '{collection.name}'"
     negatives, kept = _screened(pairs(), collection, depth, split, relabelled, none)
     return negatives, {**counts, **kept}
 
@@ -143,7 +143,7 @@ def _parsed(path: Path, systems: Sequence[str] | None, per_system: int | None, s
             lists, positives = {"": _ids(record["negative_ids"], place)}, list[str]()
             query = field(record, "query_id", place, str)
         else:
-            raise UserError(f'{place}: neither "neg" nor "negative_ids" ({fields_of(record)})')
+            raise UserError(f'{place}: the field "neg" or "negative_ids" is missing ({fields_of(record)})')
         seen |= dict.fromkeys(lists)
         wanted = [lists.get(name, [])[:per_system] for name in (lists if systems is None else systems)]
         yield place, query, positives, [one for one in chain(*zip_longest(*wanted)) if one is not None]

@@ -71,7 +71,7 @@ class Relabelled:
                 for key, pairs in (("positive_ids", self.yes), ("negative_ids", self.no)):
                     line[key] = list(collection.passages.ids_at(pairs[pairs >> 32 == query] & ROW))
                 stream.write(json.dumps(line, ensure_ascii=False) + "\n")
-        message = f"{number_of(len(self.yes), 'passages were')} relabelled as relevant, {len(self.no):,} as not"
+        message = f"{number_of(len(self.yes), 'passages were')} relabelled as relevant, {len(self.no):,} as irrelevant"
         print(f"[{label}] {message}", flush=True)
         return {"relabelled_relevant": len(self.yes), "relabelled_not_relevant": len(self.no)}
 
@@ -104,14 +104,14 @@ def read_relabelled(paths: Sequence[Path], collection: Collection, split: str) -
             query = _row(collection.queries, cells[0], cells[3], f'{place}: column "{QUERY}"', collection.name)
             passage = _row(collection.passages, cells[1], cells[4], f'{place}: column "{PASSAGE}"', collection.name)
             if query not in positives:
-                raise UserError(f'{place}: column "{QUERY}": split {split!r} has no positive of {shown(cells[0])!r}')
+                raise UserError(f'{place}: column "{QUERY}": {shown(cells[0])!r} has no positive in {split!r}')
             pair, yes = (query << 32) + passage, ANSWERS[word]
             other = judged.get(pair, (yes, ""))
             if not yes and passage in positives[query]:
                 other = True, f"the split {split!r}"
             if other[0] != yes:
                 raise UserError(
-                    f'{place}: column "{RELEVANT}": {word} for {shown(cells[1])!r} contradicts {other[1]}; decide for one'
+                    f'{place}: column "{RELEVANT}": {word} for {shown(cells[1])!r} contradicts {other[1]}; keep one of them'
                 )
             judged[pair] = yes, other[1] or place
     if not judged:
@@ -143,7 +143,7 @@ def _row(table: TextTable, name: str, text: str, where: str, collection: str) ->
     if row < 0:
         raise UserError(f"{where}: {shown(name)!r} is unknown (in '{collection}'){table.unlike(name) or OTHER}")
     if text and bare(text) != bare(cell(table.column("text")[row])):
-        raise UserError(f"{where}: the text is not that of {shown(name)!r}; is the sheet of another collection?")
+        raise UserError(f"{where}: the text differs from that of {shown(name)!r}; use a sheet of this collection")
     return row
 
 

@@ -97,7 +97,7 @@ def read_run(path: Path, collection: Collection) -> Run:
     if twice.any():
         line = int(order[1:][twice].min())
         raise UserError(
-            f"{path}:{line + 1}: passage {shown(passages[line])!r} is there twice for query {shown(queries[line])!r}"
+            f"{path}:{line + 1}: passage {shown(passages[line])!r} occurs twice for query {shown(queries[line])!r}"
         )
     order = np.lexsort((ranks, -scores, query_rows))
     unique, counts = np.unique(query_rows, return_counts=True)

@@ -123,8 +123,8 @@ def taught_by(
     predict = predicting(teacher)
     if predict is None:
         raise UserError(
-            "teacher: BM25 or a Retriever, an object with predict(pairs of texts), a function of these, a file, scores by"
-            f" id, or PairScores is expected, not a {type(teacher).__name__}"
+            "teacher: expected BM25 or a Retriever, an object with predict(pairs of texts), a function of these, a file,"
+            f" scores by id, or PairScores, not a {type(teacher).__name__}"
         )
     texts = collection.queries.column("text").take, collection.passages.full_texts
     with progress("teacher", int((candidates >= 0).sum()), "pairs") as task:

@@ -22,7 +22,7 @@ _METHODS = {
     "pretrain_cotmae": "Pre-trained as CoT-MAE (Wu et al. 2022)",
     "pretrain_retromae": "Pre-trained as RetroMAE (Xiao et al. 2022)",
     "pretrain_ict": "Pre-trained by the inverse cloze task (Lee et al. 2019)",
-    "pretrain_contrastive": "Trained by the contrast of pairs of texts, in its own vectors",
+    "pretrain_contrastive": "Trained contrastively on pairs of texts, with the settings of its vectors kept",
     "finetune": "Fine-tuned on judged queries, contrastively",
     "finetune_sentences": "Fine-tuned on sentences",
     "finetune_late_interaction": "Fine-tuned on judged queries, contrastively",

@@ -44,19 +44,19 @@ def missing_split(split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str
     if split == "dev" and "train" in judged and data.dev_queries and split not in data.answered_splits():
         return None
     if split in data.answered_splits():
-        return "split", f"{split}, but this split of the collection {data.name} has answers and no judged passages"
+        return "split", f"{split}, but this split of the collection {data.name} has only answers; name a judged split"
     root = getattr(data, "root", "")
     file = f" to a file of judgements in {root}" if root else ""
     if root and not anything(expanded(root)):
-        file += ", which is not there"
+        file += " (there is no such folder)"
     if isinstance(getattr(data, "splits", None), Splits):
         file += f", or name the file qrels/{split}.tsv"
-    return "split", f"{split}, but the collection {data.name} has no such split: set data.splits.{split}{file}"
+    return "split", f"{split}, but the collection {data.name} has no such split; set data.splits.{split}{file}"
 
 
 NO_DEV = (
-    "dev, but there are no dev queries, so nothing that is trained could be chosen; judge some in qrels/dev.tsv"
-    " (data.splits.dev), or judge ten queries for train, of which one is then held out"
+    "dev, but there are no dev queries by which weights could be chosen; judge some queries in qrels/dev.tsv"
+    " (data.splits.dev), or at least ten in qrels/train.tsv, of which one is then held out"
 )
 
 
@@ -82,7 +82,7 @@ def unmeasurable(metrics: Sequence[str], split: Split, corpus: Sequence[StageCon
     missing = missing_split(split, corpus)
     if missing and data and split in data.answered_splits():
         others = ", ".join(name for name in metrics if name not in by_answers)
-        lacking = f"the split {split} of the collection {data.name} has answers alone"
+        lacking = f"the split {split} of the collection {data.name} has only answers"
         return "metrics", f"{others} needs judgements; {lacking}"
     return missing
 
@@ -92,7 +92,7 @@ def not_encoded(split: str, field: str, indexes: Sequence[StageConfig]) -> tuple
     for config in indexes:
         splits = getattr(config, "query_splits", None)
         if splits is not None and split not in splits:
-            there = f"its queries are those of {', '.join(splits)} alone, not of {split}"
+            there = f"only the queries of {', '.join(splits)} are encoded, not those of {split}"
             return field, f"{there}; set query_splits of its stage to null"
     return None
 
@@ -109,7 +109,7 @@ def of_another_split(
     """Report an index, named in ``retrievers``, that ranks only for the queries of another split."""
     for name, config in zip(names, indexes, strict=True):
         if isinstance(config, OneSplitConfig) and config.split != split:
-            return "retrievers", f"{name} knows the queries of {config.split} alone{advice}"
+            return "retrievers", f"{name} ranks only for the queries of {config.split}{advice}"
     return None
 
 
@@ -141,9 +141,9 @@ def check_checkpoint(name: str | None, key: str) -> None:
     if not name or not expanded(name).is_dir():
         return
     if not (expanded(name) / "config.json").exists():
-        raise UserError(f"{key}: {name}: holds no config.json, so it is no checkpoint as transformers saves it")
+        raise UserError(f"{key}: {name}: not a checkpoint of transformers (no config.json); name another folder")
     if not any(path.suffix in (".safetensors", ".bin") for path in expanded(name).iterdir()):
-        raise UserError(f"{key}: {name}: holds no weights (model.safetensors or pytorch_model.bin): no checkpoint")
+        raise UserError(f"{key}: {name}: no weights (model.safetensors or pytorch_model.bin); name another folder")
     check_whole(path for path in expanded(name).iterdir() if path.is_file())
 
 
@@ -186,9 +186,9 @@ def check_no_retriever(backbone: BackboneConfig, folder: Path | None = None) -> 
     folder = folder or expanded(backbone.name)
     if made := made_for_search(folder) if folder.is_dir() else None:
         raise UserError(
-            f"backbone.name: {backbone.name} is a trained retriever ({made}), and pre-training the state of [CLS] from there"
-            f" would make it worse. Take experiment=adapt backbone.name={backbone.name}, which adapts it and keeps it"
-            " where that does not help; or pre-train it all the same with backbone.pooling=cls"
+            f"backbone.name: {backbone.name} is a trained retriever ({made}), and pre-training its state of [CLS] would"
+            f" make it worse; to adapt it, run experiment=adapt backbone.name={backbone.name}, which keeps the released"
+            " weights if training does not help; to pre-train it anyway, set backbone.pooling=cls"
         )
 
 

@@ -31,13 +31,13 @@ def judged(config: Any, corpus: Artifact) -> Fault:
     collection = Collection(corpus.path)
     if config.split not in collection.splits:
         there = ", ".join(collection.splits) or "none"
-        return "split", f"{config.split}, but the collection {collection.name} has no judgements of it, only of {there}"
+        return "split", f"{config.split}, but the collection {collection.name} has judgements only for: {there}"
     qrels = collection.qrels(config.split)
     relevant = np.unique(qrels.query_rows[qrels.grades >= qrels.relevant_from])
     lacking = np.setdiff1d(qrels.query_set, relevant)
     if len(lacking) and (not len(relevant) or hasattr(config, "train_queries")):
         first, number = collection.queries.ids_at(lacking[:1])[0], number_of(len(lacking), "of its queries have")
-        return "split", f"{config.split}: {number} no relevant passage, the first is {first!r}"
+        return "split", f"{config.split}: {number} no relevant passage, the first is {first!r}; judge one as relevant"
     wanted = getattr(config, "train_queries", None)
     if wanted is not None and wanted > len(relevant):
         there = number_of(len(relevant), "judged queries")
@@ -50,7 +50,7 @@ def apart_from_dev(config: Any, corpus: Artifact) -> Fault:
     collection = Collection(corpus.path)
     if not config.leave_out_dev_passages or parted_by_dev(_relevant(config, collection), collection)[1]:
         return None
-    return "leave_out_dev_passages", "true, but each training query shares a relevant passage with a dev query"
+    return "leave_out_dev_passages", "true, but each training query shares a relevant passage with dev; set false"
 
 
 def measurable(config: Any, corpus: Artifact) -> Fault:
@@ -58,14 +58,14 @@ def measurable(config: Any, corpus: Artifact) -> Fault:
     collection, metrics = Collection(corpus.path), getattr(config, "metrics", [])
     if config.split not in collection.description["splits"]:
         there = ", ".join(collection.description["splits"]) or "none"
-        return "split", f"{config.split}, but the collection {collection.name} has no queries of it, only of {there}"
+        return "split", f"{config.split}, but the collection {collection.name} has queries only for: {there}"
     by_answers = [name for name in metrics if split_metric(name)[0] == HIT]
     if by_answers and not _answered(collection, config.split):
         return "metrics", f"{by_answers[0]} needs answers; no query of the split {config.split} has one"
     others = [name for name in metrics if name not in by_answers]
     if config.split not in collection.splits and (others or getattr(config, "candidates", None)):
         needing = ("metrics", f"{others[0]} needs") if others else ("candidates", "a sample of candidates needs")
-        return needing[0], f"{needing[1]} judgements; the split {config.split} has answers alone"
+        return needing[0], f"{needing[1]} judgements; the split {config.split} has only answers"
     return None
 
 
@@ -109,7 +109,7 @@ def unjudged(config: Any, corpus: Artifact) -> Fault:
     collection = Collection(corpus.path)
     if len(collection.unjudged()):
         return None
-    return "corpus", f"every query of the collection {collection.name} is judged, so there is none to label; add some"
+    return "corpus", f"every query of the collection {collection.name} is judged, so none is left to label; add queries"
 
 
 def own_negatives(config: Any, corpus: Artifact) -> Fault:
@@ -118,7 +118,7 @@ def own_negatives(config: Any, corpus: Artifact) -> Fault:
     given = collection.given_negatives
     if config.file or (given is not None and np.isin(given[:, 0], collection.questions(config.split)).any()):
         return None
-    return "file", f"the files of the collection {collection.name} give no negatives of {config.split}; name a file"
+    return "file", f"the files of the collection {collection.name} have no negatives for {config.split}; name a file"
 
 
 def enough_passages(config: Any, corpus: Artifact) -> Fault:
@@ -130,7 +130,7 @@ def enough_passages(config: Any, corpus: Artifact) -> Fault:
         most = max(most, int(NoNegatives.of(collection, relevant).numbers(np.fromiter(relevant, np.int64)).max()))
     if passages >= config.negatives_per_query + most:
         return None
-    message = f"{config.negatives_per_query}, but of {passages:,} passages up to {most:,} are no negative of a query"
+    message = f"{config.negatives_per_query}, but up to {most:,} of {passages:,} passages cannot be negatives; lower it"
     return "negatives_per_query", message
 
 
@@ -143,7 +143,7 @@ def of_these_queries(config: Any, negatives: Artifact) -> Fault:
     if np.isin(open_negatives(negatives.path, collection).query_rows, _chosen(config, collection)).any():
         return None
     name = negatives.manifest["name"]
-    return "negatives", f"{name} has no negatives of the {config.split} queries that are trained on"
+    return "negatives", f"{name} has no negatives for the {config.split} queries of this stage; name another"
 
 
 def same_passages(config: Any, queries: Artifact) -> Fault:
@@ -152,8 +152,8 @@ def same_passages(config: Any, queries: Artifact) -> Fault:
     searched = corpus.manifest["metrics"]["passages"] if corpus else passages
     if passages == searched:
         return None
-    message = f"{config.text_queries} was made of {passages:,} passages, and {searched:,} are searched;"
-    return "text_queries", f"{message} make it of these (stage.passages.grouping=collection)"
+    message = f"{config.text_queries} was made for {passages:,} passages, but {searched:,} are searched;"
+    return "text_queries", f"{message} set stage.passages.grouping=collection"
 
 
 def examples(config: Any, sentences: Artifact) -> Fault:
@@ -188,7 +188,7 @@ def spans(config: Any, tokens: Artifact) -> Fault:
     inner = np.flatnonzero(~np.isin(edges[1:-1], starts)) + 1  # edges between two sentences of one document
     if (edges[inner + 1] - edges[inner - 1] <= config.length - SPECIAL_TOKENS).any():
         return None
-    return "length", f"{config.length}: no two sentences of a document fit; raise it, or use longer texts"
+    return "length", f"{config.length}: no two successive sentences of a document fit; raise it, or add documents"
 
 
 def _chosen(config: Any, collection: Collection) -> NDArray[np.integer]:

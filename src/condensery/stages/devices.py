@@ -60,7 +60,7 @@ def init_process_group(runtime: Runtime) -> None:
         seen = torch.cuda.device_count()
         bound = seen == 1 and runtime.launcher.kind in ("slurm", "ray")  # these may show a process only its own GPU
         if seen < member.local_processes and not bound:
-            raise UserError(f"trainer.devices: {member.local_processes} GPUs are asked for, and torch sees {seen}")
+            raise UserError(f"trainer.devices: {member.local_processes} GPUs are asked for, but torch sees {seen}")
         torch.cuda.set_device(0 if bound else member.local_rank)
     # The limit is long: the other processes wait while the first validates. The launcher notices a process that dies.
     distributed.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=timedelta(days=7))

@@ -31,7 +31,7 @@ def vectors_of(context: Context, key: str, named: str) -> tuple[DenseIndex, Path
     index = DenseIndex(artifact.path, context.runtime.threads, device="cpu") if dense else None
     if index is None or encoder is None or index.starts is not None:
         raise UserError(
-            f"stages.{context.stage_name}.{key}: {named} has no vector for each passage; name a dense"
+            f"stages.{context.stage_name}.{key}: {named} does not have one vector for each passage; name a dense"
             " retriever that is encoded with windows=1"
         )
     return index, encoder.path
@@ -51,4 +51,4 @@ def check_encoded_by(model: BiEncoder, passage_length: int, index: SavedRetrieve
     """
     alike = model.settings == index.model.settings and passage_length == index.passage_length
     if not alike or not same_weights(model.passage, index.model.passage):
-        raise UserError(f"{named}: its passages were encoded with other weights, or otherwise; set it to null")
+        raise UserError(f"{named}: its passages were encoded with other weights, settings or lengths; set it to null")

@@ -31,7 +31,7 @@ class TorchrunLauncher(Keys):
     @model_validator(mode="after")
     def _nodes_meet_somewhere(self) -> Self:
         if self.nodes > 1 and not self.endpoint:
-            raise ValueError("several nodes need launcher.endpoint=host:port to meet at")
+            raise ValueError("several nodes need a common address; set launcher.endpoint=host:port")
         return self
 
 

@@ -106,7 +106,7 @@ def stage(
         package = decorated.__module__.rpartition(".")[0]
         place = f"{package}.{function}" if function else f"{decorated.__module__}:{decorated.__qualname__}"
         if kind in _STAGES and _STAGES[kind].place != place:
-            raise UserError(f"two stages are called {kind!r}: {_STAGES[kind].place} and {place}")
+            raise UserError(f"two stages are called {kind!r}: {_STAGES[kind].place} and {place}; rename one")
         config = decorated if isinstance(decorated, type) else typing.get_type_hints(decorated).get("config")
         if not (isinstance(config, type) and issubclass(config, StageConfig)):
             raise UserError(f"stage {kind!r}: the class of its argument config must be a subclass of StageConfig")
@@ -125,7 +125,7 @@ def _import_plugin(name: str) -> Any:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):  # or its package
             raise UserError(
-                f"{PLUGINS}: there is no module {name!r} (without .py); is its folder in PYTHONPATH?"
+                f"{PLUGINS}: there is no module {name!r}; write its name without .py, and add its folder to PYTHONPATH"
             ) from None
         named = [(one.f_globals.get("__name__", ""), one, line) for one, line in traceback.walk_tb(error.__traceback__)]
         own = [(one, line) for module, one, line in named if module.partition(".")[0] == name.partition(".")[0]]

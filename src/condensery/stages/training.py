@@ -115,13 +115,13 @@ def run_training(
     for warning in warnings:
         print(f"[{context.stage_name}] warning: {warning}", flush=True)
     if first:
-        print(f"[{context.stage_name}] goes on from step {first:,} of {settings.steps:,}", flush=True)
+        print(f"[{context.stage_name}] resumes from step {first:,} of {settings.steps:,}", flush=True)
     tracked = _tracked(config, context)
     others = other_loggers(tracked, context.folder, first, context.runtime.tensorboard, context.runtime.trackio)
     with wandb_logger(tracked, context.folder, first) as loggers:
         values = train(loggers=[*loggers, *others])
     if module.global_step < settings.steps:
-        message = f"a callback ended it at step {module.global_step:,} of {settings.steps:,}"
+        message = f"a callback ended the training at step {module.global_step:,} of {settings.steps:,}"
         print(f"[{context.stage_name}] {message}", flush=True)
     used = "; ".join([used, *module.process_changes])
     return {"steps": module.global_step, "trained_on": used, **({"warnings": warnings} if warnings else {}), **values}
@@ -188,14 +188,14 @@ def unsuited(module: TrainingModule, config: OptimisedStageConfig, stage: str) -
     found = list[str]()
     if config.learning_rate > GROWN_RATE:
         found.append(
-            f"stages.{stage}.learning_rate: {config.learning_rate:g} is a rate of small models from scratch, at which"
-            f" {start} may lose what it knows; 1e-5 to 1e-4 are usual"
+            f"stages.{stage}.learning_rate: {config.learning_rate:g} suits small models that are trained from scratch;"
+            f" {start} may lose what it has learned; set 1e-5 to 1e-4"
         )
     towers = getattr(module, "towers", None)
     if towers is not None and towers().settings.normalise:
         key, temperature = temperature_of(getattr(config, "loss", "info_nce"), getattr(config, "temperature", 0.0))
         if temperature > COSINE:
-            usual = "leaves cosines nearly alike, so the loss tells little; .01 to .1 are usual"
+            usual = "makes the softmax of cosines nearly uniform, so the loss says little; set .01 to .1"
             found.append(f"stages.{stage}.{key}: {temperature:g} {usual}")
     return found
 
@@ -215,10 +215,10 @@ def new_head_warning(module: TrainingModule, config: OptimisedStageConfig, stage
     if model.layers_loaded or not (released or hasattr(config, "contrast_weight")):
         return []
     first = getattr(module, "first_steps", 0)
-    alone = f"the first {first:,} steps train it alone" if first else "head_steps trains it alone first"
+    alone = f"the first {first:,} steps train only this head" if first else "set head_steps to train only it first"
     return [
-        f"stages.{stage}: {backbone.name} is without a Condenser head, and a new one begins with random weights, where the"
-        f" papers continue with the Condenser's own; {alone}"
+        f"stages.{stage}: {backbone.name} has no Condenser head, so a new head starts with random weights (the papers"
+        f" continue with the Condenser's own head); {alone}"
     ]
 
 
@@ -228,7 +228,7 @@ def _callbacks(config: OptimisedStageConfig, context: Context, validated: bool) 
     for label, chosen in config.callbacks.items():
         if chosen.at_validation and not validated:
             if rank() == 0:
-                print(f"[{context.stage_name}] {chosen.name} does nothing: this stage is not validated", flush=True)
+                print(f"[{context.stage_name}] {chosen.name} has no effect: this stage is not validated", flush=True)
         elif chosen.everywhere or rank() == 0:
             arguments = chosen.arguments(context.folder / SAVED / label, validated)
             kinds = {**vars(callbacks), EMAWeightAveraging.__name__: EMAWeightAveraging}
@@ -287,7 +287,7 @@ def _lost_settings(now: VectorSettings, backbone: BackboneConfig, init: Artifact
     if not lost:
         return ""
     keys = " ".join(f"backbone.{name}={shlex.quote(as_typed(value))}" for name, value in lost.items())
-    return f"was pre-trained from {start.manifest['name']}, but makes vectors otherwise; to keep its way: {keys}"
+    return f"was pre-trained from {start.manifest['name']}, but makes vectors otherwise; to keep its settings: {keys}"
 
 
 def folder_of_start(config: EncoderStageConfig, context: Context) -> Path | None:

@@ -62,7 +62,7 @@ class Refresh(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         refresh, begun = divmod(trainer.global_step, self.batches.every)
         if begun and not self.batches.there(refresh):
-            raise UserError(f"{self.batches.place(refresh)}: gone, and its step is past; delete the checkpoints")
+            raise UserError(f"{self.batches.place(refresh)}: missing, and its step is past; delete the checkpoints")
         copy_first_weights(pl_module)  # the module does this only after the callbacks
         self._refresh(trainer, pl_module, refresh)
 

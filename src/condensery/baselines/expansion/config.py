@@ -57,7 +57,7 @@ def not_of_the_collection(
     """
     config = inputs["passages"][0]
     if getattr(config, "grouping", "collection") != "collection":
-        return "passages", f"{name} has split the documents anew; set its grouping to collection"
+        return "passages", f"{name} splits the documents in its own way; set its grouping to collection"
     if getattr(config, "corpus", corpus) != corpus:
         return "passages", f"{name} has the passages of {config.corpus}, but {corpus} is searched"  # type: ignore[attr-defined]
     return None

@@ -100,7 +100,7 @@ def expanded_queries(config: ExpandedQueriesConfig, context: Context) -> dict[st
     """Write index.json, which names the index and the texts. Raises ``UserError`` if the index cannot search for words."""
     collection = Collection(context.input("corpus"))
     if not hasattr(open_index(context.input("retriever"), collection), "search_texts"):
-        said = f"{config.retriever} does not search for words; name a stage bm25"
+        said = f"{config.retriever} does not search by words; name a stage of kind bm25"
         raise UserError(f"stages.{context.stage_name}.retriever: {said}")
     named = {key: [f"{one.kind}/{one.id}" for one in context.artifacts(key)] for key in ("retriever", "expansions")}
     about = {"method": "expanded_queries", "passages": len(collection.passages), **named}

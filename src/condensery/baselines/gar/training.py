@@ -44,7 +44,7 @@ def query_contexts(config: QueryContextsConfig, context: Context) -> dict[str, A
     lacking = [what for target, what in TARGETS.items() if target in wanted and not counts[target]]
     if not counts.total():
         raise UserError(f"stages.{context.stage_name}.targets: {who} {' or '.join(lacking)}")
-    warnings = [f"{who} {what}, so none is generated" for what in lacking]
+    warnings = [f"{who} {what}, so this target is not generated" for what in lacking]
     there = {target: counts[target] for target in TARGETS if counts[target]}
     return {"pairs": counts.total(), "targets": there, **({"warnings": warnings} if warnings else {})}
 

@@ -51,7 +51,7 @@ class FinetuneLateInteractionConfig(QueriesConfig, ValidatedConfig, EncoderStage
     @model_validator(mode="after")
     def _whole_in_pieces(self) -> Self:
         if self.whole % self.dimensions or (self.whole and self.method != "coil"):
-            raise ValueError(f"whole is {self.whole}: with method coil a multiple of dimensions, otherwise 0")
+            raise ValueError(f"whole is {self.whole}; set a multiple of dimensions with method=coil, and 0 otherwise")
         return self
 
     def work(self, read: Read) -> Work:

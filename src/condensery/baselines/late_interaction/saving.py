@@ -86,11 +86,11 @@ def load_token_encoder(folder: Path) -> TokenEncoder:
     Raises:
         UserError: a file is missing or damaged, or has other tensors.
     """
-    interaction = read_as(folder / OWN, Interaction, "it is not as it was saved, so copy the checkpoint anew")
+    interaction = read_as(folder / OWN, Interaction, "it is not as it was saved; copy the checkpoint again")
     encoder = load_encoder(folder)
     largest = max(0, interaction.mask, *interaction.markers, *interaction.left_out)
     if largest >= encoder.model.config.vocab_size or len(interaction.markers) != 2 * (interaction.method == "colbert"):
-        raise UserError(f"{folder / OWN}: its ids are not of this method and vocabulary; copy the checkpoint anew")
+        raise UserError(f"{folder / OWN}: its ids do not fit its method and vocabulary; copy the checkpoint again")
     parts = zip((folder / DENSE, folder / WHOLE), _shapes(interaction, encoder.model), strict=True)
     saved = ([SavedDense(path, shape) for shape in shapes] for path, shapes in parts)
     encoder.head, whole = (load_head(layers, int(encoder.model.config.hidden_size)) for layers in saved)

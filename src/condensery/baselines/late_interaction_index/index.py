@@ -145,7 +145,7 @@ class LateInteractionIndex:
         if self.candidates is None:
             return self._exact(queries, k)
         if not hasattr(self.candidates, "search_texts"):
-            raise UserError(f"{self.folder}: its candidates answer only the collection's queries; take those of bm25")
+            raise UserError(f"{self.folder}: its candidates exist only for the collection's queries; use bm25's")
         found = self.candidates.search_texts(texts, min(self.about["depth"], len(self)))[1]
         return ordered(self._scores(queries, found), found, k)
 

@@ -49,7 +49,7 @@ def read_nli(config: ReadNliConfig, context: Context) -> dict[str, Any]:
                 labels.append(label)
                 counts[LABELS[label]] += 1
     if not rows:
-        raise UserError(f"{config.inputs()[0].open_path()}: no pair has a label; it is to be {EXPECTED}")
+        raise UserError(f"{config.inputs()[0].open_path()}: no pair has a label; the file must be {EXPECTED}")
     np.save(folder / "rows-train.npy", np.array(rows, np.int64))
     np.save(folder / "scores-train.npy", np.array(labels, np.float32))
     Vocabulary.of(load_tokenizer(tokenizer)).save(folder)
@@ -72,7 +72,7 @@ def pairs_of(path: Path) -> Iterator[Pair]:
     """
     json_lines = path.name.removesuffix(".gz").endswith((".jsonl", ".json"))
     records = read_objects(path) if json_lines else _columns(path)
-    for place, record in at_least_one(records, path, f"no pair of sentences; it is to be {EXPECTED}"):
+    for place, record in at_least_one(records, path, f"no pair of sentences; the file must be {EXPECTED}"):
         if str(record.get("split") or "train") == "train":
             yield _pair(record, place)
 
@@ -92,7 +92,7 @@ def _pair(record: dict[str, Any], place: str) -> Pair:
     texts = [_field(record, names, place) for names in (PREMISE, HYPOTHESIS)]
     for text, names in zip(texts, (PREMISE, HYPOTHESIS), strict=True):
         if not isinstance(text, str):
-            raise UserError(f"{place}: the {names[0]} must be a string; it is to be {EXPECTED}")
+            raise UserError(f"{place}: the {names[0]} must be a string; the file must be {EXPECTED}")
         check_whole(text, names[0], place)
         if is_blank(text):
             raise UserError(f"{place}: the {names[0]} is empty")

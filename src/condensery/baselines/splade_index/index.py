@@ -146,7 +146,7 @@ def build(config: SpladeIndexConfig, context: Context) -> dict[str, Any]:
     write_json(folder / "index.json", about)
     stored = {name: load_array(folder / f"{name}.npy", mapped=True) for name in ARRAYS}
     if not len(stored["terms"]):
-        raise UserError(f"stages.{label}: no passage has a term; train it with a smaller passage_flops")
+        raise UserError(f"stages.{label}: no passage has a term; train its encoder with a smaller passage_flops")
     found = {"bytes_per_passage": sum(array.nbytes for array in stored.values()) / len(source)}
     found["terms_per_passage"] = len(stored["terms"]) / len(source)
     message = ", ".join(f"{value:,.1f} {name.replace('_per_', ' a ')}" for name, value in found.items())

@@ -74,14 +74,14 @@ class FinetuneTasBConfig(FinetuneConfig):
         if self.batching != "random":
             return "batching", f"{self.batching}, but the batches of finetune_tas_b are those of clusters; leave it out"
         if self.labels:
-            return "labels", "queries without judgements are in no cluster; leave them out"
+            return "labels", "queries without judgements are in no cluster; leave labels out"
         for clusters in inputs["clusters"]:
             if (split := getattr(clusters, "split", self.split)) != self.split:
                 return "clusters", f"the queries of {self.clusters} are those of {split}, not of {self.split}"
         if self.margin_bins and not self.teacher:
-            return "margin_bins", "balances the margins of a teacher, and there is none; set teacher, or this to 0"
+            return "margin_bins", "balances the margins of a teacher, but none is set; set teacher, or this key to 0"
         if self.margin_bins and self.negative_weights:
             return "negative_weights", "pairs are drawn by their margins; set this to null, or margin_bins to 0"
         if self.clusters_per_batch > self.batch_size:
-            return "clusters_per_batch", f"{self.clusters_per_batch}, more than the queries of a batch"
+            return "clusters_per_batch", f"{self.clusters_per_batch}, more than batch_size; lower it"
         return super().input_error(inputs)

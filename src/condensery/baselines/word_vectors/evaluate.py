@@ -34,7 +34,7 @@ def evaluate_word_vectors(config: EvaluateWordVectorsConfig, context: Context) -
     path = config.file().open_path()
     vectors = read_vectors(path, wanted)
     if not vectors:
-        raise UserError(f"{path}: it has no word of the sentences of {config.sentences}; is it of this language?")
+        raise UserError(f"{path}: has no word of the sentences of {config.sentences}; name vectors of their language")
     means = averaged(texts, vectors)  # (distinct, d)
     metrics = write_evaluation(list(means[place.reshape(rows.shape).T]), sentences, config.split, context.folder)
     return {**metrics, "words_with_a_vector": len(vectors) / len(wanted)}
@@ -61,14 +61,14 @@ def read_vectors(path: Path, wanted: Collection[str]) -> dict[str, NDArray[np.fl
                 continue
             fields = len(parts)
         if len(parts) < fields or fields <= HEADER:
-            raise UserError(f"{place}: {len(parts) - 1} numbers; a word and its numbers are expected, between spaces")
+            raise UserError(f"{place}: {len(parts) - 1} numbers; expected a word and its numbers, separated by spaces")
         if parts[0] in wanted and parts[0] not in found and len(parts) == fields:
             try:
                 vector = np.array(parts[1:], dtype=np.float32)  # (d,)
             except ValueError:
                 vector = np.array([np.nan], np.float32)
             if not np.isfinite(vector).all():
-                raise UserError(f"{place}: {fields - 1} finite numbers are expected behind the word")
+                raise UserError(f"{place}: {fields - 1} finite numbers are expected after the word")
             found[parts[0]] = vector
     return found
 

@@ -87,7 +87,7 @@ def project_sweep(jobs: Sequence[Costs]) -> None:
     if not together:
         return
     table = Table(
-        *_columns(together), title=f"{number_of(len(jobs), 'jobs')}, what they share made once", title_justify="left"
+        *_columns(together), title=f"{number_of(len(jobs), 'jobs')}; shared stages count once", title_justify="left"
     )
     table.add_row(*_sums(together))
     _console().print("", table)
@@ -133,7 +133,7 @@ def _states(graph: Graph, store: Store, planned: Sequence[Planned]) -> Table:
 
 def _state(one: Planned) -> str:
     waits = f"waits for {', '.join(one.waits)}" if one.waits else "to be made"
-    return {"hit": "there", "interrupted": "begun, goes on", "forced": "to be made anew"}.get(one.state, waits)
+    return {"hit": "exists", "interrupted": "begun, will resume", "forced": "to be made again"}.get(one.state, waits)
 
 
 def _costs(graph: Graph, left: Sequence[Planned], here: "Here | None") -> Costs:
@@ -153,7 +153,7 @@ def _key(graph: Graph, one: Planned) -> str:
 
 
 def _shown(graph: Graph, left: Sequence[Planned], costs: Costs) -> Table:
-    table = Table(title="what is to be made", title_justify="left")
+    table = Table(title="stages to be made", title_justify="left")
     table.add_column("stage")
     for head in ("steps", *_columns(costs)):
         table.add_column(head, justify="right", no_wrap=True)
@@ -196,11 +196,11 @@ def _notes(graph: Graph, store: Store, left: Sequence[Planned], here: "Here | No
     root = graph.root
     lines = []
     if here:
-        lines.append(f"here: {_named(here)}, at the rate of a few steps just now; stages one by one (jobs={root.jobs})")
+        lines.append(f"here: {_named(here)}, at the speed of a few steps; stages one by one (jobs={root.jobs})")
     rate = f"{root.dry_run_share:g} of the published rate of dense bf16 products"
-    lines.append(f"{root.dry_run_gpu}: one of them, at {rate} (dry_run_gpu, dry_run_share)")
+    lines.append(f"{root.dry_run_gpu}: one such GPU, at {rate} (dry_run_gpu, dry_run_share)")
     if any(not one.work.known or one.work.disk is None for one in left):
-        lines.append(f"{UNKNOWN}: nobody can know before; + is without these")
+        lines.append(f"{UNKNOWN}: unknown before the run; a sum with + leaves these out")
     if root.published_cost:
         lines.append(f"the paper: {root.published_cost}")
     above = existing(store.folder)

@@ -29,7 +29,7 @@ def check_devices(accelerator: str, devices: int | str) -> None:
     if accelerator == "gpu" and not there:
         raise UserError("trainer.accelerator: gpu was asked for, but torch sees none; use cpu or auto")
     if there and wanted > there:
-        raise UserError(f"trainer.devices: {wanted} GPUs are asked for, and torch sees {there}")
+        raise UserError(f"trainer.devices: {wanted} GPUs are asked for, but torch sees {there}")
     number = cores()
     if not there and wanted > PROCESSES * number:
         most = f"at most {PROCESSES * number} are started on {number} {'core' if number == 1 else 'cores'}"

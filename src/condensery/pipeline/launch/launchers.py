@@ -39,7 +39,7 @@ def start(launcher: Launcher, folder: Path, name: str, number: int, gpus: bool) 
     if isinstance(launcher, TorchrunLauncher):
         command = _torchrun(launcher, folder, number)
         if launcher.nodes > 1 and not launcher.before:
-            print(f"[{name}] waits for {launcher.nodes - 1} more nodes; on each: {shlex.join(command)}", flush=True)
+            print(f"[{name}] waits for {launcher.nodes - 1} more nodes; run on each: {shlex.join(command)}", flush=True)
         if not shutil.which(command[0]):
             raise UserError(f"launcher.before: {command[0]}: no such command")
         return Commands([(guarded(command), {})])

@@ -58,7 +58,7 @@ LOST = {  # Ray's exceptions -> why a task ended without a result
     "ObjectLostError": "a node was lost",
     "TaskUnschedulableError": "a node was lost",
     "OutOfMemoryError": "a node was short of memory",
-    "WorkerCrashedError": "a process died, perhaps for want of memory",
+    "WorkerCrashedError": "a process died, perhaps because memory was full",
 }
 _PAUSE = 0.2  # seconds between two checks
 _PEERS = 40.0  # seconds that Ray may need to report a lost node, after processes that worked with it have failed
@@ -229,7 +229,7 @@ class Tasks:
                 tries = self.launcher.retries if further else tries - 1
                 if tries < 0:
                     raise EndedError(name, lost)
-                print(f"[{name}] {lost}; what is lost is computed again", flush=True)
+                print(f"[{name}] {lost}; the lost work is computed again", flush=True)
             elif not (outcome and outcome.agreed):
                 raise EndedError(name, "its processes ended without a result")
 
@@ -280,7 +280,7 @@ class Tasks:
         wanted = ", ".join(f"{key} {amount:g}" for key, amount in self.bundle.items())
         text = f"the cluster has no room for {self.number} x ({wanted})"
         if _address(self.launcher) == "local":
-            raise UserError(f"launcher: stage {self.context.stage_name}: {text}; ask for less")
+            raise UserError(f"launcher: stage {self.context.stage_name}: {text}; lower num_cpus, num_gpus or memory")
         print(f"[{self.context.stage_name}] waits: {text}", flush=True)
 
     def _run(

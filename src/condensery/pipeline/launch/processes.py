@@ -41,7 +41,7 @@ class EndedError(UserError):
     """A process ended without reporting a failure; ``exit_reason`` has the reason."""
 
     def __init__(self, name: str, exit_reason: str) -> None:
-        super().__init__(f"stage {name}: {exit_reason}; run the same command to go on")
+        super().__init__(f"stage {name}: {exit_reason}; run the same command to resume")
         self.exit_reason = exit_reason
 
 
@@ -79,7 +79,7 @@ def processes_a_node(runtime: Runtime) -> int:
     if isinstance(runtime.devices, int):
         return runtime.devices
     if runtime.launcher.kind == "slurm":
-        raise UserError("trainer.devices: auto says nothing before a SLURM job has its node; give the GPUs of a node")
+        raise UserError("trainer.devices: auto is unknown before a SLURM job has its node; give the GPUs of a node")
     return 1 if runtime.accelerator == "cpu" else max(1, gpus_of_torch())
 
 
@@ -96,7 +96,7 @@ def _in_processes(stage: Stage, config: StageConfig, context: Context, number: i
             further = isinstance(context.runtime.launcher, SlurmLauncher) and checkpoints(context.folder) - before
             if not further:
                 raise
-            print(f"[{context.stage_name}] {ended.exit_reason}; it got further, so another job goes on", flush=True)
+            print(f"[{context.stage_name}] {ended.exit_reason}; it made progress, so another job resumes", flush=True)
         else:
             clear(context.folder)
             return result

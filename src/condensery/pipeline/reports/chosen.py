@@ -78,7 +78,7 @@ def _best(jobs: Sequence[Candidate], name: str, choose: ChooseInSweep, metric: s
     what += f" ({jobs[0].setting})" if jobs[0].setting else ""
     seeds = max(map(len, scores.values()))
     if not seeds:
-        return None, f"Not chosen: {what}, for want of {metric} of {name} on dev: table.split=dev,test measures it."
+        return None, f"Not chosen: {what}, because {metric} of {name} on dev is not measured; set table.split=dev,test."
     means = {value: 100 * mean(own.values()) for value, own in scores.items() if len(own) == seeds}
     best = max(means, key=means.__getitem__)
     shown = ", ".join(f"{value}: {means[value]:.1f}" if value in means else f"{value}: –" for value in scores)

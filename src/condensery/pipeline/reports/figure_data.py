@@ -117,7 +117,7 @@ def draw_figures(
     drawn, faults = [], []
     for name, figure in figures.items():
         if not swept and isinstance(figure, ScoreBySizeFigure | ScoreByStepsFigure):
-            print(f"figures.{name}: drawn over a sweep (-m), not over one run", flush=True)
+            print(f"figures.{name}: not drawn: this figure needs a sweep (-m)", flush=True)
             continue
         if isinstance(figure, DifferencesFigure) and not any(table.comparisons for table in tables):
             print(f"figures.{name}: not drawn: the table compares no row with a baseline (table.baseline)", flush=True)
@@ -175,8 +175,7 @@ def _draw_differences(figure: DifferencesFigure, tables: Sequence[Table], stem: 
         raise UserError(f"the table compares no row{' of these' * bool(figure.rows)} with its baseline in {metric}")
     baselines = _baseline([one.baseline for one in wanted])
     about = (
-        f"{metric}: difference from {baselines} in points, and the interval in which it lies 95 of 100 times with other"
-        " queries and other seeds."
+        f"{metric}: difference from {baselines} in points, with its 95 % confidence interval over queries and seeds."
     )
     return draw_differences(stem, figure.title or f"{metric} against {baselines}", about, wanted)
 
@@ -214,12 +213,12 @@ def _draw_scores(figure: ByAmount, jobs: Sequence[FigureJob], stem: Path) -> Fig
     elif isinstance(figure, ScoreByCostFigure):
         x_label, by = f"{figure.cost} (log scale)", figure.cost
     elif figure.amount == "batch_size":
-        x_label, by = "texts a batch, of the last pre-training behind the row (log scale)", "pre-training"
+        x_label, by = "texts per batch in the last pre-training of the row (log scale)", "pre-training"
     else:
-        x_label, by = f"{unit_of(figure)} of pre-training, of all stages behind the row (log scale)", "pre-training"
+        x_label, by = f"{unit_of(figure)} of pre-training, over all stages of the row (log scale)", "pre-training"
     what, lines = " and ".join(metrics), [line for drawn in panels.values() for line in drawn]
     where = f" on {', '.join(map(' '.join, sorted(places)))}" if places else ""
-    levels = " Lines across: no such amount." if any(not line.x for line in lines) else ""
+    levels = " Horizontal lines: rows without this amount." if any(not line.x for line in lines) else ""
     if isinstance(figure, ScoreBySizeFigure) and any(len(set(line.x)) < len(line.x) for line in lines):
         levels += " Several settings have the same size: table.choose shows the best on dev."
     missing = [name for name in names if not any(f"{line.label}, ".startswith(f"{name}, ") for line in lines)]
@@ -329,7 +328,7 @@ def _steps_an_epoch(artifact: Artifact) -> float:
     known = artifact.manifest["metrics"]
     items = next((known[key] for key in ("queries", "examples", "items") if key in known), None)
     if items is None:
-        raise UserError(f"epochs: the stage {artifact.manifest['name']!r} has none; give steps")
+        raise UserError(f"epochs: the stage {artifact.manifest['name']!r} has no epochs; give steps")
     return float(max(1.0, items / artifact.manifest["config"]["batch_size"]))
 
 

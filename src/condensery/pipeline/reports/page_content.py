@@ -69,7 +69,7 @@ def read_graph(run: Path) -> dict[str, dict[str, Any]]:
 
 def _checked(content: Any, fields: Mapping[str, type], where: str) -> dict[str, Any]:
     if not isinstance(content, dict) or not all(isinstance(content.get(key), kind) for key, kind in fields.items()):
-        raise UserError(f"{where}: not what a run writes; run the study again")
+        raise UserError(f"{where}: its content is not as a run writes it; run the study again")
     return content
 
 

@@ -36,7 +36,7 @@ def write(root: RootConfig) -> Path | None:
     folder = None if root.dry_run else root.output_root / "tables" / _name()
     report.show_table(report.table_of(config, rows, _name()), folder)
     if all(row.failed for row in rows) and config.command:
-        print(f"nothing is measured yet; to do so: {config.command}", flush=True)
+        print(f"nothing is measured yet; to measure it, run: {config.command}", flush=True)
     elif missing := [study for study, own in rows_of.items() if not own]:
         print(f"nothing is measured yet of {', '.join(missing)} in {root.output_root}", flush=True)
     if folder:

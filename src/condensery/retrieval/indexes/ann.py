@@ -187,7 +187,7 @@ class ApproximateIndex:
         if self.index.metric_type != faiss.METRIC_INNER_PRODUCT:
             raise UserError(f"{folder / FILE}: ranks by another measure than the inner product; set another factory")
         if self.index.ntotal != len(exact) or self.index.d != exact.dim:
-            raise UserError(f"{folder / FILE}: made of other vectors than those in {exact.folder}; run the stage again")
+            raise UserError(f"{folder / FILE}: built from other vectors than {exact.folder} has; run the stage again")
         self._exert()
         self.on_gpu = self._copied()
         self.left, self.short = int(self.about["compared"]), 0

@@ -84,7 +84,7 @@ class DenseIndex:
             if not np.isin(rows, encoded).all():
                 raise UserError(
                     f"{self.folder}: these queries are not encoded; add their split to query_splits of the stage, or"
-                    " set it to null"
+                    " set query_splits to null"
                 )
             rows = places
         return queries[rows].astype(np.float32)
@@ -164,7 +164,7 @@ class DenseIndex:
         if self.quantiser is None:
             return stored
         if stored.shape[1:] != (self.quantiser.width,):
-            raise UserError(f"{path}: other codes than {QUANTISER} beside it is for; {RECOMPUTE}")
+            raise UserError(f"{path}: these codes do not fit the file {QUANTISER} beside it; {RECOMPUTE}")
         return Decoded(stored, self.quantiser)
 
     def blocks(self, size: int, rows: slice | None = None) -> Iterator[tuple[int, NDArray[np.float32]]]:

@@ -191,7 +191,7 @@ class Encoding:
         vectors = encode_chunks(encode, source.chunks_of(rows, self.budget), len(rows), dtype, task)
         encoder = f"its encoder {self.encoder}".rstrip()
         remedy = f"{encoder} diverged in training, or needs precision fp32 or dtype float32"
-        check_finite(vectors, f"{label}: in {dtype}, the vector of text", rows, remedy)
+        check_finite(vectors, f"{label}: the {dtype} vector of text", rows, remedy)
         return vectors
 
 

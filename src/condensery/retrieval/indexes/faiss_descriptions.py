@@ -19,9 +19,9 @@ DIM = 960  # dimension for checks; divisible by most numbers of sub-quantisers
 BY_DIMENSION = re.compile(r"'[^']*\bd\w* % |ZnSphereSearch")  # in FAISS's message if another dimension may work
 OTHER_MEASURES = {  # FAISS's transforms that change the order of inner products
     "NormalizationTransform": "divides vectors by their lengths, so it ranks by cosine",
-    "ITQTransform": "takes the mean off vectors and divides them by their lengths, so it ranks by a cosine",
-    "PCAMatrix": "takes the mean off vectors, so it ranks by the inner products of what is left",
-    "CenteringTransform": "takes the mean off vectors, so it ranks by the inner products of what is left",
+    "ITQTransform": "subtracts the mean from vectors and divides them by their lengths, so it ranks by a cosine",
+    "PCAMatrix": "subtracts the mean from vectors, so it ranks by the inner products of the differences",
+    "CenteringTransform": "subtracts the mean from vectors, so it ranks by the inner products of the differences",
 }
 
 
@@ -37,7 +37,7 @@ def check_factory(factory: str, on_disk: bool = False) -> None:
     except (RuntimeError, MemoryError) as error:
         if BY_DIMENSION.search(str(error)):
             return
-        known = "is none that FAISS's index_factory knows, such as 'IVF1024,Flat'"
+        known = "is unknown to FAISS's index_factory; give one such as 'IVF1024,Flat'"
         why = known if "could not parse" in str(error) else f"cannot be made for inner products ({_message(error)})"
         raise UserError(f"factory: {shown(factory)!r} {why}") from None
     measure(factory, index)
@@ -83,7 +83,7 @@ def measure(factory: str, index: Any, unit_length: bool = False) -> str | None:
     does = None
     for part in _parts(index):
         if isinstance(part, faiss.IndexIDMap):
-            raise UserError(f"factory: {factory!r} wants ids for vectors, which have none here; leave IDMap out")
+            raise UserError(f"factory: {factory!r} needs ids of vectors, but vectors have no ids here; leave IDMap out")
         if part.metric_type != faiss.METRIC_INNER_PRODUCT:
             raise UserError(f"factory: {factory!r} ranks by distance, exact search by inner product; take another")
         chain: Any = getattr(part, "chain", None)  # only an IndexPreTransform has one

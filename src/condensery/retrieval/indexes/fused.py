@@ -210,7 +210,7 @@ class FusedIndex:
         for part in _blocks(len(rankings[0][1]), max(1, VALUES // max(1, len(rankings) * width))):
             own = [(scores[part, : self.depth], rows[part, : self.depth]) for scores, rows in rankings]
             for number, ranking in enumerate(own):
-                check_scores(*ranking, f"fusion: of retriever {number}, a score of query")
+                check_scores(*ranking, f"fusion: a score by retriever {number} of query")
             yield part, join(own, [self._values(ranking) for ranking in own])
 
     def _values(self, ranking: Ranking) -> NDArray[np.float64]:

@@ -79,4 +79,4 @@ def unmatched_queries(retriever: CollectionRetriever, query_rows: NDArray[np.int
     if 2 * number <= len(query_rows):
         return {}
     message = f"{number_of(number, f'of {len(query_rows):,} queries {UNMATCHED}')}, so BM25 finds nothing for them"
-    return {"warnings": [f"{message}; are they of one language and writing? (stage.bm25.language says what a term is)"]}
+    return {"warnings": [f"{message}; use queries in the passages' language and script, or set stage.bm25.language"]}

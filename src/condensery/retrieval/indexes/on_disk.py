@@ -121,7 +121,7 @@ def read_index(folder: Path) -> Any:
         raise UserError(f"{file}: not a FAISS index; remove the folder and run the stage again") from None
     check_file(path)
     if not isinstance(lists, faiss.OnDiskInvertedLists) or lists.totsize != path.stat().st_size:
-        raise UserError(f"{path}: not the lists of {FILE} beside it; {RECOMPUTE}")  # a map beyond the end would crash
+        raise UserError(f"{path}: does not belong to {FILE} beside it; {RECOMPUTE}")  # a map beyond the end would crash
     lists.filename, lists.read_only = str(path), True
     lists.do_mmap()
     return index

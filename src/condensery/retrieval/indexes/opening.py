@@ -112,7 +112,7 @@ def search_of_texts(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Sea
     if hasattr(retriever, "search_texts"):
         return lambda texts, k: retriever.search_texts(texts, k)
     if not hasattr(retriever, "search_vectors"):
-        raise UserError("rerankings and run files have only the collection's own queries; ask what they were made from")
+        raise UserError("rerankings and run files rank only the collection's own queries; ask a retriever without them")
     encode = encoder_of(getattr(retriever, "exact", retriever).folder)
     return lambda texts, k: retriever.search_vectors(np.asarray(encode(texts), np.float32), k)
 

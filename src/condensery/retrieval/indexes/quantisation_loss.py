@@ -117,9 +117,9 @@ def described(dtype: str, vectors: int, quantiser: Quantiser, shares: Mapping[st
         compared: the queries that were searched before and after quantisation, in words.
     """
     kept, whole = as_bytes(vectors * quantiser.width), as_bytes(4 * vectors * quantiser.dim)
-    found = ", ".join(f"{100 * shares[f'recall_{depth}']:.1f} % of its {depth} best" for depth in DEPTHS)
+    found = ", ".join(f"{100 * shares[f'recall_{depth}']:.1f} % of the {depth} best" for depth in DEPTHS)
     sizes = f"{dtype}: {kept} of passage vectors instead of {whole}"
-    return f"{sizes}; of what float32 finds it finds {found} ({compared})"
+    return f"{sizes}; it finds {found} of float32 ({compared})"
 
 
 def quantised(vectors: NDArray[np.float32], dtype: Dtype) -> tuple[Decoded, str]:

@@ -57,7 +57,7 @@ class RerankedIndex:
             name = self.collection.queries.column("id")[int(query_rows[strange[0]])]
             done, does = ("read", "reads the run") if self.about["method"] == "run" else ("reranked", "reranks")
             raise UserError(
-                f"{self.folder}: query {shown(name)!r} was not {done} (those of the split {self.about['split']!r} were);"
+                f"{self.folder}: query {shown(name)!r} was not {done} (only those of the split {self.about['split']!r} were);"
                 f" set the key split of the stage that {does}"
             )
         return place

@@ -54,7 +54,7 @@ def chosen_language(language: str, stemmer: str, texts: Sequence[str], say: tupl
     if say and name != ANY:
         who, key = say
         found = f"the passages have {name.capitalize()} letters: {LANGUAGES[name].says}"
-        print(f"{who} {found}; {key} sets another", flush=True)
+        print(f"{who} {found}; to use another language, set {key}", flush=True)
     return name
 
 

@@ -121,9 +121,9 @@ def _numbers(given: Any, pairs: int, label: str) -> Scores:
     try:
         found = np.asarray(given, np.float32)
     except (TypeError, ValueError):
-        raise UserError(f"{label}: it must give a number for each pair, not {shown(repr(given))}") from None
+        raise UserError(f"{label}: it must return a number for each pair, not {shown(repr(given))}") from None
     if found.shape not in ((pairs,), (pairs, 1)):
-        raise UserError(f"{label}: of {pairs} pairs it gives numbers of shape {found.shape}; give one for each pair")
+        raise UserError(f"{label}: for {pairs} pairs it returned shape {found.shape}; return one number for each pair")
     if not np.isfinite(found).all():
         at = int(np.flatnonzero(~np.isfinite(found.reshape(-1)))[0])
         raise UserError(f"{label}: the score of pair {at} is not finite")

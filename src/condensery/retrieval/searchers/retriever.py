@@ -118,7 +118,7 @@ class Retriever(Searcher):
             self.model.eval()
             tokenizer = tokenizer if tokenizer is not None else given
         if tokenizer is None:
-            raise UserError("Retriever: a model does not say its tokenizer; give `tokenizer`")
+            raise UserError("Retriever: a model does not name its tokenizer; give the argument `tokenizer`")
         longest = min(512, self.model.query.longest, self.model.passage.longest)
         self.query_length = query_length or min(lengths[0] or longest, self.model.query.longest)
         self.passage_length = passage_length or min(lengths[1] or longest, self.model.passage.longest)

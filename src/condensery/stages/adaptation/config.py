@@ -145,15 +145,15 @@ class KeepBestConfig(SampleConfig):
     @classmethod
     def _of_the_trained(cls, shares: list[float]) -> list[float]:
         if 0 in shares or len(set(shares)) < len(shares):
-            raise ValueError("each share is above 0 and stands once; the start itself is always tried")
+            raise ValueError("shares must be different numbers above 0; the initial weights (0) are always tried")
         return sorted(shares)
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Report ``add_left_out_queries`` if a stage of ``trained`` trained on these queries; report missing dev queries."""
         left_out = (getattr(config, "leave_out_dev_passages", True) for config in inputs["trained"])
         if self.add_left_out_queries and not all(left_out):
-            wanted = "set leave_out_dev_passages to true where they are trained, or this to false"
-            return "add_left_out_queries", f"true, but a stage of `trained` has read these queries; {wanted}"
+            wanted = "set leave_out_dev_passages=true in the stages of `trained`, or this key to false"
+            return "add_left_out_queries", f"true, but a stage of `trained` trains on these queries; {wanted}"
         if self.by == "dev" and no_dev_queries(inputs["corpus"]):
             return "by", NO_DEV
         return super().input_error(inputs)

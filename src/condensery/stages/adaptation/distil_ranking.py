@@ -28,7 +28,7 @@ from condensery.training.data.ranking_batches import RankingBatches
 from condensery.training.held_out import chosen_queries, held_out_queries
 from condensery.training.modules.query_tower import QueryTowerModule
 
-TOO_FEW = "(of dev, or sentences of held-out passages) could measure a gain"
+TOO_FEW = "(dev queries, or sentences of held-out passages) could measure a gain"
 SHARD = 200  # queries per shard of cross-encoder scores; a restart keeps complete shards
 
 
@@ -48,12 +48,12 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
     measured += len(held_out_queries(queries, texts, np.random.default_rng()))
     if measured < FEW and not config.train_unmeasured:
         why, key = f"only {number_of(measured, 'queries')} {TOO_FEW}", f"stages.{context.stage_name}.train_unmeasured"
-        print(f"[{context.stage_name}] not trained, because {why}; {key}=true trains in any case", flush=True)
+        print(f"[{context.stage_name}] not trained, because {why}; to train anyway, set {key}=true", flush=True)
         save_retriever(saved, context.folder, encoder)
         return {"queries": 0}
     rows = chosen_queries(queries, config.number, config.seed)
     if not len(rows):
-        raise UserError(f"stages.{context.stage_name}.queries: all passages with a query are held out; give more text")
+        raise UserError(f"stages.{context.stage_name}.queries: all passages with a query are held out; add documents")
     ranking = _ranked(config, context, collection, queries, rows)
     lengths = min(config.query_length, saved.query_length), saved.passage_length
     prefix = Prefixes.of(encoder, saved.model.settings.query_prefix, "", lengths).query
@@ -119,8 +119,8 @@ def _scorer(
     """Load a cross-encoder for queries made from the text. Raises ``UserError`` if it reads token ids of another stage."""
     if artifact.input("tokens").id != context.artifact("tokens").id:
         raise UserError(
-            f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} reads other tokens than those of"
-            f" {config.tokens}, in which the queries are"
+            f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} was made with other token ids than"
+            f" those of {config.tokens}; give both stages the same stage as `tokens`"
         )
     return cross_encoder(artifact, collection, config.precision, context, queries.store)
 
@@ -131,7 +131,7 @@ def _encoder_of(context: Context) -> Callable[[Path], Encode]:
     def encoder_of(vectors: Path) -> Encode:
         encoder = Artifact(vectors).ancestor("encoder")
         if encoder is None:
-            raise UserError(f"{vectors} does not say which encoder made it; run its stage again")
+            raise UserError(f"{vectors} does not record which encoder made it; compute its stage again (force=[STAGE])")
         return Retriever(encoder.path, device=context.runtime.search_device, precision="fp32").encode_queries
 
     return encoder_of

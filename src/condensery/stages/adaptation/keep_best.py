@@ -16,9 +16,9 @@ from condensery.system.files import write_json
 
 KEPT_START = "the initial weights are kept"
 FAR = 0.9  # share of the initial MRR@10; below it, a warning says that training made the retriever much worse
-WORSE = "training made the retriever much worse, whatever the share of its weights; try a lower learning_rate"
-OF_DEV = "judge some (qrels/dev.tsv, or at least ten in qrels/train.tsv)"
-OF_HELD_OUT = f"only a passage of several sentences has such a query; {DEV} (qrels/dev.tsv) serve as well"
+WORSE = "training made the retriever much worse at every share of the trained weights; set a lower learning_rate"
+OF_DEV = "judge some queries in qrels/dev.tsv, or at least ten in qrels/train.tsv"
+OF_HELD_OUT = f"add passages of several sentences or, unless by is queries, {DEV} (qrels/dev.tsv)"
 
 
 def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     if judge is None:
         by_dev = config.by == "dev" or config.queries is None
         wanted, remedy = (DEV, OF_DEV) if by_dev else (HELD_OUT, OF_HELD_OUT)
-        print(f"[{context.stage_name}] there are no {wanted} to choose by: {KEPT_START}; {remedy}", flush=True)
+        print(f"[{context.stage_name}] there are no {wanted} to choose by, so {KEPT_START}; {remedy}", flush=True)
         save_retriever(start, context.folder, context.input("start"))
         nothing = {"by": None, "queries": 0, "kept": "start", "share": 0.0}
         write_json(context.folder / "kept.json", {**nothing, "values": []})
@@ -44,7 +44,7 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
         for share in config.shares:
             found = judge.reciprocal_ranks(blended(start.model, model, share))
             if found is None:
-                print(f"[{context.stage_name}] {share:g} of {name}: vectors that are not finite; left out", flush=True)
+                print(f"[{context.stage_name}] {share:g} of {name} is left out: its vectors are not finite", flush=True)
                 continue
             ranks[name, share] = found
     every = {candidate: np.concatenate(found) for candidate, found in ranks.items()}
@@ -69,7 +69,7 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
         chosen["BM25"] = float(np.concatenate(judge.reciprocal_ranks(start.model, 1) or judge.first).mean())
     values = [{"of": of, "share": part, "MRR@10": means[of, part], "by": of_each[of, part]} for of, part in means]
     write_json(context.folder / "kept.json", {**chosen, "values": values})
-    fused = f"each fused with BM25 at a weight of {config.bm25_weight:g}: " if config.bm25_weight else ""
+    fused = f"each candidate fused with BM25 (weight {config.bm25_weight:g}): " if config.bm25_weight else ""
     print(f"[{context.stage_name}] {fused}{choice({**chosen, 'level': config.level, 'values': values})}", flush=True)
     if queries < FEW and models:
         print(f"[{context.stage_name}] {CHANCE}", flush=True)

@@ -64,7 +64,7 @@ class Judge:
         self.bm25 = [None if tokenizer is None else bm25_scores(sample, tokenizer) for sample in samples.values()]
         first = self.reciprocal_ranks(start)
         if first is None:
-            raise UserError(f"{folder}: it makes vectors that are not finite; begin with another checkpoint")
+            raise UserError(f"{folder}: its vectors are not finite; start from another checkpoint")
         self.first = first
 
     def reciprocal_ranks(self, model: BiEncoder, bm25_weight: float | None = None) -> list[np.ndarray] | None:

@@ -66,7 +66,7 @@ def _write(config: PassagesConfig, context: Context, collection: Collection) -> 
             else:
                 empty += 1
     if not hashes:
-        raise UserError(f"stages.{context.stage_name}: the collection {collection.name} has no document with words")
+        raise UserError(f"stages.{context.stage_name}: no document of {collection.name} contains a word; add documents")
     IdIndex.of(np.frombuffer(hashes, np.uint64)).save(path.with_suffix(SUFFIX))
     return np.frombuffer(starts, np.int64), empty
 

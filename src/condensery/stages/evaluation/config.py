@@ -109,7 +109,7 @@ class AuditPairsConfig(StageConfig):
     @classmethod
     def _a_pair_for_each(cls, groups: int, info: ValidationInfo) -> int:
         if groups > info.data.get("pairs", groups):
-            raise ValueError(f"{groups} groups are more than there are pairs of each kind")
+            raise ValueError(f"{groups} groups are more than the pairs of each kind; lower groups, or raise pairs")
         return groups
 
     def _filled(self) -> list[Path]:
@@ -171,7 +171,7 @@ class EvaluateConfig(StageConfig):
     def _deep_enough(cls, depth: int, info: ValidationInfo) -> int:
         cutoff = max((split_metric(name)[1] or 0 for name in info.data.get("metrics", [])), default=0)
         if depth < cutoff:
-            raise ValueError(f"{depth} is too few to measure the metrics, which look at {cutoff} passages")
+            raise ValueError(f"{depth} is less than the {cutoff} passages that the metrics look at; raise it")
         return depth
 
     def work(self, read: Read) -> Work:
@@ -185,7 +185,7 @@ class EvaluateConfig(StageConfig):
         """Report a split that the collection or the index lacks, or metrics that cannot be measured on the split."""
         missing = unmeasurable(self.metrics, self.split, inputs["corpus"])
         if missing and missing[0] == "split":
-            return missing[0], f"{missing[1]}, or table.optional=true, which leaves the table out"
+            return missing[0], f"{missing[1]}, or set table.optional=true to leave the table out"
         return missing or not_encoded(self.split, "index", inputs["index"])
 
 

@@ -84,7 +84,7 @@ def _sampled(
         UserError: the retriever cannot score given passages, only passages that it retrieves itself.
     """
     if read_json(context.input("index") / "index.json")["method"] in ("fused", *STORED):
-        raise UserError(f"stages.{context.stage_name}.candidates: {config.index} scores no passages but its own")
+        raise UserError(f"stages.{context.stage_name}.candidates: {config.index} scores only what it finds; set null")
     pool, positives = _opened("candidates", config, context, collection), collection.qrels(config.split).positives()
     return SampledCandidates(ranker, pool, positives, config.candidates_number, config.candidates_depth)
 

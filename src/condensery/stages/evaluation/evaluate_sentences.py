@@ -52,5 +52,5 @@ def _vectors(
     with progress(context.stage_name, len(distinct), "sentences") as task:
         vectors = encode_chunks(encode, parts, len(distinct), task=task)
     name = "{0.kind}/{0.id}".format(context.artifact("encoder"))
-    check_finite(vectors, f"{context.stage_name}: by {name}, the vector of sentence", distinct)
+    check_finite(vectors, f"{context.stage_name}: the vector, by {name}, of sentence", distinct)
     return list(vectors[place.reshape(rows.shape).T])

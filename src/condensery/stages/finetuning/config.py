@@ -176,25 +176,25 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         if self.shared_negatives and self.passages is None:
             return (
                 "shared_negatives",
-                "so many passages would be encoded in each step; set passages to an index, or it to 0",
+                "all these passages would be encoded in each step; set passages to an index, or this key to 0",
             )
         if self.batching == "adaptive" and self.chunk_tokens == "auto":
             return (
                 "chunk_tokens",
-                "auto measures a batch before training, and adaptive batches are made in it; give a number",
+                "auto measures a batch before training, but adaptive batches are made during training; give a number",
             )
         (takes, needs), name = teaching(self.loss), check_name(self.loss)
         given = [key for key in ("teacher", "in_batch_teacher") if getattr(self, key)]
         if needs and not given:
-            advice = "set teacher to the stages that made them (score_pairs)"
-            return "loss", f"{name} learns from a teacher's scores, and there are none; {advice}"
+            advice = "set teacher to stages of kind score_pairs"
+            return "loss", f"{name} learns from a teacher's scores, but no teacher is set; {advice}"
         if given and not takes:
             return given[0], f"the loss {name} takes no teacher's scores; set loss to margin_mse or kl"
         takes_both, needs_both = twice_taught(self.loss)
         if needs_both and len(given) < 2:
-            return "loss", f"{name} learns from two teachers; set teacher and in_batch_teacher"
+            return "loss", f"{name} learns from two teachers; set both teacher and in_batch_teacher"
         if len(given) > 1 and not takes_both:
-            return "in_batch_teacher", f"the loss {name} learns from one teacher; set teacher or in_batch_teacher"
+            return "in_batch_teacher", f"the loss {name} learns from one teacher; set only one of the two"
         missing = not_encoded(self.split, "in_batch_teacher", inputs.get("in_batch_teacher", ()))
         return missing or super().input_error(inputs)
 

@@ -91,8 +91,8 @@ def _lengths(config: FinetuneConfig, context: Context, frozen: tuple[int, int] |
     if query is None or passage is None:
         key = "query_length" if query is None else "passage_length"
         raise UserError(
-            f"stages.{context.stage_name}.{key}: null means the length of the retriever in init, which does not record it;"
-            " give a number"
+            f"stages.{context.stage_name}.{key}: null means the length of the checkpoint in init, which does not"
+            " record it; give a number"
         )
     return query, passage
 

@@ -53,7 +53,7 @@ def training_queries(config: QueriesConfig, context: Context, collection: Collec
     training = TrainingQueries.of(relevant, pool, weights, NoNegatives.of(collection, relevant), each=each)
     asked, there = getattr(config, "batch_size", 0), number_of(len(training.rows), "pairs" if each else "queries")
     if asked > len(training.rows):
-        print(f"[{context.stage_name}] batches of {there}: there are no more (batch_size: {asked:,})", flush=True)
+        print(f"[{context.stage_name}] a batch has {there}, as there are no more (batch_size: {asked:,})", flush=True)
     return training
 
 
@@ -99,8 +99,8 @@ def check_enough_passages(
     needed = each + int(training.no_negative_numbers().max())
     if there < needed:
         raise UserError(
-            f"stages.{context.stage_name}: negatives_per_query={each}, but the collection has {there} passages; a query"
-            f" needs {needed}"
+            f"stages.{context.stage_name}: negatives_per_query={each}, but the collection has {there} passages, and a"
+            f" query needs {needed}; lower it"
         )
 
 
@@ -139,7 +139,7 @@ def text_queries(config: FinetuneConfig, context: Context, collection: Collectio
     queries, key = Queries(context.input("text_queries")), f"stages.{context.stage_name}.text_queries"
     rows = chosen_queries(queries, len(queries.store), config.seed)
     if not len(rows):
-        raise UserError(f"{key}: all passages with a query are held out; give more text, or set it to null")
+        raise UserError(f"{key}: all passages with a query are held out; add documents, or set it to null")
     texts, own = queries.texts_at(rows), queries.owners[rows]
     return TextQueries.of(texts, queries.store, rows, own, collection, config.text_batch_size)
 
@@ -190,7 +190,7 @@ def _pooled(
     sources += [(path, read_negatives(path, collection)) for path in labels]
     for path, negatives in sources:
         if not np.isin(negatives.query_rows, rows).any():
-            raise UserError(f"{path}: no query of the split {config.split!r} is in it")
+            raise UserError(f"{path}: the file has no query of the split {config.split!r}; name another stage")
     depths: list[int | None] = [None] * len(sources)
     depths[: len(config.negatives)] = config.negative_depths or depths[: len(config.negatives)]
     pool = NegativePool([negatives for _, negatives in sources], rows, depths)

@@ -121,7 +121,7 @@ class AnnIndexConfig(StageConfig):
             if encoded.windows == 1:
                 return None
             return "vectors", f"{self.vectors} has up to {encoded.windows} windows of a passage; set its windows to 1"
-        return "vectors", f"{self.vectors} is no index of vectors; name a trained encoder, or a stage of kind encode"
+        return "vectors", f"{self.vectors} has no vectors; name a trained encoder, or a stage of kind encode"
 
 
 @stage("bm25", "build_bm25:bm25", version=2, makes="index")

@@ -106,7 +106,7 @@ def _take_passages(config: EncodeConfig, context: Context, texts: int) -> None:
         if theirs.get(name) != getattr(config, name):
             raise UserError(f"{key}: {name} of {config.passages} is {theirs.get(name)}, here {getattr(config, name)}")
     if read_json(index.path / "layout.json")["texts"] != texts:
-        raise UserError(f"{key}: {config.passages} has other passages than this stage's tokens")
+        raise UserError(f"{key}: {config.passages} has other passages than this stage's tokens; set it to null")
     shutil.rmtree(context.folder / "passages", ignore_errors=True)
     for name in ("layout.json", *([LEVELS] if config.dtype in QUANTISED else [])):
         shutil.copy2(index.path / name, context.folder / name)

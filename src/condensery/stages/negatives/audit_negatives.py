@@ -22,8 +22,8 @@ def audit_negatives(config: AuditNegativesConfig, context: Context) -> dict[str,
     write_sheet(context.folder / "sheet.csv", COLUMNS, lines)
     write_json(context.folder / "suspects.json", shown(suspects, collection, left_out))
     counts = {"suspects": len(suspects.queries), "on_the_sheet": len(lines)}
-    found = f"{counts['suspects']:,} passages may be relevant to a query that they are not judged for"
-    print(f"[{context.stage_name}] {found}; sheet.csv has the {counts['on_the_sheet']:,} most suspicious", flush=True)
+    found = f"{counts['suspects']:,} passages may be relevant to a query for which nobody judged them"
+    print(f"[{context.stage_name}] {found}; sheet.csv lists the {counts['on_the_sheet']:,} most suspicious", flush=True)
     return counts
 
 

@@ -78,10 +78,10 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
     @model_validator(mode="after")
     def _judged_by_one(self) -> Self:
         if self.scorer is not None and self.cross_encoders:
-            raise ValueError("scorer and cross_encoders are both set; candidates are judged by one of them")
+            raise ValueError("scorer and cross_encoders are both set, but only one of them can judge; leave one out")
         for key in ("scorer", "cross_encoders"):
             if getattr(self, key) and not self._rules():
-                raise ValueError(f"{key} judges nothing; set below_share, below_margin or below_score")
+                raise ValueError(f"{key} has no effect without a rule; set below_share, below_margin or below_score")
         return self
 
     def _rules(self) -> list[str]:
@@ -126,7 +126,7 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
         data = getattr(corpus[0], "data", None)
         if not self.without_answers or data is None or self.split in data.answered_splits():
             return None
-        return "without_answers", f"the split {self.split} of the collection {data.name} has no answers"
+        return "without_answers", f"the split {self.split} of {data.name} has no answers; set it to false"
 
 
 @stage("read_negatives", "read_negatives:read_negatives", version=3, makes="negatives")
@@ -159,7 +159,7 @@ class ReadNegativesConfig(RelabelConfig):
     def _systems_have_lists(self) -> Self:
         for key in ("systems", "per_system"):
             if getattr(self, key) is not None and not self.has_lists:
-                raise ValueError(f"{key} chooses among the lists of a .jsonl file; file is {self.file}")
+                raise ValueError(f"{key} is only for a .jsonl file, and file is {self.file}; leave it out")
         return self
 
     def by_content(self) -> set[str]:
@@ -174,7 +174,7 @@ class ReadNegativesConfig(RelabelConfig):
         """
         if self.file is None:
             return super().identity()
-        named = InputFile("file of negatives", self.file, "; stage.read_negatives.file names it", exact=True)
+        named = InputFile("file of negatives", self.file, " that stage.read_negatives.file names", exact=True)
         chosen = [f"{key}={value}" for key in ("systems", "per_system") if (value := getattr(self, key)) is not None]
         return content_hashes([named.look()]) + chosen + super().identity()
 
@@ -232,4 +232,4 @@ class AuditNegativesConfig(StageConfig):
         """Report negatives that no known retriever could score."""
         if self.scorer is not None or getattr(inputs["negatives"][0], "retriever", None) is not None:
             return None
-        return "scorer", f"the stage {self.negatives!r} has no retriever of its own; name one whose scores count"
+        return "scorer", f"the stage {self.negatives!r} names no retriever; name a stage with an index or an encoder"

@@ -66,7 +66,7 @@ def _pretrain_condenser(
     model, head_steps = condenser(config, context, data.vocabulary), getattr(config, "head_steps", 0)
     module = kind(model, mlm_weight=config.mlm_weight, head_steps=head_steps, **config.optimiser())
     if module.first_steps and rank() == 0:
-        print(f"[{context.stage_name}] the first {module.first_steps:,} steps train the new head alone", flush=True)
+        print(f"[{context.stage_name}] the first {module.first_steps:,} steps train only the new head", flush=True)
     return fit_and_save(module, data, config, context)
 
 
@@ -168,7 +168,7 @@ def _check_tokenizers(queries: Artifact, context: Context) -> None:
         if any(tokenizer.id != own for tokenizer in artifact.inputs("tokenizer")):
             raise UserError(
                 f"stages.{context.stage_name}.queries: the {what} were tokenised with another tokenizer than this stage "
-                "reads; give both the same stage as `tokenizer`"
+                "uses; give both the same stage as `tokenizer`"
             )
 
 

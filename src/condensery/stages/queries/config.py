@@ -64,7 +64,7 @@ class ExtractQueriesConfig(QueryStageConfig):
     @model_validator(mode="after")
     def _some_length_fits(self) -> Self:
         if self.minimum_words > self.maximum_words:
-            raise ValueError("minimum_words is more than maximum_words")
+            raise ValueError("minimum_words is more than maximum_words; lower it")
         return self
 
 
@@ -201,7 +201,7 @@ class GeneratorConfig(OptimisedStageConfig):
         if self.model is None and self.hidden % self.heads:
             raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
         if self.model is not None and self.vectors is not None:
-            raise ValueError(f"vectors is {self.vectors}, but model knows its tokens already; set one of them to null")
+            raise ValueError(f"vectors is {self.vectors}, but model has token vectors already; set one of them to null")
         return self
 
     def writing(self, sizes: Sizes, read: float | None, written: float, pairs: float | None) -> Work:

@@ -17,8 +17,8 @@ from condensery.tokens.artifacts import Passages, Queries
 from condensery.tokens.grouping import sentences
 
 ALONE = (
-    "a single sentence, which training could not hide from itself; without queries (null for this stage, for the one of its"
-    " passages, and for `queries` of what reads it) coCondenser trains on two spans of a document"
+    "only one sentence, which cannot be a query and be removed from its passage; to train coCondenser on two spans of a"
+    " document instead, set this stage, the stage of its passages and the key `queries` of its readers to null"
 )
 
 
@@ -73,9 +73,9 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
 
     def why() -> str:
         key = f"stages.{context.stage_name}.minimum_words=1"
-        fit = f"a sentence of {config.minimum_words} to {config.maximum_words} words (others: set {key}, or maximum_words)"
-        others = [f"none{' of the others' * bool(alone)} has {fit}"] if alone < len(column) else []
-        return "; ".join(others + [number_of(alone, f"are {ALONE}")] * bool(alone))
+        fit = f"a sentence of {config.minimum_words} to {config.maximum_words} words; set {key}, or raise maximum_words"
+        others = [f"no {'other ' * bool(alone)}passage has {fit}"] if alone < len(column) else []
+        return "; ".join(others + [number_of(alone, f"passages have {ALONE}")] * bool(alone))
 
     counts = write_queries(pairs(), context, none=why)
     np.save(context.folder / "places.npy", np.asarray(places, dtype=np.int64).reshape(-1, 2))

@@ -23,7 +23,7 @@ def write_queries(
     pairs: Iterable[Pair],
     context: Context,
     missing: str | None = None,
-    none: Callable[[], str] = lambda: "none was given, or all are empty",
+    none: Callable[[], str] = lambda: "the input has none, or all are empty",
 ) -> dict[str, Any]:
     """Write the artifact: queries.jsonl (a line per passage), queries.arrow, the token ids, first.npy and examples.md.
 
@@ -84,7 +84,7 @@ def _report(
     message = f"{number_of(len(without), f'of {number:,} passages have')} no query, the first is {shown(first)!r}"
     if missing:
         raise UserError(f"{message}; {missing}")
-    print(f"[{context.stage_name}] {message}; training leaves them out", flush=True)
+    print(f"[{context.stage_name}] {message}; training leaves these passages out", flush=True)
 
 
 def _write_examples(context: Context, passages: Passages, counts: np.ndarray) -> None:

@@ -68,7 +68,7 @@ class ReadRunConfig(OneSplitConfig):
         Raises:
             UserError: the file is missing or unreadable; this is checked before anything is computed.
         """
-        return content_hashes([InputFile("run file", self.file, "; stage.read_run.file names it", exact=True).look()])
+        return content_hashes([InputFile("run file", self.file, " that stage.read_run.file names", exact=True).look()])
 
     def work(self, read: Read) -> Work:
         """Estimate the work of reading a thousand lines for each query."""
@@ -119,9 +119,9 @@ class FuseConfig(StageConfig):
     def _one_for_each(cls, weights: list[float] | None, info: ValidationInfo) -> list[float] | None:
         retrievers = info.data.get("retrievers")
         if weights is not None and retrievers is not None and len(weights) != len(retrievers):
-            raise ValueError(f"{len(weights)} weights for {len(retrievers)} retrievers; give each of them one")
+            raise ValueError(f"{len(weights)} weights for {len(retrievers)} retrievers; give one for each")
         if weights is not None and not any(weights):
-            raise ValueError("all weights are 0, so nothing would be found")
+            raise ValueError("all weights are 0; set at least one of them above 0")
         return weights
 
     @field_validator("grid")
@@ -131,10 +131,10 @@ class FuseConfig(StageConfig):
 
         steps, others = round(1 / grid), len(info.data.get("retrievers", [0])) - 1
         if abs(1 / grid - steps) > 1e-6 * steps:
-            raise ValueError("must go into 1 without a remainder, as 0.1 or 0.05 do")
+            raise ValueError("must divide 1 without a remainder, as 0.1 and 0.05 do")
         if info.data.get("weights") is None and comb(steps + others, others) > POINTS:
-            points = f"{comb(steps + others, others):,} weights of {others + 1} retrievers to try"
-            raise ValueError(f"{points}, more than {POINTS:,}; take a larger step, or set weights")
+            points = f"{comb(steps + others, others):,} combinations of {others + 1} weights"
+            raise ValueError(f"{points} would be tried, more than {POINTS:,}; set a larger step, or set weights")
         return grid
 
     @field_validator("depth")
@@ -142,7 +142,7 @@ class FuseConfig(StageConfig):
     def _deep_enough(cls, depth: int, info: ValidationInfo) -> int:
         metric = info.data.get("metric")
         if metric is not None and depth < (split_metric(metric)[1] or 0):
-            raise ValueError(f"{depth} is too few to choose weights by {metric}")
+            raise ValueError(f"{depth} passages are too few for {metric}, by which weights are chosen; raise it")
         return depth
 
     def by_content(self) -> set[str]:

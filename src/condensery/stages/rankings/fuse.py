@@ -51,7 +51,7 @@ def _choose(config: FuseConfig, label: str, index: FusedIndex, collection: Colle
         )
         print(
             f"[{label}] the collection {collection.name} has {few} to choose weights by,"
-            f" so they are {_named(index.weights, config)}; stages.{label}.weights sets others",
+            f" so the weights are {_named(index.weights, config)}; to set others, use stages.{label}.weights",
             flush=True,
         )
         return None
@@ -65,12 +65,12 @@ def _choose(config: FuseConfig, label: str, index: FusedIndex, collection: Colle
     single = [values[(grid[:, member] == 1).argmax()] for member in range(len(index.members))]
     alone = ", ".join(f"{name} {100 * value:.1f}" for value, name in zip(single, config.retrievers, strict=True))
     print(
-        f"[{label}] {config.metric} of {len(queries):,} {config.split} queries {100 * values[best]:.1f} with {joined}"
-        f" (alone: {alone})",
+        f"[{label}] {config.metric} of {len(queries):,} {config.split} queries: {100 * values[best]:.1f}"
+        f" with the weights {joined} (alone: {alone})",
         flush=True,
     )
     if len(queries) < FEW:
-        print(f"[{label}] so few queries choose by chance; stages.{label}.weights sets weights", flush=True)
+        print(f"[{label}] with so few queries, chance decides; to set weights: stages.{label}.weights", flush=True)
     points = [{"weights": one, "value": value} for one, value in zip(grid.tolist(), values.tolist(), strict=True)]
     return {"split": config.split, "metric": config.metric, "queries": len(queries), "grid": points}
 

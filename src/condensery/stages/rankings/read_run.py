@@ -30,8 +30,8 @@ def read_run(config: ReadRunConfig, context: Context) -> dict[str, Any]:
         first = shown(collection.queries.column("id")[int(queries[without[0]])])
         lacking = f"of {len(queries):,} queries of the split {config.split!r} have no line, the first is {first!r}"
         raise UserError(
-            f"{config.file}: {number_of(len(without), lacking)}; is it a run of this split?"
-            f" stages.{context.stage_name}.missing=empty lets some be missing"
+            f"{config.file}: {number_of(len(without), lacking)}; name a run of this split, or if some"
+            f" queries may have no line, set stages.{context.stage_name}.missing=empty"
         )
     found = (places >= 0)[:, None]
     np.save(context.folder / "candidates.npy", np.where(found, run.passage_rows[places], -1).astype(np.int32))

@@ -74,7 +74,7 @@ class RetrieverConfig(VectorConfig, StageConfig):
             check_files(folder)  # a model of another family is reported first
         if None in given and described(folder) and longest_inputs(folder) is None:
             key = ("query_length", "passage_length")[given.index(None)]
-            return key, f"{self.folder} does not say how many tokens it reads; set query_length and passage_length"
+            return key, f"{self.folder} does not record how many tokens it reads; set query_length and passage_length"
         return None
 
 
@@ -137,7 +137,7 @@ def content_of_checkpoint(named: str | Path, key: str, what: str) -> list[str]:
     folder = expanded(named)
     if not folder.is_dir():
         if not is_hub_name(str(named)):
-            raise UserError(f"{key}: {named}: no such folder; it names {what}")
+            raise UserError(f"{key}: {named}: no such folder; name {what}, as a folder or on the hub")
         return [f"hub {named}"]
     endings = {".json", ".txt", ".model", ".safetensors", ".bin"}
     files = sorted(path for path in folder.rglob("*") if path.suffix in endings and path.name != "manifest.json")

@@ -22,8 +22,8 @@ def cross_encoder(config: CrossEncoderConfig, context: Context) -> dict[str, Any
     own, given = load_tokenizer(folder), load_tokenizer(context.input("tokenizer"))
     if own.get_vocab() != given.get_vocab():
         raise UserError(
-            f"{key}.tokenizer: {config.tokenizer} is not the tokenizer of {config.folder}; give it a stage of its own"
-            f" (stage: tokenizer, backbone: {{tokenizer: {config.folder}}}) and tokens made with that"
+            f"{key}.tokenizer: {config.tokenizer} is not the tokenizer of {config.folder}; add a stage {{stage: tokenizer,"
+            f" backbone: {{tokenizer: {config.folder}}}}} and a stage `tokens` that reads it, and name both here"
         )
     model.encoder.check_length(config.length, f"{key}.length")
     reranker = Reranker(model, config.query_length, config.length, pair_separators(folder))

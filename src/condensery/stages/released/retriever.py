@@ -25,7 +25,7 @@ def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
     )
     if query_length is None or passage_length is None:
         raise UserError(
-            f"stages.{context.stage_name}: {config.folder} does not say its lengths; set"
+            f"stages.{context.stage_name}: {config.folder} does not record its lengths; set"
             f" stages.{context.stage_name}.query_length and stages.{context.stage_name}.passage_length"
         )
     for key, length, tower in (("query", query_length, model.query), ("passage", passage_length, model.passage)):

@@ -89,14 +89,14 @@ class ScorePairsConfig(ScoringStageConfig):
         if self.file is not None and (scorers or self.negatives):
             raise ValueError("file has the pairs and their scores; leave out cross_encoders, retrievers and negatives")
         if self.file is None and not scorers:
-            raise ValueError("nobody scores the pairs: set cross_encoders, retrievers, or file")
+            raise ValueError("nothing is set that scores the pairs; set cross_encoders, retrievers, or file")
         if self.weights is not None and len(self.weights) != len(scorers):
             raise ValueError(
                 f"{len(self.weights)} weights for {len(scorers)} scorers; give one for each, cross_encoders first"
             )
         if len(scorers) > 1 and self.retrievers and self.scaling == "none" and self.weights is None:
             raise ValueError(
-                "scores of several scales would be averaged; set scaling to min_max, or weights that fit their scales"
+                "scores of different scales would be averaged; set scaling to min_max, or weights that fit their scales"
             )
         return self
 
@@ -108,7 +108,7 @@ class ScorePairsConfig(ScoringStageConfig):
         """
         if self.file is None:
             return []
-        named = InputFile("file with the scores of pairs", self.file, "; stage.score_pairs.file names it", exact=True)
+        named = InputFile("file with the scores of pairs", self.file, " that stage.score_pairs.file names", exact=True)
         return content_hashes([named.look()])
 
     def work(self, read: Read) -> Work:
@@ -160,7 +160,7 @@ class PseudoLabelConfig(ScoringStageConfig):
     @model_validator(mode="after")
     def _apart(self) -> Self:
         if self.negative > self.positive:
-            raise ValueError(f"negative={self.negative} is above positive={self.positive}: a passage would be both")
+            raise ValueError(f"negative={self.negative} is above positive={self.positive}; lower negative")
         return self
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:

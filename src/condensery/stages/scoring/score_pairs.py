@@ -50,7 +50,7 @@ def _read(path: Path, collection: Collection, positives: Mapping[int, np.ndarray
     """
     pairs = read_pair_scores(path, collection).of_queries(np.array(sorted(positives), np.int64))
     if not (pairs.filled.sum(axis=1) > 1).any():
-        raise UserError(f"{path}: of no training query of the split {split!r} it scores two passages or more")
+        raise UserError(f"{path}: no training query of the split {split!r} has two scored passages; add scores")
     return pairs
 
 
@@ -93,6 +93,6 @@ def _tell(label: str, found: Mapping[str, int]) -> None:
     pairs = f"pairs of {number_of(found['queries'], 'queries')} have"
     print(f"[{label}] {number_of(found['pairs'], pairs)} a score", flush=True)
     if without := found["queries_without_positive"]:
-        print(f"[{label}] for {without:,} of them no positive has one: margin_mse learns nothing there", flush=True)
+        print(f"[{label}] {without:,} queries have no scored positive: margin_mse learns nothing from them", flush=True)
     if found["queries_without_scores"]:
-        print(f"[{label}] for {found['queries_without_scores']:,} of them fewer than two passages have one", flush=True)
+        print(f"[{label}] {found['queries_without_scores']:,} queries have fewer than two scored passages", flush=True)

@@ -123,7 +123,7 @@ class SectionTripletsConfig(SentenceStageConfig):
     @model_validator(mode="after")
     def _something_to_train_on(self) -> Self:
         if self.dev_share + self.test_share >= 1:
-            raise ValueError("dev_share and test_share leave no article to train on")
+            raise ValueError("dev_share and test_share leave no article to train on; lower one of them")
         return self
 
     def _input(self) -> InputFile:

@@ -113,4 +113,4 @@ def other_dimensions(name: str | None, configs: Sequence[StageConfig], hidden: i
     dims = [config.dim for config in configs if isinstance(config, TokenVectorsConfig)]
     if not dims or dims[0] == hidden:
         return None
-    return "vectors", f"{name} has {dims[0]} dimensions, the model {hidden}; set its dim"
+    return "vectors", f"{name} has {dims[0]} dimensions, the model {hidden}; set the dim of {name} to {hidden}"

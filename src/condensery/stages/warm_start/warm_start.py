@@ -52,5 +52,5 @@ def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
 def _taken(name: str) -> str:
     """Return the message about a checkpoint that is already trained."""
     left = [file for file in (HEAD, DECODER) if (expanded(name) / file).is_file()]
-    but = f", but for {left[0]}, which init: backbone would read" if left else ""
-    return f"{name} is trained already, and is taken as it is{but}"
+    but = f" without {left[0]}; a stage with `init: backbone` reads it" if left else ""
+    return f"{name} is already trained, and is saved unchanged{but}"
