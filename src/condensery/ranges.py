@@ -129,4 +129,4 @@ def no_room(query_length: int, length: int, key: str = "length") -> str | None:
     """
     if query_length <= length - 4:
         return None
-    return f"query_length={query_length} leaves no room for a passage in {key}={length}; it must be at most {key} - 4"
+    return f"query_length={query_length} leaves no room for a passage in {key}={length}; it may be {key} - 4 at most"

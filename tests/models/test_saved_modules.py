@@ -201,7 +201,10 @@ def kinds_that_are_not_known(wordpiece: Path, folder: Path) -> dict[str, tuple[l
         "static queries": ([routed], "modules.json: a module 'StaticEmbedding'"),
         "all layers": ([transformer, modules.WeightedLayerPooling(16, num_hidden_layers=2), pooling], "modules.json"),
         "two poolings": ([transformer, modules.Pooling(16, pooling_mode=("cls", "mean"))], "1_Pooling/config.json"),
-        "residual": ([transformer, pooling, modules.Dense(16, 16, use_residual=True)], "2_Dense/config.json: adds"),
+        "residual": (
+            [transformer, pooling, modules.Dense(16, 16, use_residual=True)],
+            "2_Dense/config.json: use_residual is true",
+        ),
         "LayerNorm": ([transformer, pooling, modules.LayerNorm(16)], "modules.json: a module 'LayerNorm'"),
     }
 
@@ -447,8 +450,8 @@ ROUTES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "an unknown module": (
         "router_config.json", {"structure": {"query": ["x"], "document": ["x"]}}, ["router_config.json", "types"],
     ),
-    "no lists": ("router_config.json", {"types": ["Transformer"]}, ["router_config.json", "not as"]),
-    "another pooling of queries": ("query_1_Pooling/config.json", {"pooling_mode": "max"}, ["modules.json", "pooled"]),
+    "no lists": ("router_config.json", {"types": ["Transformer"]}, ["router_config.json", "not in the form that"]),
+    "another pooling of queries": ("query_1_Pooling/config.json", {"pooling_mode": "max"}, ["modules.json", "same pooling"]),
 }  # fmt: skip
 
 
