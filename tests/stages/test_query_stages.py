@@ -55,7 +55,7 @@ def test_queries_that_are_read_become_text_tokens_offsets_and_examples(
 def test_passages_without_query_are_an_error_where_none_may_miss(made: dict[str, Path], tmp_path: Path) -> None:
     path = write(tmp_path / "q.tsv", ["d0#0\tx", "d0#2\tx"])
     with pytest.raises(
-        UserError, match=r"39 of 41 passages have no query, the first is 'd0#1'; add them.*missing=skip"
+        UserError, match=r"39 of 41 passages have no query, the first is 'd0#1'; add queries to.*missing=skip"
     ):
         run_stage("read_queries", tmp_path / "out", made, path=str(path))
     empty = write(tmp_path / "empty.tsv", ["d0#0\t "])
