@@ -192,7 +192,7 @@ def test_a_generator_of_electra_is_read_from_its_folder_and_others_are_one_line(
     with pytest.raises(UserError, match=r"few: the model knows 50 tokens, but the tokenizer has 60"):
         load_replacing_model(electra(tmp_path / "few", 50), vocabulary, None, "here")
     BertForSequenceClassification(textbook.language_model().config).save_pretrained(tmp_path / "classifier")
-    with pytest.raises(UserError, match=r"^.*classifier: config.json does not fit the tensors: .* missing"):
+    with pytest.raises(UserError, match=r"^.*classifier: its tensors are not those .* missing"):
         load_replacing_model(tmp_path / "classifier", vocabulary, None, "here")
     with pytest.raises(UserError, match=r"^.*nowhere: cannot be loaded \(no such folder"):
         load_replacing_model(tmp_path / "nowhere", vocabulary, None, "here")

@@ -503,7 +503,8 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: CrossEncoderModule(world / "bert", warmup_ratio=float("nan")), "warmup_ratio must be a number"),
         (
             lambda world: triples(pairs=True, query_length=40)(world),
-            "TripleDataModule: query_length=40 leaves no room for a passage in passage_length=40; it may be passage_length - 4 at most",
+            "TripleDataModule: query_length=40 leaves no room for a passage in passage_length=40; it may be "
+            "passage_length - 4 at most",
         ),
         (lambda world: triples(pairs=True, query_length=37)(world), "query_length=37 leaves no room"),
         (

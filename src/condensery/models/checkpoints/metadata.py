@@ -105,7 +105,7 @@ def _two_towers(folder: Path) -> bool:
             ' folder, or set "towers" to "separate" in that file'
         )
     if towers == "separate" and not separate:
-        raise UserError(f"{folder / QUERY_ENCODER}: no such folder, but in {ABOUT} towers is separate; copy it too")
+        raise UserError(f"{folder / QUERY_ENCODER}: no such folder, but {ABOUT} says towers=separate; copy it too")
     return separate or routed(folder)
 
 

@@ -155,7 +155,7 @@ def load_weights(
     shaped = [f"{name} {_shape(has)} instead of {_shape(wanted)}" for name, has, wanted in info["mismatched_keys"]]
     faults = (("missing", missing), ("surplus", surplus), ("of another shape", sorted(shaped)))
     if message := ", ".join(f"{len(names):,} {kind} ({_some(names)})" for kind, names in faults if names):
-        raise UserError(f"{source}: config.json does not fit the tensors: {message}; take both from one checkpoint")
+        raise UserError(f"{source}: its tensors are not those that its config.json describes: {message}")
     model.new_parts = tuple(new)
     if new and not allowed.silent:
         parts = ", ".join(f"{what} ({number_of(number, 'tensors')})" for what, number in new.items())
