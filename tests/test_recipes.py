@@ -932,7 +932,10 @@ def test_open_domain_questions_run_to_their_table(recipe: str, roots: dict[str, 
 def test_a_split_without_judgements_or_answers_is_told_at_once(roots: dict[str, Path], tmp_path: Path) -> None:
     recipe = ["experiment=cocondenser_nq", f"data.root={roots['cocondenser_nq']}", f"output_root={tmp_path}"]
     for given, said in (
-        (["table.metrics=[MRR@10,Hit@5]"], "MRR@10 needs judgements; the split test of the collection nq has answers"),
+        (
+            ["table.metrics=[MRR@10,Hit@5]"],
+            "MRR@10 needs judgements; the split test of the collection nq has only answers",
+        ),
         (["stages.round1.split=test"], "stages.round1.split: test, but this split of the collection nq has answers"),
         (["data.splits.test=null"], "Hit@5 needs answers; the split test of the collection nq has none"),
     ):

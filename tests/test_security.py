@@ -165,7 +165,7 @@ def test_a_variable_of_ours_may_be_read(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_recipe_that_grows_without_bound_is_one_line(tmp_path: Path) -> None:
     doubled = "".join(f"  a{i}: '${{.a{i + 1}}}${{.a{i + 1}}}'\n" for i in range(40))
     refused(recipe(tmp_path, HARMLESS + f"data:\n{doubled}  a40: x\n"), "multiply")
-    refused(recipe(tmp_path, "a: &a [*a]\n"), "experiment/x.yaml:2: *a stands within")
+    refused(recipe(tmp_path, "a: &a [*a]\n"), "experiment/x.yaml:2: the alias *a is inside")
 
 
 def test_git_is_asked_without_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

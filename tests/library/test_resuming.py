@@ -137,56 +137,56 @@ def query_as_context(**changes: Any) -> Callable[[Path], PassageQueryDataModule]
 COTMAE: dict[str, Any] = {"mask_rate": 0.3, "decoder": AUTOENCODER}
 OTHER_TEXTS = [{"text": one["text"], "queries": [*one["queries"][:1], "another query"]} for one in QUERIES]
 MODULES = [  # kind, what its module is given, what the line says
-    ("bi-encoder", {"seed": 7}, "other settings .seed 42, here 7"),
-    ("bi-encoder", {"temperature": 2.0}, "loss.temperature 1.0, here 2.0"),
-    ("bi-encoder", {"loss": "learning_to_rank"}, "loss InfoNCE, here LearningToRank"),
-    ("bi-encoder", {"mask_known_positives": False}, "mask_known_positives True, here False"),
-    ("bi-encoder", {"dropout": 0.3}, "dropout 0.1, here 0.3"),
-    ("bi-encoder", {"towers": "separate"}, "towers shared, here separate"),
-    ("bi-encoder", {"vectors": {"pooling": "mean"}}, "vectors.pooling cls, here mean"),
-    ("cross-encoder", {"loss": "listwise"}, "loss pointwise, here listwise"),
-    ("cross-encoder", {"seed": 7}, "seed 42, here 7"),
-    ("cocondenser", {"mlm_weight": 0.5}, "mlm_weight 1.0, here 0.5"),
-    ("cocondenser", {"temperature": 0.5}, "temperature 1.0, here 0.5"),
-    ("cocondenser", {"contrast_weight": 0.5}, "contrast_weight 1.0, here 0.5"),
-    ("cocondenser", {"late_mlm": False}, "shape.late_mlm True, here False"),
-    ("cocondenser", {"dropout": 0.0}, "dropout 0.1, here 0.0"),
-    ("cocondenser", {"head_layers": 1}, "shape.head_layers 2, here 1"),
-    ("inverse cloze", {"temperature": 0.5}, "temperature 1.0, here 0.5"),
-    ("query tower", {"teacher_temperature": 0.1}, "teacher_temperature 0.05, here 0.1"),
-    ("retromae", {"decoder_mask_rate": 0.4}, "shape.mask_rate 0.5, here 0.4"),
+    ("bi-encoder", {"seed": 7}, "other settings .seed 42, now 7"),
+    ("bi-encoder", {"temperature": 2.0}, "loss.temperature 1.0, now 2.0"),
+    ("bi-encoder", {"loss": "learning_to_rank"}, "loss InfoNCE, now LearningToRank"),
+    ("bi-encoder", {"mask_known_positives": False}, "mask_known_positives True, now False"),
+    ("bi-encoder", {"dropout": 0.3}, "dropout 0.1, now 0.3"),
+    ("bi-encoder", {"towers": "separate"}, "towers shared, now separate"),
+    ("bi-encoder", {"vectors": {"pooling": "mean"}}, "vectors.pooling cls, now mean"),
+    ("cross-encoder", {"loss": "listwise"}, "loss pointwise, now listwise"),
+    ("cross-encoder", {"seed": 7}, "seed 42, now 7"),
+    ("cocondenser", {"mlm_weight": 0.5}, "mlm_weight 1.0, now 0.5"),
+    ("cocondenser", {"temperature": 0.5}, "temperature 1.0, now 0.5"),
+    ("cocondenser", {"contrast_weight": 0.5}, "contrast_weight 1.0, now 0.5"),
+    ("cocondenser", {"late_mlm": False}, "shape.late_mlm True, now False"),
+    ("cocondenser", {"dropout": 0.0}, "dropout 0.1, now 0.0"),
+    ("cocondenser", {"head_layers": 1}, "shape.head_layers 2, now 1"),
+    ("inverse cloze", {"temperature": 0.5}, "temperature 1.0, now 0.5"),
+    ("query tower", {"teacher_temperature": 0.1}, "teacher_temperature 0.05, now 0.1"),
+    ("retromae", {"decoder_mask_rate": 0.4}, "shape.mask_rate 0.5, now 0.4"),
 ]
 DATA = [  # kind, its data, what the line says
-    ("bi-encoder", triples(seed=7), "seed 42, here 7"),
-    ("bi-encoder", triples(batch_size=3), "batch_size 4, here 3"),
-    ("bi-encoder", triples(query_length=8), "query_length 16, here 8"),
-    ("bi-encoder", triples(passage_length=30), "passage_length 40, here 30"),
-    ("bi-encoder", triples(negatives_per_query=1), "negatives_per_query 2, here 1"),
-    ("bi-encoder", triples(mining_depth=3), "mining_depth 6, here 3"),
-    ("bi-encoder", triples(split="test"), "split train, here test"),
-    ("bi-encoder", triples(train_queries=9), "train_queries None, here 9"),
-    ("bi-encoder", triples(titles=False), "titles True, here False"),
-    ("cross-encoder", triples(pairs=True, passage_length=30), "passage_length 40, here 30"),
-    ("cross-encoder", triples(pairs=True, batch_size=5), "batch_size 4, here 5"),
-    ("condenser", single_spans(spans="windows"), "spans sentences, here windows"),
-    ("cocondenser", spans(length=24), "length 32, here 24"),
-    ("cocondenser", spans(mask_rate=0.3), "mask_rate 0.15, here 0.3"),
-    ("cocondenser", spans(whole_word=False), "whole_word True, here False"),
-    ("cocondenser", spans(short_probability=0.5), "short_probability 0.1, here 0.5"),
-    ("cocondenser", spans(min_length=5), "min_length 4, here 5"),
-    ("cocondenser", spans(pairs="passage"), "pairs document, here passage"),
-    ("inverse cloze", spans(pairs="sentence", query_length=20, keep_sentence=0.5), "keep_sentence 0.0, here 0.5"),
-    ("cot-mae", spans(mask_rate=0.3, decoder=ContextMasking("partner", both=True, rate=0.3)), "rate 0.45, here 0.3"),
-    ("query as context", query_as_context(candidates=1), "candidates 5, here 1"),
-    ("query as context", query_as_context(mixed_context=0.5), "mixed_context 0.0, here 0.5"),
-    ("query as context", query_as_context(data=OTHER_TEXTS), "queries.tokens hash .*, here hash"),
-    ("query tower", rankings(depth=3), "depth 6, here 3"),
-    ("query tower", rankings(batch_size=4), "batch_size 5, here 4"),
-    ("query tower", rankings(query_length=10), "query_length 20, here 10"),
-    ("query tower", rankings(queries=ASKED[::-1]), "queries.tokens hash .*, here hash"),
-    ("query tower", rankings(passages=PASSAGES[::-1]), "passages hash .*, here hash"),
-    ("query tower", rankings(weights=(0.5, 0.5)), "teacher hash .*, here hash"),
-    ("query as context", spans(), "length 40, here 32"),
+    ("bi-encoder", triples(seed=7), "seed 42, now 7"),
+    ("bi-encoder", triples(batch_size=3), "batch_size 4, now 3"),
+    ("bi-encoder", triples(query_length=8), "query_length 16, now 8"),
+    ("bi-encoder", triples(passage_length=30), "passage_length 40, now 30"),
+    ("bi-encoder", triples(negatives_per_query=1), "negatives_per_query 2, now 1"),
+    ("bi-encoder", triples(mining_depth=3), "mining_depth 6, now 3"),
+    ("bi-encoder", triples(split="test"), "split train, now test"),
+    ("bi-encoder", triples(train_queries=9), "train_queries None, now 9"),
+    ("bi-encoder", triples(titles=False), "titles True, now False"),
+    ("cross-encoder", triples(pairs=True, passage_length=30), "passage_length 40, now 30"),
+    ("cross-encoder", triples(pairs=True, batch_size=5), "batch_size 4, now 5"),
+    ("condenser", single_spans(spans="windows"), "spans sentences, now windows"),
+    ("cocondenser", spans(length=24), "length 32, now 24"),
+    ("cocondenser", spans(mask_rate=0.3), "mask_rate 0.15, now 0.3"),
+    ("cocondenser", spans(whole_word=False), "whole_word True, now False"),
+    ("cocondenser", spans(short_probability=0.5), "short_probability 0.1, now 0.5"),
+    ("cocondenser", spans(min_length=5), "min_length 4, now 5"),
+    ("cocondenser", spans(pairs="passage"), "pairs document, now passage"),
+    ("inverse cloze", spans(pairs="sentence", query_length=20, keep_sentence=0.5), "keep_sentence 0.0, now 0.5"),
+    ("cot-mae", spans(mask_rate=0.3, decoder=ContextMasking("partner", both=True, rate=0.3)), "rate 0.45, now 0.3"),
+    ("query as context", query_as_context(candidates=1), "candidates 5, now 1"),
+    ("query as context", query_as_context(mixed_context=0.5), "mixed_context 0.0, now 0.5"),
+    ("query as context", query_as_context(data=OTHER_TEXTS), "queries.tokens hash .*, now hash"),
+    ("query tower", rankings(depth=3), "depth 6, now 3"),
+    ("query tower", rankings(batch_size=4), "batch_size 5, now 4"),
+    ("query tower", rankings(query_length=10), "query_length 20, now 10"),
+    ("query tower", rankings(queries=ASKED[::-1]), "queries.tokens hash .*, now hash"),
+    ("query tower", rankings(passages=PASSAGES[::-1]), "passages hash .*, now hash"),
+    ("query tower", rankings(weights=(0.5, 0.5)), "teacher hash .*, now hash"),
+    ("query as context", spans(), "length 40, now 32"),
 ]
 
 
@@ -250,14 +250,14 @@ def test_texts_in_a_list_are_those_of_a_list_and_how_they_are_computed_is_free(w
 def test_another_kind_of_module_and_loaders_of_ones_own_are_refused(
     world: Path, tmp_path: Path, checkpoint: Callable[[str], Path]
 ) -> None:
-    with pytest.raises(UserError, match="module CondenserModule, here CoCondenserModule"):
+    with pytest.raises(UserError, match="module CondenserModule, now CoCondenserModule"):
         train(Kind(partial(CoCondenserModule, **RATE), spans()), world, tmp_path, checkpoint("condenser"))
-    with pytest.raises(UserError, match="module CrossEncoderModule, here BiEncoderModule"):
+    with pytest.raises(UserError, match="module CrossEncoderModule, now BiEncoderModule"):
         train(biencoder(), world, tmp_path, checkpoint("cross-encoder"))
     data = triples()(world)
     data.prepare_data()
     data.setup()
-    with pytest.raises(UserError, match=r"other data .TripleDataModule, here loaders"):
+    with pytest.raises(UserError, match=r"other data .TripleDataModule, now loaders"):
         trainer(tmp_path, max_steps=WHOLE).fit(
             BiEncoderModule(world / "bert", **RATE), data.train_dataloader(), ckpt_path=str(checkpoint("bi-encoder"))
         )
@@ -279,7 +279,7 @@ def test_a_data_module_by_another_name_is_known_by_its_data(
 
     module = partial(BiEncoderModule, **RATE)
     train(Kind(module, named()), world, tmp_path, checkpoint("bi-encoder"))
-    with pytest.raises(UserError, match="seed 42, here 3"):
+    with pytest.raises(UserError, match="seed 42, now 3"):
         train(Kind(module, named(seed=3)), world, tmp_path, checkpoint("bi-encoder"))
 
 
@@ -323,7 +323,7 @@ def test_epochs_of_another_length_are_refused_where_they_end_the_run(world: Path
     run = trainer(tmp_path, **epochs, limit_train_batches=2, callbacks=[Stop(3)])
     run.fit(made.module(world / "bert"), made.data(world))
     run.save_checkpoint(path := tmp_path / "middle.ckpt")
-    with pytest.raises(UserError, match=r"other settings .limit_train_batches 2, here 3"):
+    with pytest.raises(UserError, match=r"other settings .limit_train_batches 2, now 3"):
         train(made, world, tmp_path, path, **epochs)
     train(made, world, tmp_path, path, limit_train_batches=3)  # max_steps ends it
 
@@ -358,7 +358,7 @@ def test_checkpoints_of_before_are_still_gone_on_with(
     _, whole = train(biencoder(), world, tmp_path)
     _, seen = train(biencoder(), world, tmp_path, path)
     assert seen.rates == whole.rates[HALF:]
-    with pytest.raises(UserError, match=r"other data .steps_an_epoch 3, here 5"):
+    with pytest.raises(UserError, match=r"other data .steps_an_epoch 3, now 5"):
         train(Kind(biencoder().module, triples(batch_size=2)), world, tmp_path, path)
     with pytest.raises(UserError, match=r"another model .* weights, now"):
         train(biencoder(towers="separate"), world, tmp_path, path)
@@ -372,7 +372,7 @@ def test_weights_alone_and_weights_of_another_model_are_one_line(
     run.save_checkpoint(path := tmp_path / "weights.ckpt", weights_only=True)
     with pytest.raises(UserError, match="holds only weights"):
         train(biencoder(), world, tmp_path, path)
-    with pytest.raises(UserError, match=r"of another model .model.*not there"):
+    with pytest.raises(UserError, match=r"of another model .model.*missing"):
         trainer(tmp_path).validate(CrossEncoderModule(world / "bert"), triples(pairs=True)(world), ckpt_path=str(path))
 
 

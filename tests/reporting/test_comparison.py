@@ -296,7 +296,7 @@ def test_csv_reads_back_to_the_same_numbers(table: Table) -> None:
     header, *found = csv.reader(io.StringIO(csv_text(table)))
     expected = data(table)
     assert header[:3] == ["block", "row", "source"]
-    kept = [at for at, name in enumerate(header) if not name.endswith((" printed", " significance"))]
+    kept = [at for at, name in enumerate(header) if not name.endswith((" printed", " p"))]
     assert header[kept.pop()] == "how it is measured"
     assert [line[-1] for line in found] == table.origins
     assert [header[at] for at in kept[3:]] == expected["columns"]

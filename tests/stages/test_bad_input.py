@@ -87,7 +87,7 @@ BROKEN_FILES: dict[str, tuple[str, Break, list[str], list[str]]] = {
     "beir: id twice": (
         "beir",
         line("corpus.jsonl", 2, record(_id="0", text="x")),
-        ["corpus.jsonl:2", "id", "already"],
+        ["corpus.jsonl:2", "this id is also at"],
         [],
     ),
     "beir: id with a blank": (
@@ -99,7 +99,7 @@ BROKEN_FILES: dict[str, tuple[str, Break, list[str], list[str]]] = {
     "beir: document in two pieces": (
         "beir",
         line("corpus.jsonl", 5, record(_id="4", text="x", doc_id="d0")),
-        ["corpus.jsonl:5", "one document", "together"],
+        ["corpus.jsonl:5", "passages of a document must be consecutive"],
         [],
     ),
     "beir: empty corpus": (
@@ -515,7 +515,7 @@ LATE: dict[str, tuple[list[str], list[str]]] = {
     "a head of another shape": (["stages.cocondenser.head_layers=1"], ["head_layers"]),
     "no step for the backbone": (
         ["stages.condenser.steps=null", "stages.condenser.epochs=1", "stages.condenser.head_steps=1000"],
-        ["head_steps", "1,000", "backbone"],
+        ["head_steps", "1,000", "below the number of all steps"],
     ),
     "min_length too large": (["stages.condenser.min_length=20"], ["min_length=20", "length=32"]),
     "no document is long enough": (

@@ -69,7 +69,7 @@ def test_what_is_there_is_not_asked_for_again(finished: Done, on_beir: list[str]
     root = f"output_root={finished.folder.parents[1]}"
     done = run_command("experiment=tiny", *on_beir, "dry_run=true", root).sound()
     assert "to be made" not in done.out
-    assert re.search(r"│ corpus +│ corpus +│ [0-9a-f]{16} │ there", done.out)
+    assert re.search(r"│ corpus +│ corpus +│ [0-9a-f]{16} │ exists", done.out)
     changed = run_command("experiment=tiny", *on_beir, "dry_run=plan", root, "stages.round2.steps=77").sound()
     found = costs(changed.out)
     assert found["round2"][0] == "77"

@@ -216,7 +216,7 @@ def test_hits_say_what_was_found(made: dict[str, Path]) -> None:
         (lambda made: BM25(stemmer="none", stopwords="klingon").index(["x"]), "klingon"),
         (lambda made: Retriever(made["plain"], dtype="int4"), "dtype must be one of float32, int8, binary, not 'int4'"),
         (lambda made: Retriever(made["corpus"]), "cannot be loaded .*; give a complete checkpoint"),
-        (lambda made: Retriever(Retriever(made["plain"]).model), "give `tokenizer`"),
+        (lambda made: Retriever(Retriever(made["plain"]).model), "give the argument `tokenizer`"),
         (
             lambda made: Retriever(made["plain"], precision="half"),
             "^Retriever: precision must be one of auto, fp32, bf16, fp16, not 'half'$",

@@ -154,7 +154,7 @@ def test_keys_that_are_not_set_leave_the_id_as_it_was(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"scorer": "other"}, "scorer has no effect without a rule; set below_share, below_margin or below_score"),
-        ({"cross_encoders": ["cross"]}, "cross_encoders judges nothing"),
+        ({"cross_encoders": ["cross"]}, "cross_encoders has no effect without a rule"),
         ({"scorer": "other", "cross_encoders": ["cross"], "below_score": 1}, "are both set"),
         ({"below_share": 0}, "greater than 0"),
         ({"below_share": 1.1}, "less than or equal to 1"),

@@ -91,7 +91,7 @@ def test_an_article_is_in_one_split_alone(made: dict[str, Path]) -> None:
 
 def test_more_examples_than_there_are_is_an_error_in_one_line(made: dict[str, Path], tmp_path: Path) -> None:
     given = {"init": "backbone", "backbone": BACKBONE, "length": 32, "examples": 25}
-    with pytest.raises(UserError, match=r"examples=25: there are only 24 training examples of STS-b; null takes all"):
+    with pytest.raises(UserError, match=r"examples=25: there are only 24 training examples of STS-b; null means all"):
         run_stage("finetune_sentences", tmp_path, {**made, "sentences": made["pairs"]}, **given)
 
 

@@ -185,7 +185,7 @@ def test_a_stage_says_what_its_vectors_lose_in_fewer_bits(
     assert (values["dim"], values["bytes"]) == (6, size * values["passages"])
     assert 0 < values["recall_10"] <= 1
     assert values["compared"] == values["queries"] > 0
-    said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("[encode]"))
+    said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("[encode]") and dtype in line)
     names(said, dtype, "of its 10 best", "of its 100 best", f"{values['bytes']} bytes", f"{values['compared']} queries")
 
 

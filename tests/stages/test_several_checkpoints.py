@@ -146,7 +146,7 @@ def test_a_dry_run_shows_the_first_as_long_as_none_is_chosen(starts: list[Path],
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("[{first},{first}/]", ["backbone.name", "one checkpoint", "name each once"]),
+        ("[{first},{first}/]", ["backbone.name", "the same checkpoint", "name each once"]),
         ("[{first},{first}/nowhere]", ["first/saved/nowhere", "no such folder"]),
         ("[]", ["backbone.name", "must be a list of folders and hub names"]),
         ("[{first},3]", ["backbone.name", "must be a list of folders and hub names"]),

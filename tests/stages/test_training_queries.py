@@ -99,14 +99,14 @@ def test_more_queries_than_there_are_is_an_error_in_one_line(folder: Path) -> No
 
 def test_a_batch_that_has_all_queries_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     number = len(read(folder).rows)
-    assert "batches of" not in capsys.readouterr().out
+    assert "a batch has" not in capsys.readouterr().out
     read(folder, batch_size=number)
-    assert "batches of" not in capsys.readouterr().out, "as many as asked for"
+    assert "a batch has" not in capsys.readouterr().out, "as many as asked for"
     read(folder, batch_size=number + 1)
-    said = f"[round1] batches of {number} queries: there are no more (batch_size: {number + 1})\n"
+    said = f"[round1] a batch has {number} queries, as there are no more (batch_size: {number + 1})\n"
     assert capsys.readouterr().out == said
     read(folder, batch_size=1000, train_queries=1)
-    assert "batches of 1 query: there are no more (batch_size: 1,000)" in capsys.readouterr().out
+    assert "a batch has 1 query, as there are no more (batch_size: 1,000)" in capsys.readouterr().out
 
 
 def test_nothing_of_a_subset_is_drawn_by_its_size() -> None:

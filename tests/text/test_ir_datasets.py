@@ -248,7 +248,7 @@ def test_a_document_is_read_with_its_title_and_abstract_and_without_tags(
     ("name", "words"),
     [
         ("codesearchnet", ["data.name", "the documents of codesearchnet have no text"]),
-        ("wapo/v2/trec-news-2018", ["data.splits.test", "the queries of wapo/v2/trec-news-2018 are no texts"]),
+        ("wapo/v2/trec-news-2018", ["data.splits.test", "the queries of wapo/v2/trec-news-2018 are not texts"]),
     ],
 )
 def test_what_has_no_text_is_one_line_before_anything_is_fetched(config: Make, name: str, words: list[str]) -> None:

@@ -196,5 +196,5 @@ def test_vectors_that_were_removed_are_not_made_of_other_weights(tmp_path: Path)
     with pytest.raises(InterruptedError):
         fit(module, StepDataModule(batches), SETTINGS, tmp_path / "run", "x", callbacks=callbacks)
     (tmp_path / "run" / "schedule" / "00001.batches").unlink()
-    with pytest.raises(UserError, match=r"00001\.vectors\.npz: gone, .*; delete the checkpoints"):
+    with pytest.raises(UserError, match=r"00001\.vectors\.npz: no such file, .*; to restart, delete the checkpoints"):
         run(tmp_path, "run")
