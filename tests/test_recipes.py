@@ -936,7 +936,7 @@ def test_a_split_without_judgements_or_answers_is_told_at_once(roots: dict[str, 
             ["table.metrics=[MRR@10,Hit@5]"],
             "MRR@10 needs judgements; the split test of the collection nq has only answers",
         ),
-        (["stages.round1.split=test"], "stages.round1.split: test, but this split of the collection nq has answers"),
+        (["stages.round1.split=test"], "stages.round1.split: test, but this split of the collection nq has only answers"),
         (["data.splits.test=null"], "Hit@5 needs answers; the split test of the collection nq has none"),
     ):
         done = run_command(*recipe, *given)

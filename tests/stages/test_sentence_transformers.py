@@ -186,7 +186,7 @@ def test_a_stage_says_what_its_vectors_lose_in_fewer_bits(
     assert 0 < values["recall_10"] <= 1
     assert values["compared"] == values["queries"] > 0
     said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("[encode]") and dtype in line)
-    names(said, dtype, "of its 10 best", "of its 100 best", f"{values['bytes']} bytes", f"{values['compared']} queries")
+    names(said, dtype, "of the 10 best", "of the 100 best", f"{values['bytes']} bytes", f"{values['compared']} queries")
 
 
 def test_nested_vectors_are_trained_with_the_layers_behind_them_and_open_there_cut(
