@@ -936,7 +936,10 @@ def test_a_split_without_judgements_or_answers_is_told_at_once(roots: dict[str, 
             ["table.metrics=[MRR@10,Hit@5]"],
             "MRR@10 needs judgements; the split test of the collection nq has only answers",
         ),
-        (["stages.round1.split=test"], "stages.round1.split: test, but this split of the collection nq has only answers"),
+        (
+            ["stages.round1.split=test"],
+            "stages.round1.split: test, but this split of the collection nq has only answers",
+        ),
         (["data.splits.test=null"], "Hit@5 needs answers; the split test of the collection nq has none"),
     ):
         done = run_command(*recipe, *given)
@@ -949,7 +952,7 @@ def test_a_split_without_judgements_or_answers_is_told_at_once(roots: dict[str, 
             ["stages.x={stage: read_negatives}"],
             "stage.read_negatives.file: needs a file of negatives; the files of the collection msmarco",
         ),
-        (["stages.bm25_negatives.without_answers=true"], "the split train of the collection msmarco has no answers"),
+        (["stages.bm25_negatives.without_answers=true"], "the split train of msmarco has no answers"),
     ):
         assert said in run_command(*marco, *given).err
     beir = ["experiment=cocondenser_beir", f"data.root={roots['cocondenser_beir']}", f"output_root={tmp_path}"]
