@@ -235,12 +235,12 @@ FULL = ["BERT", "Condenser", "GloVe", "BERT + NLI"]
     [
         (
             "stage.read_nli.paths=[nowhere.jsonl]",
-            "nowhere.jsonl: no such file (nor nowhere.jsonl.gz); it is the file of NLI pairs",
+            "nowhere.jsonl: no such file (nor nowhere.jsonl.gz); it should be the file of NLI pairs",
         ),
         ("stage.read_nli.paths=[]", "paths"),
         (
             "stage.evaluate_word_vectors.path=nowhere.txt",
-            "nowhere.txt: no such file (nor nowhere.txt.gz); it is the file of word",
+            "nowhere.txt: no such file (nor nowhere.txt.gz); it should be the file of word",
         ),
         ("stages.warm_nli.nli=sentences", "nli"),
     ],

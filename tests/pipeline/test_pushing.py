@@ -120,4 +120,4 @@ def test_without_a_network_it_is_one_line_and_what_was_computed_stays(
     monkeypatch.setattr(hub, "fault", ConnectionError("cannot reach\nthe hub"))
     done = run("push_to_hub={round1: me/small}")
     assert done.code == 1
-    names(done.err.removeprefix("error: "), "push_to_hub", "me/small", "cannot reach the hub", "at hand")
+    names(done.err.removeprefix("error: "), "push_to_hub", "me/small", "cannot reach the hub", "results are kept")
