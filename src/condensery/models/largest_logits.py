@@ -20,7 +20,13 @@ class _LargestLogits(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, states: Tensor, weight: Tensor, bias: Tensor | None, texts: list[slice], least: float
+        ctx: FunctionCtx,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        texts: list[slice],
+        least: float,
+        with_gradient: bool,
     ) -> Tensor:
         device = states.device.type
         narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
@@ -34,7 +40,7 @@ class _LargestLogits(torch.autograd.Function):
                 found[number] = logits[text].to(wide).amax(dim=0)
                 if bias is not None:
                     found[number] += bias
-                if any(ctx.needs_input_grad):  # type: ignore[attr-defined]
+                if with_gradient:
                     columns = (found[number] > least).nonzero()[:, 0]
                     few = _FEW * len(columns) <= len(w)
                     tokens = (logits[text, columns] if few else logits[text]).max(dim=0).indices
@@ -47,7 +53,7 @@ class _LargestLogits(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None, None]:
         s, w, texts, columns, tokens = ctx.saved_tensors  # type: ignore[attr-defined]
         values = gradient[texts, columns]  # (m,)
         used, places = columns.unique(return_inverse=True)  # the u columns with a gradient
@@ -58,7 +64,7 @@ class _LargestLogits(torch.autograd.Function):
         of_bias = None
         if ctx.of_bias is not None:  # type: ignore[attr-defined]
             of_bias = gradient.new_zeros(len(w)).index_add_(0, columns, values)
-        return of_logits @ w[used], of_weight, of_bias, None, None
+        return of_logits @ w[used], of_weight, of_bias, None, None, None
 
 
 def largest_logits(states: Tensor, layer: nn.Linear, texts: list[slice], least: float = -torch.inf) -> Tensor:
@@ -77,4 +83,5 @@ def largest_logits(states: Tensor, layer: nn.Linear, texts: list[slice], least: 
     Returns:
         (b, V).
     """
-    return _LargestLogits.apply(states, layer.weight, layer.bias, texts, least)
+    with_gradient = torch.is_grad_enabled()  # within the operator it is always off
+    return _LargestLogits.apply(states, layer.weight, layer.bias, texts, least, with_gradient)
