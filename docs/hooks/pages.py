@@ -73,7 +73,7 @@ def _named(target: str, origin: str) -> str | None:
 
 
 def _bring_along(name: str | None, origin: str, config: "MkDocsConfig", files: Files) -> None:
-    """A file that is linked and has no page becomes part of the site as it is. Raises ``PluginError`` where it is missing."""
+    """A file that is linked and has no page becomes part of the site as it is. Raises ``PluginError`` if it is missing."""
     if name is None or files.get_file_from_path(_shown(name).partition("#")[0]):
         return
     path = PROJECT / name

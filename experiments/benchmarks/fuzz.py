@@ -105,7 +105,7 @@ class Watch:
 
 
 class Draws:
-    """Draws of hypothesis. ``IndexError`` where there is nothing to draw from, before hypothesis notes such a draw."""
+    """Draws of hypothesis. ``IndexError`` if there is nothing to draw from, before hypothesis notes such a draw."""
 
     def __init__(self, source: random.Random) -> None:
         self.source, self.random, self.sample = source, source.random, source.sample
@@ -305,7 +305,7 @@ class Fuzzer:
     def _keep(self, change: Change, finding: Outcome) -> None:
         """Write the input and its description. They replace those of a larger change with the same finding.
 
-        Raises ``FindingError``, or ``HangError`` where the kind ends here.
+        Raises ``FindingError``, or ``HangError`` if the kind ends here.
         """
         kind, text = finding
         folder = named(self.findings, kind, self.subject.name)

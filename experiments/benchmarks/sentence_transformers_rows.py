@@ -165,7 +165,7 @@ def beside(checkpoint: Path) -> Path:
 
 
 def check_libraries() -> None:
-    """Raise ``UserError`` where something is not installed that the trainer needs."""
+    """Raise ``UserError`` if something is not installed that the trainer needs."""
     for name in NEEDED:
         try:
             there = importlib.util.find_spec(name)

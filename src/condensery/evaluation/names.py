@@ -33,7 +33,7 @@ def split_metric(name: str) -> tuple[str, int | None]:
 
 
 def known_metric(name: str) -> str:
-    """Return the name of a metric, as a validator of pydantic. Raises ``ValueError`` where ``split_metric`` would fail."""
+    """Return the name of a metric, as a validator of pydantic. Raises ``ValueError`` if ``split_metric`` would fail."""
     try:
         split_metric(name)
     except UserError as error:

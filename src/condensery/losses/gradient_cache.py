@@ -243,7 +243,7 @@ class _FirstPass:
         chunk = self.chunks[index]
         if index == self.waits or self.keeps_both:
             if index > 0:
-                # Some releases of torch reuse weight casts that were made without a graph, even where a graph is needed.
+                # Some releases of torch reuse weight casts that were made without a graph, even if a graph is needed.
                 torch.clear_autocast_cache()
             self.kept[index] = self.model.encode(chunk)
             vectors = self.kept[index][0]

@@ -202,7 +202,7 @@ def by_head(heads: int, states: Tensor, packing: Packing) -> Tensor:
 
 
 def _of_heads(heads: int, packing: Packing) -> Packing | None:
-    """Return a packing for which each head of each row counts as a row of its own; None where it would save no time.
+    """Return a packing for which each head of each row counts as a row of its own; None if it would save no time.
 
     The packing pads the states of heads (n h, e) to a matrix (b h, t, e). ``plain_attention`` then gets each head in
     contiguous memory, and its matrix products need no copy. Inference, and attention on GPUs, use fused kernels, which need

@@ -131,7 +131,7 @@ class Bert:
 
 
 class Electra(Bert):
-    """ELECTRA: BERT's layers. Where embeddings and states differ in size, the embeddings are projected."""
+    """ELECTRA: BERT's layers. If embeddings and states differ in size, the embeddings are projected."""
 
     lm_head = ("generator_predictions", "generator_lm_head")
     options: dict[str, Any] = {}  # noqa: RUF012

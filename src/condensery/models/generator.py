@@ -81,7 +81,7 @@ class OneDraw(transformers.LogitsProcessor):
         ``scores`` (b, V) are log-probabilities up to a constant, with -inf for tokens that may not be drawn.
         """
         last = scores.topk(min(self.top_k or scores.shape[1], scores.shape[1]), dim=1).values[:, -1:]  # (b, 1)
-        allowed = int((scores >= last).sum(dim=1).max())  # more than top_k where tokens are equally probable
+        allowed = int((scores >= last).sum(dim=1).max())  # more than top_k if tokens are equally probable
         logits, ids = scores.topk(max(1, allowed), dim=1)  # (b, allowed) each
         if logits.isnan().any():
             raise UserError("the generator's logits are not finite; use precision: fp32 or bf16")

@@ -210,7 +210,7 @@ def _twice(path: Path, whole: bool = False) -> str:
 
 
 def _damage(path: Path, whole: bool) -> str:
-    """Return the fault of an artifact folder; empty where there is none.
+    """Return the fault of an artifact folder; empty if there is none.
 
     Args:
         path: folder of the artifact.
@@ -246,7 +246,7 @@ def _damage(path: Path, whole: bool) -> str:
 
 
 def _surplus(path: Path, files: Collection[str]) -> str:
-    """Return a file or linked folder in an artifact's folder that does not belong to the artifact; empty where there is none.
+    """Return a file or linked folder in an artifact's folder that does not belong to the artifact; empty if there is none.
 
     Names that begin with a dot are ignored, because file systems and viewers create such files, and no stage reads them.
     """

@@ -91,7 +91,7 @@ class TableConfig(TableLayout):
         baseline: the row that other rows are compared with in the significance test.
         metrics: metrics that the table shows.
         split: split that is measured.
-        optional: whether the table is left out where the data have no judgements of the split.
+        optional: whether the table is left out if the data have no judgements of the split.
         recommend: whether the text below the table recommends a row, which ``ask`` then searches
             (``reporting.recommendation``).
         with_train_queries: the recipe that is named below the table if the collection has judged train queries, which this
@@ -99,7 +99,7 @@ class TableConfig(TableLayout):
         choose: the choice of a sweep among the values of a key (``pipeline.reports.chosen``); None = all jobs are shown.
         costs: costs of each row, in columns after the metrics, read from the manifests of its stages; not shown with
             ``columns``.
-        studies: runs and sweeps whose rows are shown where a table is printed without a recipe.
+        studies: runs and sweeps whose rows are shown if a table is printed without a recipe.
         command: the command that measures these studies.
     """
 

@@ -70,7 +70,7 @@ def base_of(key: str) -> str:
 
 
 def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
-    """Return the path of keys to the first ``???`` in a resolved config; None where there is none."""
+    """Return the path of keys to the first ``???`` in a resolved config; None if there is none."""
     if value == "???":
         return place
     items: Iterable[tuple[str | int, Any]] = ()

@@ -121,7 +121,7 @@ def _key(graph: Graph, node: Node, field: str) -> str:
 
 
 def _without(graph: Graph, name: str) -> str:
-    """Return a hint that says how to leave out a stage of the recipe; empty where many stages and rows need it."""
+    """Return a hint that says how to leave out a stage of the recipe; empty if many stages and rows need it."""
     needing = causes(graph, [name])
     stages = [f"stages.{one}=null" for one in needing if one in graph.root.stages]
     labels = [re.sub(r"([\\:()\[\]{}=,])", r"\\\1", label) for label, of in graph.rows.items() if of in needing]

@@ -35,7 +35,7 @@ class Node:
         config: the checked config.
         inputs: field of the config -> names of the nodes that the field reads.
         made_from: field of the config -> references ``kind/id`` of these nodes' artifacts.
-        id: id of the artifact; empty where it is unknown.
+        id: id of the artifact; empty if it is unknown.
     """
 
     name: str
@@ -149,7 +149,7 @@ class _Builder:
         return rows
 
     def _that_answers(self) -> str:
-        """Return the index that ``ask`` searches where no table determines the best row.
+        """Return the index that ``ask`` searches if no table determines the best row.
 
         It is the last fused index of the recipe. If the recipe fuses nothing, it is the last index. If the recipe has no
         index, it is the index of the last encoder, and the stage that builds this index is added.
@@ -231,7 +231,7 @@ class _Builder:
         return known, missing
 
     def _of_own_backbone(self, name: str, message: str) -> str:
-        """Return an error message about ``backbone``, with the stage's own key where the stage has its own backbone."""
+        """Return an error message about ``backbone``, with the stage's own key if the stage has its own backbone."""
         key, separator, rest = message.partition(": ")
         group, _, field = key.partition(".")
         if group != "backbone" or field not in (self.overrides[name].get("backbone") or {}):

@@ -43,7 +43,7 @@ def check(graph: Graph) -> None:
 
 
 def push(graph: Graph, store: Store, rows: "Sequence[Row]") -> None:
-    """Upload the finished encoders that ``push_to_hub`` names. Raises ``UserError`` where an upload fails."""
+    """Upload the finished encoders that ``push_to_hub`` names. Raises ``UserError`` if an upload fails."""
     for name, target in graph.root.push_to_hub.items():
         artifact = Artifact(store.path(graph.nodes[name]))
         if store.sound(graph.nodes[name]):
@@ -72,7 +72,7 @@ def model_card(artifact: Artifact, target: PushTarget, rows: "Sequence[Row]") ->
 
 
 def _encoder_of(store: Path, evaluation: str) -> Path | None:
-    """Return the encoder that a row was measured with; None where there were several encoders or none.
+    """Return the encoder that a row was measured with; None if there were several encoders or none.
 
     Args:
         store: folder of the artifacts.

@@ -29,7 +29,7 @@ VARIABLES = "CONDENSERY_"  # prefix of the environment variables that a config m
 
 _FAST = (yaml.CSafeLoader,) if yaml.__with_libyaml__ else ()
 LOADER: Any = type("Loader", (*_FAST, get_yaml_loader()), {})
-"""OmegaConf's loader of YAML files, which parses with libyaml where it is installed: ten times as fast."""
+"""OmegaConf's loader of YAML files, which parses with libyaml if it is installed: ten times as fast."""
 
 # The references ${...} that a file may contain: a key of the config, an environment variable of this project, or `oc.select`
 _REFERENCES = re.compile(
@@ -87,7 +87,7 @@ def _decoded(path: Path, raw: bytes) -> str:
 
 
 def foreign_reference(text: str) -> str | None:
-    """Return the first forbidden reference ``${...}`` in a string; None where all references are allowed."""
+    """Return the first forbidden reference ``${...}`` in a string; None if all references are allowed."""
     while "${" in text:
         shorter, replaced = _REFERENCES.subn("_", text)  # replaces the innermost references
         if not replaced:
@@ -114,7 +114,7 @@ class _Counter:
         raise UserError(f"{self.path}:{event.start_mark.line + 1}: {why}")
 
     def add(self, event: yaml.Event) -> None:
-        """Count the parser's next event. Raises ``UserError`` where a limit is exceeded or an alias is wrong."""
+        """Count the parser's next event. Raises ``UserError`` if a limit is exceeded or an alias is wrong."""
         if isinstance(event, yaml.CollectionStartEvent):
             self.open.append((event.anchor, 1, 1))
             if event.anchor:

@@ -51,7 +51,7 @@ class JoinedTable(Callback):
 
             project_sweep(planned)
         if not any(record["folder"] or record["error"] for record in records):  # a dry run writes nothing
-            with suppress(OSError):  # fails where the folder has files of an earlier sweep or of other recipes
+            with suppress(OSError):  # fails if the folder has files of an earlier sweep or of other recipes
                 if [path.name for path in folder.iterdir()] == ["multirun.yaml"]:  # Hydra's own file
                     (folder / "multirun.yaml").unlink()
                 folder.rmdir()

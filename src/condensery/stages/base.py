@@ -243,7 +243,7 @@ class Artifact:
 def retriever_name(index: Artifact) -> str:
     """Return the name that runs and negatives give to the retriever of an index.
 
-    The name is ``kind/id`` of the encoder, or of the index where there is no encoder. A fused index has its own name. An
+    The name is ``kind/id`` of the encoder, or of the index if there is no encoder. A fused index has its own name. An
     index that was built from a fused index has the name of the fused index.
     """
     named, below = index, [index]
@@ -260,7 +260,7 @@ class Wandb(Keys):
     Attributes:
         project: name of the W&B project.
         entity: W&B user or team; None = the default of the account.
-        enabled: True, False, or auto: online where there is an API key, otherwise offline.
+        enabled: True, False, or auto: online if there is an API key, otherwise offline.
     """
 
     project: Text
@@ -329,11 +329,11 @@ class Context:
     made_from: Mapping[str, tuple[Artifact, ...]]
 
     def artifacts(self, field: str) -> list[Artifact]:
-        """Return the input artifacts of ``field``; an empty list where the field holds a reserved word or null."""
+        """Return the input artifacts of ``field``; an empty list if the field holds a reserved word or null."""
         return list(self.made_from[field])
 
     def artifact(self, field: str) -> Artifact:
-        """Return the single input artifact of ``field``. Raises ``LookupError`` where it holds a reserved word or null."""
+        """Return the single input artifact of ``field``. Raises ``LookupError`` if it holds a reserved word or null."""
         return self.made_from[field][0]
 
     def inputs(self, field: str) -> list[Path]:

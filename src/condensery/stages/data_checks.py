@@ -89,7 +89,7 @@ def dev_queries(config: Any, corpus: Artifact) -> Fault:
 
 
 def answers(config: Any, corpus: Artifact) -> Fault:
-    """Report ``without_answers`` where no query has answers."""
+    """Report ``without_answers`` if no query has answers."""
     if not config.without_answers or _answered(Collection(corpus.path), config.split):
         return None
     return "without_answers", f"true, but no query of the split {config.split} has an answer; set it to false"

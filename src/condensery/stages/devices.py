@@ -13,7 +13,7 @@ from condensery.tokens.batches import Chunk
 
 
 def torch_device(accelerator: str) -> torch.device:
-    """Return the device for ``cpu``, ``gpu`` or ``auto`` (a GPU where there is one).
+    """Return the device for ``cpu``, ``gpu`` or ``auto`` (a GPU if there is one).
 
     Raises:
         UserError: ``gpu`` is requested and there is no GPU.

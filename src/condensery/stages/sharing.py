@@ -1,6 +1,6 @@
 """Divides a stage that does not train among several processes; each computes some shards (``condensery.sharing``).
 
-Division saves time where there are several shards, and a GPU for each process. Work that already uses all threads of a CPU,
+Division saves time if there are several shards, and a GPU for each process. Work that already uses all threads of a CPU,
 such as BM25 and approximate search, stays in one process.
 """
 

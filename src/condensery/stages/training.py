@@ -326,7 +326,7 @@ def validation_sample(
         lengths: maximum query and passage length in tokens.
 
     Returns:
-        the sample; None where there is no dev split, or validation is switched off.
+        the sample; None if there is no dev split, or validation is switched off.
     """
     if not isinstance(config, ValidatedConfig) or config.validations() is None:
         return None

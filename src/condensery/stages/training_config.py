@@ -74,12 +74,12 @@ class OptimisedStageConfig(StageConfig):
         return super().by_content() | {"callbacks", "layer_decay"}
 
     def identity(self) -> list[str]:
-        """Return the callbacks that can change the result, and the layer decay where it is below 1."""
+        """Return the callbacks that can change the result, and the layer decay if it is below 1."""
         decay = [f"layer_decay {self.layer_decay}"] if self.layer_decay < 1 else []
         return [*identity(self.callbacks, self.validations()), *decay]
 
     def validations(self) -> tuple[int, ...] | None:
-        """Return the interval and the sample sizes of validation; None where the stage is not validated."""
+        """Return the interval and the sample sizes of validation; None if the stage is not validated."""
         return None
 
     @property
@@ -166,6 +166,6 @@ class ValidatedConfig(CollectionConfig):
     """passages in the sample, besides the relevant passages"""
 
     def validations(self) -> tuple[int, ...] | None:
-        """Return the three keys, in the order of their definition; None where one of the first two is 0."""
+        """Return the three keys, in the order of their definition; None if one of the first two is 0."""
         numbers = self.validate_every, self.validation_queries, self.validation_passages
         return numbers if all(numbers[:2]) else None

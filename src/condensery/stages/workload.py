@@ -128,7 +128,7 @@ class Work:
 
     @property
     def step_flops(self) -> float:
-        """FLOPs of all steps; 0 where there are none, or they are unknown."""
+        """FLOPs of all steps; 0 if there are none, or they are unknown."""
         return self.step.flops * (self.steps or 0.0) if self.step else 0.0
 
     @property

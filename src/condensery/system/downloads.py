@@ -20,7 +20,7 @@ def file_digest(path: Path, digest: Any) -> str:
 
 
 def check_room(folder: Path, size: int, key: str) -> None:
-    """Raise ``UserError`` where the disk of ``folder`` lacks the space for ``size`` bytes."""
+    """Raise ``UserError`` if the disk of ``folder`` lacks the space for ``size`` bytes."""
     folder = existing(folder)
     if size > (free := shutil.disk_usage(folder).free):
         raise UserError(f"{key}: the download needs {as_bytes(size)}, but {folder} has only {as_bytes(free)} free")

@@ -59,7 +59,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raise ``UserError`` where ``path`` is not a regular file: opening a pipe would block, and a device has no end."""
+    """Raise ``UserError`` if ``path`` is not a regular file: opening a pipe would block, and a device has no end."""
     if why := fault(path):
         raise UserError(f"{path}: {why}")
 
@@ -101,7 +101,7 @@ def save_array(path: Path, array: "NDArray[Any]") -> None:
 def load_array(path: Path, mapped: bool = False) -> "NDArray[Any]":
     """Read an .npy file, or memory-map it if ``mapped``. Pickled objects are never loaded.
 
-    Raises ``UserError`` where the file is missing or is not a single array.
+    Raises ``UserError`` if the file is missing or is not a single array.
     """
     import numpy as np
 
@@ -113,7 +113,7 @@ def load_array(path: Path, mapped: bool = False) -> "NDArray[Any]":
 
 
 def load_arrays(path: Path) -> "dict[str, NDArray[Any]]":
-    """Read the arrays of an .npz file by name. Raises ``UserError`` where the file is missing or not readable."""
+    """Read the arrays of an .npz file by name. Raises ``UserError`` if the file is missing or not readable."""
     import numpy as np
 
     with _readable(path, "not readable arrays"), np.load(path, allow_pickle=False) as stored:
@@ -149,7 +149,7 @@ def new_array(path: Path, dtype: "DTypeLike", shape: tuple[int, ...]) -> "np.mem
 
 
 def expanded(path: str | Path) -> Path:
-    """Return the path with ``~`` replaced by the home folder; unchanged where there is no such user.
+    """Return the path with ``~`` replaced by the home folder; unchanged if there is no such user.
 
     Raises ``UserError`` for anything that is not a path, for a name that no disk takes, and for bytes that are not UTF-8.
     """

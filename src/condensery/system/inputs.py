@@ -2,7 +2,7 @@
 
 All readers use this module, so each fault gives the same one-line message everywhere. Examples of faults are a folder or
 a pipe instead of a file, an empty file, and a gzip file whose name does not end in .gz. The message is also the same
-where the content is already cached from an earlier run.
+if the content is already cached from an earlier run.
 """
 
 import errno
@@ -32,7 +32,7 @@ KINDS |= dict.fromkeys((stat.S_IFCHR, stat.S_IFBLK), "a device")
 
 
 def standing(path: Path) -> str:
-    """Describe what exists at ``path``: ``a file``, ``a folder``, ...; empty where nothing exists.
+    """Describe what exists at ``path``: ``a file``, ``a folder``, ...; empty if nothing exists.
 
     The path is not opened.
     """
@@ -49,7 +49,7 @@ def standing(path: Path) -> str:
 
 
 def fault(path: Path, wanted: str = FILE) -> str:
-    """Return why ``path`` is not of the kind ``wanted`` (``FILE`` or ``FOLDER``); an empty string where it is."""
+    """Return why ``path`` is not of the kind ``wanted`` (``FILE`` or ``FOLDER``); an empty string if it is."""
     actual = standing(path)
     if actual == wanted:
         return ""
@@ -64,7 +64,7 @@ def twin(path: Path) -> Path:
 def resolve(path: Path) -> Path | None:
     """Return ``path`` itself, or its twin with ``.gz`` added or removed; ``None`` when neither exists.
 
-    Raises ``UserError`` where both exist and differ in content, because the choice is then ambiguous.
+    Raises ``UserError`` if both exist and differ in content, because the choice is then ambiguous.
     """
     existing = [one for one in (path, twin(path)) if not fault(one)]
     if len(existing) == 2 and not _hold_the_same(*map(_state, sorted(existing, key=lambda one: one.suffix == ".gz"))):
@@ -127,7 +127,7 @@ def opened(path: Path) -> Iterator["tuple[io.BufferedReader[Any], IO[bytes]]"]:
 
 
 def _check_head(head: bytes, path: Path) -> None:
-    """Raise ``UserError`` where the first bytes are gzip's signature, or contain a NUL.
+    """Raise ``UserError`` if the first bytes are gzip's signature, or contain a NUL.
 
     A NUL suggests that the file is UTF-16. The check is needed because a decoder of UTF-8 accepts NUL bytes.
     """

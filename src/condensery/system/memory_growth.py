@@ -14,7 +14,7 @@ the remedies are:
   starts. The environment variable in ``PROCESS`` switches it off, and run.py restarts itself with this variable.
 - Returned pages. Memory that was returned to the operating system must be fetched again page by page: a copy that took
   0.2 ms then took 4 ms. So memory is not returned automatically, and large blocks are allocated on the heap too.
-  ``give_back`` returns memory where low memory use is worth the time.
+  ``give_back`` returns memory if low memory use is worth the time.
 
 A Lightning trainer, its model and its optimiser refer to each other in cycles. So they stay in memory after training until
 Python collects garbage. In a run of six trainings in one process, each training began with more memory than the one before.

@@ -27,7 +27,7 @@ def _has_gpu() -> bool:
 
 @cache
 def _oldest_gpu() -> tuple[int, int] | None:
-    """Return the lowest compute capability among the GPUs of this process; None where nvidia-smi does not report it."""
+    """Return the lowest compute capability among the GPUs of this process; None if nvidia-smi does not report it."""
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", *(["-i", wanted] if wanted else [])]
     with suppress(OSError, subprocess.SubprocessError, ValueError):
@@ -45,7 +45,7 @@ def _quick_at_bf16(flags: set[str]) -> bool:
     """Whether a CPU with these flags of /proc/cpuinfo multiplies bf16 faster than fp32 (x86: AVX512-BF16, AMX; ARM: bf16).
 
     Intel's processors with AMX do AVX512-BF16 at half the speed of fp32 (84 against 155 GFLOP/s per core, Sapphire Rapids).
-    This matters where a virtual machine hides AMX. Such a processor is recognised by AVX512-FP16, which AMD lacks.
+    This matters if a virtual machine hides AMX. Such a processor is recognised by AVX512-FP16, which AMD lacks.
     """
     if "amx_bf16" in flags or "bf16" in flags:
         return True
@@ -54,7 +54,7 @@ def _quick_at_bf16(flags: set[str]) -> bool:
 
 @cache
 def of_the_processor(entry: str) -> str:
-    """Return an entry of /proc/cpuinfo for the first core; empty where there is none."""
+    """Return an entry of /proc/cpuinfo for the first core; empty if there is none."""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next((line.partition(":")[2].strip() for line in lines if line.startswith(entry)), "")

@@ -27,7 +27,7 @@ _AGAIN = 0.05  # seconds until a signal whose exception was lost is sent again
 def leave_upon(numbers: Iterable[int], error: Callable[[int], BaseException]) -> None:
     """Make each of the signals ``numbers`` raise ``error(number)``.
 
-    Where Python cannot raise an exception, as in a ``__del__``, it prints the exception and continues as if there had been
+    If Python cannot raise an exception, as in a ``__del__``, it prints the exception and continues as if there had been
     no signal. With this function, Python prints nothing in this case, and the signal is sent again a moment later.
     """
 

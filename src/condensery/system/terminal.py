@@ -39,7 +39,7 @@ def print_last(message: str) -> None:
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Raise ``UserError`` where an argument contains bytes that are not UTF-8. Python decodes them as lone surrogates.
+    """Raise ``UserError`` if an argument contains bytes that are not UTF-8. Python decodes them as lone surrogates.
 
     In an ASCII locale, Python decodes every non-ASCII character as lone surrogates, even if the bytes are valid UTF-8.
     This case has a separate message, because Python could not open files with non-ASCII names either.

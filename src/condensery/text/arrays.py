@@ -18,7 +18,7 @@ BLANK = " \t\r\n"
 def read_array(path: Path, show: bool = True) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, object) for every entry of a JSON array.
 
-    The place is ``path:line`` of the entry's first character. Where several entries share a line, as in an array that is
+    The place is ``path:line`` of the entry's first character. If several entries share a line, as in an array that is
     one line, the place is ``path:line:column``. ``show``: whether to show the progress of a large file.
 
     Raises:

@@ -57,7 +57,7 @@ class Collection:
         passages: table with the columns id, title, text, document. The passages of a document are consecutive rows.
         queries: table with the columns id, text: the queries of all splits.
         documents: table with the columns id, title, passages (a list of strings): separate documents for
-            pre-training. ``None`` where the passages themselves are the text for pre-training.
+            pre-training. ``None`` if the passages themselves are the text for pre-training.
         splits: the splits among train, dev, test, dl19 and dl20 that have judgements. A split that has only answers is
             not listed.
         description: the content of ``collection.json``: counts, numbers of dropped items, warnings, content hash.
@@ -103,7 +103,7 @@ class Collection:
 
     @cached_property
     def answers(self) -> Column[list[str]] | None:
-        """The list of known answers of each query, which may be empty; ``None`` where no query has answers."""
+        """The list of known answers of each query, which may be empty; ``None`` if no query has answers."""
         return TextTable(self.folder / "answers.arrow").column("answers") if self.description.get("answers") else None
 
     @cached_property

@@ -43,7 +43,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 
 class Docstring(NamedTuple):
-    """One docstring, split into query and passage. ``query`` is empty where the first sentence is unfit as a query."""
+    """One docstring, split into query and passage. ``query`` is empty if the first sentence is unfit as a query."""
 
     line: int
     query: str
@@ -81,7 +81,7 @@ def cut(text: str, minimum_words: int) -> tuple[str, str] | None:
     """Split a docstring into (query, passage).
 
     Returns:
-        (query, passage). The query is empty where the first sentence is unfit as a query. The result is ``None`` if the
+        (query, passage). The query is empty if the first sentence is unfit as a query. The result is ``None`` if the
         passage has fewer than ``minimum_words`` words or the docstring only lists parameters.
     """
     if number_of_words(text) < minimum_words:
@@ -101,7 +101,7 @@ def cut(text: str, minimum_words: int) -> tuple[str, str] | None:
 
 
 def first_sentence(paragraph: str) -> tuple[str, str]:
-    """Split a paragraph into (first sentence, rest). The rest is empty where the paragraph is one sentence."""
+    """Split a paragraph into (first sentence, rest). The rest is empty if the paragraph is one sentence."""
     for match in _SENTENCE_END.finditer(paragraph):
         if not _ABBREVIATION.search(paragraph, 0, match.start() + 1):
             return paragraph[: match.end()].strip(), paragraph[match.end() :].strip()

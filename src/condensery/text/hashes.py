@@ -36,7 +36,7 @@ def content_hashes(paths: list[Path]) -> list[str]:
 
     The mtime alone is not enough, because a copied file may keep the mtime of its original. No program can set the ctime.
 
-    Where the cache cannot be written (a read-only home, a corrupt cache file), the hashes are computed each time.
+    If the cache cannot be written (a read-only home, a corrupt cache file), the hashes are computed each time.
     """
     keys = [_key(path) for path in paths]
     known = _recall(keys)
@@ -48,7 +48,7 @@ def content_hashes(paths: list[Path]) -> list[str]:
 
 
 def input_hashes(paths: list[Path]) -> list[str]:
-    """Return the content hash of each input file. Raises ``UserError`` where one is missing or is not text."""
+    """Return the content hash of each input file. Raises ``UserError`` if one is missing or is not text."""
     look(paths)
     return content_hashes(paths)
 

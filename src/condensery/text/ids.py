@@ -33,7 +33,7 @@ def look_alike(identifier: str, known: Iterable[str]) -> str:
     """Return a hint for an unknown id: the known id that looks the same, and the first character in which the two differ.
 
     Returns:
-        The hint, to be appended to an error message; an empty string where no known id looks the same. For a path that is
+        The hint, to be appended to an error message; an empty string if no known id looks the same. For a path that is
         not percent-encoded, the hint is the encoded form.
     """
     wanted, encoded = alike(identifier), percent_encoded(identifier)
@@ -61,7 +61,7 @@ def _code_points(identifier: str, at: int) -> str:
 
 
 def check_distinct(ids: Iterable[object], where: str) -> None:
-    """Raise ``UserError`` where two different ids, such as the number 1 and the string "1", become the same string."""
+    """Raise ``UserError`` if two different ids, such as the number 1 and the string "1", become the same string."""
     seen: dict[str, object] = {}
     for one in ids:
         if (other := seen.setdefault(str(one), one)) is not one:

@@ -28,7 +28,7 @@ class InputFile:
     may_be_empty: bool = False
 
     def existing_path(self) -> Path | None:
-        """Return the file on disk, or None. Raises ``UserError`` where a plain and a gzip file exist and differ."""
+        """Return the file on disk, or None. Raises ``UserError`` if a plain and a gzip file exist and differ."""
         return (None if fault(self.path) else self.path) if self.exact else resolve(self.path)
 
     def fault(self) -> str:
@@ -36,21 +36,21 @@ class InputFile:
         return "" if self.existing_path() else fault(self.path) if self.exact else fault_of_either(self.path)
 
     def open_path(self) -> Path:
-        """Return the file on disk. Raises ``UserError`` where it is missing; the message says what is there instead."""
+        """Return the file on disk. Raises ``UserError`` if it is missing; the message says what is there instead."""
         path = self.existing_path()
         if path is None:
             raise UserError(f"{self.path}: {self.fault()}; it should be the {self.role}{self.hint}")
         return path
 
     def entries(self, read: Callable[[Path], Iterable[Item]], none: str) -> Iterator[Item]:
-        """Yield the items of ``read``. Raises ``UserError`` where the file is missing or has no items (message: ``none``)."""
+        """Yield the items of ``read``. Raises ``UserError`` if the file is missing or has no items (message: ``none``)."""
         path = self.open_path()
         return at_least_one(read(path), path, none)
 
     def look(self) -> Path:
         """Return the file on disk, after a check of its first bytes.
 
-        Raises ``UserError`` where the file is missing, is not text, or is empty although ``may_be_empty`` is False.
+        Raises ``UserError`` if the file is missing, is not text, or is empty although ``may_be_empty`` is False.
         """
         path = self.open_path()
         with opened(path) as (stream, _):

@@ -103,7 +103,7 @@ _SCRIPTS = {  # language -> its letters; on equal counts the first language wins
 
 
 def check_language(name: str) -> str:
-    """Return ``name``. Raises ``ValueError`` where it is neither a key of ``LANGUAGES`` nor ``auto``."""
+    """Return ``name``. Raises ``ValueError`` if it is neither a key of ``LANGUAGES`` nor ``auto``."""
     if name not in LANGUAGES and name != AUTO:
         known = [AUTO, *LANGUAGES]
         near = close_to(name, known)
@@ -116,7 +116,7 @@ def check_language(name: str) -> str:
 
 
 def check_code(code: str) -> str:
-    """Return ``code``. Raises ``ValueError`` where it does not have the form of a language code."""
+    """Return ``code``. Raises ``ValueError`` if it does not have the form of a language code."""
     if not re.fullmatch("[a-z]{2,3}(-[a-z]+)*", code):
         raise ValueError(f"{shown(code)!r} is not a language code, such as de for German")
     return code
@@ -129,7 +129,7 @@ def guess(texts: Sequence[str]) -> str:
     every language in Arabic letters, and ``turkish`` for every language with a dotless i.
 
     Returns:
-        A key of ``LANGUAGES``; ``any`` where the language has no special rules.
+        A key of ``LANGUAGES``; ``any`` if the language has no special rules.
     """
     sample = (texts[at][:CHARACTERS] for at in range(0, len(texts), max(1, len(texts) // SAMPLE)))
     letters = "".join("".join(filter(str.isalpha, text)) for text in sample)

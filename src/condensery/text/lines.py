@@ -85,7 +85,7 @@ def in_megabytes(items: Iterable[Item], path: Path, file: IO[bytes], each: int) 
 
 
 def _check_line_ends(first: bytes, stream: io.BufferedReader, path: Path) -> None:
-    """Raise ``UserError`` where the file is a single line that contains the line ends of old Macs (CR)."""
+    """Raise ``UserError`` if the file is a single line that contains the line ends of old Macs (CR)."""
     within = b"\r" in first.rstrip(b"\r\n")
     if within and (len(first) == LONGEST or not stream.peek(1)):
         raise UserError(f"{path}: its lines end in a carriage return (CR) alone; save the file with line feeds (LF)")
@@ -158,7 +158,7 @@ def _csv_reader(lines: Iterable[str], **how: Any) -> Any:
 def csv_rows(lines: Iterable[str], path: Path, hint: str = "", separator: str = ",") -> Iterator[tuple[str, list[str]]]:
     """Yield (place, fields) for every row of the ``lines`` of a CSV file. A quoted field may contain line ends.
 
-    Raises ``UserError`` where a line is not valid CSV; ``hint`` is appended to the message.
+    Raises ``UserError`` if a line is not valid CSV; ``hint`` is appended to the message.
     """
     begin = 1
     rows = _csv_reader(lines, delimiter=separator, strict=True)
@@ -173,7 +173,7 @@ def csv_rows(lines: Iterable[str], path: Path, hint: str = "", separator: str = 
 def read_csv(path: Path, expected: str, separator: str = ",", show: bool = True) -> Iterator[tuple[str, list[str]]]:
     """Yield (place, fields) for every row of a CSV file. A quoted field may contain line ends.
 
-    Raises ``UserError`` where the file is not valid CSV. ``expected`` describes the correct format in the message.
+    Raises ``UserError`` if the file is not valid CSV. ``expected`` describes the correct format in the message.
     """
     lines = (line + "\n" for _, line in read_lines(path, show))
     return ((place, row) for place, row in csv_rows(lines, path, f"; the file is {expected}", separator) if row)
@@ -268,7 +268,7 @@ def decimal(value: str) -> float:
 
 
 def read_value(text: str, place: str, hint: str = "") -> Any:
-    """Parse a line as JSON. Raises ``UserError``, with the line's ``place`` and ``hint``, where it is not valid JSON."""
+    """Parse a line as JSON. Raises ``UserError``, with the line's ``place`` and ``hint``, if it is not valid JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -27,7 +27,7 @@ _READ = 4096  # rows at a time
 
 
 def query_files(path: str) -> list[Path]:
-    """Return the sorted files that ``path`` (a file, a folder or a glob) names. Raises ``UserError`` where none exists."""
+    """Return the sorted files that ``path`` (a file, a folder or a glob) names. Raises ``UserError`` if none exists."""
     named = expanded(path)
     what = standing(named)
     if what == FOLDER:

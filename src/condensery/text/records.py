@@ -8,7 +8,7 @@ from urllib.parse import quote
 class Passage:
     """A piece of text that can be retrieved.
 
-    ``document`` is the id of the document that the passage was cut from. It is ``None`` where the input names no
+    ``document`` is the id of the document that the passage was cut from. It is ``None`` if the input names no
     documents. Each passage is then its own document.
     """
 

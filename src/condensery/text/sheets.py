@@ -49,7 +49,7 @@ def _plain(text: str) -> str:
 def filled_sheets(sheets: str | Path | Sequence[str | Path], key: str = "sheets") -> list[Path]:
     """Return the files that the config key ``key`` names: a list of files, or all ``*.csv`` of a folder.
 
-    Raises ``UserError`` where a file is missing or the folder has no CSV file.
+    Raises ``UserError`` if a file is missing or the folder has no CSV file.
     """
     if isinstance(sheets, Sequence) and not isinstance(sheets, str):
         paths = [expanded(path) for path in sheets]

@@ -74,7 +74,7 @@ def counted_examples(files: Mapping[str, InputFile], each: int) -> SentenceSizes
     """Estimate the sizes of files (split -> file) with one example of ``each`` sentences per line.
 
     Returns:
-        The sizes; None where the size of a file is unknown.
+        The sizes; None if the size of a file is unknown.
     """
     examples: dict[str, float] = {}
     tokens = size = 0.0

@@ -306,7 +306,7 @@ class CollectionWriter:
         return qrels
 
     def _hold_out(self, qrels: dict[str, NDArray[np.int32]]) -> None:
-        """Move ``dev_queries`` train queries to dev where the source has no dev split, and print how many."""
+        """Move ``dev_queries`` train queries to dev if the source has no dev split, and print how many."""
         if not self.dev_queries or "dev" in qrels or "dev" in self._questions or "train" not in qrels:
             return
         held_out = self._drawn(qrels["train"], "dev", self.dev_queries, HELD_OUT_SHARE)
@@ -372,7 +372,7 @@ class CollectionWriter:
 
 
 def _check_id(identifier: str, kind: str, where: str) -> None:
-    """Raise ``UserError`` where an id is empty or contains white space or a control character.
+    """Raise ``UserError`` if an id is empty or contains white space or a control character.
 
     Run files separate their columns by white space, so an id cannot contain it.
     """

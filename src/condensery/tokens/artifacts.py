@@ -84,7 +84,7 @@ class _Stores:
 
     @cached_property
     def titles(self) -> TokenStore | None:
-        """The titles of the passages; None where passages are read without titles."""
+        """The titles of the passages; None if passages are read without titles."""
         return TokenStore(self.folder / "titles") if (self.folder / "titles").is_dir() else None
 
 

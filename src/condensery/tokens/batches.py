@@ -31,8 +31,8 @@ class Chunk:
         input_ids: int64 (b, t), right-padded.
         lengths: int64 (b,), number of tokens in each row, special tokens included; longest first if ``context`` is None.
         rows: int64 (b,), the index of each row in the batch, or another number by which the caller identifies the row.
-        masked: int64 (m,), ascending positions in the flattened ``input_ids`` (b * t); None where no token is predicted.
-        targets: int64 (m,), the original ids at ``masked``; None where no token is predicted.
+        masked: int64 (m,), ascending positions in the flattened ``input_ids`` (b * t); None if no token is predicted.
+        targets: int64 (m,), the original ids at ``masked``; None if no token is predicted.
         tower: the encoder that reads the chunk: 0 = the passage encoder or the only encoder, 1 = the query encoder.
         context: b rows for a decoder. To predict the masked tokens of row i of ``context``, the decoder also reads the
             encoder's vector of row i of this chunk. None without a decoder. Context rows are not sorted by their lengths.

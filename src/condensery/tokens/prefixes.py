@@ -59,7 +59,7 @@ NO_PREFIXES = Prefixes()
 
 
 def check_prefix(key: str, prefix: str, number: int, length_key: str, length: int) -> None:
-    """Raise ``UserError`` where a prefix of ``number`` tokens leaves no room for a text.
+    """Raise ``UserError`` if a prefix of ``number`` tokens leaves no room for a text.
 
     ``length`` is the maximum input length in tokens, [CLS] and [SEP] included.
     """

@@ -275,7 +275,7 @@ def _alphabet(batches: Iterator[Sequence[str]], normalise: Callable[[str], str],
     """Return the characters with which the vocabulary spells words, most frequent first.
 
     The most frequent characters are followed by the ideographs that are needed to spell a share ``COVERED`` of the text.
-    The list is cut where the alphabet would fill more than three quarters of the vocabulary.
+    The list is cut if the alphabet would fill more than three quarters of the vocabulary.
 
     ``normalise`` must treat each character independently, except combining marks, which may depend on the character
     before them. It is therefore called on every batch that contains marks, and otherwise once for each distinct character.

@@ -83,7 +83,7 @@ def _peak(
     with autocast(device, precision):
         vectors, own = encoder.encode(largest)
         total = sum(own.values(), vectors.float().sum() * 0.0)
-        if total.requires_grad:  # false where the chunk's tower is frozen
+        if total.requires_grad:  # false if the chunk's tower is frozen
             total.backward()
     taken = torch.cuda.max_memory_allocated(device) - before
     module.zero_grad(set_to_none=True)

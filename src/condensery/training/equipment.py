@@ -39,7 +39,7 @@ def _precision(precision: Precision, device: torch.device) -> str:
 
 
 def _attention(module: TrainingModule, precision: Precision, device: torch.device) -> list[str]:
-    """Return the description of the attention as a list of one; an empty list where the module has no encoder."""
+    """Return the description of the attention as a list of one; an empty list if the module has no encoder."""
     encoder = next((part for part in module.modules() if isinstance(part, Encoder)), None)
     if encoder is None:
         return []

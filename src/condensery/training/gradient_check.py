@@ -28,7 +28,7 @@ CUTS: dict[Cut, str] = {
     "uneven": "in uneven chunks",
     "as given": "in the chunks as given",
 }
-EXACT, ROUNDED = 1e-6, 1e-2  # largest allowed error in float64, and in other precisions where float64 is impossible
+EXACT, ROUNDED = 1e-6, 1e-2  # largest allowed error in float64, and in other precisions if float64 is impossible
 SEED = 17
 
 
@@ -58,7 +58,7 @@ def check_gradients(
         cached: the function to check, with the arguments of ``cached_backward``. It adds to the ``.grad`` of all weights and
             returns the loss or None. With several processes, each process calls the function with its share of the rows.
             Your own function must then gather the vectors of all processes; for ``cached_backward`` the check does so.
-        processes: 2 = the gradient is also computed in two processes on the CPU, each with half of the rows. Where processes
+        processes: 2 = the gradient is also computed in two processes on the CPU, each with half of the rows. If processes
             cannot be forked (outside of Linux, or if a GPU is used), functions must be importable, and the call must be
             guarded by ``if __name__ == "__main__":``.
         frozen: whether each part is also tried without a gradient.

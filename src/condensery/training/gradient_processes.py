@@ -24,7 +24,7 @@ class ProcessError(Exception):
 def in_processes(number: int, work: Callable[[Share], Any]) -> list[Any]:
     """Run ``work`` in ``number`` processes that are joined by ``torch.distributed``.
 
-    The processes are forked where that is safe, so that functions do not have to be importable. Elsewhere they are spawned.
+    The processes are forked if that is safe, so that functions do not have to be importable. Elsewhere they are spawned.
 
     Returns:
         the result of each process, by rank.

@@ -1,4 +1,4 @@
-"""Logs training curves: always to a CSV file, and to W&B, TensorBoard and Trackio where they are enabled."""
+"""Logs training curves: always to a CSV file, and to W&B, TensorBoard and Trackio if they are enabled."""
 
 import csv
 import math

@@ -87,7 +87,7 @@ def sample_of(
         queries, passages: maximum number of queries and of random passages; the positives are added to the passages.
         budget: maximum number of tokens in a chunk, padding included.
         prefixes: token ids put before queries and passages.
-        left_out: whether training queries that share a relevant passage with a dev query are added, where there are fewer dev
+        left_out: whether training queries that share a relevant passage with a dev query are added, if there are fewer dev
             queries than ``queries``.
 
     Returns:
@@ -182,7 +182,7 @@ def pair_sample(
         collection: collection with the judgements.
         reader: converts pairs to token ids.
         queries, passages: maximum number of queries and of random passages; the positives are added to the passages.
-        size: number of pairs per query; less where there are too few passages.
+        size: number of pairs per query; fewer if there are too few passages.
         budget: maximum number of tokens in a chunk, padding included.
 
     Returns:
@@ -299,7 +299,7 @@ def reciprocal_ranks(
         scores = weight * _scaled(bm25.to(scores)) + (1 - weight) * _scaled(scores)
     if sample.own is not None:
         scores = scores.masked_fill(torch.from_numpy(sample.own).to(scores.device), -torch.inf)
-    best = scores.topk(min(10, len(passages)), dim=1).indices  # (q, 10), or (q, p) where p < 10
+    best = scores.topk(min(10, len(passages)), dim=1).indices  # (q, 10), or (q, p) if p < 10
     hits = relevant.gather(1, best)  # (q, 10)
     first = hits.float().argmax(dim=1)  # (q,)
     return hits.any(dim=1) / (first + 1.0)

@@ -45,7 +45,7 @@ class Refresh(pl.Callback):
         label: name of the stage, shown beside the progress.
         group: function that returns the processes of this training.
         threads: CPU threads of the search.
-        device: device of the search; None = a GPU where there is one.
+        device: device of the search; None = a GPU if there is one.
     """
 
     batches: RefreshedBatches

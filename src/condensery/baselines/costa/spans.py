@@ -47,7 +47,7 @@ def draw_spans(
         draws: (granularities, spans, 2) random numbers in [0, 1), for the length and the position of each span.
 
     Returns:
-        (granularities * spans, 2) first token and number of tokens; zeros where the text has too few words.
+        (granularities * spans, 2) first token and number of tokens; zeros if the text has too few words.
     """
     number, found = len(words) - 1, np.zeros((*draws.shape[:2], 2), np.int64)
     for (least, most), each, drawn in zip(granularities, found, draws, strict=True):

@@ -46,7 +46,7 @@ class QuestionPairsConfig(StageConfig):
         return self
 
     def input_files(self) -> list[InputFile]:
-        """Return the files of passages and of questions; none where a stage has generated the questions."""
+        """Return the files of passages and of questions; none if a stage has generated the questions."""
         if self.root is None:
             return []
         folder = expanded(self.root)

@@ -82,7 +82,7 @@ class FinetuneNliConfig(EncoderStageConfig):
     epochs: Positive | None = 1
     """passes over the pairs"""
     learning_rate: Positive = 2e-5
-    """peak learning rate of AdamW (of Adam, where ``weight_decay`` is 0)"""
+    """peak learning rate of AdamW (of Adam, if ``weight_decay`` is 0)"""
     weight_decay: Weight = 0.0
     """weight decay of AdamW; biases and LayerNorm weights are not decayed"""
 

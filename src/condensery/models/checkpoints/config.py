@@ -20,7 +20,7 @@ class BackboneConfig(VectorConfig):
     revision: str | None  # commit, tag or branch of the hub repository
     tokenizer: str | None  # hub name or path; None = a WordPiece trained on the collection
     vocab_size: int = Field(ge=100)  # of the trained WordPiece
-    family: Literal["bert", "roberta", "distilbert", "modernbert"]  # the architecture where ``name`` is None
+    family: Literal["bert", "roberta", "distilbert", "modernbert"]  # the architecture if ``name`` is None
     layers: int = Field(ge=1)
     hidden: int = Field(ge=8)
     heads: int = Field(ge=1)

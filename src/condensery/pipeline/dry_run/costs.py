@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from condensery.pipeline.dry_run.machine_speed import Here
 
 UNKNOWN = "?"
-WIDTH = 120  # characters of a line where there is no terminal
+WIDTH = 120  # characters of a line if there is no terminal
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -148,7 +148,7 @@ def _costs(graph: Graph, left: Sequence[Planned], here: "Here | None") -> Costs:
 
 
 def _key(graph: Graph, one: Planned) -> str:
-    """Return the id of a stage's artifact, or the run's id and the stage's name where missing files leave the id unknown."""
+    """Return the id of a stage's artifact, or the run's id and the stage's name if missing files leave the id unknown."""
     return one.node.id or f"{graph.id} {one.node.name}"
 
 
@@ -174,7 +174,7 @@ def _row(numbers: Mapping[str, float | None], without_encoder: bool) -> list[str
 
 
 def number(value: float | None) -> str:
-    """Return the number with three digits and a unit prefix, as in 1.23 M; ``?`` where it is unknown."""
+    """Return the number with three digits and a unit prefix, as in 1.23 M; ``?`` if it is unknown."""
     if value is None:
         return UNKNOWN
     size, prefix = next((each for each in _PREFIXES if float(f"{value:.3g}") >= each[0]), (1.0, ""))
@@ -223,7 +223,7 @@ def plan(graph: Graph, store: Store, states: Mapping[str, State]) -> list[Planne
 
 
 def _actual_sizes(store: Store, node: Node, work: Work) -> Sizes:
-    """Return the sizes of a finished artifact, or the expected sizes where an older manifest lacks them."""
+    """Return the sizes of a finished artifact, or the expected sizes if an older manifest lacks them."""
     try:
         return node.config.actual_sizes(work.makes, Artifact(store.path(node)).manifest["metrics"])
     except (KeyError, TypeError):

@@ -34,7 +34,7 @@ class Here:
     cores: int
 
     def seconds(self, work: Work) -> float | None:
-        """Return the wall-clock seconds of the work on an otherwise idle machine; None where the work is unknown."""
+        """Return the wall-clock seconds of the work on an otherwise idle machine; None if the work is unknown."""
         if not work.known:
             return None
         seconds = work.seconds or 0.0

@@ -362,7 +362,7 @@ class Tasks:
 
 
 def _lost(error: Exception) -> str:
-    """Return the reason why a task was lost. Raises ``UserError`` where Ray could not run the task at all."""
+    """Return the reason why a task was lost. Raises ``UserError`` if Ray could not run the task at all."""
     for kind in type(error).__mro__:
         if kind.__name__ in LOST:
             return LOST[kind.__name__]

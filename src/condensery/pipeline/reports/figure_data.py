@@ -132,7 +132,7 @@ def draw_figures(
 
 
 def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], tables: Sequence[Table], stem: Path) -> Figure:
-    """Draw one figure into files that begin with ``stem``. Raises ``UserError`` where there is nothing to draw."""
+    """Draw one figure into files that begin with ``stem``. Raises ``UserError`` if there is nothing to draw."""
     if isinstance(figure, AttentionEntropyFigure):
         panels, even, texts = _entropy(figure, jobs)
         title = figure.title or "CLS attention entropy by layer"
@@ -293,7 +293,7 @@ def _score_line(
 def _curves(stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str) -> dict[str, tuple[list[Any], Artifact]]:
     """Return each stage's training curves (one per run) and one of its artifacts, by label.
 
-    Where the sweep varies a setting of the stage, each value has a label of its own.
+    If the sweep varies a setting of the stage, each value has a label of its own.
     """
     by_label: dict[str, tuple[list[Any], Artifact]] = {}
     for label, stage in stages.items():

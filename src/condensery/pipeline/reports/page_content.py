@@ -55,12 +55,12 @@ def run_number(folder: Path) -> int:
 
 
 def read_study(run: Path) -> dict[str, Any]:
-    """Read the file of ``write_study``. Raises ``UserError`` where its content has another form."""
+    """Read the file of ``write_study``. Raises ``UserError`` if its content has another form."""
     return _checked(read_json(run / STUDY), {"command": str, "about": list, "lost": dict}, f"{run / STUDY}")
 
 
 def read_graph(run: Path) -> dict[str, dict[str, Any]]:
-    """Return the stages of a run: name -> kind, id and inputs. Raises ``UserError`` where a field is missing."""
+    """Return the stages of a run: name -> kind, id and inputs. Raises ``UserError`` if a field is missing."""
     path = run / "graph.json"
     graph = _checked(read_json(path), {}, f"{path}: ?")
     fields = {"kind": str, "id": str, "reads": dict}
@@ -87,7 +87,7 @@ def page_of_run(folder: Path, root: Path, tables: Sequence[Table], figures: Sequ
         root: output root.
         tables: table of the run, if there is one.
         figures: drawn figures.
-        words: text that replaces the table where there is none.
+        words: text that replaces the table if there is none.
     """
     name, rows = folder.name.rpartition("-")[0], read_results(folder / "results.json")
     page = Page(name, (), read_study(folder)["command"], tables, figures, rows=rows, words=words)
@@ -129,7 +129,7 @@ def _is_made(artifact: Artifact) -> bool:
 def _examples(label: str, run: Path, root: Path) -> Examples | None:
     """Return questions with the passages that each row of a run retrieved, on the collection and split of the first row.
 
-    The result is None where nothing was retrieved: there are no rows, all failed, or they belong to sentence tasks.
+    The result is None if nothing was retrieved: there are no rows, all failed, or they belong to sentence tasks.
     """
     systems: dict[tuple[Path, str], list[EvaluatedRow]] = {}
     for row in (row for row in read_results(run / "results.json") if not row.failed):
@@ -185,7 +185,7 @@ def _job(label: str, run: Path, root: Path) -> JobSection:
 
 
 def _machine(manifests: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the hardware and libraries of all artifacts; where values differ, all distinct values."""
+    """Return the hardware and libraries of all artifacts; if values differ, all distinct values."""
     values: dict[str, dict[str, None]] = {}
     for manifest in manifests:
         machine = {"precision": manifest["config"].get("precision"), **manifest.get("machine", {})}

@@ -158,7 +158,7 @@ def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:
 
 
 def measured_split(evaluation: Artifact, split: str) -> str:
-    """Return the split that an evaluation measured, or ``split`` where its stage has none.
+    """Return the split that an evaluation measured, or ``split`` if its stage has none.
 
     If a sample of candidates was ranked instead of all passages, their number is appended, as in ``dev-100``. Such results
     are far higher than results of a full ranking, and must not be compared with them.
@@ -222,12 +222,12 @@ def concluded(
 ) -> tuple[Table, list[Row]]:
     """Return the table of measured rows with its conclusion in words, and the rows with the recommended row marked.
 
-    There is a conclusion only where the rows are retrievers.
+    There is a conclusion only if the rows are retrievers.
 
     Args:
         rows: rows of the table.
         config: config of the table.
-        title: title of the table, where the config has none.
+        title: title of the table, if the config has none.
         root: output root.
         first: text before the conclusion.
     """

@@ -15,7 +15,7 @@ KEPT = "kept.json"  # in the folder of an encoder that was chosen among several
 
 
 def unmeasured(graph: Graph, store: Store) -> Recommendation | None:
-    """Return the recommended row of a table that is left out for lack of judgements; None where no index was made."""
+    """Return the recommended row of a table that is left out for lack of judgements; None if no index was made."""
     indexes = {row: graph.nodes[name] for row, name in graph.unmeasured.items()}
     made = made_of({row: Artifact(store.path(node)) for row, node in indexes.items() if store.sound(node)})
     return recommended(made, graph.root.table.split) if made else None

@@ -42,7 +42,7 @@ class Job:
 
 
 def command(overrides: Sequence[str] | None = None) -> str:
-    """Return the command of this process, or of one job of the sweep by its overrides; empty where none was typed."""
+    """Return the command of this process, or of one job of the sweep by its overrides; empty if none was typed."""
     given = shlex.split(os.environ.get(COMMAND, ""))
     if overrides is not None:  # options such as --config-dir DIR apply to every job
         options = [one for one in given if ("=" not in one or one.startswith("-")) and not one.startswith("~")]
@@ -76,7 +76,7 @@ def going_on(lines: Sequence[str]) -> list[str]:
     """Return the recipe's lines about how to continue (``next``), with their placeholders filled in.
 
     ``{command}`` becomes the command of this process, and ``{program}`` the name of the program, each with the environment
-    variables that lead to a plug-in's code. A line with ``{command}`` is left out where no command was typed.
+    variables that lead to a plug-in's code. A line with ``{command}`` is left out if no command was typed.
     """
     plugins = [f"{name}={shlex.quote(os.environ[name])}" for name in OF_PLUGINS if os.environ.get(name)]
     own, called = command(), " ".join([*plugins * (OF_PLUGINS[0] in os.environ), _program(shlex.quote(_python()))])
@@ -166,7 +166,7 @@ def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
 
 def _own_keys(graph: "Graph", name: str) -> list[str]:
     """Return the keys, or beginnings of keys, that a stage's settings come from, directly or through ``${...}``."""
-    root, own = graph.root, name.partition(".")[0]  # X of X.index, and of X.2 where there are several checkpoints
+    root, own = graph.root, name.partition(".")[0]  # X of X.index, and of X.2 if there are several checkpoints
     found = [f"stages.{own}", f"stage.{graph.nodes[name].kind}"]
     for key in found:  # the list grows during the loop
         group, stage, *inner = key.split(".")

@@ -109,7 +109,7 @@ def _join(folder: Path, index: Any) -> None:
 
 
 def read_index(folder: Path) -> Any:
-    """Open the FAISS index of a folder; lists on disk stay there. Raises ``UserError`` where a file is damaged."""
+    """Open the FAISS index of a folder; lists on disk stay there. Raises ``UserError`` if a file is damaged."""
     file, path = folder / FILE, folder / LISTS
     try:
         if not path.exists():

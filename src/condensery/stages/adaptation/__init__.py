@@ -1,1 +1,1 @@
-"""Stages that adapt a released retriever to a collection, and keep the result only where it is better."""
+"""Stages that adapt a released retriever to a collection, and keep the result only if it is better."""

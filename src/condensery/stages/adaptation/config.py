@@ -90,7 +90,7 @@ class SampleConfig(CollectionConfig):
     """a stage with queries made from the text; queries of held-out passages are used; a sentence that is a query is removed
     from its passage"""
     by: Literal["dev", "queries"] | None = None
-    """dev: only dev queries; queries: only queries of the stage in ``queries``; null: both kinds, where both exist"""
+    """dev: only dev queries; queries: only queries of the stage in ``queries``; null: both kinds, if both exist"""
     bm25_weight: Annotated[float, Ge(0), Lt(1)] = 0.0
     """weight of BM25 in the fusion with each retriever before it is measured; 0: the retriever alone"""
     number: Count = 1000

@@ -12,7 +12,7 @@ from condensery.system.files import write_json
 
 
 def validate(config: ValidateConfig, context: Context) -> dict[str, Any]:
-    """Write validation.json: ``by`` (the kinds of queries; null where there are none), ``queries`` and ``MRR@10``."""
+    """Write validation.json: ``by`` (the kinds of queries; null if there are none), ``queries`` and ``MRR@10``."""
     folder = context.input("retriever")
     judge = judge_of(config, context, folder, load_retriever(folder))
     found: dict[str, Any] = {"by": None, "queries": 0, "MRR@10": 0.0}

@@ -132,7 +132,7 @@ class TokenizerConfig(StageConfig):
         return replace(expected, vocabulary=metrics["size"])
 
     def by_content(self) -> set[str]:
-        """Return the key ``name`` where it names a folder, and ``strip_accents`` where a tokenizer is named.
+        """Return the key ``name`` if it names a folder, and ``strip_accents`` if a tokenizer is named.
 
         ``strip_accents`` was added later and does not change a named tokenizer, so older ids stay valid.
         """
@@ -173,7 +173,7 @@ class TokensConfig(StageConfig):
     def work(self, read: Read) -> Work:
         """Estimate the work of tokenising every text once.
 
-        A token takes two bytes on disk, or four where the vocabulary is larger than 65,536.
+        A token takes two bytes on disk, or four if the vocabulary is larger than 65,536.
         """
         sizes = known(read)
         texts = product(sizes.collection.passages, sizes.collection.passage_tokens)

@@ -26,7 +26,7 @@ def audit_pairs(config: AuditPairsConfig, context: Context) -> dict[str, Any]:
     """Write the sheets sheet-1.csv ..., their key pairs.jsonl, and the results audit.json and audit.md.
 
     Returns:
-        the share of pairs that annotators judged high, by kind; None where the sheets are not filled in yet.
+        the share of pairs that annotators judged high, by kind; None if the sheets are not filled in yet.
 
     Raises:
         UserError: the passages give fewer pairs than requested, or a filled-in sheet has a fault.

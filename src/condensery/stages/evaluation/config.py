@@ -25,7 +25,7 @@ BACKBONE = "backbone"
 class AttentionEntropyConfig(StageConfig):
     """Measure how broadly the CLS token attends: the entropy of its attention in nats, by layer.
 
-    The entropy is the mean over heads and texts (Gao and Callan 2021a, §5, figure 2). Where queries and passages have
+    The entropy is the mean over heads and texts (Gao and Callan 2021a, §5, figure 2). If queries and passages have
     separate towers, the passage tower is measured.
     """
 
@@ -39,7 +39,7 @@ class AttentionEntropyConfig(StageConfig):
     texts: Literal["passages", "documents"] = "passages"
     """whether whole documents or passages are sampled (from the separate documents, if the collection has them)"""
     number: Count = 1000
-    """number of sampled texts; fewer where the collection has fewer"""
+    """number of sampled texts; fewer if the collection has fewer"""
     length: RowLength = 128
     """maximum tokens of a text, including [CLS] and [SEP]; longer texts are truncated"""
     min_length: Annotated[int, Ge(2)] = 16
@@ -86,7 +86,7 @@ class AuditPairsConfig(StageConfig):
     sheets: Path | Annotated[list[Path], Field(min_length=1)] | None = None
     """the filled-in sheets, as a folder or a list of files; null: write empty sheets"""
     proxy_pairs: CountOrZero = 2000
-    """pairs of each kind that BM25 ranks, or fewer where the data has fewer; 0: no ranks"""
+    """pairs of each kind that BM25 ranks, or fewer if the data has fewer; 0: no ranks"""
     context_words: Count = 256
     """number of words at the beginning of a context that form BM25's query"""
     k1: Weight = 0.9
@@ -144,7 +144,7 @@ class EvaluateConfig(StageConfig):
     split: Annotated[Split, FromRecipe("table.split")]
     """the split whose queries are evaluated: train, dev, test, dl19 or dl20"""
     metrics: Annotated[list[str], Field(min_length=1), FromRecipe("table.metrics")]
-    """metrics: MRR@k, Recall@k, NDCG@k, Success@k, MAP, P@k; Hit@k where answers are known"""
+    """metrics: MRR@k, Recall@k, NDCG@k, Success@k, MAP, P@k; Hit@k if answers are known"""
     depth: Count = 1000
     """passages ranked for each query; at least the largest k of ``metrics``"""
     candidates: Annotated[str | None, Input("index")] = None

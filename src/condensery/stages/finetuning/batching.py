@@ -61,7 +61,7 @@ def adaptive_order(
         similarity: ``bm25``, ``encoder``, or ``bm25_then_encoder`` for BM25 in the first epoch.
         seed: random seed of the order.
         threads: threads of the searches.
-        device: device of vector search; None = a GPU where there is one.
+        device: device of vector search; None = a GPU if there is one.
     """
     passages = np.unique(training.positives)
     lexical = partial(bm25_similarity, corpus, training.rows, passages, neighbours, folder / "bm25", threads)

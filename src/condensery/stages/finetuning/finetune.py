@@ -79,7 +79,7 @@ def _lengths(config: FinetuneConfig, context: Context, frozen: tuple[int, int] |
     Args:
         config: config of the stage; if it leaves a length null, the initial retriever's length is used.
         context: context of the stage.
-        frozen: the lengths of the retriever whose passage vectors are frozen; None where passages are encoded.
+        frozen: the lengths of the retriever whose passage vectors are frozen; None if passages are encoded.
 
     Raises:
         UserError: a length is null, and the initial checkpoint does not record its lengths.
@@ -103,7 +103,7 @@ def _frozen(
     """Return the index with the frozen passage vectors, and its retriever's maximum query and passage length in tokens.
 
     The trained retriever keeps these lengths. Training queries are truncated to ``query_length``. Both return values are
-    None where passages are not frozen.
+    None if passages are not frozen.
 
     Raises:
         UserError: the initial towers encode passages differently from the index.

@@ -39,7 +39,7 @@ def training_queries(config: QueriesConfig, context: Context, collection: Collec
     """Return the training queries with their positives and negatives. Print a note if they are fewer than a batch.
 
     The queries are the judged queries of a split (or a subset of them) and the queries of ``labels``. A passage is also a
-    positive where an annotator found it relevant. The artifacts of ``negatives`` hold these judgements.
+    positive if an annotator found it relevant. The artifacts of ``negatives`` hold these judgements.
 
     Raises:
         UserError: a judged query has no positive, there are fewer queries than requested, or a source has negatives for
@@ -94,7 +94,7 @@ def triple_data(
 def check_enough_passages(
     config: QueriesConfig, context: Context, training: TrainingQueries, collection: Collection
 ) -> None:
-    """Raise ``UserError`` where the collection has too few passages for the negatives of a query."""
+    """Raise ``UserError`` if the collection has too few passages for the negatives of a query."""
     each, there = config.negatives_per_query, len(collection.passages)
     needed = each + int(training.no_negative_numbers().max())
     if there < needed:
@@ -161,7 +161,7 @@ def relevant_passages(config: QuerySubset, context: Context, collection: Collect
 
 
 def _labels(context: Context) -> list[Path]:
-    """Return the non-empty files of labels; a file is empty where no query could be labelled."""
+    """Return the non-empty files of labels; a file is empty if no query could be labelled."""
     paths = (artifact.path / "labels.jsonl" for artifact in context.made_from.get("labels", ()))
     return [path for path in paths if path.stat().st_size]
 

@@ -26,7 +26,7 @@ def several_shards(config: AnnIndexConfig, context: Context) -> bool:
 def ann_index(config: AnnIndexConfig, context: Context) -> dict[str, Any]:
     """Write passages.faiss, index.json, and lists.bin for lists on disk. Return the recall for the manifest.
 
-    Raises ``UserError`` where FAISS cannot build the index.
+    Raises ``UserError`` if FAISS cannot build the index.
     """
     runtime, vectors, folder = context.runtime, context.artifact("vectors"), context.folder
     group, label = process_group(runtime), context.stage_name

@@ -51,7 +51,7 @@ class EncodeConfig(StageConfig):
         return super().by_content() | {"windows"}
 
     def identity(self) -> list[str]:
-        """Return the number of windows where it is above 1."""
+        """Return the number of windows if it is above 1."""
         return [f"windows {self.windows}"] if self.windows > 1 else []
 
     def work(self, read: Read) -> Work:

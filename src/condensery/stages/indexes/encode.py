@@ -73,7 +73,7 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
 
 
 def _asked(config: EncodeConfig, context: Context) -> NDArray[np.int64] | None:
-    """Return the rows (n,) of the queries of ``query_splits``, ascending; None where all queries are encoded."""
+    """Return the rows (n,) of the queries of ``query_splits``, ascending; None if all queries are encoded."""
     corpus = context.artifact("tokens").ancestor("corpus") if config.query_splits else None
     if config.query_splits is None or corpus is None:
         return None

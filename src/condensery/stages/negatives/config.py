@@ -42,7 +42,7 @@ class RelabelConfig(StageConfig):
         return sorted(content_hashes(self.filled()))
 
     def filled(self) -> list[Path]:
-        """Return the paths of the sheets. Raises ``UserError`` where they are missing."""
+        """Return the paths of the sheets. Raises ``UserError`` if they are missing."""
         return [] if self.relabel is None else filled_sheets(self.relabel, "relabel")
 
 
@@ -63,7 +63,7 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
     skip_top: CountOrZero = 0
     """number of highest-ranked passages that are skipped, because they may be unjudged positives"""
     without_answers: bool = False
-    """also exclude passages that contain an answer to the query, where answers are known"""
+    """also exclude passages that contain an answer to the query, if answers are known"""
     below_share: PositiveShare | None = None
     """keep candidates that score below this share of the positive's score, such as 0.95; null: no such rule"""
     below_margin: Weight | None = None
@@ -89,7 +89,7 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
         return [f"{key}={value}" for key in RULES if (value := getattr(self, key)) is not None]
 
     def by_content(self) -> set[str]:
-        """Also return the rules and the cross-encoders' settings, which ``identity`` adds to the id where they are used."""
+        """Also return the rules and the cross-encoders' settings, which ``identity`` adds to the id if they are used."""
         return super().by_content() | {*RULES, "precision", "chunk_tokens"}
 
     def identity(self) -> list[str]:
@@ -163,7 +163,7 @@ class ReadNegativesConfig(RelabelConfig):
         return self
 
     def by_content(self) -> set[str]:
-        """Return ``relabel``, ``systems`` and ``per_system``, so that older ids stay valid where these are null."""
+        """Return ``relabel``, ``systems`` and ``per_system``, so that older ids stay valid if these are null."""
         return super().by_content() | {"systems", "per_system"}
 
     def identity(self) -> list[str]:

@@ -72,7 +72,7 @@ class SpanConfig(StageConfig):
         return Texts(product(sizes.tokens, 1 / (each - 2)) if each else None, 1, each)
 
     def span_tokens(self, text: float | None) -> float | None:
-        """Return the mean number of tokens of a span, if texts have ``text`` tokens; None where ``text`` is None.
+        """Return the mean number of tokens of a span, if texts have ``text`` tokens; None if ``text`` is None.
 
         Whole sentences do not fill a span completely, and some spans get a shorter target length.
         """

@@ -150,7 +150,7 @@ class ReadQueriesConfig(QueryStageConfig):
     """a passage without a query: error raises an error; skip leaves the passage out of training"""
 
     def files(self) -> Sequence[Path]:
-        """Return the paths of the files, sorted. Raises ``UserError`` where there are none."""
+        """Return the paths of the files, sorted. Raises ``UserError`` if there are none."""
         from condensery.text.queries import query_files  # imports Arrow, which takes .3 s
 
         return query_files(self.path)

@@ -35,7 +35,7 @@ def several_shards(config: GenerateQueriesConfig, context: Context) -> bool:
 
 
 def generate_queries(config: GenerateQueriesConfig, context: Context) -> dict[str, Any]:
-    """Write the queries of all passages. Raises ``UserError`` where the model cannot be used."""
+    """Write the queries of all passages. Raises ``UserError`` if the model cannot be used."""
     group, device = process_group(context.runtime), torch_device(context.runtime.accelerator).type
     precision_on(device, config.precision, f"stages.{context.stage_name}.precision")
     shards = _Shards(config, context)

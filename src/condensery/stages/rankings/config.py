@@ -108,7 +108,7 @@ class FuseConfig(StageConfig):
     split: Split = "dev"
     """the split on whose queries the weights are chosen"""
     metric: Annotated[str, AfterValidator(known_metric)] = "MRR@10"
-    """metric that the weights maximise: MRR@k, Recall@k, NDCG@k, Success@k, MAP, P@k; Hit@k where answers are known"""
+    """metric that the weights maximise: MRR@k, Recall@k, NDCG@k, Success@k, MAP, P@k; Hit@k if answers are known"""
     grid: PositiveShare = 0.1
     """step of the grid of weights that are tried; the weights of all retrievers sum to 1"""
     depth: Count = 1000
@@ -146,7 +146,7 @@ class FuseConfig(StageConfig):
         return depth
 
     def by_content(self) -> set[str]:
-        """Return ``otherwise`` and ``least_queries`` where both have their defaults.
+        """Return ``otherwise`` and ``least_queries`` if both have their defaults.
 
         The keys were added later, so the ids of stages that do not use them stay valid.
         """

@@ -36,7 +36,7 @@ class ScoringStageConfig(StageConfig):
     def scoring(self, read: Read, queries: float | None, depth: int) -> Work:
         """Return the work of retrieving the ``depth`` best passages of ``queries`` queries and scoring them.
 
-        Every cross-encoder reads each of these passages with its query. ``queries`` is None where the number is unknown.
+        Every cross-encoder reads each of these passages with its query. ``queries`` is None if the number is unknown.
         """
         sizes, scorers = known(read), read["cross_encoders"]
         size, text = known(read, "cross_encoders").encoder, sizes.collection.passage_tokens
@@ -81,7 +81,7 @@ class ScorePairsConfig(ScoringStageConfig):
     scaling: Literal["none", "min_max"] = "none"
     """none: raw scores; min_max: each scorer's scores of a query are scaled to [0, 1] before the mean"""
     seed: Seed
-    """random seed that draws the queries where ``train_queries`` is set"""
+    """random seed that draws the queries if ``train_queries`` is set"""
 
     @model_validator(mode="after")
     def _somebody_scores(self) -> Self:

@@ -57,7 +57,7 @@ class SentenceFilesConfig(SentenceStageConfig):
         raise NotImplementedError
 
     def files(self) -> dict[str, Path]:
-        """Return the path of each split's file. Raises ``UserError`` where a file is missing."""
+        """Return the path of each split's file. Raises ``UserError`` if a file is missing."""
         return {split: file.open_path() for split, file in self.inputs_in(expanded(self.root)).items()}
 
     def identity(self) -> list[str]:
@@ -131,7 +131,7 @@ class SectionTripletsConfig(SentenceStageConfig):
         return InputFile("file of articles", expanded(self.path), hint)
 
     def file(self) -> Path:
-        """Return the path of the file, plain or .gz. Raises ``UserError`` where the file is missing."""
+        """Return the path of the file, plain or .gz. Raises ``UserError`` if the file is missing."""
         return self._input().open_path()
 
     def work(self, read: Read) -> Work:
@@ -170,7 +170,7 @@ class FinetuneSentencesConfig(EncoderStageConfig):
     epochs: Positive | None = 4
     """passes over the examples"""
     learning_rate: Positive = 2e-5
-    """peak learning rate of AdamW (of Adam, where ``weight_decay`` is 0)"""
+    """peak learning rate of AdamW (of Adam, if ``weight_decay`` is 0)"""
     weight_decay: Weight = 0.0
     """weight decay of AdamW; biases and LayerNorm weights are not decayed"""
 

@@ -18,7 +18,7 @@ from condensery.stages.workload import Read, Work, checkpoint_bytes, known, prod
 class TokenVectorsConfig(StageConfig):
     """Compute token vectors by truncated SVD of the positive pointwise mutual information (PMI) of tokens.
 
-    The stage is added automatically where a warm start needs it.
+    The stage is added automatically if a warm start needs it.
     """
 
     tokens: Annotated[str, Input("tokens")] = "tokens"

@@ -41,7 +41,7 @@ class DocumentsSource(FolderSource):
         return [main, *extra, *question_files(self.folder, self.splits)]
 
     def sizes(self) -> CollectionSizes:
-        """Estimate the size of the collection. Where sections or documents are searched, a document counts as one passage."""
+        """Estimate the size of the collection. If sections or documents are searched, a document counts as one passage."""
         if self.searched == "passages":
             return super().sizes()
         return counted(replace(one, role="corpus") if one.role == "documents" else one for one in self.input_files())
@@ -54,8 +54,8 @@ class DocumentsSource(FolderSource):
 def read(config: DocumentsSource, writer: CollectionWriter) -> None:
     """Read the documents into ``writer``.
 
-    Each passage gets the id ``<document>#<number>``, numbered from 0. Where sections are searched, all passages with the
-    same entry in ``headings`` form a section, which becomes one passage. Where documents are searched, each document
+    Each passage gets the id ``<document>#<number>``, numbered from 0. If sections are searched, all passages with the
+    same entry in ``headings`` form a section, which becomes one passage. If documents are searched, each document
     becomes one passage.
     """
     files = config.input_files()

@@ -73,7 +73,7 @@ class DprSource(FolderSource):
         return [*files, InputFile("passages", self.folder / self.passages, PLACES["passages"])]
 
     def sizes(self) -> CollectionSizes:
-        """Estimate the size of the collection; return the published size where the file of passages is missing."""
+        """Estimate the size of the collection; return the published size if the file of passages is missing."""
         sizes = counted(self.input_files())
         return sizes if sizes.passages is not None else PUBLISHED.get(self.name, sizes)
 
@@ -161,9 +161,9 @@ def _passages(record: dict[str, Any], name: str, place: str) -> list[str]:
 
 
 def answers_in(record: dict[str, Any], place: str, writer: CollectionWriter) -> tuple[str, ...]:
-    """Return the field ``answers`` of a question; empty where the field is missing.
+    """Return the field ``answers`` of a question; empty if the field is missing.
 
-    Raises ``UserError`` where the field is not a list of strings. Invalid regular expressions are added to the
+    Raises ``UserError`` if the field is not a list of strings. Invalid regular expressions are added to the
     ``broken_answers`` of the writer.
     """
     return _checked(field(record, "answers", place, list, []), place, writer)

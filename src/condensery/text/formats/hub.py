@@ -33,7 +33,7 @@ CARD = "README.md"
 PAGE = "https://huggingface.co/datasets"
 DATA = re.compile(r"\.(parquet|jsonl?|csv|tsv|txt|arrow)(\.(gz|bz2|xz|zst))?$")
 HIDDEN = re.compile(r"(^|/)(\.|__[^/]*/)")  # .ipynb_checkpoints, ._corpus.jsonl, __MACOSX/
-# extension -> reader of ``datasets``, where their names differ
+# extension -> reader of ``datasets``, if their names differ
 READERS = {"jsonl": "json", "tsv": "csv", "txt": "text"}
 # Files that this project reads itself: ``datasets`` would read the id 007 as a number, a date as a time, and NA as null.
 AS_TEXT = re.compile(r"\.(jsonl?|csv|tsv)(\.(gz|bz2|xz))?$")
@@ -55,7 +55,7 @@ class HubFile:
     digest: str
 
     def check(self, path: Path) -> None:
-        """Raise ``UserError`` where the file at ``path`` has a different size or digest."""
+        """Raise ``UserError`` if the file at ``path`` has a different size or digest."""
         size = path.stat().st_size
         git = hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
         digest = file_digest(path, (hashlib.sha256() if len(self.digest) == 64 else git))
@@ -113,7 +113,7 @@ class Repository:
 
     @cached_property
     def card(self) -> dict[str, Any]:
-        """The metadata at the head of the README: ``configs`` and ``dataset_info``, where they exist."""
+        """The metadata at the head of the README: ``configs`` and ``dataset_info``, if they exist."""
         path = self.folder / CARD
         if not path.is_file():
             return {}
@@ -140,7 +140,7 @@ class Repository:
     def select(self, config: str | None, split: str | None) -> list[str]:
         """Return the sorted files of a configuration (None: the default) and a split (None: all).
 
-        Where the README lists no configurations, the names of files and folders decide, as in the library ``datasets``.
+        If the README lists no configurations, the names of files and folders decide, as in the library ``datasets``.
 
         Raises:
             UserError: the configuration or the split does not exist, or has no readable file.
@@ -231,7 +231,7 @@ class Repository:
                     yield from (("", dict(zip(batch, row, strict=True))) for row in zip(*batch.values(), strict=True))
 
     def count(self, config: str | None) -> int:
-        """Return the number of rows of a configuration as stated in the README; 0 where the README lacks it."""
+        """Return the number of rows of a configuration as stated in the README; 0 if the README lacks it."""
         infos = self.card.get("dataset_info") or []
         for one in [infos] if isinstance(infos, dict) else infos:
             if config is None or one.get("config_name", "default") == config:
@@ -285,7 +285,7 @@ class Repository:
 def library() -> Any:
     """Return the library huggingface_hub, set to print only errors and progress.
 
-    Raises ``UserError`` where the package ``datasets`` is not installed.
+    Raises ``UserError`` if the package ``datasets`` is not installed.
     """
     import importlib.util
 

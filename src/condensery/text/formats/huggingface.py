@@ -65,7 +65,7 @@ class _OnTheHub(DataConfig):
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise ``UserError`` where a part of the data set does not exist.
+        """Raise ``UserError`` if a part of the data set does not exist.
 
         The hub is queried only if the cache does not have the list of files.
         """
@@ -313,7 +313,7 @@ def _column(role: str, given: str) -> tuple[str, ...]:
 
 
 def _field(row: dict[str, Any], names: tuple[str, ...], place: str) -> Any:
-    """Return the first non-null value among the columns ``names``. Raises ``UserError`` where all are null or missing."""
+    """Return the first non-null value among the columns ``names``. Raises ``UserError`` if all are null or missing."""
     for name in names:
         if row.get(name) is not None:
             return row[name]

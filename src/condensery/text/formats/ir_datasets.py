@@ -117,7 +117,7 @@ class Download(NamedTuple):
 
     @property
     def bytes_whole(self) -> int:
-        """The size of the file in bytes; 0 where it is unknown."""
+        """The size of the file in bytes; 0 if it is unknown."""
         return self.path.stat().st_size if self.path.is_file() else self.size or 0
 
 
@@ -149,7 +149,7 @@ class IrDatasetsSource(DataConfig):
     def parts(self) -> dict[str, Part]:
         """Role -> the part with this role: judgements and queries of each split, the passages, the documents.
 
-        Raises ``UserError`` where the library is not installed, or does not know an id.
+        Raises ``UserError`` if the library is not installed, or does not know an id.
         """
         base = self._with_docs(self.name, "data.name")
         others = {"data.documents": self._with_docs(self.documents, "data.documents")} if self.documents else {}
@@ -200,7 +200,7 @@ class IrDatasetsSource(DataConfig):
                 names = own.get(split, CANDIDATES[split])
                 ids = ["/".join(filter(None, (self.name, name))) for name in names]
                 there = [one for one in ids if _judges(one)]
-                # where there is no split test, the dev queries are the test queries, and there is no split dev
+                # if there is no split test, the dev queries are the test queries, and there is no split dev
                 if there and not (split == "dev" and self.splits.test == AUTO and not _judges(f"{self.name}/test")):
                     id_of[split] = there[0]
             elif given:
@@ -214,7 +214,7 @@ class IrDatasetsSource(DataConfig):
         return self.name.split("/")[0] == DPR
 
     def lowest_grade(self, split: str) -> int | None:
-        """Return the lowest grade of ``split`` that counts as relevant; None where the grades are not TREC's."""
+        """Return the lowest grade of ``split`` that counts as relevant; None if the grades are not TREC's."""
         if split not in GRADED:
             return None
         if isinstance(self.relevant_from, int):
@@ -348,7 +348,7 @@ def _digests(part: Part) -> list[str]:
 
 
 def library() -> Any:
-    """Return the library ir_datasets, set to print only errors. Raises ``UserError`` where it is not installed."""
+    """Return the library ir_datasets, set to print only errors. Raises ``UserError`` if it is not installed."""
     try:
         import ir_datasets
     except ModuleNotFoundError as error:
@@ -361,7 +361,7 @@ def library() -> Any:
 
 
 def load(identifier: str) -> Any:
-    """Return a data set of the library, or None where the id is unknown."""
+    """Return a data set of the library, or None if the id is unknown."""
     with suppress(KeyError):
         return library().load(identifier)
     return None
@@ -441,7 +441,7 @@ def fetch(download: Download) -> None:
 
 @contextmanager
 def _reading(part: Part) -> Iterator[None]:
-    """Context for reading a part. The library's progress bars are shown only where this project also shows bars."""
+    """Context for reading a part. The library's progress bars are shown only if this project also shows bars."""
     with_bars = tqdm.__init__
     if style() != "bar":
         tqdm.__init__ = partialmethod(with_bars, disable=True)

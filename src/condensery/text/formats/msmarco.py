@@ -87,7 +87,7 @@ class _Marco(FolderSource):
         raise NotImplementedError
 
     def sizes(self) -> CollectionSizes:
-        """Estimate the size of the collection; return the published size where a file is missing."""
+        """Estimate the size of the collection; return the published size if a file is missing."""
         files = self.input_files()
         return self.published_sizes() if any(not file.existing_path() for file in files) else counted(files)
 
@@ -229,7 +229,7 @@ class Titles:
         self.matched = self.missing = 0
 
     def of(self, identifier: str) -> str:
-        """Return the title of a passage; empty where the file has no title for the passage."""
+        """Return the title of a passage; empty if the file has no title for the passage."""
         if identifier in self._ahead:
             self.matched += 1
             return self._ahead.pop(identifier)

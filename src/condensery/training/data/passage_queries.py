@@ -22,7 +22,7 @@ class PassageQueryDataModule(MaskedDataModule):
     Args:
         data: passages with their queries: mappings with ``text`` and ``queries`` (a list of strings); or ``Tokens``, whose
             passages and queries are then given as ``stores``.
-        tokenizer: folder or hub name of the tokenizer; not needed where ``data`` is ``Tokens``.
+        tokenizer: folder or hub name of the tokenizer; not needed if ``data`` is ``Tokens``.
         stores: passages and queries as token ids; None = the passages and queries of ``data``.
         length: maximum passage length in tokens, [CLS] and [SEP] included.
         query_length: maximum query length in tokens, [CLS] and [SEP] included.

@@ -64,7 +64,7 @@ class RowSource(Protocol):
         """Return the rows of the items ``chosen`` (b,), each in 0 .. items - 1.
 
         Returns:
-            b rows, or 2 b rows where the source gives pairs.
+            b rows, or 2 b rows if the source gives pairs.
         """
 
 
@@ -285,7 +285,7 @@ class Prefixed:
 
 
 def prefixed(source: RowSource, prefixes: Prefixes, queries: bool) -> RowSource:
-    """Return ``source`` with prefixes, or ``source`` itself where both prefixes are empty."""
+    """Return ``source`` with prefixes, or ``source`` itself if both prefixes are empty."""
     return Prefixed(source, prefixes, queries) if len(prefixes.query) or len(prefixes.passage) else source
 
 

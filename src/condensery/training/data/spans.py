@@ -76,9 +76,9 @@ class SpanPairDataModule(MaskedDataModule):
 
     Args:
         data: a folder (in the BEIR layout, of documents, or of plain text), a list of texts, a ``Collection``, or ``Tokens``.
-        tokenizer: folder or hub name of the tokenizer; not needed where ``data`` is ``Tokens``.
+        tokenizer: folder or hub name of the tokenizer; not needed if ``data`` is ``Tokens``.
         length: maximum span length in tokens, [CLS] and [SEP] included.
-        batch_size: number of documents per step; where ``pairs`` is None, number of spans per step.
+        batch_size: number of documents per step; if ``pairs`` is None, number of spans per step.
         pairs: the kind of pairs. ``document`` or ``passage``: two spans of each document or passage (Gao and Callan 2021b,
             §3.2); ``sentence``: a span and a sentence taken out of it (ICT); None: single spans.
         spans: ``sentences``: whole sentences are packed up to the length, as in the papers' scripts; ``windows``: texts are

@@ -85,7 +85,7 @@ class TrainingQueries:
 
         Returns:
             the passages of all queries, concatenated and ascending within each query, and the number of each query's
-            passages (b,). Where ``known`` is given, only the first of several passages with equal text is listed.
+            passages (b,). If ``known`` is given, only the first of several passages with equal text is listed.
         """
         if self.known is not None:
             return self.known.lists(self.rows[chosen])

@@ -203,7 +203,7 @@ class TripleBatches:
     def _shared(self, step: int) -> Ids:
         """Return the shared negatives (s,) of a step: passages of the whole collection, without repeated texts.
 
-        All passages are returned where the collection has no more than ``shared_negatives``.
+        All passages are returned if the collection has no more than ``shared_negatives``.
         """
         if not self.shared_negatives:
             return NOTHING
@@ -245,7 +245,7 @@ class TripleBatches:
         return positive, self._hard_negatives(epoch, chosen, positive)
 
     def _hard_negatives(self, epoch: int, chosen: Ids, positive: Ids) -> Ids:
-        """Draw passages from each query's pool, or from the corpus where the pool has too few: (b, negatives).
+        """Draw passages from each query's pool, or from the corpus if the pool has too few: (b, negatives).
 
         If the corpus has too few as well, the query's ``positive`` (b,), which is in the batch already, fills the gap.
         """

@@ -56,7 +56,7 @@ class TripleDataModule(TokenDataModule):
 
     Args:
         data: a folder (in the BEIR layout, of documents, or of plain text), a list of texts, a ``Collection``, or ``Tokens``.
-        tokenizer: folder or hub name of the tokenizer; not needed where ``data`` is ``Tokens``.
+        tokenizer: folder or hub name of the tokenizer; not needed if ``data`` is ``Tokens``.
         split: split whose judged queries are trained on; validation uses the split ``dev``, if there is one.
         negatives: source of the hard negatives: ``BM25`` or a ``Retriever``, which mines them in ``prepare_data``; a file
             or folder of negatives; or a sequence of these. Passages that are excluded as negatives of the query
@@ -197,7 +197,7 @@ class TripleDataModule(TokenDataModule):
             self._judged()
 
     def make_batches(self) -> TripleBatches | ListBatches:
-        """Return the object that makes the batches: ``TripleBatches``, or ``ListBatches`` where ``pairs`` is true."""
+        """Return the object that makes the batches: ``TripleBatches``, or ``ListBatches`` if ``pairs`` is true."""
         if self.training is None:
             self.training = self._judged()
         triples = TripleBatches(
@@ -227,7 +227,7 @@ class TripleDataModule(TokenDataModule):
         return ListBatches(triples, pair_reader(self.tokens, self.query_length, self.passage_length, separators))
 
     def validation_sample(self) -> ValidationSample | PairSample | None:
-        """Return a sample with a few dev queries, as pairs where ``pairs`` is true; None if there are no dev queries."""
+        """Return a sample with a few dev queries, as pairs if ``pairs`` is true; None if there are no dev queries."""
         if not self.pairs:
             return super().validation_sample()
         assert isinstance(self.batches, ListBatches)
@@ -295,7 +295,7 @@ class TripleDataModule(TokenDataModule):
 
 
 def _checked(text_queries: Sequence[tuple[str, str]] | None, pairs: bool) -> list[tuple[str, str]]:
-    """Return ``text_queries`` as a list. Raises ``UserError`` if a query is blank, or where ``pairs`` is true."""
+    """Return ``text_queries`` as a list. Raises ``UserError`` if a query is blank, or if ``pairs`` is true."""
     made = list(text_queries or []) if isinstance(text_queries, Iterable | None) else [text_queries]
     if made and pairs:
         raise UserError("TripleDataModule: leave out `text_queries`: a cross-encoder (pairs) does not use them")

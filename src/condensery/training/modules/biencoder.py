@@ -34,7 +34,7 @@ class BiEncoderModule(TowersModule):
             rank_consistent need a ``teacher`` in the data module.
         mask_known_positives: whether passages of the batch that are relevant to the query, by judgement or by their text,
             are excluded as negatives. The papers' code excludes only the one positive that was drawn for the query.
-        temperature: temperature of the loss; ignored where ``loss`` is a ``RetrievalLoss``.
+        temperature: temperature of the loss; ignored if ``loss`` is a ``RetrievalLoss``.
         train_passages: False = only a separate query tower is trained, and the passage tower is frozen (ADORE: Zhan et al.
             2021, §4.2). If ``TripleDataModule`` has a ``student``, passages are then not encoded at all, because the batches
             hold the student's passage vectors.

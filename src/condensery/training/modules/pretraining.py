@@ -56,7 +56,7 @@ class BackboneModule(EncoderModule):
 
 
 class CondenserModule(BackboneModule):
-    """Condenser pre-training (Gao and Callan 2021a, §3), or plain MLM where the model has no Condenser head.
+    """Condenser pre-training (Gao and Callan 2021a, §3), or plain MLM if the model has no Condenser head.
 
     The gradients of a batch larger than a chunk are accumulated. Each MLM loss is a mean over the masked tokens of the whole
     batch, over all processes.
