@@ -56,7 +56,7 @@ ENDS_A_KIND = ("hang", "memory")  # hypothesis would repeat these slow cases to 
 
 
 class Outcome(NamedTuple):
-    """The outcome of reading: ``result`` with JSON of what was read, ``told`` with an error line, or a kind of finding."""
+    """The outcome of reading. ``kind``: result (``text``: JSON), told (``text``: the error line) or a kind of finding."""
 
     kind: str
     text: str

@@ -83,7 +83,7 @@ class Batch:
 
 
 def make_batch(shape: Shape, seed: int = 0, lengths: tuple[int, int] = (40, LENGTH), words: int = VOCABULARY) -> Batch:
-    """Return random spans of ``lengths``, by default 40 to 128 tokens of ``words``, 15 % of them replaced by [MASK]."""
+    """Return random spans of 40 to 128 tokens (``lengths``) with ids below ``words``. [MASK] replaces 15 % of the tokens."""
     random = np.random.default_rng(seed)
     lengths = random.integers(lengths[0], lengths[1] + 1, shape.spans)
     starts = np.concatenate([[0], np.cumsum(lengths)])

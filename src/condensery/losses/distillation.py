@@ -49,7 +49,7 @@ class MarginMSE(RetrievalLoss):
     ) -> Tensor:
         """Return the mean squared error of the margins, a scalar. Arguments as in ``RetrievalLoss``.
 
-        A passage that is ``known`` to be relevant is excluded as a negative. Raises ``UserError`` without a teacher.
+        A passage that is ``known`` to be relevant is excluded as a negative. Raises ``UserError`` if there is no teacher.
         """
         teacher = given_teacher(teacher, "margin_mse")
         taught = teacher.to(queries.dtype) / self.teacher_temperature  # (q, p)
@@ -117,8 +117,8 @@ class KLDivergence(RetrievalLoss):
     ) -> Tensor:
         """Return the divergence plus the weighted InfoNCE loss, a scalar. Arguments as in ``RetrievalLoss``.
 
-        A passage that is ``known`` to be relevant is excluded as a negative in InfoNCE only. The divergence keeps the
-        passage, because the teacher's score says how relevant it is. Raises ``UserError`` without a teacher.
+        A passage that is ``known`` to be relevant is excluded as a negative only in InfoNCE. The divergence keeps the
+        passage, because the teacher's score says how relevant it is. Raises ``UserError`` if there is no teacher.
         """
         teacher = given_teacher(teacher, "kl")
         scored = ~teacher.isnan()  # (q, p)

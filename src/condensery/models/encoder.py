@@ -293,7 +293,7 @@ class Encoder(nn.Module):
         return self.family.finish(self.model, states)
 
     def check_length(self, length: int, key: str) -> None:
-        """Raise ``UserError`` if inputs of ``length`` tokens, which ``key`` sets, exceed the backbone's positions."""
+        """Raise ``UserError`` if inputs of ``length`` tokens are longer than the backbone allows. ``key`` sets the length."""
         if length > self.longest:
             raise UserError(f"{key}: {length} is too large; the model has {self.longest} positions")
 

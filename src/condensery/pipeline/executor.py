@@ -108,7 +108,7 @@ def check_data(graph: Graph, store: Store, made: Collection[str], done: Collecti
     read = [(node, field, name) for node in left for field in node.config.data_checks for name in node.inputs[field]]
     for node, field, name in read:
         for check in node.config.data_checks[field] if name in made else ():
-            checks = import_module("condensery.stages.data_checks")  # NumPy and Arrow, which a dry run may do without
+            checks = import_module("condensery.stages.data_checks")  # NumPy and Arrow, which a dry run may not need
             if fault := getattr(checks, check)(node.config, Artifact(store.path(graph.nodes[name]))):
                 hint = _without(graph, node.name) if fault[0] == "corpus" else ""  # other keys can be changed
                 raise UserError(f"{_key(graph, node, fault[0])}: {fault[1]}{hint}")

@@ -257,8 +257,8 @@ class _Files(ConfigRepository):
     """The files of a composition; each is checked before Hydra reads it.
 
     Attributes:
-        kinds: the kinds of stages in the list `defaults` of the root config. Hydra gets the list without them. Their files
-            are read only if they are used, because reading all takes half of the time of a composition.
+        kinds: the kinds of stages in the list `defaults` of the root config. They are removed before Hydra reads the list.
+            The file of a kind is read only if the kind is used: reading all takes half of the time of a composition.
     """
 
     kinds: Sequence[str] = ()

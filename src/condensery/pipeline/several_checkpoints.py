@@ -187,7 +187,7 @@ def _of_one(cfg: DictConfig, name: str | None, by: str | None, number: int) -> D
     Args:
         cfg: composed config.
         name: name of the checkpoint; None = the checkpoint that the config names.
-        by: name of the stage that measures checkpoints; None = there is none. A run with one checkpoint does without it.
+        by: name of the stage that measures checkpoints, which is left out with one checkpoint; None = there is no such stage.
         number: number of checkpoints in the run.
     """
     if name is None and by is None:

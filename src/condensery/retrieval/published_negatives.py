@@ -180,7 +180,7 @@ def from_collection(
 
 
 def check_unlike(collection: Collection, query: str, place: str) -> None:
-    """Raise ``UserError`` if the id of an unknown query looks the same as the id of a known query.
+    """Raise ``UserError`` if the id of an unknown query looks like the id of a known query.
 
     Any other unknown query usually belongs to another split and is not an error. A check reads all query ids, so callers
     check only the first unknown query of a file.

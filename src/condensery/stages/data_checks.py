@@ -147,7 +147,7 @@ def of_these_queries(config: Any, negatives: Artifact) -> Fault:
 
 
 def same_passages(config: Any, queries: Artifact) -> Fault:
-    """Report queries that were not made from the passages that are searched."""
+    """Report queries that were made from other passages than the searched ones."""
     corpus, passages = queries.ancestor("corpus"), queries.input("passages").manifest["metrics"]["passages"]
     searched = corpus.manifest["metrics"]["passages"] if corpus else passages
     if passages == searched:

@@ -207,7 +207,7 @@ Callbacks = Annotated[dict[Name, Callback], LeaveOut, AfterValidator(_no_two_ali
 
 
 def identity(callbacks: Mapping[str, Callback], validations: tuple[int, ...] | None) -> list[str]:
-    """Return strings that describe the callbacks for the artifact id. A callback that cannot change the result has none.
+    """Return strings that describe the callbacks for the artifact id. A callback that cannot change the result is left out.
 
     Args:
         callbacks: callbacks by label.

@@ -276,7 +276,7 @@ def _lost_settings(now: VectorSettings, backbone: BackboneConfig, init: Artifact
     """Return a line about a retriever's settings that were lost in pre-training and that no key sets; empty if there
     are none.
 
-    The settings say how token states become a vector. Masked language modelling and Condenser pre-training save none,
+    The settings say how token states become a vector. Masked language modelling and Condenser pre-training save no settings,
     because they train the token states and the state of [CLS] themselves.
     """
     start, given = init, backbone.vector_options()

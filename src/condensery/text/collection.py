@@ -43,7 +43,7 @@ class Qrels:
         return Qrels(self.query_rows[kept], self.passage_rows[kept], self.grades[kept], self.relevant_from)
 
     def positives(self) -> dict[int, NDArray[np.int32]]:
-        """Return query row -> rows of the query's relevant passages, in the order of the query rows."""
+        """Return the relevant passages of each query: query row -> passage rows, in the order of the query rows."""
         relevant = self.grades >= self.relevant_from
         queries, starts = np.unique(self.query_rows[relevant], return_index=True)
         passages = np.split(self.passage_rows[relevant], starts[1:])

@@ -51,7 +51,7 @@ class Docstring(NamedTuple):
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, docstring) of a module, its functions, classes and methods, in order. Nested functions are left out.
+    """Yield (line, docstring) for a module, its functions, classes and methods, in order. Nested functions are left out.
 
     A file that this interpreter cannot parse, such as a template or a file for another Python version, yields nothing.
     """

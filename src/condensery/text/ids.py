@@ -30,10 +30,10 @@ def alike(identifier: str) -> str:
 
 
 def look_alike(identifier: str, known: Iterable[str]) -> str:
-    """Return a hint for an unknown id: the known id that looks the same, and the first character in which the two differ.
+    """Return a hint for an unknown id: the known id that looks like it, and the first character in which the two differ.
 
     Returns:
-        The hint, to be appended to an error message; an empty string if no known id looks the same. For a path that is
+        The hint, to be appended to an error message; an empty string if no known id looks like it. For a path that is
         not percent-encoded, the hint is the encoded form.
     """
     wanted, encoded = alike(identifier), percent_encoded(identifier)

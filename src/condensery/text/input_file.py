@@ -16,7 +16,7 @@ class InputFile:
     Attributes:
         role: the purpose of the file, such as ``corpus`` or ``qrels of train``.
         path: the expected path of the file, with or without ``.gz``.
-        hint: the end of error messages: how to get the file, or how to do without it.
+        hint: the end of error messages: how to get the file, or how to continue without it.
         exact: whether the file must have exactly this name.
         may_be_empty: whether a file of zero bytes is accepted.
     """

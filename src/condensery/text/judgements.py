@@ -13,7 +13,7 @@ from condensery.text.lines import Places
 
 Rows = NDArray[np.int32]
 HIGHEST = 1_000_000  # highest grade, because trec_eval makes an array as long as the highest grade, for each query
-Hint = Callable[[str], str]  # unknown id -> hint that names a known id that looks the same
+Hint = Callable[[str], str]  # unknown id -> hint that names a known id that looks like it
 
 
 class Judgements:

@@ -34,7 +34,7 @@ def read_lines(path: Path, show: bool = True) -> Iterator[tuple[str, str]]:
 
     Args:
         path: the file, plain or gzip.
-        show: whether to show the progress of a large file; False where several files are read side by side.
+        show: whether to show the progress of a large file; False if several files are read side by side.
 
     Raises:
         UserError: the file is missing, is a corrupt gzip file, or contains bytes that are not UTF-8.

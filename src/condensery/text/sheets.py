@@ -66,7 +66,7 @@ def filled_sheets(sheets: str | Path | Sequence[str | Path], key: str = "sheets"
 
 
 def sheet_rows(path: Path, columns: Sequence[str], others: Sequence[str] = ()) -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, the cells of ``columns`` and ``others``) of every line that is not blank.
+    """Yield (place, the cells of ``columns`` and ``others``) for every line that is not blank.
 
     The file may have further columns, in any order. A column of ``others`` may be missing; its cells are then empty.
 

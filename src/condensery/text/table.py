@@ -160,7 +160,7 @@ class TextTable:
         return self._index.find_ids(ids)
 
     def unlike(self, identifier: str) -> str:
-        """Return a hint for an unknown id: the id of the table that looks the same; empty if none does."""
+        """Return a hint for an unknown id, which names the id of the table that looks like it; empty if no id does."""
         return look_alike(identifier, self.column("id"))
 
     def full_texts(self, rows: ArrayLike, titles: bool = True) -> list[str]:

@@ -47,7 +47,7 @@ class _Rows:
         self.characters += length
 
     def unlike(self, identifier: str, left_out: Iterable[str] = ()) -> str:
-        """Return a hint for an unknown id: an id of the table that looks the same, or what to do. The table must be closed.
+        """Return a hint for an unknown id: an id of the table that looks like it, or what to do. The table must be closed.
 
         ``left_out``: further ids, of rows that were left out of the table.
         """

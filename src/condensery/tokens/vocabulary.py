@@ -88,8 +88,8 @@ class Vocabulary:
     def agrees_with(self, other: "Vocabulary") -> bool:
         """Return whether the shared ids seem to mean the same tokens. One vocabulary may have further ids at its end.
 
-        A small share (``DIFFERING``) of the flags ``continues`` may differ, because an artifact may be older than a change of
-        the rules for a script. The flags of two tokenizers differ far more often.
+        The flags ``continues`` may differ for a small share of the tokens (``DIFFERING``), because the rules for a script may
+        have changed since an artifact was made. The flags of two tokenizers differ far more often.
         """
         both = min(self.size, other.size)
         same = all(getattr(self, name) == getattr(other, name) for name in NEEDED)

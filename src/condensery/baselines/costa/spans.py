@@ -79,7 +79,7 @@ class SpannedBatches(SpanBatches):
         return replace(made, chunks=[self._spanned(chunk, epoch, chosen) for chunk in made.chunks])
 
     def _spanned(self, chunk: Chunk, epoch: int, chosen: Ids) -> SpannedChunk:
-        """Return a chunk with its spans. ``chosen`` (n,): the items in the rows of the batch."""
+        """Return a chunk with its spans. ``chosen`` (n,): for each row of the batch, the index of its item in the source."""
         ids, rows = chunk.input_ids.numpy().copy(), chunk.rows.numpy()
         if chunk.masked is not None and chunk.targets is not None:
             ids.reshape(-1)[chunk.masked.numpy()] = chunk.targets.numpy()

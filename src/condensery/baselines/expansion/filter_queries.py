@@ -67,7 +67,7 @@ def best_share(scores: NDArray[np.floating], share: float) -> NDArray[np.bool_]:
 
 
 def _pairs(queries: Queries, rows: NDArray[np.int64]) -> Iterator[tuple[int, str]]:
-    """Yield (passage row, query) of the queries at ``rows``."""
+    """Yield (passage row, query) for the queries at ``rows``."""
     for first in range(0, len(rows), BLOCK):
         block = rows[first : first + BLOCK]
         yield from zip(queries.owners[block].tolist(), queries.texts_at(block), strict=True)

@@ -89,7 +89,7 @@ def best_sentence(query: str, texts: Sequence[str], has_answer: AnswerMatcher) -
 
 
 def train_expander(config: TrainExpanderConfig, context: Context) -> dict[str, Any]:
-    """Train on query -> text for all pairs; save a Hugging Face folder."""
+    """Train the generator to write the text of each pair from the query; save a Hugging Face folder."""
     contexts, generator = context.artifact("contexts"), initial_generator(config, context)
     lengths = {"max_input_tokens": config.max_input_tokens, "max_tokens": config.max_tokens}
     batches = GeneratorBatches(

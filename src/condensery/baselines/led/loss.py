@@ -52,8 +52,8 @@ class RankConsistent(RetrievalLoss):
     ) -> Tensor:
         """Return the weighted sum of both losses, a scalar. Arguments as in ``RetrievalLoss``.
 
-        A passage that is ``known`` to be relevant is excluded as a negative in InfoNCE only. Raises ``UserError`` without a
-        teacher.
+        A passage that is ``known`` to be relevant is excluded as a negative only in InfoNCE. Raises ``UserError`` if there is
+        no teacher.
         """
         teacher = given_teacher(teacher, "rank_consistent")
         scored = ~teacher.isnan()  # (q, p)

@@ -16,7 +16,7 @@ class NestedBatches(SpanBatches):
     """Makes batches in which the decoder reads the encoder's text with more tokens masked.
 
     ``context.rate`` is the share of the tokens that are masked for the decoder, including those that are masked for the
-    encoder. Each of these tokens becomes [MASK] or a random token, or does not change, independently of the encoder's text.
+    encoder. Each of these tokens is replaced by [MASK], a random token or itself, drawn independently of the encoder's draw.
 
     Raises:
         UserError: the decoder reads another text than the encoder, or does not have a larger share of masked tokens.

@@ -63,8 +63,8 @@ class DualSupervision(RetrievalLoss):
     ) -> Tensor:
         """Return the weighted sum of both losses, a scalar. Arguments as in ``RetrievalLoss``.
 
-        A passage that is ``known`` to be relevant is excluded in L_Pair only, because the in-batch teacher says how relevant
-        it is. Raises ``UserError`` without both teachers.
+        A passage that is ``known`` to be relevant is excluded only in L_Pair, because the in-batch teacher says how relevant
+        it is. Raises ``UserError`` if one of the two teachers is missing.
         """
         if teacher is None or in_batch is None:
             raise UserError("dual_supervision learns from a teacher and from an in-batch teacher, and one is missing")

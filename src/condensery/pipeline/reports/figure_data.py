@@ -242,7 +242,7 @@ class Amount(NamedTuple):
 
 
 def _amount(figure: ByAmount, evaluation: Artifact) -> Amount | None:
-    """Return the amount of training data, pre-training or cost of an evaluated retriever; None if it has none."""
+    """Return the amount of training data, pre-training or cost of an evaluated retriever; None if it is unknown."""
     if isinstance(figure, ScoreByCostFigure):
         return next((Amount(value, key) for key, value in costs_of(evaluation, [figure.cost]).items()), None)
     encoder = evaluation.ancestor("encoder")

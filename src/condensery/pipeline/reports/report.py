@@ -105,7 +105,7 @@ def rows_of(graph: Graph, store: Store, failed_stages: Mapping[str, FailedStage]
 
 
 def _collection(graph: Graph, store: Store) -> dict[str, Any]:
-    """Return what the corpus of a run says about its collection; an empty dict if no corpus was made."""
+    """Return the content of the corpus's ``collection.json``; an empty dict if the run has made no corpus."""
     corpora = [node for node in graph.nodes.values() if registry()[node.kind].makes == "corpus" and store.sound(node)]
     return dict(read_json(store.path(corpora[0]) / "collection.json")) if corpora else {}
 

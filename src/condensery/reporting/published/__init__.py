@@ -151,7 +151,7 @@ _Loader.add_constructor(NULL, lambda loader, node: None)
 
 @cache
 def papers() -> dict[str, Paper]:
-    """Return key -> paper, for all papers of the package."""
+    """Return all papers of the package by key."""
     return {paper.key: paper for paper in map(read_paper, sorted(FOLDER.glob("*.yaml")))}
 
 

@@ -68,7 +68,7 @@ class Judge:
         self.first = first
 
     def reciprocal_ranks(self, model: BiEncoder, bm25_weight: float | None = None) -> list[np.ndarray] | None:
-        """Return the reciprocal ranks (q,) of each sample's queries; None if a vector is not finite.
+        """Return the reciprocal ranks (q,) of each sample's queries, or None if any vector is not finite.
 
         ``bm25_weight`` replaces the judge's own weight, if the judge fuses BM25; 1 = BM25 alone.
         """

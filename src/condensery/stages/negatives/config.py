@@ -208,8 +208,9 @@ class DenoiseConfig(ScoringStageConfig):
 class AuditNegativesConfig(StageConfig):
     """List suspected false negatives on a sheet, for a person to judge.
 
-    If ``scorer`` is null and mining excluded candidates because of their scores, these candidates are the suspects.
-    Otherwise the suspects are each query's negatives with the highest scores, by ``scorer`` or by the mining retriever.
+    Suspects are each query's negatives with the highest scores. The scores are those of ``scorer`` or, if it is null, of the
+    mining retriever. If ``scorer`` is null and mining excluded candidates by their scores, those candidates are the suspects
+    instead.
     """
 
     negatives: Annotated[str, Input("negatives")]

@@ -17,7 +17,7 @@ from condensery.training.modules.generator import GeneratorBatches, GeneratorMod
 
 
 def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dict[str, Any]:
-    """Train on passage -> query for all positives of the split; save a Hugging Face folder."""
+    """Train the generator to write the query from the passage, for all positives of the split; save a Hugging Face folder."""
     collection = Collection(context.input("corpus"))
     positives = collection.qrels(config.split).positives()
     pairs = [(passage, query) for query, passages in positives.items() for passage in passages.tolist()]

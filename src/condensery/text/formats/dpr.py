@@ -123,7 +123,7 @@ def add_passages(passages: Iterable[tuple[str, Sequence[str]]], writer: Collecti
 
 
 def read_passages(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, [id, text, title]) of every passage. Raises ``UserError`` for a wrong header."""
+    """Yield (place, [id, text, title]) for every passage. Raises ``UserError`` for a wrong header."""
     for number, (place, fields) in enumerate(read_columns(path, HEADER, quoted=True)):
         if number or fields[0] != HEADER[0]:
             yield place, fields

@@ -206,7 +206,7 @@ class Repository:
                 known.check(self.folder / path)
 
     def rows(self, paths: Iterable[str], total: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (place, row) of every row of these files, which must exist. Some thousand rows are in memory at a time."""
+        """Yield (place, row) for every row of these files, which must exist. Some thousand rows are in memory at a time."""
         with progress(f"reading {self.name}", total, "rows") as task:
             for path in paths:
                 for number, (place, row) in enumerate(self._rows(path), start=1):
@@ -215,7 +215,7 @@ class Repository:
                         task.advance(ROWS)
 
     def _rows(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (place, row) of every row of a file; the place is empty if the file has no lines."""
+        """Yield (place, row) for every row of a file; the place is empty if the file has no lines."""
         file, text = self.folder / path, AS_TEXT.search(path)
         if text and text[1].startswith("json"):
             with opened(file) as (stream, _):
@@ -321,7 +321,7 @@ def _of_split(paths: list[str], split: str | None) -> list[str]:
 
 
 def _patterns(entry: dict[str, Any]) -> dict[str, list[str]]:
-    """Return split -> file patterns of a configuration in a README; the key "" holds patterns that belong to no split."""
+    """Return the file patterns of a configuration in a README by split; the key "" holds patterns that belong to no split."""
     folder = str(entry.get("data_dir") or "").strip("/")
     given = entry.get("data_files") or f"{folder}/**".lstrip("/")
     patterns: dict[str, list[str]] = {}

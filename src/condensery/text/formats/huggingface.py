@@ -86,7 +86,7 @@ class _OnTheHub(DataConfig):
             data.fetch(paths)
 
     def rows(self, role: str, total: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (place, row) of every row of the files of ``role``. ``total``: number of rows, for progress; 0 = unknown."""
+        """Yield (place, row) for every row of the files of ``role``. ``total``: number of rows, for progress; 0 = unknown."""
         data, paths = self.chosen[role]
         return data.rows(paths, total)
 
@@ -223,14 +223,14 @@ def _read_qrels(config: HuggingfaceSource, split: str, known: set[int], writer: 
 
 
 def _judgements(config: HuggingfaceSource, split: str) -> Iterator[tuple[int, str, str, int, str]]:
-    """Yield (hash of the query id, query id, passage id, grade, place) of each judgement."""
+    """Yield (hash of the query id, query id, passage id, grade, place) for each judgement."""
     for place, row in config.rows(f"qrels of {split}"):
         query, passage = (str(_identifier(row, columns, place)) for columns in (QUERY_IDS, PASSAGE_IDS))
         yield id_hash(query), query, passage, _grade(row, place), place
 
 
 def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (place, id, title, text) of each passage or query.
+    """Yield (place, id, title, text) for each passage or query.
 
     A query may occur in several files, so a repeated query id is not an error. But a query id that is a number in one row
     and the same string in another raises ``UserError``. The writer reports two passages with the same id.
@@ -294,7 +294,7 @@ def read_documents(config: HuggingfaceDocumentsSource, writer: CollectionWriter)
 
 
 def _documents(config: HuggingfaceDocumentsSource) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (place, id, title, text) of each document. The id is a running number; the data set's ids may repeat."""
+    """Yield (place, id, title, text) for each document. The id is a running number; the data set's ids may repeat."""
     first, texts, number = "", list[str](), 0
     for place, row in config.rows("documents", config.repository.count(config.config)):
         first = first if texts else place

@@ -171,7 +171,7 @@ class IrDatasetsSource(DataConfig):
         return parts
 
     def of_splits(self, kind: str) -> dict[str, Part]:
-        """Return split -> its part ``kind`` (qrels or queries), for the requested splits that the library has."""
+        """Return the part ``kind`` (qrels or queries) of each requested split that the library has, by split."""
         begin = f"{kind} of "
         return {role.removeprefix(begin): part for role, part in self.parts.items() if role.startswith(begin)}
 
@@ -192,7 +192,7 @@ class IrDatasetsSource(DataConfig):
         raise UserError(f"{key}: ir_datasets has no documents called {shown(name)!r}; {named}")
 
     def _split_ids(self) -> dict[str, str]:
-        """Return split -> id, for the requested splits that the library has."""
+        """Return the id of each requested split that the library has, by split."""
         id_of = {}
         for split, given in self.splits:
             if given == AUTO:
@@ -329,7 +329,7 @@ class IrDatasetsSource(DataConfig):
 def knows(name: str) -> bool:
     """Return whether the library has a collection of this name, or ``NOT_IN_BEIR`` says how to get it.
 
-    False where the library is not installed.
+    False if the library is not installed.
     """
     with suppress(UserError):
         return load(name) is not None or name in NOT_IN_BEIR or name.startswith(f"{DPR}/")
@@ -467,7 +467,7 @@ def _library_at_work(fault: str) -> Iterator[None]:
 
 
 def _rows(part: Part, kind: str, total: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield (place, row) of every row of ``kind`` that the library reads: ``docs``, ``queries`` or ``qrels``."""
+    """Yield (place, row) for every row that the library reads. ``kind``: ``docs``, ``queries`` or ``qrels``."""
     with _reading(part), progress(f"reading {part.id}", total, kind) as task:
         for number, row in enumerate(getattr(part.handler, f"{kind}_iter")(), start=1):
             yield f"{part.id} {kind}:{number}", row

@@ -244,7 +244,7 @@ class Titles:
 
 
 def read_documents(file: InputFile, what: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (place, id, title, body) of each line of ``msmarco-docs.tsv``.
+    """Yield (place, id, title, body) for each line of ``msmarco-docs.tsv``.
 
     ``what``: what the file must contain, for the error message about an empty file.
     """

@@ -146,7 +146,7 @@ def joined(parts: Iterable[tuple[str, str]], minimum_words: int) -> Iterator[tup
 
 
 def _blocks(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield (place of the first line, text) of each run of lines between blank lines."""
+    """Yield (place of the first line, text) for each run of lines between blank lines."""
     for blank, run in groupby(lines, lambda one: is_blank(one[1])):
         if not blank:
             places, texts = zip(*run, strict=True)
