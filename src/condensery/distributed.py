@@ -12,7 +12,7 @@ _replicated: list[bool] = []  # argument ``whole`` of each active ``replicated``
 
 
 def processes() -> int:
-    """Return the number of processes that share the batch of this step; 1 without ``torch.distributed``."""
+    """Return the number of processes that share the batch of this step; 1 if ``torch.distributed`` is not used."""
     return 1 if any(_replicated) else _world()
 
 

@@ -308,7 +308,7 @@ def _versions() -> dict[str, str]:
 
 @cache
 def _revision() -> str | None:
-    """Return the git revision of this package's checkout, with ``+`` for changed files; None without a checkout."""
+    """Return the git revision of this package's checkout, with ``+`` for changed files; None if there is no checkout."""
     project = Path(__file__).parents[3]
     if not (project / ".git").exists():  # installed as a package, perhaps inside a checkout of something else
         return None

@@ -25,7 +25,7 @@ _BEGINNINGS = ("what is it", "The end", "2 of 3", "(a) x", '"so"', "Über", "x",
 
 @dataclass(frozen=True)
 class Prefixes:
-    """Token ids of the prefixes: ``query`` (n,) and ``passage`` (m,), empty without a prefix."""
+    """Token ids of the prefixes: ``query`` (n,) and ``passage`` (m,), each empty if there is no such prefix."""
 
     query: Ids = field(default_factory=lambda: NONE)
     passage: Ids = field(default_factory=lambda: NONE)

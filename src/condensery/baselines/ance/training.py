@@ -65,7 +65,7 @@ class AnceModule(BiEncoderModule):
         if self.in_batch:
             return encoder, contrast
         assert isinstance(batch, AnceBatch)
-        free = ~batch.known.gather(1, batch.hard)  # (q, k), False where the positive stands in for a missing negative
+        free = ~batch.known.gather(1, batch.hard)  # (q, k), False where the positive replaces a missing negative
         pairs, number = share_of(int(free.sum())), len(batch.positive)
 
         def pairwise(vectors: Tensor) -> Tensor:

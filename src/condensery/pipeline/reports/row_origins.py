@@ -54,7 +54,7 @@ def _parts(index: Artifact) -> list[Artifact]:
 
 
 def _kept(part: Artifact) -> tuple[Artifact, dict[str, Any] | None]:
-    """Return the encoder that a choice has kept, and the record of the choice (``kept.json``; None without a choice).
+    """Return the encoder that a choice has kept, and the record of the choice (``kept.json``; None if there was no choice).
 
     If the trained weights were not kept, the kept encoder is the initial encoder.
     """
