@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.retrieval.indexes.terms import Analyser, chosen_language
+from condensery.retrieval.indexes.terms import Analyser
 from condensery.retrieval.ranking import EMPTY, Keys, Ranking, pack, top, unpack
 from condensery.system.files import load_array, read_json, write_json
 from condensery.system.progress import SILENT, ProgressTask, progress
@@ -85,35 +85,21 @@ def build_bm25(
         UserError: no passage has a word to index.
     """
     titles, texts = (collection.passages.column(name) for name in ("title", "text"))
-    language = chosen_language(language, stemmer, texts, (f"[{label}]", f"stages.{label}.language"))
-    joined = with_titles(titles, texts)
+    analyser = Analyser.of(texts, stopwords, stemmer, language, f"[{label}]", f"stages.{label}.language")
     what = f"collection '{collection.name}'"
-    return index_texts(joined, len(collection.passages), folder, k1, b, stopwords, stemmer, what, language)
+    return index_texts(with_titles(titles, texts), len(collection.passages), folder, k1, b, analyser, what)
 
 
 def index_texts(
-    texts: Iterable[str],
-    total: int,
-    folder: Path,
-    k1: float,
-    b: float,
-    stopwords: str,
-    stemmer: str,
-    what: str,
-    language: str = AUTO,
+    texts: Iterable[str], total: int, folder: Path, k1: float, b: float, analyser: Analyser, what: str
 ) -> dict[str, Any]:
-    """Index ``total`` texts from any source, as ``build_bm25`` does.
-
-    The texts are read only once, so their language cannot be guessed, and ``auto`` means ``any``. ``what`` is a noun for the
-    texts in error messages.
-    """
+    """Index ``total`` texts from any source, as ``build_bm25`` does. ``what`` is a noun for the texts in error messages."""
     with _not_importing("jax"):
         import bm25s
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s sets its logger to DEBUG when it is imported
     folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / "terms.tmp"
-    analyser = Analyser(stopwords, stemmer, language)
     vocabulary, starts = _write_terms(texts, total, analyser, scratch)
     if not vocabulary:
         raise UserError(f"{what}: no passage has a word that BM25 can index")
