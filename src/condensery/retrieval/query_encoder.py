@@ -7,7 +7,6 @@ from typing import Any
 from condensery.models.checkpoints.metadata import vector_settings
 from condensery.models.query_tower import load_query_tower
 from condensery.tokens.light_tokenizer import load_quick_tokenizer
-from condensery.tokens.vocabulary import with_special
 
 
 def query_encoder(checkpoint: Path) -> Callable[[str], Any]:
@@ -15,4 +14,4 @@ def query_encoder(checkpoint: Path) -> Callable[[str], Any]:
     tokenizer = load_quick_tokenizer(checkpoint)
     encode, length = load_query_tower(checkpoint)
     before = vector_settings(checkpoint).query_prefix
-    return lambda text: encode(with_special(tokenizer.ids(before + text), tokenizer, length))
+    return lambda text: encode([tokenizer.cls, *tokenizer.ids(before + text)[: length - 2], tokenizer.sep])

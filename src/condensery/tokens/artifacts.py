@@ -1,7 +1,7 @@
 """The tokenised form of a collection: the texts used for pre-training, and the folder of token stores of each stage."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from condensery.text.collection import Collection
 from condensery.text.table import Column, TextTable
 from condensery.tokens.coverage import CHARACTERS
 from condensery.tokens.pairs import PairReader
-from condensery.tokens.store import Texts, TokenStore, tokenise
+from condensery.tokens.store import TokenStore, tokenise
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -56,7 +56,7 @@ def tokenise_collection(
     """
     Vocabulary.of(load_tokenizer(tokenizer)).save(folder)
     texts, documents = pretraining_texts(collection)
-    columns: dict[str, Texts] = {
+    columns: dict[str, Sequence[str]] = {
         "passages": collection.passages.column("text"),
         "queries": collection.queries.column("text"),
     }

@@ -5,7 +5,6 @@ from functools import cached_property, partial
 from io import BufferedWriter
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,14 +18,6 @@ Ids = NDArray[np.int64]
 _FIELDS = {"dtype": str, "texts": int, "tokens": int, "sentences": int, "documents": int}
 _BLOCK = 1 << 22  # number of tokens counted at a time
 _ABSENT = -1  # stands for the number of sentences or documents if they were not recorded
-
-
-class Texts(Protocol):
-    """A list of texts, or a memory-mapped column that returns a list for a slice."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, key: slice, /) -> Sequence[str]: ...
 
 
 class TokenStore:
@@ -49,7 +40,7 @@ class TokenStore:
         UserError: the folder holds no complete store, or the files of the store are inconsistent.
     """
 
-    def __init__(self, folder: Path, single_texts: bool = False, texts: Texts = ()) -> None:
+    def __init__(self, folder: Path, single_texts: bool = False, texts: Sequence[str] = ()) -> None:
         self.folder, self.single_texts, self.texts = Path(folder), single_texts, texts
         if not self.exists(self.folder):
             raise UserError(f"{self.folder}: holds no complete token store; give force=[tokens]")
@@ -140,7 +131,7 @@ class TokenStore:
 
 
 def tokenise(
-    texts: Texts,
+    texts: Sequence[str],
     tokenizer: Path,
     folder: Path,
     *,

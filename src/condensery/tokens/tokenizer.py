@@ -17,7 +17,6 @@ from condensery.system.files import expanded, is_hub_name, read_json, write_text
 from condensery.system.progress import ProgressTask, progress
 from condensery.text.lines import check_whole, read_lines
 from condensery.tokens.coverage import coverage
-from condensery.tokens.store import Texts
 from condensery.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
 
 
 def train_wordpiece(
-    texts: Texts,
+    texts: Sequence[str],
     vocab_size: int,
     folder: Path,
     lowercase: bool = True,
@@ -317,7 +316,7 @@ def _characters(batches: Iterator[Sequence[str]], normalise: Callable[[str], str
     return counts
 
 
-def _batches(texts: Texts, task: ProgressTask) -> Iterator[Sequence[str]]:
+def _batches(texts: Sequence[str], task: ProgressTask) -> Iterator[Sequence[str]]:
     for start in range(0, len(texts), _BATCH):
         batch = texts[start : start + _BATCH]
         yield batch
