@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from condensery.errors import UserError, shown
 from condensery.system.files import read_json, write_json
 from condensery.system.progress import progress
-from condensery.tokens.workers import ENGLISH, Piece, encode, in_order, read_tokenizer, vocabulary_size
+from condensery.tokens.workers import ENGLISH, Piece, encode, in_order, read_tokenizer
 
 Ids = NDArray[np.int64]
 _FIELDS = {"dtype": str, "texts": int, "tokens": int, "sentences": int, "documents": int}
@@ -169,7 +169,8 @@ def tokenise(
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("store.json", "documents.npy", "sentences.npy"):
         (folder / name).unlink(missing_ok=True)
-    dtype = "uint16" if vocabulary_size(read_tokenizer(tokenizer)) <= 1 << 16 else "uint32"
+    ids = read_tokenizer(tokenizer).get_vocab(with_added_tokens=True).values()
+    dtype = "uint16" if max(ids, default=0) < 1 << 16 else "uint32"
     slices = (texts[start : start + batch] for start in range(0, len(texts), batch))
     with progress(label, len(texts), "texts") as task:
         work = partial(encode, dtype=dtype, sentences=sentences, language=language)

@@ -314,12 +314,12 @@ def _column(role: str, given: str) -> tuple[str, ...]:
 
 def _field(row: dict[str, Any], names: tuple[str, ...], place: str) -> Any:
     """Return the first non-null value among the columns ``names``. Raises ``UserError`` where all are null or missing."""
-    for name in names:
-        if row.get(name) is not None:
+    here = [name for name in names if name in row]
+    for name in here:
+        if row[name] is not None:
             return row[name]
-    for name in names:
-        if name in row:
-            raise UserError(f"{place}: the column {name} is empty here; fill it, or remove the row")
+    if here:
+        raise UserError(f"{place}: the column {here[0]} is empty here; fill it, or remove the row")
     raise UserError(f"{place}: no column {' or '.join(names)} ({fields_of(row)})")
 
 
