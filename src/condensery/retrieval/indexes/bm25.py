@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SHOWN = 4096  # passages between two updates of the progress bar
 POSTINGS = 8_000_000  # maximum number of postings that a block of queries reads: 64 MB of results
 
+Rows = NDArray[np.integer]
 Take = Callable[[int, NDArray[np.float32], NDArray[np.int32]], None]
 
 
@@ -182,7 +183,7 @@ class BM25Index:
         # bm25s stores (passages, terms) in CSC format. The same arrays in CSR format are the transpose, (terms, passages).
         return sparse.csr_matrix(self.arrays, shape=(len(self.vocabulary), self.passages), copy=False)
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask = SILENT) -> Ranking:
+    def search(self, query_rows: Rows, k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         return self.search_texts(self._texts(query_rows), k, progress)
 
@@ -197,11 +198,7 @@ class BM25Index:
         return unpack(best)
 
     def ranks(
-        self,
-        texts: Sequence[str],
-        rows: NDArray[np.integer],
-        without: NDArray[np.integer],
-        progress: ProgressTask = SILENT,
+        self, texts: Sequence[str], rows: Rows, without: Rows, progress: ProgressTask = SILENT
     ) -> NDArray[np.int64]:
         """For each query string, return the rank (from 1) of one given passage in the complete ranking of ``search_texts``.
 
@@ -225,11 +222,11 @@ class BM25Index:
         self._score(texts, count, progress)
         return ranks
 
-    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+    def score(self, query_rows: Rows, passage_rows: Rows) -> NDArray[np.float32]:
         """Return the scores (n, k) of passages (n, k) for queries (n,) of the collection, as ``score_texts``."""
         return self.score_texts(self._texts(query_rows), passage_rows)
 
-    def score_texts(self, texts: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+    def score_texts(self, texts: Sequence[str], passage_rows: Rows) -> NDArray[np.float32]:
         """Return the scores (n, k) of passages (n, k) for n query strings: 0 if no term is shared, NaN for padding."""
         values = np.zeros(passage_rows.shape, np.float32)
 
@@ -260,7 +257,7 @@ class BM25Index:
         self._score(texts, keep, progress)
         return unpack(best), unpack(best_texts.keys())
 
-    def without_terms(self, query_rows: NDArray[np.integer]) -> int:
+    def without_terms(self, query_rows: Rows) -> int:
         """Count the queries (n,) that share no term with any passage. BM25 finds nothing for them."""
         return self.texts_without_terms(self._texts(query_rows))
 
@@ -268,7 +265,7 @@ class BM25Index:
         """Count the query strings that share no term with any passage."""
         return sum(not self._counts(text) for text in texts)
 
-    def _texts(self, query_rows: NDArray[np.integer]) -> list[str]:
+    def _texts(self, query_rows: Rows) -> list[str]:
         if self.collection is None:
             raise ValueError("a BM25Index without a collection searches texts, and knows no query rows")
         return self.collection.queries.column("text").take(query_rows)
