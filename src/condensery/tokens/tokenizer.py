@@ -83,9 +83,8 @@ def check_same_tokenizer(checkpoint: Path, vocabulary: Vocabulary, what: str, ad
         what: name of the checkpoint in the error message.
         advice: end of the error message, which says what to do.
     """
-    if (checkpoint / "tokenizer.json").is_file() and not vocabulary.agrees_with(
-        Vocabulary.of(load_tokenizer(checkpoint))
-    ):
+    stored = (checkpoint / "tokenizer.json").is_file()
+    if stored and not vocabulary.agrees_with(Vocabulary.of(load_tokenizer(checkpoint))):
         raise UserError(f"{what}: the texts were tokenised with another tokenizer than its own; {advice}")
 
 
