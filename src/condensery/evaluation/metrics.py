@@ -151,9 +151,8 @@ def _measure(name: str, cutoff: int | None, relevant_from: int) -> Measure:
 def _judged(qrels: Qrels) -> dict[str, dict[str, int]]:
     """Return judgements in trec_eval's form: query -> passage -> grade. trec_eval treats a negative grade as irrelevant."""
     judged: dict[str, dict[str, int]] = {}
-    for query, passage, grade in zip(
-        qrels.query_rows.tolist(), qrels.passage_rows.tolist(), qrels.grades.tolist(), strict=True
-    ):
+    columns = (column.tolist() for column in (qrels.query_rows, qrels.passage_rows, qrels.grades))
+    for query, passage, grade in zip(*columns, strict=True):
         judged.setdefault(str(query), {})[str(passage)] = grade
     return judged
 

@@ -161,10 +161,8 @@ class HuggingfaceTriplesSource(_OnTheHub):
     @cached_property
     def chosen(self) -> dict[str, tuple[Repository, list[str]]]:
         """Role -> files, for the rows of each split."""
-        named = self.splits.named().items()
-        return {
-            f"rows of {split}": (self.repository, self.repository.select(self.config, name)) for split, name in named
-        }
+        data, named = self.repository, self.splits.named().items()
+        return {f"rows of {split}": (data, data.select(self.config, name)) for split, name in named}
 
     def gives_negatives(self) -> bool:
         """Return whether the config names a column of negatives. The column may turn out not to exist."""

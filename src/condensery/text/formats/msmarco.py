@@ -66,10 +66,9 @@ class MarcoSplits(Keys):
 
     def here(self, folder: Path) -> dict[str, Questions]:
         """Return the splits that are used, except graded splits of TREC whose qrels are missing from ``folder``."""
+        named = self.named().items()
         return {
-            split: questions
-            for split, questions in self.named().items()
-            if not isinstance(questions, GradedQuestions) or anything(folder / questions.qrels)
+            name: one for name, one in named if not isinstance(one, GradedQuestions) or anything(folder / one.qrels)
         }
 
 

@@ -239,13 +239,10 @@ def split_of(module: str) -> str:
 
 
 def _write(entries: list[Docstring], writer: CollectionWriter) -> None:
-    """Add judgements, passages and queries to the writer. Ids are ``module:line``."""
-    for entry in entries:
-        identifier = f"{entry.module}:{entry.line}"
-        if entry.query:
-            writer.add_judgement(split_of(entry.module), identifier, identifier, 1, identifier)
+    """Add passages, judgements and queries to the writer. Ids are ``module:line``."""
     for entry in entries:
         identifier = f"{entry.module}:{entry.line}"
         writer.add_passage(Passage(identifier, "", entry.passage, entry.module), identifier)
         if entry.query:
+            writer.add_judgement(split_of(entry.module), identifier, identifier, 1, identifier)
             writer.add_query(Query(identifier, entry.query), identifier)
