@@ -17,6 +17,7 @@ OTHER = "; take a file of this collection, or remove the line"
 LINES = 4096  # lines whose ids are looked up together
 
 Item = TypeVar("Item")
+Kind = Literal["query", "passage"]
 
 
 def in_blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
@@ -34,10 +35,7 @@ def rows_of(table: TextTable, ids: Sequence[str] | pa.Array) -> NDArray[np.int64
 
 
 def known_rows(
-    collection: Collection,
-    kind: Literal["query", "passage"],
-    ids: Sequence[str] | pa.Array,
-    place: Callable[[int], str],
+    collection: Collection, kind: Kind, ids: Sequence[str] | pa.Array, place: Callable[[int], str]
 ) -> NDArray[np.int64]:
     """Return the row numbers (n,) of ids of queries, or of passages.
 
