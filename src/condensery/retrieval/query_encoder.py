@@ -11,7 +11,7 @@ from condensery.tokens.light_tokenizer import load_quick_tokenizer
 
 def query_encoder(checkpoint: Path) -> Callable[[str], Any]:
     """Return the function that maps a string to its query vector (d,); queries are truncated to the retriever's length."""
-    tokenizer = load_quick_tokenizer(checkpoint)
+    ids = load_quick_tokenizer(checkpoint)
     encode, length = load_query_tower(checkpoint)
     before = vector_settings(checkpoint).query_prefix
-    return lambda text: encode([tokenizer.cls, *tokenizer.ids(before + text)[: length - 2], tokenizer.sep])
+    return lambda text: encode(ids(before + text, length))
