@@ -185,7 +185,6 @@ def train_wordpiece(
     vocab_size: int,
     folder: Path,
     lowercase: bool = True,
-    label: str = "tokenizer",
     strip_accents: StripAccents = "latin",
     warn: bool = True,
 ) -> "PreTrainedTokenizerFast":
@@ -200,7 +199,6 @@ def train_wordpiece(
         vocab_size: number of entries, special tokens included; a small text may give fewer entries.
         folder: folder to which the tokenizer's files are written.
         lowercase: whether to convert all letters to lower case.
-        label: label of the progress display.
         strip_accents: which accents ``normaliser`` removes: "latin", True (all) or False (none).
         warn: whether to issue a Python warning if the tokenizer loses much of the texts, by ``tokens.coverage``.
 
@@ -214,7 +212,7 @@ def train_wordpiece(
 
     backend = BertTokenizer().backend_tokenizer
     _as_ours(backend, lowercase, strip_accents)
-    with progress(label, 2 * len(texts), "texts") as task:
+    with progress("tokenizer", 2 * len(texts), "texts") as task:
         alphabet = _alphabet(_batches(texts, task), backend.normalizer.normalize_str, vocab_size)
         trainer = trainers.WordPieceTrainer(
             vocab_size=vocab_size,

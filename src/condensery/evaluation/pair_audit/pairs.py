@@ -56,9 +56,6 @@ class Pairs:
         self.starts = passages.runs("document")
         self.kinds = [PASSAGES] if queries is None else [PASSAGES, QUERIES]
         self._of_each = np.zeros(len(passages), np.int32)  # number of queries of each passage
-        self._check()
-
-    def _check(self) -> None:
         if not len(self.passages) or (np.diff(self.starts) < 2).all():
             raise UserError(
                 f"{self.passages.path}: no document has two passages, so there is no passage-passage pair to audit;"

@@ -240,7 +240,7 @@ class BM25Index:
         values[passage_rows < 0] = np.nan
         return values
 
-    def neighbours(self, texts: Sequence[str], k: int, progress: ProgressTask = SILENT) -> tuple[Ranking, Ranking]:
+    def neighbours(self, texts: Sequence[str], k: int) -> tuple[Ranking, Ranking]:
         """Return the k best passages of each text, and the k best texts of each passage.
 
         Both rankings have the format of ``CollectionRetriever.search``. The first, (n, k), holds row numbers of passages.
@@ -254,7 +254,7 @@ class BM25Index:
             with lock:
                 best_texts.add(i, scores, rows)
 
-        self._score(texts, keep, progress)
+        self._score(texts, keep, SILENT)
         return unpack(best), unpack(best_texts.keys())
 
     def without_terms(self, query_rows: Rows) -> int:
