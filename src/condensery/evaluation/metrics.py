@@ -135,8 +135,8 @@ def score(
         places = [place[int(name)] for name in names]
         for metric, measure in measures.items():
             results[metric][places] = [values[measure].get(name, 0.0) for name in names]
-    for metric, (measure, cutoff) in parsed.items():
-        if measure == "RR" and cutoff:
+    for metric, (what, cutoff) in parsed.items():
+        if what == "RR" and cutoff:
             # trec_eval computes 1/rank without a cutoff, so a first hit beyond the cutoff is set to 0.
             results[metric][results[metric] < 1.0 / cutoff] = 0.0
     return results
