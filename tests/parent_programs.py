@@ -78,7 +78,7 @@ def reading_docstrings(folder: Path) -> None:
     from condensery.text.formats.pydocs import _mapper
 
     with _mapper(2) as run:
-        assert os.getpid() not in set(run(nap, range(8)))
+        assert os.getpid() not in set(run(nap, range(8), 1))
         ready()
 
 

@@ -191,8 +191,8 @@ def test_the_rank_of_a_passage_is_its_place_in_the_whole_ranking(
 def test_jax_is_not_imported_with_bm25s(tmp_path: Path, project: Path) -> None:
     (tmp_path / "jax.py").write_text("raise SystemExit('JAX was imported, and would take the memory of a GPU')")
     program = (
-        "import sys; from pathlib import Path; from condensery.retrieval.indexes.bm25 import index_texts; "
-        "index_texts(['a dog', 'a cat'], 2, Path(sys.argv[1]), 0.9, 0.4, 'none', 'none', 'here'); "
+        "import sys; from pathlib import Path; from condensery.retrieval.indexes.bm25 import Analyser, index_texts; "
+        "index_texts(['a dog', 'a cat'], 2, Path(sys.argv[1]), 0.9, 0.4, Analyser('none'), 'here'); "
         "assert 'bm25s' in sys.modules and 'jax' not in sys.modules"
     )
     paths = os.pathsep.join([str(tmp_path), str(project / "src")])

@@ -7,6 +7,7 @@ import pytest
 
 from condensery.retrieval.indexes import bm25
 from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
+from condensery.retrieval.indexes.terms import Analyser
 from condensery.retrieval.neighbours import BM25, dense_neighbours, lexical_neighbours
 
 WORDS = [*"abcdefghijkl"]
@@ -26,7 +27,8 @@ def both_ways(scores: np.ndarray, k: int) -> np.ndarray:
 def test_bm25_lists_the_best_of_queries_and_of_passages(
     k: int, room: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index_texts(PASSAGES, len(PASSAGES), tmp_path, **BM25, what="x")
+    analyser = Analyser(BM25["stopwords"], BM25["stemmer"])
+    index_texts(PASSAGES, len(PASSAGES), tmp_path, BM25["k1"], BM25["b"], analyser, "x")
     scores, rows = BM25Index(tmp_path).search_texts(QUERIES, len(PASSAGES))
     whole = np.zeros((len(QUERIES), len(PASSAGES)), np.float32)
     for query in range(len(QUERIES)):

@@ -14,6 +14,7 @@ from condensery.retrieval.indexes.fused import FusedIndex, measure_grid, weight_
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.indexes.own_passages import WithoutOwn, own_passages, own_passages_left_out
 from condensery.retrieval.indexes.sampled import SampledCandidates
+from condensery.sharing import SINGLE_PROCESS
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
@@ -93,7 +94,7 @@ def test_an_index_fusion_and_candidates_do_without(arguments: Collection, bm25: 
     by_id = open_index(bm25, arguments, own_by_id=True)
     assert "a3" in names(arguments, index.search(np.array([3]), 3)[1][0])
     assert "a3" not in names(arguments, by_id.search(np.array([3]), 3)[1][0])
-    found = search_candidates(index, np.arange(5), 13, tmp_path / "candidates.npy", "x")
+    found = search_candidates(index, np.arange(5), 13, tmp_path / "candidates.npy", "x", SINGLE_PROCESS)
     assert not (found == own_passages(arguments, np.arange(5))[:, None])[:3].any()
     fused = FusedIndex([index, index], [0.5, 0.5], 10)
     assert fused.search(np.arange(1), 1)[0][0, 0] == 1.0, "min-max of what is left"

@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.indexes.reranked import write_reranked
 from condensery.retrieval.shards import compute_in_shards
-from condensery.sharing import ProcessGroup
+from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.text.collection import Collection
 from condensery.tokens.batches import Chunk
 from condensery.tokens.pairs import PairReader
@@ -64,10 +63,19 @@ class Model:
 
 
 def score_candidates(
-    scorers: list[PairScorer], queries: np.ndarray, candidates: np.ndarray, path: Path, *, budget: int, **how: Any
+    scorers: list[PairScorer],
+    queries: np.ndarray,
+    candidates: np.ndarray,
+    path: Path,
+    *,
+    budget: int,
+    shard_size: int,
+    label: str,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> np.ndarray:
     """The candidates' mean scores, kept in shards as the stages keep them."""
-    return score_in_shards(logits(scorers, budget, "x"), queries, candidates, path, **how)
+    score = logits(scorers, budget, label)
+    return score_in_shards(score, queries, candidates, path, shard_size, label, group, len(scorers))
 
 
 def naive(*models: Model) -> np.ndarray:
@@ -165,7 +173,7 @@ def reranked(collection: Collection, tmp_path: Path) -> Path:
     queries = np.arange(0, 12, 2)
     folder = tmp_path / "reranked"
     folder.mkdir()
-    found = search_candidates(index, queries, 10, folder / "candidates.npy", "x")
+    found = search_candidates(index, queries, 10, folder / "candidates.npy", "x", SINGLE_PROCESS)
     np.testing.assert_array_equal(found, index.search(queries, 10)[1])
     scores = np.where(found >= 0, (found * 7 % 5).astype(np.float32), -np.inf).astype(np.float32)
     np.save(folder / "scores.npy", scores)
@@ -195,7 +203,8 @@ def test_candidates_are_the_same_whoever_searches_them(
     collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_bm25(collection, tmp_path / "bm25", 0.9, 0.4)
-    search_candidates(BM25Index(tmp_path / "bm25", collection), np.arange(12), 10, tmp_path / "one.npy", "x")
+    index_alone = BM25Index(tmp_path / "bm25", collection)
+    search_candidates(index_alone, np.arange(12), 10, tmp_path / "one.npy", "x", SINGLE_PROCESS)
     monkeypatch.setattr(cross_encoders, "compute_in_shards", partial(compute_in_shards, size=5))
 
     def search(part: ProcessGroup) -> np.ndarray:
@@ -214,5 +223,5 @@ def test_candidates_that_are_there_are_not_searched_again(collection: Collection
             return 60
 
     path = reranked / "candidates.npy"
-    found = search_candidates(Broken(), np.arange(0, 12, 2), 10, path, "x")  # type: ignore[arg-type]
+    found = search_candidates(Broken(), np.arange(0, 12, 2), 10, path, "x", SINGLE_PROCESS)  # type: ignore[arg-type]
     assert found.shape == (6, 10)

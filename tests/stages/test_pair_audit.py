@@ -15,6 +15,7 @@ from small_runs import Done, run_command
 from condensery.evaluation.pair_audit.bm25_ranks import index_passages
 from condensery.evaluation.pair_audit.votes import fleiss_kappa, wilson
 from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
+from condensery.retrieval.indexes.terms import Analyser
 from condensery.stages.evaluation import audit_pairs
 from condensery.system.files import read_json
 from condensery.text.table import TextTable
@@ -155,7 +156,7 @@ def test_ranks_are_places_in_the_ranking_of_all_passages(first: Done, tmp_path: 
     run = first.folder / "stages"
     table = TextTable(run / "passages" / "passages.arrow")
     texts = list(table.column("text"))
-    index_texts(texts, len(texts), tmp_path, 0.9, 0.4, "english", "porter", "texts")
+    index_texts(texts, len(texts), tmp_path, 0.9, 0.4, Analyser("english", "porter"), "texts")
     index, checked = BM25Index(tmp_path), 0
     for record in key_of(run / "audit"):
         _, found = index.search_texts([record["context_text"]], len(texts))

@@ -132,11 +132,11 @@ def test_an_interrupted_index_keeps_its_shards(
     passed = index_module.EncoderInput.chunks
     asked: list[int] = []
 
-    def stops(source: Any, first: int, stop: int, budget: int) -> Any:
-        asked.append(first)
+    def stops(source: Any, rows: np.ndarray, budget: int) -> Any:
+        asked.append(int(rows[0]))
         if len(asked) == 2:
             raise UserError("stopped")
-        return passed(source, first, stop, budget)
+        return passed(source, rows, budget)
 
     monkeypatch.setattr(index_module.EncoderInput, "chunks", stops)
     one_line(run_command(*recipe, f"output_root={tmp_path}"), "stopped")

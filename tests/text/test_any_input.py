@@ -298,7 +298,7 @@ def test_the_sections_of_articles_come_back_the_same(articles: list[list[tuple[s
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "a.jsonl"
         path.write_text(lines(*records), encoding="utf-8")
-        found = [article.sections for article in read_articles(path)]
+        found = [sections for _, sections in read_articles(path)]
     for sections, article in zip(found, articles, strict=True):
         headings = list(dict.fromkeys(heading for heading, _ in article))
         assert sections == [[words for heading, words in article if heading == one] for one in headings]

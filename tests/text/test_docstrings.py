@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from condensery.text.docstrings import clean, cut, first_sentence, read_file, read_files
+from condensery.text.docstrings import clean, cut, first_sentence, read_file
 
 LONG = "It explains at some length, in more than fifteen words, what one has to know before one calls this function."
 
@@ -128,18 +128,18 @@ def test_docstrings_of_modules_classes_and_functions_are_found(tmp_path: Path) -
         f'        def h():\n            """Of a nested function. {LONG}"""\n'
         f'try:\n    pass\nexcept ValueError:\n    def i():\n        """Of a handled function. {LONG}"""\n'
     )
-    assert [found.query for found in read_file(path, 15)] == [
+    assert [found.query for found in read_file("code", path, 15)] == [
         "Of the whole module.",
         "Of the first class.",
         "Of an async method.",
         "Of a conditional function.",
         "Of a handled function.",
     ]
-    assert [found.line for found in read_file(path, 15)][:2] == [1, 3]
+    assert [found.line for found in read_file("code", path, 15)][:2] == [1, 3]
 
 
 def test_files_that_cannot_be_parsed_are_skipped(tmp_path: Path) -> None:
     broken, binary = tmp_path / "broken.py", tmp_path / "binary.py"
     broken.write_text("def f(:\n")
     binary.write_bytes(b"\x00\xff\xfe")
-    assert read_files([broken, binary], 15) == [[], []]
+    assert [read_file("m", path, 15) for path in (broken, binary)] == [[], []]

@@ -80,7 +80,7 @@ def test_copies_repeated_sentences_and_quoted_sentences_are_dealt_with(
 def test_the_collection_does_not_depend_on_the_number_of_workers(
     tmp_path: Path, config: Make, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("condensery.text.formats.pydocs.PORTION", 1)  # a portion for every file
+    monkeypatch.setattr("condensery.text.formats.pydocs.FILES", 1)
     hashes = {
         workers: read_collection(
             config("pydocs", packages=["toy"], workers=workers), tmp_path / str(workers)

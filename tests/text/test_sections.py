@@ -23,9 +23,9 @@ def _article(folder: Path, **fields: Any) -> Path:
 
 def test_passages_under_one_heading_are_one_section(tmp_path: Path) -> None:
     headings = ["", "", "History", "Legacy", "History"]
-    _, found = read_articles(_article(tmp_path, passages=["p0", "p1", "h0", "l0", "h1"], headings=headings))
-    assert found.id == "2"
-    assert found.sections == [["p0", "p1"], ["h0", "h1"], ["l0"]]
+    _, (name, sections) = read_articles(_article(tmp_path, passages=["p0", "p1", "h0", "l0", "h1"], headings=headings))
+    assert name == "2"
+    assert sections == [["p0", "p1"], ["h0", "h1"], ["l0"]]
 
 
 @pytest.mark.parametrize(

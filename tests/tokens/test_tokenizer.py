@@ -94,7 +94,7 @@ def test_marks_of_other_scripts_are_kept_and_forms_of_a_word_are_one(
     for word, row in ids.items():
         for form in ("NFC", "NFD"):
             assert tokenizer(unicodedata.normalize(form, word))["input_ids"] == row
-            assert quick.ids(unicodedata.normalize(form, word)) == row[1:-1]
+            assert quick(unicodedata.normalize(form, word), 99) == row
 
 
 ENGLISH = [

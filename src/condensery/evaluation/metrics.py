@@ -55,17 +55,6 @@ class Evaluation:
         return cls(values.pop("query_ids").tolist(), values)
 
 
-def parse_metric(name: str) -> tuple[Measure, int | None]:
-    """Return the measure and cutoff of a name such as MRR@10, Recall@100, R@100, nDCG@10, Success@5, MAP, P@10.
-
-    Raises ``UserError`` for a name that does not exist or lacks its cutoff, and for ``Hit``, which uses answers.
-    """
-    measure, cutoff = split_metric(name)
-    if measure == HIT:
-        raise UserError(f"metric {name!r} needs the answers of the queries, not judgements")
-    return getattr(ir_measures, measure), cutoff
-
-
 def evaluate(run: Run, collection: Collection, split: str, metrics: list[str]) -> Evaluation:
     """Evaluate a run on a split: Hit@k by the answers of the queries, all other metrics by judgements.
 
@@ -122,12 +111,12 @@ def score(
         query_rows: (n,) rows of the queries; queries without a judgement are ignored.
         passage_rows: (n, k) rows of the passages retrieved for each query, best first, padded with -1.
         qrels: judgements.
-        metrics: names of metrics, in the form that ``parse_metric`` reads.
+        metrics: names of metrics, in the form that ``split_metric`` reads, except ``Hit``, which uses answers.
 
     Returns:
         Name of a metric -> float64 (queries,), in the order of ``qrels.query_set``.
     """
-    parsed = {name: parse_metric(name) for name in metrics}
+    parsed = {name: split_metric(name) for name in metrics}
     place = {int(row): i for i, row in enumerate(np.asarray(qrels.query_set).tolist())}
     results = {name: np.zeros(len(place)) for name in metrics}
     judged = _judged(qrels)
@@ -146,24 +135,24 @@ def score(
         places = [place[int(name)] for name in names]
         for metric, measure in measures.items():
             results[metric][places] = [values[measure].get(name, 0.0) for name in names]
-    for metric, (measure, cutoff) in parsed.items():
-        if measure is ir_measures.RR and cutoff:
+    for metric, (what, cutoff) in parsed.items():
+        if what == "RR" and cutoff:
             # trec_eval computes 1/rank without a cutoff, so a first hit beyond the cutoff is set to 0.
             results[metric][results[metric] < 1.0 / cutoff] = 0.0
     return results
 
 
-def _measure(measure: Measure, cutoff: int | None, relevant_from: int) -> Measure:
-    graded = measure if measure is ir_measures.nDCG else measure(rel=relevant_from)  # NDCG's gain is the grade itself
-    return graded if cutoff is None or measure is ir_measures.RR else graded @ cutoff
+def _measure(name: str, cutoff: int | None, relevant_from: int) -> Measure:
+    measure: Measure = getattr(ir_measures, name)
+    graded = measure if name == "nDCG" else measure(rel=relevant_from)  # NDCG's gain is the grade itself
+    return graded if cutoff is None or name == "RR" else graded @ cutoff
 
 
 def _judged(qrels: Qrels) -> dict[str, dict[str, int]]:
     """Return judgements in trec_eval's form: query -> passage -> grade. trec_eval treats a negative grade as irrelevant."""
     judged: dict[str, dict[str, int]] = {}
-    for query, passage, grade in zip(
-        qrels.query_rows.tolist(), qrels.passage_rows.tolist(), qrels.grades.tolist(), strict=True
-    ):
+    columns = (column.tolist() for column in (qrels.query_rows, qrels.passage_rows, qrels.grades))
+    for query, passage, grade in zip(*columns, strict=True):
         judged.setdefault(str(query), {})[str(passage)] = grade
     return judged
 

@@ -20,7 +20,7 @@ from condensery.retrieval.finite import check_finite, check_scores
 from condensery.retrieval.indexes.divided import divide
 from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.shards import compute_in_shards
-from condensery.sharing import SINGLE_PROCESS, ProcessGroup
+from condensery.sharing import ProcessGroup
 from condensery.system.files import load_array
 from condensery.system.progress import ProgressTask
 from condensery.tokens.batches import Chunk
@@ -46,12 +46,7 @@ class PairScorer:
 
 
 def search_candidates(
-    retriever: CollectionRetriever,
-    query_rows: Rows,
-    depth: int,
-    path: Path,
-    label: str,
-    group: ProcessGroup = SINGLE_PROCESS,
+    retriever: CollectionRetriever, query_rows: Rows, depth: int, path: Path, label: str, group: ProcessGroup
 ) -> Rows:
     """Search for the ``k`` best passages of each query, and return their row numbers (n, k), best first.
 
@@ -72,15 +67,7 @@ def search_candidates(
 
 
 def score_in_shards(
-    score: Score,
-    query_rows: Rows,
-    candidates: Rows,
-    path: Path,
-    *,
-    shard_size: int,
-    label: str,
-    group: ProcessGroup = SINGLE_PROCESS,
-    each: int = 1,
+    score: Score, query_rows: Rows, candidates: Rows, path: Path, size: int, label: str, group: ProcessGroup, each: int
 ) -> Scores:
     """Score the candidates of all queries, and return the scores (n, k), memory-mapped from the file ``path``.
 
@@ -92,7 +79,7 @@ def score_in_shards(
         query_rows: int (n,), row numbers of the queries.
         candidates: int (n, k), row numbers of passages, padded with -1.
         path: file in which the scores are stored.
-        shard_size: queries per shard.
+        size: queries per shard.
         label: label of the progress bar.
         group: the processes that share the shards.
         each: number of times that ``score`` processes each pair, for the total of the progress bar.
@@ -104,7 +91,7 @@ def score_in_shards(
     def pairs(part: slice) -> int:
         return each * int((candidates[part] >= 0).sum())
 
-    compute_in_shards(scored, len(query_rows), path, label, size=shard_size, group=group, unit="pairs", amount=pairs)
+    compute_in_shards(scored, len(query_rows), path, label, size=size, group=group, unit="pairs", amount=pairs)
     group.leave_unless_rank_zero()
     return load_array(path, mapped=True)
 

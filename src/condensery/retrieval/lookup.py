@@ -1,7 +1,7 @@
 """Map the ids in a file to row numbers of a collection. An unknown id raises an error that names its line."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ OTHER = "; take a file of this collection, or remove the line"
 LINES = 4096  # lines whose ids are looked up together
 
 Item = TypeVar("Item")
+Kind = Literal["query", "passage"]
 
 
 def in_blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
@@ -34,10 +35,7 @@ def rows_of(table: TextTable, ids: Sequence[str] | pa.Array) -> NDArray[np.int64
 
 
 def known_rows(
-    collection: Collection,
-    kind: Literal["query", "passage"],
-    ids: Sequence[str] | pa.Array,
-    place: Callable[[int], str],
+    collection: Collection, kind: Kind, ids: Sequence[str] | pa.Array, place: Callable[[int], str]
 ) -> NDArray[np.int64]:
     """Return the row numbers (n,) of ids of queries, or of passages.
 
@@ -58,6 +56,18 @@ def known_rows(
         known = f"is unknown (in '{collection.name}'){table.unlike(name) or OTHER}"
         raise UserError(f"{place(at)}: {kind} {shown(name)!r} {known}")
     return rows
+
+
+def rows_of_lists(
+    collection: Collection, places: Sequence[str], lists: Sequence[Sequence[str]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the lengths (n,) of n lists of passage ids, and the row numbers of all their passages, concatenated.
+
+    ``places``: the file and line of each list. Raises ``UserError`` as ``known_rows`` does.
+    """
+    lengths = np.array([*map(len, lists)], np.int64)
+    list_of = np.repeat(np.arange(len(lists)), lengths)
+    return lengths, known_rows(collection, "passage", [*chain(*lists)], lambda at: places[int(list_of[at])])
 
 
 def first_repeated(values: NDArray[np.int64]) -> int | None:

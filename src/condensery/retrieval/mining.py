@@ -14,8 +14,8 @@ from condensery.errors import UserError
 from condensery.retrieval.indexes.divided import divide
 from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.negatives import Negatives, open_negatives, save_negatives
-from condensery.retrieval.no_negatives import NoNegatives, left_out_by_text, packed
-from condensery.retrieval.positive_aware import ARRAYS, Below, Judge, Scorer, counted, lowest
+from condensery.retrieval.no_negatives import Ids, NoNegatives, left_out_by_text, packed
+from condensery.retrieval.positive_aware import ARRAYS, Below, Judge, Scorer, Scores, counted, lowest
 from condensery.retrieval.relabelled import NOTHING, Relabelled
 from condensery.retrieval.searchers.base import Searcher, SearcherIndex
 from condensery.retrieval.shards import SHARD, padded, rank_in_shards
@@ -27,8 +27,6 @@ from condensery.text.collection import Collection
 
 RULE = "without texts that are known"  # part of the cache key; a changed selection rule needs a new string
 
-Ids = NDArray[np.int64]
-Scores = NDArray[np.float32]
 Rankings = list[tuple[Scores, Ids]]  # for each query, the scores and row numbers of its ranked passages
 # If a query's positive scores low, few candidates score below it, and the search goes deeper. Its depth is at most FURTHER
 # times the wanted number of negatives, or LEAST passages if that is more. Deeper passages are no harder than random ones.
@@ -98,18 +96,19 @@ def mine(
 
     wanted = skip_top + depth * (2 if without_answers else 1)
 
-    def rank(rows: Ids, task: ProgressTask) -> tuple[NDArray[Any], ...]:
+    def rank(rows: Ids, task: ProgressTask) -> tuple[Any, ...]:
         found, measured_by = miner.mined(rows, wanted, task)
         rankings: Rankings = [(one.scores, one.passages) for one in found]
         if without_answers:
             rankings = _unanswered(collection, rows, rankings, skip_top + depth)
         ranking = padded([(scores[skip_top:], passages[skip_top:]) for scores, passages in rankings], depth)
-        return (*ranking, *_left_out(rows, found), *measured_by) if below else ranking
+        if not below:
+            return ranking
+        return *ranking, dict(zip(ARRAYS, (*_left_out(rows, found), *measured_by), strict=True))
 
-    further = ARRAYS if below else ()
     if len(query_rows) <= size:
         divide(retriever, query_rows, miner.depth(query_rows, wanted), folder / "queries.npy", f"mine {split}", group)
-    rank_in_shards(rank, query_rows, folder, f"mine {split}", size, group, further)
+    rank_in_shards(rank, query_rows, folder, f"mine {split}", size, group)
     group.leave_unless_rank_zero()
     shutil.rmtree(folder / "queries.found", ignore_errors=True)
     about: dict[str, Any] = {"queries": len(query_rows), "depth": depth, "split": split, "made_by": made_by}

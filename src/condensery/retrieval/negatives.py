@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
-from condensery.retrieval.lookup import LINES, first_repeated, in_blocks, known_rows, query_and_ids
+from condensery.retrieval.lookup import LINES, first_repeated, in_blocks, known_rows, query_and_ids, rows_of_lists
 from condensery.retrieval.no_negatives import packed
-from condensery.retrieval.passage_lists import WRITTEN, PassageLists, write_lists
+from condensery.retrieval.passage_lists import WRITTEN, PassageLists, in_rows, write_lists
 from condensery.retrieval.relabelled import FILE, NOTHING, Relabelled
 from condensery.system.files import write_json
 from condensery.text.collection import Collection
@@ -49,11 +49,9 @@ def save_negatives(folder: Path, negatives: Negatives, collection: Collection, a
 
 def open_negatives(folder: Path, collection: Collection) -> Negatives:
     """Open the negatives of an artifact, memory-mapped. An artifact that has only JSONL is read into memory."""
-    return (
-        Negatives.mapped(folder)
-        if (folder / "passages.npy").exists()
-        else read_negatives(folder / "negatives.jsonl", collection)
-    )
+    if (folder / "passages.npy").exists():
+        return Negatives.mapped(folder)
+    return read_negatives(folder / "negatives.jsonl", collection)
 
 
 def open_relabelled(folder: Path, collection: Collection) -> Relabelled:
@@ -80,40 +78,19 @@ def read_negatives(path: Path, collection: Collection, field: str = "negative_id
         UserError: a line is malformed JSON, a field is missing or has the wrong type, an id is unknown, or a query is
             repeated. The message names the line.
     """
-    blocks = [_block(lines, collection) for lines in in_blocks(_parsed(path, field), LINES)]
+    blocks = []
+    for lines in in_blocks(_parsed(path, field), LINES):
+        places, names, lists = zip(*lines, strict=True)
+        queries = known_rows(collection, "query", names, places.__getitem__)
+        counts, passages = rows_of_lists(collection, places, lists)
+        blocks.append((queries, counts, passages.astype(np.int32)))
     if not blocks:
         raise UserError(f"{path}: no negatives, the file is empty")
-    query_rows = np.concatenate([rows for rows, _, _ in blocks])
+    query_rows, numbers, flat = map(np.concatenate, zip(*blocks, strict=True))
     if (twice := first_repeated(query_rows)) is not None:
         name = collection.queries.ids_at([query_rows[twice]])[0]
         raise UserError(f"{path}:{twice + 1}: query {shown(name)!r} already has a line (in '{collection.name}')")
-    return Negatives(query_rows, _padded([(counts, passages) for _, counts, passages in blocks]))
-
-
-def _block(
-    lines: list[tuple[str, str, list[str]]], collection: Collection
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-    """Look up the ids of n lines.
-
-    Returns:
-        The queries (n,), their numbers of passages (n,), and the concatenated passages of all lines.
-    """
-    counts = np.array([len(ids) for _, _, ids in lines], np.int64)
-    line_of = np.repeat(np.arange(len(lines)), counts)
-    queries = known_rows(collection, "query", [query for _, query, _ in lines], lambda at: lines[at][0])
-    flat = [identifier for _, _, ids in lines for identifier in ids]
-    passages = known_rows(collection, "passage", flat, lambda at: lines[int(line_of[at])][0])
-    return queries, counts, passages.astype(np.int32)
-
-
-def _padded(blocks: list[tuple[NDArray[np.int64], NDArray[np.int32]]]) -> NDArray[np.int32]:
-    depth = max(int(counts.max()) for counts, _ in blocks)
-    table = np.full((sum(len(counts) for counts, _ in blocks), depth), -1, np.int32)
-    first = 0
-    for counts, flat in blocks:
-        table[first : first + len(counts)][np.arange(depth) < counts[:, None]] = flat
-        first += len(counts)
-    return table
+    return Negatives(query_rows, in_rows(numbers, flat, -1))
 
 
 def _parsed(path: Path, field: str) -> Iterator[tuple[str, str, list[str]]]:

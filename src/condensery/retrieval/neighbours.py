@@ -14,6 +14,7 @@ Shapes: t queries, u passages, k neighbours, d dimensions.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sparse
@@ -21,10 +22,12 @@ from numpy.typing import NDArray
 
 from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
 from condensery.retrieval.indexes.dense import device_of_search, search_array
+from condensery.retrieval.indexes.terms import Analyser
 from condensery.retrieval.ranking import Ranking
 from condensery.text.languages import guess
 
-BM25 = {"k1": 0.9, "b": 0.4, "stopwords": "english", "stemmer": "porter"}  # Anserini's, as in conf/stage/bm25.yaml
+# Anserini's, as in conf/stage/bm25.yaml
+BM25: dict[str, Any] = {"k1": 0.9, "b": 0.4, "stopwords": "english", "stemmer": "porter"}
 
 Vectors = NDArray[np.float32]
 
@@ -37,7 +40,8 @@ def lexical_neighbours(
     Raises:
         UserError: no passage has a word.
     """
-    index_texts(passages, len(passages), folder, **BM25, what="the positives", language=guess(passages))  # type: ignore[arg-type]
+    analyser = Analyser(BM25["stopwords"], BM25["stemmer"], guess(passages))
+    index_texts(passages, len(passages), folder, BM25["k1"], BM25["b"], analyser, "the positives")
     return _joined(*BM25Index(folder, threads=threads).neighbours(queries, min(k, len(passages))), usual=0.0)
 
 

@@ -24,6 +24,7 @@ from condensery.text.same_texts import SameTexts, text_hashes
 from condensery.tokens.ranges import ranges
 
 Ids = NDArray[np.int64]
+Rows = NDArray[np.integer]
 ROW = 0xFFFFFFFF  # the bits of a pair that hold the passage
 
 
@@ -43,12 +44,7 @@ class NoNegatives:
     pairs: Ids
 
     @classmethod
-    def of(
-        cls,
-        collection: Collection,
-        positives: Mapping[int, NDArray[np.integer]],
-        query_rows: NDArray[np.integer] | None = None,
-    ) -> "NoNegatives":
+    def of(cls, collection: Collection, positives: Mapping[int, Rows], query_rows: Rows | None = None) -> "NoNegatives":
         """Build the object: find the excluded pairs by comparing the texts of queries and passages.
 
         Args:

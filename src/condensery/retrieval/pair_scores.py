@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.ranges import check_values
-from condensery.retrieval.lookup import first_repeated, known_rows, query_and_ids
+from condensery.retrieval.lookup import first_repeated, known_rows, query_and_ids, rows_of_lists
 from condensery.retrieval.negative_pool import places_of
 from condensery.retrieval.passage_lists import WRITTEN, PassageLists, in_rows, write_lists
 from condensery.retrieval.runs import HIGHEST, read_run
@@ -147,18 +147,18 @@ def _parsed(place: str, record: dict[str, Any]) -> Line:
 
 
 def _of_lists(lines: Sequence[Line], collection: Collection, where: str) -> PairScores:
-    flat = [one for _, _, ids, _ in lines for one in ids]
-    if not flat:
+    if not any(ids for _, _, ids, _ in lines):
         raise UserError(f"{where}: there are no scores; give at least one")
-    counts = [len(ids) for _, _, ids, _ in lines]
+    places, names, lists, given = zip(*lines, strict=True)
+    queries = known_rows(collection, "query", names, places.__getitem__)
+    counts, passages = rows_of_lists(collection, places, lists)
     of_line = np.repeat(np.arange(len(lines)), counts)
-    queries = known_rows(collection, "query", [query for _, query, _, _ in lines], lambda at: lines[at][0])
-    passages = known_rows(collection, "passage", flat, lambda at: lines[int(of_line[at])][0])
     if (at := first_repeated(queries)) is not None:
-        raise UserError(f"{lines[at][0]}: query {shown(lines[at][1])!r} already has a line; join the two lines")
+        raise UserError(f"{places[at]}: query {shown(names[at])!r} already has a line; join the two lines")
     if (at := first_repeated((of_line << 32) + passages)) is not None:
-        raise UserError(f"{lines[int(of_line[at])][0]}: passage {shown(flat[at])!r} occurs twice for its query")
-    values = np.array([_score(score, place) for place, _, _, scores in lines for score in scores], np.float32)
+        name = collection.passages.ids_at([passages[at]])[0]
+        raise UserError(f"{places[int(of_line[at])]}: passage {shown(name)!r} occurs twice for its query")
+    values = np.array([_score(one, place) for place, own in zip(places, given, strict=True) for one in own], np.float32)
     order = np.argsort(queries, kind="stable")
     return PairScores(queries[order], in_rows(counts, passages, -1)[order], in_rows(counts, values, np.nan)[order])
 

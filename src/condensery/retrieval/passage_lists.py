@@ -44,12 +44,9 @@ class PassageLists:
 
         Passages and scores are memory-mapped. The queries are read into memory.
         """
+        queries, passages = load_array(folder / "queries.npy"), load_array(folder / "passages.npy", mapped=True)
         scores = folder / "scores.npy"
-        return cls(
-            load_array(folder / "queries.npy"),
-            load_array(folder / "passages.npy", mapped=True),
-            load_array(scores, mapped=True) if scores.exists() else None,
-        )
+        return cls(queries, passages, load_array(scores, mapped=True) if scores.exists() else None)
 
     def save_arrays(self, folder: Path) -> None:
         """Write the arrays that ``mapped`` opens. Arrays that are memory-mapped already are not written again."""

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import number_of
-from condensery.retrieval.no_negatives import packed
+from condensery.retrieval.no_negatives import Ids, packed
 from condensery.retrieval.passage_lists import in_rows
 from condensery.system.files import load_array
 
-Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
 LEFT_OUT, LEFT_OUT_SCORES = "left_out", "left_out_scores"  # arrays (m,): excluded (query << 32) + passage; scores
 # arrays (n,): the positive that set each query's limits, and its score; -1 and NaN if no positive has a score

@@ -18,7 +18,7 @@ import pyarrow.csv as csv
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, close_to, shown
-from condensery.retrieval.lookup import LINES, in_blocks, known_rows, rows_of
+from condensery.retrieval.lookup import LINES, in_blocks, known_rows, rows_of, rows_of_lists
 from condensery.retrieval.negatives import Negatives
 from condensery.retrieval.no_negatives import NoNegatives, packed
 from condensery.retrieval.relabelled import NOTHING, Relabelled
@@ -50,14 +50,18 @@ def from_triples(
     """
     counts = {"triples": 0, "unknown_queries": 0}
 
+    def place(row: int) -> str:
+        return _place(path, counts["triples"] + row)
+
     def pairs() -> Iterator[Pairs]:
         with progress("triples", 0, "triples") as task:
             for batch in _triple_batches(path):
-                queries, passages = _rows_of_triples(path, batch, counts["triples"], collection)
+                passages = known_rows(collection, "passage", batch.column(2), place)
+                queries = rows_of(collection.queries, batch.column(0))
                 known = queries >= 0
                 if not counts["unknown_queries"] and not known.all():
                     row = int(np.argmin(known))
-                    check_unlike(collection, batch.column(0)[row].as_py(), _place(path, counts["triples"] + row))
+                    check_unlike(collection, batch.column(0)[row].as_py(), place(row))
                 counts["triples"] += len(queries)
                 counts["unknown_queries"] += int(len(queries) - known.sum())
                 yield queries[known], passages[known]
@@ -123,9 +127,8 @@ def from_systems(
 
 def _pairs(collection: Collection, lines: list[Line], queries: NDArray[np.int64]) -> Pairs:
     """Return the (query, passage) pairs of the lines' negatives, without the positives of the same line."""
-    of_line = np.repeat(np.arange(len(lines)), [len(negatives) for *_, negatives in lines])
-    flat = [one for *_, negatives in lines for one in negatives]
-    passages = known_rows(collection, "passage", flat, lambda at: lines[int(of_line[at])][0])
+    counts, passages = rows_of_lists(collection, [line[0] for line in lines], [line[3] for line in lines])
+    of_line = np.repeat(np.arange(len(lines)), counts)
     positives = rows_of(collection.passages, [one for _, _, positives, _ in lines for one in positives])
     of_positives = np.repeat(np.arange(len(lines)), [len(positives) for _, _, positives, _ in lines])
     first = collection.passage_texts.same.first  # also excludes passages with a positive's text and another id
@@ -217,15 +220,6 @@ def _screened(
         raise UserError(none)
     counts = {"queries": len(negatives.query_rows), "negatives": int(negatives.counts.sum())}
     return negatives, {**counts, **({"left_out_by_text": by_text} if by_text else {})}
-
-
-def _rows_of_triples(path: Path, batch: pa.RecordBatch, before: int, collection: Collection) -> Pairs:
-    """Return the row numbers of the queries (n,), -1 if unknown, and of the negatives (n,) in a batch of triples.
-
-    ``before``: number of triples that precede the batch in the file.
-    """
-    passages = known_rows(collection, "passage", batch.column(2), lambda at: _place(path, before + at))
-    return rows_of(collection.queries, batch.column(0)), passages
 
 
 def _triple_batches(path: Path) -> Iterator[pa.RecordBatch]:

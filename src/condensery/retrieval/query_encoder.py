@@ -7,12 +7,11 @@ from typing import Any
 from condensery.models.checkpoints.metadata import vector_settings
 from condensery.models.query_tower import load_query_tower
 from condensery.tokens.light_tokenizer import load_quick_tokenizer
-from condensery.tokens.vocabulary import with_special
 
 
 def query_encoder(checkpoint: Path) -> Callable[[str], Any]:
     """Return the function that maps a string to its query vector (d,); queries are truncated to the retriever's length."""
-    tokenizer = load_quick_tokenizer(checkpoint)
+    ids = load_quick_tokenizer(checkpoint)
     encode, length = load_query_tower(checkpoint)
     before = vector_settings(checkpoint).query_prefix
-    return lambda text: encode(with_special(tokenizer.ids(before + text), tokenizer, length))
+    return lambda text: encode(ids(before + text, length))

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, number_of, shown
 from condensery.retrieval.lookup import OTHER
-from condensery.retrieval.no_negatives import ROW, packed
+from condensery.retrieval.no_negatives import ROW, Ids, packed
 from condensery.system.files import atomic
 from condensery.system.spreadsheets import harmless
 from condensery.text.collection import Collection, Qrels
 from condensery.text.sheets import bare, cell, sheet_rows
 from condensery.text.table import TextTable
 
-Ids = NDArray[np.int64]
 QUERY, PASSAGE, RELEVANT = "query id", "passage id", "relevant"  # the columns that are read
 QUERY_TEXT, PASSAGE_TEXT = "query", "passage"  # these columns check that the sheet belongs to the collection
 ANSWERS = {"yes": True, "no": False}

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,17 +63,11 @@ def write_run(path: Path, run: Run, collection: Collection, tag: str = "condense
 
 @contextmanager
 def _writer(path: Path, compress: bool) -> Iterator[TextIO]:
-    if not compress:
-        with open(path, "w", encoding="utf-8", newline="\n") as stream:
+    with open(path, "wb") as raw:
+        # No file name and time in the gzip header, so that the same run gives the same bytes.
+        packed: Any = gzip.GzipFile("", "wb", 3, raw, mtime=0) if compress else raw
+        with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as stream:
             yield stream
-        return
-    # No file name and time in the gzip header, so that the same run gives the same bytes.
-    with (
-        open(path, "wb") as raw,
-        gzip.GzipFile("", "wb", 3, raw, mtime=0) as packed,
-        io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as stream,
-    ):
-        yield stream
 
 
 def read_run(path: Path, collection: Collection) -> Run:

@@ -21,8 +21,10 @@ SHARD = 16_384  # queries per shard; changes the last bits of scores, because ro
 
 # rows of a shard -> arrays by name; the function advances the progress bar
 Work = Callable[[slice, ProgressTask], dict[str, NDArray[Any]]]
-# query rows (b,) -> scores (b, depth), passage rows (b, depth) and further arrays; the function advances the progress bar
-Rank = Callable[[NDArray[np.int64], ProgressTask], tuple[NDArray[Any], ...]]
+Ids = NDArray[np.int64]
+# query rows (b,) -> scores (b, depth), passage rows (b, depth) and further arrays by name, if there are any; the function
+# advances the progress bar
+Rank = Callable[[Ids, ProgressTask], tuple[Any, ...]]
 
 
 def compute_in_shards(
@@ -95,18 +97,12 @@ def _join(parts: Sequence[Path], path: Path) -> None:
 
 
 def rank_in_shards(
-    rank: Rank,
-    query_rows: NDArray[np.int64],
-    folder: Path,
-    label: str,
-    size: int = SHARD,
-    group: ProcessGroup = SINGLE_PROCESS,
-    further: Sequence[str] = (),
+    rank: Rank, query_rows: Ids, folder: Path, label: str, size: int = SHARD, group: ProcessGroup = SINGLE_PROCESS
 ) -> None:
     """Rank passages for all queries (n,) and write the rankings into ``folder``. An interrupted attempt is continued.
 
     The files are ``queries.npy`` int64 (n,), ``passages.npy`` int32 (n, depth) and ``scores.npy`` float32 (n, depth).
-    ``Run.mapped`` opens them. Each further array has its own file.
+    ``Run.mapped`` opens them. Each further array has its own file, with the arrays of all shards concatenated.
 
     Args:
         rank: ranks passages for the queries of a shard.
@@ -115,7 +111,6 @@ def rank_in_shards(
         label: label of the progress bar and beginning of error messages.
         size: queries per shard.
         group: the processes that share the shards.
-        further: names of the further arrays that ``rank`` returns. The arrays of all shards are concatenated.
 
     Raises:
         UserError: a score is not finite.
@@ -123,10 +118,9 @@ def rank_in_shards(
 
     def ranked(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
         rows = query_rows[part]
-        scores, passages, *others = rank(rows, task)
+        scores, passages, *further = rank(rows, task)
         check_scores(scores, passages, f"{label}: a score of query row", rows)
-        named = dict(zip(further, others, strict=True))
-        return {"passages": passages.astype(np.int32), "scores": scores, **named, "queries": rows}
+        return {"passages": passages.astype(np.int32), "scores": scores, **dict(*further), "queries": rows}
 
     compute_in_shards(ranked, len(query_rows), folder / "queries.npy", label, size=size, group=group)
 

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.retrieval.negatives import Negatives
-from condensery.retrieval.no_negatives import ROW, packed
+from condensery.retrieval.no_negatives import ROW, Ids, packed
 from condensery.retrieval.positive_aware import LEFT_OUT, LEFT_OUT_SCORES, POSITIVE_SCORES, POSITIVES, Scorer, lowest
 from condensery.system.files import load_array
 
-Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
 BLOCK = 1024  # queries per scored block
 

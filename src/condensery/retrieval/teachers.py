@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.retrieval.cross_encoders import Score
+from condensery.retrieval.cross_encoders import Rows, Score, Scores
 from condensery.retrieval.indexes.fused import min_max
 from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.negative_pool import NegativePool
 from condensery.retrieval.negatives import Negatives
-from condensery.retrieval.pair_scores import PairScores, read_pair_scores, save_pair_scores
+from condensery.retrieval.pair_scores import Ids, PairScores, read_pair_scores, save_pair_scores
 from condensery.retrieval.passage_lists import in_rows
 from condensery.retrieval.ranking import without_repeats
 from condensery.retrieval.searchers.base import Searcher, SearcherIndex
@@ -30,9 +30,6 @@ from condensery.system.files import expanded
 from condensery.system.progress import ProgressTask, progress
 from condensery.text.collection import Collection
 
-Rows = NDArray[np.integer]
-Ids = NDArray[np.int64]
-Scores = NDArray[np.float32]
 Scaling = Literal["none", "min_max"]
 
 

@@ -54,6 +54,8 @@ class Collection:
     """A collection as a reader wrote it: the artifact that all later stages start from.
 
     Attributes:
+        name: the name of the collection in tables.
+        content_hash: a hash of every id, title, text and judgement and of their order, 32 hexadecimal characters.
         passages: table with the columns id, title, text, document. The passages of a document are consecutive rows.
         queries: table with the columns id, text: the queries of all splits.
         documents: table with the columns id, title, passages (a list of strings): separate documents for
@@ -70,21 +72,12 @@ class Collection:
         if not (self.folder / DESCRIPTION).is_file():
             raise UserError(f"{self.folder}: no collection ({DESCRIPTION} is missing); give the folder of a collection")
         self.description: dict[str, Any] = read_json(self.folder / DESCRIPTION)
+        self.name, self.content_hash = str(self.description["name"]), str(self.description["content_hash"])
         counts: dict[str, dict[str, int]] = self.description["splits"]
         self.splits: list[str] = [split for split in SPLITS if counts.get(split, {}).get("judgements")]
 
     def __repr__(self) -> str:
         return f"Collection({self.name}: {len(self.passages):,} passages, {len(self.queries):,} queries)"
-
-    @property
-    def name(self) -> str:
-        """The name of the collection in tables."""
-        return str(self.description["name"])
-
-    @property
-    def content_hash(self) -> str:
-        """A hash of every id, title, text and judgement and of their order, 32 hexadecimal characters."""
-        return str(self.description["content_hash"])
 
     @cached_property
     def passages(self) -> TextTable:

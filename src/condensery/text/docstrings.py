@@ -43,8 +43,9 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 
 class Docstring(NamedTuple):
-    """One docstring, split into query and passage. ``query`` is empty if the first sentence is unfit as a query."""
+    """A docstring of a module, split into query and passage. ``query`` is empty if the first sentence is unfit."""
 
+    module: str
     line: int
     query: str
     passage: str
@@ -194,21 +195,13 @@ def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
         yield " ".join(held)
 
 
-def read_file(path: Path, minimum_words: int) -> list[Docstring]:
-    """Return the docstrings of a file whose passage has at least ``minimum_words`` words, in order."""
-    kept = []
-    for line, text in docstrings(path):
-        if pieces := cut(text, minimum_words):
-            kept.append(Docstring(line, *pieces))
-    return kept
-
-
-def read_files(paths: list[Path], minimum_words: int) -> list[list[Docstring]]:
-    """Return the docstrings of each file (see ``read_file``). A worker process calls this function once per task."""
+def read_file(module: str, path: Path, minimum_words: int) -> list[Docstring]:
+    """Return the docstrings of a module's file whose passage has at least ``minimum_words`` words, in order."""
     collecting = gc.isenabled()
     gc.disable()  # garbage collection would take a third of the time; syntax trees are freed without it
     try:
-        return [read_file(path, minimum_words) for path in paths]
+        pieces = ((line, cut(text, minimum_words)) for line, text in docstrings(path))
+        return [Docstring(module, line, *both) for line, both in pieces if both]
     finally:
         if collecting:
             gc.enable()

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from condensery.text.words import terms as words
@@ -13,15 +14,19 @@ PERMUTATIONS = 64
 SHINGLE = 3  # words
 
 
-def sketches(texts: Sequence[str]) -> "list[MinHash]":
-    """Return the MinHash of the set of shingles (runs of three words) of each text."""
+@cache  # making the permutations takes longer than hashing a text
+def _empty() -> "MinHash":
     from datasketch import MinHash
 
-    empty = MinHash(num_perm=PERMUTATIONS, hashfunc=zlib.crc32)
+    return MinHash(num_perm=PERMUTATIONS, hashfunc=zlib.crc32)
+
+
+def sketches(texts: Sequence[str]) -> "list[MinHash]":
+    """Return the MinHash of the set of shingles (runs of three words) of each text."""
     min_hashes = []
     for text in texts:
         tokens = words(text)
-        sketch = empty.copy()  # shares the permutations
+        sketch = _empty().copy()  # shares the permutations
         runs = range(max(1, len(tokens) - SHINGLE + 1))
         sketch.update_batch(sorted({" ".join(tokens[at : at + SHINGLE]).encode() for at in runs}))
         min_hashes.append(sketch)

@@ -100,10 +100,6 @@ class KeptIds:
         """The hashes of the ids in the order in which they were added, uint64 (n,)."""
         return np.frombuffer(self._hashes, np.uint64)
 
-    def beginning(self, at: int) -> str:
-        """Return the stored part of the id at position ``at``: the whole id, or the beginning of a long id."""
-        return next(islice(self, at, None))
-
     def __iter__(self) -> Iterator[str]:
         """Yield the stored part of each id."""
         first = 0
@@ -112,8 +108,8 @@ class KeptIds:
             first += length
 
     def __getitem__(self, at: int) -> str:
-        """Return the stored part of an id in quotes, as an error message shows it."""
-        return repr(self.beginning(at))
+        """Return the stored part of the id at position ``at``: the whole id, or the beginning of a long id."""
+        return next(islice(self, at, None))
 
 
 class IdIndex:

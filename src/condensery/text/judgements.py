@@ -77,7 +77,7 @@ class Judgements:
         if wrong.any():
             first = int(np.flatnonzero(wrong)[0])
             more = f" (and {int(wrong.sum()) - 1:,} more lines)" if wrong.sum() > 1 else ""
-            raise UserError(f"{self.places[first]}: {message}: {ids[first]}{more}{like(ids.beginning(first))}")
+            raise UserError(f"{self.places[first]}: {message}: {ids[first]!r}{more}{like(ids[first])}")
 
     def _check_positives(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> None:
         positive = rows[:, 2] > 0
@@ -93,7 +93,7 @@ class Judgements:
             first, name = self.places[at], self.queries[at]
             more = f" (and {count - 1:,} more queries)" if count > 1 else ""
             raise UserError(
-                f"{first}: the query {name} of the split {self.split} has no positive passage (grade above 0){more};"
+                f"{first}: the query {name!r} of the split {self.split} has no positive passage (grade above 0){more};"
                 " remove its lines, or judge a passage as relevant"
             )
 
@@ -130,7 +130,9 @@ class GivenNegatives:
         unknown = np.flatnonzero((passage_rows < 0) & kept)
         if len(unknown):
             line = int(np.searchsorted(np.cumsum(counts), unknown[0], side="right"))
-            name = self.passages[int(unknown[0])] + like_passage(self.passages.beginning(int(unknown[0])))
-            raise UserError(f"{self.places[line]}: no passage has the id of this hard negative: {name}")
+            name = self.passages[int(unknown[0])]
+            raise UserError(
+                f"{self.places[line]}: no passage has the id of this hard negative: {name!r}{like_passage(name)}"
+            )
         rows = np.stack([query_rows, passage_rows], axis=1)[kept & (query_rows >= 0)]
         return rows[np.argsort(rows[:, 0], kind="stable")].astype(np.int32)

@@ -31,14 +31,14 @@ def query_files(path: str) -> list[Path]:
     named = expanded(path)
     what = standing(named)
     if what == FOLDER:
-        files = [file for file in named.iterdir() if standing(file) != FOLDER and not file.name.startswith(".")]
-        if not files:
-            raise UserError(f"{named}: this folder holds no file; give a folder with files of queries")
+        none = "this folder holds no file; give a folder with files of queries"
+        fitting = [file for file in named.iterdir() if not file.name.startswith(".")]
     else:
-        fitting = [named] if what else map(Path, glob.glob(str(named), recursive=True))
-        files = [file for file in fitting if standing(file) != FOLDER]
-        if not files:
-            raise UserError(f"{named}: no such file or folder, and no file matches the pattern; give files of queries")
+        none = "no such file or folder, and no file matches the pattern; give files of queries"
+        fitting = [named] if what else [*map(Path, glob.glob(str(named), recursive=True))]
+    files = [file for file in fitting if standing(file) != FOLDER]
+    if not files:
+        raise UserError(f"{named}: {none}")
     for file in files:
         if why := fault(file):
             raise UserError(f"{file}: {why}; it should be a file of queries")

@@ -1,7 +1,6 @@
 """Draw triplets of sentences from articles: two from one section, the third from another (Ein Dor et al. 2018)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from condensery.errors import UserError
@@ -13,21 +12,11 @@ from condensery.text.lines import check_whole, read_objects
 Triplet = tuple[str, str, str]  # anchor, another sentence of its section, a sentence of another section
 
 
-@dataclass(frozen=True)
-class Article:
-    """An article: the passages of each section, with the sections in the order in which they begin.
-
-    The text before the first heading is also a section.
-    """
-
-    id: str
-    sections: list[list[str]]
-
-
-def read_articles(path: Path) -> Iterator[Article]:
+def read_articles(path: Path) -> Iterator[tuple[str, list[list[str]]]]:
     """Read articles, one JSON object per line: ``{"_id", "title", "passages": [...], "headings": [...]}``.
 
-    ``headings`` holds for each passage the heading of its section.
+    ``headings`` holds for each passage the heading of its section. Yields the id of each article and the passages of each of
+    its sections, with the sections in the order in which they begin. The text before the first heading is also a section.
 
     Raises:
         UserError: headings are missing, the numbers of headings and passages differ, or an id occurs twice. The message
@@ -41,7 +30,7 @@ def read_articles(path: Path) -> Iterator[Article]:
         places[document.id] = place
         for text in (document.id, *document.passages):
             check_whole(text, "article", place)
-        yield Article(document.id, list(sections_of(record, document.passages, place).values()))
+        yield document.id, list(sections_of(record, document.passages, place).values())
 
 
 def section_triplets(sections: Sequence[Sequence[str]], number: int, *keys: int | str) -> Iterator[Triplet]:

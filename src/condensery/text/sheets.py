@@ -77,11 +77,8 @@ def sheet_rows(path: Path, columns: Sequence[str], others: Sequence[str] = ()) -
     heading = next((line for line in text.splitlines() if line.strip()), "")
     separator = max(SEPARATORS, key=heading.count)  # column names contain no separator
     rows = csv_rows(io.StringIO(text, newline=""), path, separator=separator)
-    filled = at_least_one(
-        ((place, row) for place, row in rows if any(one.strip() for one in row)),
-        path,
-        f"the sheet is empty; its first line must name the columns {', '.join(columns)}",
-    )
+    none = f"the sheet is empty; its first line must name the columns {', '.join(columns)}"
+    filled = at_least_one((one for one in rows if any(map(str.strip, one[1]))), path, none)
     place, names = next(filled)
     places = _places(names, columns, others, place)
     for place, row in filled:

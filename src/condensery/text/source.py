@@ -41,10 +41,10 @@ class WantedFile:
 
 def missing_files(files: Iterable[InputFile]) -> list[str]:
     """Describe each missing file: its name, its role, and what is at its path if the path exists but is not a file."""
-    wrong = [file for file in files if file.fault()]
     return [
-        f"{file.path.name} ({file.role}{file.hint}{f'; {file.fault()}' if standing(file.path) else ''})"
-        for file in wrong
+        f"{file.path.name} ({file.role}{file.hint}{f'; {why}' if standing(file.path) else ''})"
+        for file in files
+        if (why := file.fault())
     ]
 
 

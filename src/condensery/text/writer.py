@@ -254,7 +254,9 @@ class CollectionWriter:
             empty = self.dropped["empty_passages"] + self.dropped["empty_documents"]
             why = f": all texts here are empty ({empty:,})" if empty else ""
             raise UserError(f"{self.source}: no passages; the collection would be empty{why}")
-        self._check_documents()
+        if duplicate := IdIndex.of(np.frombuffer(self._document_hashes, np.uint64)).first_duplicate():
+            here, before = (self._document_places[row] for row in duplicate)
+            raise UserError(f"{here}: the passages of a document must be consecutive; this one began at {before}")
         if self._judgements and not len(queries.rows) and not self.dropped["unjudged_queries"]:
             raise UserError(f"{self.source}: there are judgements, but the file of queries is empty; add the queries")
         qrels = self._resolve(queries, passages)
@@ -273,11 +275,6 @@ class CollectionWriter:
         if len(negatives):
             self._save("negatives", negatives, "negatives")
         self._describe(qrels, len(negatives))
-
-    def _check_documents(self) -> None:
-        if duplicate := IdIndex.of(np.frombuffer(self._document_hashes, np.uint64)).first_duplicate():
-            here, before = (self._document_places[row] for row in duplicate)
-            raise UserError(f"{here}: the passages of a document must be consecutive; this one began at {before}")
 
     def _resolve(self, queries: IdIndex, passages: IdIndex) -> dict[str, NDArray[np.int32]]:
         # an unknown id may mean a query that was left out

@@ -1,7 +1,7 @@
 """The tokenised form of a collection: the texts used for pre-training, and the folder of token stores of each stage."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from condensery.text.collection import Collection
 from condensery.text.table import Column, TextTable
 from condensery.tokens.coverage import CHARACTERS
 from condensery.tokens.pairs import PairReader
-from condensery.tokens.store import Texts, TokenStore, tokenise
+from condensery.tokens.store import TokenStore, tokenise
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -56,7 +56,7 @@ def tokenise_collection(
     """
     Vocabulary.of(load_tokenizer(tokenizer)).save(folder)
     texts, documents = pretraining_texts(collection)
-    columns: dict[str, Texts] = {
+    columns: dict[str, Sequence[str]] = {
         "passages": collection.passages.column("text"),
         "queries": collection.queries.column("text"),
     }
@@ -69,6 +69,11 @@ def tokenise_collection(
         how: dict[str, Any] = {"sentences": name == grouped, "documents": documents if name == grouped else None}
         stores[name] = tokenise(column, tokenizer, folder / name, label=f"{label}: {name}", **how, **others)
     return stores
+
+
+def _store(name: str) -> "cached_property[TokenStore]":
+    """Return the attribute for the token store ``name`` of an artifact, which is opened on first use."""
+    return cached_property(lambda artifact: TokenStore(artifact.folder / name))
 
 
 @dataclass(frozen=True)
@@ -92,15 +97,10 @@ class _Stores:
 class Tokens(_Stores):
     """The artifact of the stage ``tokens``."""
 
-    @cached_property
-    def passages(self) -> TokenStore:
-        """The passages, in row order, without titles."""
-        return TokenStore(self.folder / "passages")
-
-    @cached_property
-    def queries(self) -> TokenStore:
-        """The queries of all splits, in row order."""
-        return TokenStore(self.folder / "queries")
+    passages = _store("passages")
+    """The passages, in row order, without titles."""
+    queries = _store("queries")
+    """The queries of all splits, in row order."""
 
     @cached_property
     def documents(self) -> TokenStore:
@@ -159,10 +159,8 @@ class Passages(_Stores):
         """The table of N passages, with the columns id, document, title and text."""
         return TextTable(self.folder / "passages.arrow")
 
-    @cached_property
-    def store(self) -> TokenStore:
-        """The tokens of the texts, without titles, with the starts of sentences and documents."""
-        return TokenStore(self.folder / "texts")
+    store = _store("texts")
+    """The tokens of the texts, without titles, with the starts of sentences and documents."""
 
 
 @dataclass(frozen=True)
@@ -174,10 +172,8 @@ class Sentences(_Stores):
         """``name`` of the data, and ``task``: similarity (pairs with scores) or triplets (anchor, positive, negative)."""
         return dict(read_json(self.folder / "sentences.json"))
 
-    @cached_property
-    def store(self) -> TokenStore:
-        """The tokens of all sentences."""
-        return TokenStore(self.folder / "texts")
+    store = _store("texts")
+    """The tokens of all sentences."""
 
     def rows(self, split: str) -> np.ndarray:
         """Return the indices in ``store`` of each example's k sentences, int64 (n, k); k is 2 for pairs, 3 for triplets."""
@@ -194,10 +190,8 @@ class Queries:
 
     folder: Path
 
-    @cached_property
-    def store(self) -> TokenStore:
-        """The tokens of all queries, in the order of their passages."""
-        return TokenStore(self.folder / "queries")
+    store = _store("queries")
+    """The tokens of all queries, in the order of their passages."""
 
     @cached_property
     def first(self) -> np.ndarray:

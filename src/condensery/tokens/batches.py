@@ -14,11 +14,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from condensery.tokens.prefixes import NONE
-from condensery.tokens.ranges import around, first_of, ranges
+from condensery.tokens.ranges import Ids, around, first_of, ranges
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
-
-Ids = NDArray[np.int64]
 
 _MULTIPLE = 8  # the width of a chunk is rounded up to a multiple of this number
 

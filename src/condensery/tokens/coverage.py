@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from condensery.errors import shown
 from condensery.text.words import terms
-from condensery.tokens.store import Texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -57,7 +56,7 @@ class Coverage:
         return {**shares, **({"warnings": lines} if lines else {})}
 
 
-def coverage(tokenizer: "PreTrainedTokenizerFast", texts: Texts) -> Coverage:
+def coverage(tokenizer: "PreTrainedTokenizerFast", texts: Sequence[str]) -> Coverage:
     """Measure the losses in a sample of ``texts``, which is taken evenly from all texts."""
     sample = list(_sample(texts))
     tokens = Counter(number == tokenizer.unk_token_id for row in _ids(tokenizer, sample) for number in row)
@@ -75,7 +74,7 @@ def coverage(tokenizer: "PreTrainedTokenizerFast", texts: Texts) -> Coverage:
     )
 
 
-def _sample(texts: Texts) -> Iterator[str]:
+def _sample(texts: Sequence[str]) -> Iterator[str]:
     blocks = min(BLOCKS, -(-len(texts) // BLOCK))
     for number in range(blocks):
         start = number * len(texts) // blocks

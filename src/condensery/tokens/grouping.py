@@ -45,6 +45,9 @@ class _Unit:
     tokens: int
 
 
+_Groups = list[tuple[int, list[_Unit]]]  # index of the document, and consecutive units of its texts
+
+
 def group_documents(
     tokenizer: Tokenizer, documents: Sequence[DocumentTexts], length: int, language: str = ENGLISH
 ) -> list[tuple[str, list[Grouped]]]:
@@ -170,11 +173,8 @@ def _groups(units: Sequence[_Unit], rooms: Sequence[int]) -> Iterator[list[_Unit
 
 
 def _fitting(
-    tokenizer: Tokenizer,
-    documents: Sequence[DocumentTexts],
-    groups: list[tuple[int, list[_Unit]]],
-    rooms: dict[str, int],
-) -> list[tuple[int, list[_Unit]]]:
+    tokenizer: Tokenizer, documents: Sequence[DocumentTexts], groups: _Groups, rooms: dict[str, int]
+) -> _Groups:
     """Return the groups, each with the index of its document; a group with too many tokens is halved until it fits.
 
     A group may have more tokens than its units have separately. This never happens with WordPiece. It can happen with

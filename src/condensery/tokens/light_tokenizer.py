@@ -7,27 +7,21 @@ tokenizers are left to ``load_tokenizer``.
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from condensery.errors import UserError
 from condensery.system.files import read_json
 from condensery.tokens.tokenizer import load_tokenizer
-from condensery.tokens.vocabulary import Vocabulary
+from condensery.tokens.vocabulary import Vocabulary, with_special
 from condensery.tokens.workers import read_tokenizer
 
 
-@dataclass(frozen=True)
-class QuickTokenizer:
-    """A tokenizer for queries. ``ids`` maps a text to its token ids. ``cls`` and ``sep`` are the ids to put around them."""
+def load_quick_tokenizer(folder: Path) -> Callable[[str, int], list[int]]:
+    """Load the tokenizer of a checkpoint folder. Raises ``UserError`` in the same cases as ``load_tokenizer``.
 
-    ids: Callable[[str], list[int]]
-    cls: int
-    sep: int
-
-
-def load_quick_tokenizer(folder: Path) -> QuickTokenizer:
-    """Load the tokenizer of a checkpoint folder. Raises ``UserError`` in the same cases as ``load_tokenizer``."""
+    Returns:
+        The function that maps a text to its ids, [CLS] text [SEP], cut to a maximum length in tokens.
+    """
     with suppress(UserError, KeyError, TypeError):  # the files are not in the form that transformers writes
         about = read_json(folder / "tokenizer_config.json")
         special = (about["cls_token"], about["sep_token"])  # the string alone, or with further settings
@@ -35,7 +29,9 @@ def load_quick_tokenizer(folder: Path) -> QuickTokenizer:
         quick = read_tokenizer(folder)
         cls, sep = (quick.token_to_id(word) for word in words)
         if cls is not None and sep is not None:
-            return QuickTokenizer(lambda text: list(quick.encode(text, add_special_tokens=False).ids), cls, sep)
+            return lambda text, length: [cls, *quick.encode(text, add_special_tokens=False).ids[: length - 2], sep]
     tokenizer = load_tokenizer(folder)
     ends = Vocabulary.of(tokenizer)
-    return QuickTokenizer(lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]), ends.cls, ends.sep)
+    return lambda text, length: with_special(
+        tokenizer(text, add_special_tokens=False)["input_ids"], ends, length
+    ).tolist()

@@ -4,16 +4,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from condensery.errors import UserError
 from condensery.ranges import no_room
 from condensery.tokens.batches import Chunk, chunks, text_rows
-from condensery.tokens.ranges import ranges
+from condensery.tokens.ranges import Ids, ranges
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
-
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

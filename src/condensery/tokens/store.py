@@ -5,7 +5,6 @@ from functools import cached_property, partial
 from io import BufferedWriter
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,20 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from condensery.errors import UserError, shown
 from condensery.system.files import read_json, write_json
 from condensery.system.progress import progress
-from condensery.tokens.workers import ENGLISH, Piece, encode, in_order, read_tokenizer, vocabulary_size
+from condensery.tokens.workers import ENGLISH, Piece, encode, in_order, read_tokenizer
 
 Ids = NDArray[np.int64]
 _FIELDS = {"dtype": str, "texts": int, "tokens": int, "sentences": int, "documents": int}
 _BLOCK = 1 << 22  # number of tokens counted at a time
 _ABSENT = -1  # stands for the number of sentences or documents if they were not recorded
-
-
-class Texts(Protocol):
-    """A list of texts, or a memory-mapped column that returns a list for a slice."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, key: slice, /) -> Sequence[str]: ...
 
 
 class TokenStore:
@@ -49,7 +40,7 @@ class TokenStore:
         UserError: the folder holds no complete store, or the files of the store are inconsistent.
     """
 
-    def __init__(self, folder: Path, single_texts: bool = False, texts: Texts = ()) -> None:
+    def __init__(self, folder: Path, single_texts: bool = False, texts: Sequence[str] = ()) -> None:
         self.folder, self.single_texts, self.texts = Path(folder), single_texts, texts
         if not self.exists(self.folder):
             raise UserError(f"{self.folder}: holds no complete token store; give force=[tokens]")
@@ -140,7 +131,7 @@ class TokenStore:
 
 
 def tokenise(
-    texts: Texts,
+    texts: Sequence[str],
     tokenizer: Path,
     folder: Path,
     *,
@@ -178,7 +169,8 @@ def tokenise(
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("store.json", "documents.npy", "sentences.npy"):
         (folder / name).unlink(missing_ok=True)
-    dtype = "uint16" if vocabulary_size(read_tokenizer(tokenizer)) <= 1 << 16 else "uint32"
+    ids = read_tokenizer(tokenizer).get_vocab(with_added_tokens=True).values()
+    dtype = "uint16" if max(ids, default=0) < 1 << 16 else "uint32"
     slices = (texts[start : start + batch] for start in range(0, len(texts), batch))
     with progress(label, len(texts), "texts") as task:
         work = partial(encode, dtype=dtype, sentences=sentences, language=language)

@@ -17,7 +17,6 @@ from condensery.system.files import expanded, is_hub_name, read_json, write_text
 from condensery.system.progress import ProgressTask, progress
 from condensery.text.lines import check_whole, read_lines
 from condensery.tokens.coverage import coverage
-from condensery.tokens.store import Texts
 from condensery.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -84,9 +83,8 @@ def check_same_tokenizer(checkpoint: Path, vocabulary: Vocabulary, what: str, ad
         what: name of the checkpoint in the error message.
         advice: end of the error message, which says what to do.
     """
-    if (checkpoint / "tokenizer.json").is_file() and not vocabulary.agrees_with(
-        Vocabulary.of(load_tokenizer(checkpoint))
-    ):
+    stored = (checkpoint / "tokenizer.json").is_file()
+    if stored and not vocabulary.agrees_with(Vocabulary.of(load_tokenizer(checkpoint))):
         raise UserError(f"{what}: the texts were tokenised with another tokenizer than its own; {advice}")
 
 
@@ -183,11 +181,10 @@ def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
 
 
 def train_wordpiece(
-    texts: Texts,
+    texts: Sequence[str],
     vocab_size: int,
     folder: Path,
     lowercase: bool = True,
-    label: str = "tokenizer",
     strip_accents: StripAccents = "latin",
     warn: bool = True,
 ) -> "PreTrainedTokenizerFast":
@@ -202,7 +199,6 @@ def train_wordpiece(
         vocab_size: number of entries, special tokens included; a small text may give fewer entries.
         folder: folder to which the tokenizer's files are written.
         lowercase: whether to convert all letters to lower case.
-        label: label of the progress display.
         strip_accents: which accents ``normaliser`` removes: "latin", True (all) or False (none).
         warn: whether to issue a Python warning if the tokenizer loses much of the texts, by ``tokens.coverage``.
 
@@ -216,7 +212,7 @@ def train_wordpiece(
 
     backend = BertTokenizer().backend_tokenizer
     _as_ours(backend, lowercase, strip_accents)
-    with progress(label, 2 * len(texts), "texts") as task:
+    with progress("tokenizer", 2 * len(texts), "texts") as task:
         alphabet = _alphabet(_batches(texts, task), backend.normalizer.normalize_str, vocab_size)
         trainer = trainers.WordPieceTrainer(
             vocab_size=vocab_size,
@@ -317,7 +313,7 @@ def _characters(batches: Iterator[Sequence[str]], normalise: Callable[[str], str
     return counts
 
 
-def _batches(texts: Texts, task: ProgressTask) -> Iterator[Sequence[str]]:
+def _batches(texts: Sequence[str], task: ProgressTask) -> Iterator[Sequence[str]]:
     for start in range(0, len(texts), _BATCH):
         batch = texts[start : start + _BATCH]
         yield batch

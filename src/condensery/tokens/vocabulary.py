@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -141,16 +141,6 @@ def _kinds(part: dict[str, Any] | None) -> set[str]:
     return {part["type"]}.union(*(_kinds(inner) for inner in nested))
 
 
-class Ends(Protocol):
-    """An object with the ids of the special tokens around a text, such as a ``Vocabulary``."""
-
-    @property
-    def cls(self) -> int: ...
-
-    @property
-    def sep(self) -> int: ...
-
-
-def with_special(ids: ArrayLike, ends: Ends, length: int) -> NDArray[np.int64]:
+def with_special(ids: ArrayLike, ends: Vocabulary, length: int) -> NDArray[np.int64]:
     """Return [CLS] ids [SEP], cut to a total of ``length`` tokens: (min(len(ids) + 2, length),)."""
     return np.concatenate([[ends.cls], np.asarray(ids, dtype=np.int64)[: length - 2], [ends.sep]])

@@ -77,11 +77,6 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def vocabulary_size(tokenizer: Tokenizer) -> int:
-    """Return the number of ids of a tokenizer: one more than the highest id."""
-    return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-
-
 def encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bool, language: str = ENGLISH) -> Piece:
     """Tokenise each text as a whole, without special tokens. With ``sentences``, also detect where sentences begin."""
     run = tokenizer.encode_batch if sentences else tokenizer.encode_batch_fast  # the fast method returns no offsets

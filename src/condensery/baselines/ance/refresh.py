@@ -107,7 +107,7 @@ class Refresh(pl.Callback):
 
         def ranked(part: Ids, task: ProgressTask) -> tuple[NDArray[Any], ...]:
             numbers = chosen[np.searchsorted(rows, part)]
-            parts = [replace(chunk, tower=QUERY) for chunk in asked.chunks_of(part, budget)]
+            parts = [replace(chunk, tower=QUERY) for chunk in asked.chunks(part, budget)]
             queries = encode_chunks(vectors, parts, len(part))
             scores, found = index.search_vectors(queries, k, task)  # (m, k) each
             free = self._free(numbers, found)  # (m, k)

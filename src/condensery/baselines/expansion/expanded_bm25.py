@@ -6,7 +6,7 @@ from typing import Any
 from condensery.baselines.expansion.config import ExpandedBm25Config
 from condensery.baselines.expansion.made_for import check_made_for
 from condensery.retrieval.indexes.bm25 import index_texts
-from condensery.retrieval.indexes.terms import chosen_language
+from condensery.retrieval.indexes.terms import Analyser
 from condensery.stages.base import Context
 from condensery.text.collection import Collection
 from condensery.text.table import with_titles
@@ -22,11 +22,12 @@ def expanded_bm25(config: ExpandedBm25Config, context: Context) -> dict[str, Any
     check_made_for(context)
     collection, queries = Collection(context.input("corpus")), Queries(context.input("queries"))
     titles, texts = (collection.passages.column(name) for name in ("title", "text"))
-    label, passages = context.stage_name, len(collection.passages)
-    language = chosen_language(config.language, config.stemmer, texts, (f"[{label}]", f"stages.{label}.language"))
-    joined = expanded(with_titles(titles, texts), queries)
-    what, terms = f"collection '{collection.name}'", (config.stopwords, config.stemmer)
-    about = index_texts(joined, passages, context.folder, config.k1, config.b, *terms, what, language)
+    label = context.stage_name
+    joined, terms = expanded(with_titles(titles, texts), queries), (config.stopwords, config.stemmer, config.language)
+    analyser = Analyser.of(texts, *terms, f"[{label}]", f"stages.{label}.language")
+    about = index_texts(
+        joined, len(texts), context.folder, config.k1, config.b, analyser, f"collection '{collection.name}'"
+    )
     return {**about, "queries": int(queries.counts.sum())}
 
 

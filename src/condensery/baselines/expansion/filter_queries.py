@@ -41,16 +41,9 @@ def filter_queries(config: FilterQueriesConfig, context: Context) -> dict[str, A
     scorers = [
         _scorer(artifact, config, context, collection, queries) for artifact in context.artifacts("cross_encoders")
     ]
-    scores = score_in_shards(
-        logits(scorers, config.chunk_tokens, context.stage_name),
-        np.arange(len(queries.owners)),
-        queries.owners[:, None],
-        context.folder / "scores.npy",
-        shard_size=config.shard_size,
-        label=context.stage_name,
-        group=group,
-        each=len(scorers),
-    )[:, 0]
+    label, path, rows = context.stage_name, context.folder / "scores.npy", np.arange(len(queries.owners))
+    score, passages = logits(scorers, config.chunk_tokens, label), queries.owners[:, None]
+    scores = score_in_shards(score, rows, passages, path, config.shard_size, label, group, len(scorers))[:, 0]
     kept = best_share(scores, config.share)
     counts = write_queries(_pairs(queries, np.flatnonzero(kept)), context)
     print(f"[{context.stage_name}] {number_of(counts['queries'], f'of {len(kept):,} queries are')} kept", flush=True)

@@ -226,7 +226,7 @@ def build(config: LateInteractionIndexConfig, context: Context) -> dict[str, Any
 
     def encoded(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
         found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * (part.stop - part.start)
-        for chunk in source.chunks(part.start, part.stop, config.chunk_tokens):
+        for chunk in source.chunks(np.arange(part.start, part.stop), config.chunk_tokens):
             with inference(device, config.precision):
                 keyed = model.keyed(chunk.to(device)).float().cpu().numpy()  # (b, v, d + 1)
             for row, vectors in zip(chunk.rows.tolist(), keyed, strict=True):

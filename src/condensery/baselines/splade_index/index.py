@@ -134,7 +134,7 @@ def build(config: SpladeIndexConfig, context: Context) -> dict[str, Any]:
     source = EncoderInput(tokens.passages, tokens.vocabulary, length, tokens.titles)
 
     def encoded(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
-        parts = source.chunks(part.start, part.stop, config.chunk_tokens)
+        parts = source.chunks(np.arange(part.start, part.stop), config.chunk_tokens)
         vectors = _sparse(model, parts, part.stop - part.start, config.precision)
         task.advance(part.stop - part.start)
         return dict(zip(ARRAYS, (vectors.data, vectors.indices.astype(np.int32), np.diff(vectors.indptr)), strict=True))

@@ -12,7 +12,7 @@ from condensery.baselines.term_weights.words import ReadText, read_texts, term_f
 from condensery.models.precision import inference, with_cast_weights
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.bm25 import index_texts
-from condensery.retrieval.indexes.terms import chosen_language
+from condensery.retrieval.indexes.terms import Analyser
 from condensery.retrieval.shards import compute_in_shards
 from condensery.stages.base import Context
 from condensery.stages.devices import torch_device
@@ -71,6 +71,7 @@ def weighted_bm25(config: WeightedBm25Config, context: Context) -> dict[str, Any
         return {path.stem: passages.frequencies(part, task)}
 
     compute_in_shards(work, number, path, label, size=config.shard_size, unit="passages")
-    language = chosen_language(config.language, config.stemmer, own_texts, (f"[{label}]", f"stages.{label}.language"))
-    texts, terms = passages.texts(load_array(path, mapped=True)), (config.stopwords, config.stemmer)
-    return index_texts(texts, number, context.folder, config.k1, config.b, *terms, "the weighted passages", language)
+    terms = (config.stopwords, config.stemmer, config.language)
+    analyser = Analyser.of(own_texts, *terms, f"[{label}]", f"stages.{label}.language")
+    texts = passages.texts(load_array(path, mapped=True))
+    return index_texts(texts, number, context.folder, config.k1, config.b, analyser, "the weighted passages")

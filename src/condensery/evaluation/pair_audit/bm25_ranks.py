@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from condensery.evaluation.pair_audit.pairs import Pair
 from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
+from condensery.retrieval.indexes.terms import Analyser
 from condensery.system.progress import SILENT, ProgressTask
 from condensery.text.languages import guess
 from condensery.text.table import TextTable
@@ -24,8 +25,8 @@ def index_passages(passages: TextTable, folder: Path, k1: float, b: float, stopw
 
     All passages of a document share the title, so titles would make any two passages of a document look related.
     """
-    texts, what = passages.column("text"), str(passages.path)
-    index_texts(texts, len(passages), folder, k1, b, stopwords, stemmer, what, guess(texts))
+    texts = passages.column("text")
+    index_texts(texts, len(texts), folder, k1, b, Analyser(stopwords, stemmer, guess(texts)), str(passages.path))
 
 
 def ranks(pairs: Sequence[Pair], index: BM25Index, words: int, progress: ProgressTask = SILENT) -> NDArray[np.int64]:

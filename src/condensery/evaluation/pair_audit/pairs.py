@@ -56,9 +56,6 @@ class Pairs:
         self.starts = passages.runs("document")
         self.kinds = [PASSAGES] if queries is None else [PASSAGES, QUERIES]
         self._of_each = np.zeros(len(passages), np.int32)  # number of queries of each passage
-        self._check()
-
-    def _check(self) -> None:
         if not len(self.passages) or (np.diff(self.starts) < 2).all():
             raise UserError(
                 f"{self.passages.path}: no document has two passages, so there is no passage-passage pair to audit;"
@@ -74,9 +71,8 @@ class Pairs:
         """Yield the row of each passage and the distinct queries of the passage. Empty queries are left out."""
         ids: Column[str] = self.passages.column("id")
         row = -1
-        for row, ((place, record), expected) in enumerate(
-            zip(read_objects(path), chain(ids, repeat(None)), strict=False)
-        ):
+        lines = zip(read_objects(path), chain(ids, repeat(None)), strict=False)
+        for row, ((place, record), expected) in enumerate(lines):
             if field(record, "id", place, str) != expected:
                 known = f"the passage of this row is {shown(expected)!r}" if expected else "there are no more passages"
                 raise UserError(f"{place}: id is {shown(str(record['id']))!r}, but {known}; predict the queries again")

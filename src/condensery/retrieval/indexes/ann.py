@@ -109,7 +109,7 @@ def build_approximate(
         does = measure(factory, new(), unit_length=np.allclose(np.linalg.norm(some, axis=1), 1, atol=1e-3))
     if on_disk:
         check_on_disk(factory, new())
-        build_on_disk(folder, len(exact), trained, filled, group=group, label=label, memory=memory)
+        build_on_disk(folder, len(exact), trained, filled, group, label, memory)
         with said_by_faiss(factory):
             read_index(folder).search(some[:1], 1)
         return does

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.retrieval.indexes.terms import Analyser, chosen_language
+from condensery.retrieval.indexes.terms import Analyser
 from condensery.retrieval.ranking import EMPTY, Keys, Ranking, pack, top, unpack
 from condensery.system.files import load_array, read_json, write_json
 from condensery.system.progress import SILENT, ProgressTask, progress
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SHOWN = 4096  # passages between two updates of the progress bar
 POSTINGS = 8_000_000  # maximum number of postings that a block of queries reads: 64 MB of results
 
+Rows = NDArray[np.integer]
 Take = Callable[[int, NDArray[np.float32], NDArray[np.int32]], None]
 
 
@@ -85,35 +86,21 @@ def build_bm25(
         UserError: no passage has a word to index.
     """
     titles, texts = (collection.passages.column(name) for name in ("title", "text"))
-    language = chosen_language(language, stemmer, texts, (f"[{label}]", f"stages.{label}.language"))
-    joined = with_titles(titles, texts)
+    analyser = Analyser.of(texts, stopwords, stemmer, language, f"[{label}]", f"stages.{label}.language")
     what = f"collection '{collection.name}'"
-    return index_texts(joined, len(collection.passages), folder, k1, b, stopwords, stemmer, what, language)
+    return index_texts(with_titles(titles, texts), len(collection.passages), folder, k1, b, analyser, what)
 
 
 def index_texts(
-    texts: Iterable[str],
-    total: int,
-    folder: Path,
-    k1: float,
-    b: float,
-    stopwords: str,
-    stemmer: str,
-    what: str,
-    language: str = AUTO,
+    texts: Iterable[str], total: int, folder: Path, k1: float, b: float, analyser: Analyser, what: str
 ) -> dict[str, Any]:
-    """Index ``total`` texts from any source, as ``build_bm25`` does.
-
-    The texts are read only once, so their language cannot be guessed, and ``auto`` means ``any``. ``what`` is a noun for the
-    texts in error messages.
-    """
+    """Index ``total`` texts from any source, as ``build_bm25`` does. ``what`` is a noun for the texts in error messages."""
     with _not_importing("jax"):
         import bm25s
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s sets its logger to DEBUG when it is imported
     folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / "terms.tmp"
-    analyser = Analyser(stopwords, stemmer, language)
     vocabulary, starts = _write_terms(texts, total, analyser, scratch)
     if not vocabulary:
         raise UserError(f"{what}: no passage has a word that BM25 can index")
@@ -196,7 +183,7 @@ class BM25Index:
         # bm25s stores (passages, terms) in CSC format. The same arrays in CSR format are the transpose, (terms, passages).
         return sparse.csr_matrix(self.arrays, shape=(len(self.vocabulary), self.passages), copy=False)
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask = SILENT) -> Ranking:
+    def search(self, query_rows: Rows, k: int, progress: ProgressTask = SILENT) -> Ranking:
         """Return the k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         return self.search_texts(self._texts(query_rows), k, progress)
 
@@ -211,11 +198,7 @@ class BM25Index:
         return unpack(best)
 
     def ranks(
-        self,
-        texts: Sequence[str],
-        rows: NDArray[np.integer],
-        without: NDArray[np.integer],
-        progress: ProgressTask = SILENT,
+        self, texts: Sequence[str], rows: Rows, without: Rows, progress: ProgressTask = SILENT
     ) -> NDArray[np.int64]:
         """For each query string, return the rank (from 1) of one given passage in the complete ranking of ``search_texts``.
 
@@ -239,11 +222,11 @@ class BM25Index:
         self._score(texts, count, progress)
         return ranks
 
-    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+    def score(self, query_rows: Rows, passage_rows: Rows) -> NDArray[np.float32]:
         """Return the scores (n, k) of passages (n, k) for queries (n,) of the collection, as ``score_texts``."""
         return self.score_texts(self._texts(query_rows), passage_rows)
 
-    def score_texts(self, texts: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+    def score_texts(self, texts: Sequence[str], passage_rows: Rows) -> NDArray[np.float32]:
         """Return the scores (n, k) of passages (n, k) for n query strings: 0 if no term is shared, NaN for padding."""
         values = np.zeros(passage_rows.shape, np.float32)
 
@@ -257,7 +240,7 @@ class BM25Index:
         values[passage_rows < 0] = np.nan
         return values
 
-    def neighbours(self, texts: Sequence[str], k: int, progress: ProgressTask = SILENT) -> tuple[Ranking, Ranking]:
+    def neighbours(self, texts: Sequence[str], k: int) -> tuple[Ranking, Ranking]:
         """Return the k best passages of each text, and the k best texts of each passage.
 
         Both rankings have the format of ``CollectionRetriever.search``. The first, (n, k), holds row numbers of passages.
@@ -271,10 +254,10 @@ class BM25Index:
             with lock:
                 best_texts.add(i, scores, rows)
 
-        self._score(texts, keep, progress)
+        self._score(texts, keep, SILENT)
         return unpack(best), unpack(best_texts.keys())
 
-    def without_terms(self, query_rows: NDArray[np.integer]) -> int:
+    def without_terms(self, query_rows: Rows) -> int:
         """Count the queries (n,) that share no term with any passage. BM25 finds nothing for them."""
         return self.texts_without_terms(self._texts(query_rows))
 
@@ -282,7 +265,7 @@ class BM25Index:
         """Count the query strings that share no term with any passage."""
         return sum(not self._counts(text) for text in texts)
 
-    def _texts(self, query_rows: NDArray[np.integer]) -> list[str]:
+    def _texts(self, query_rows: Rows) -> list[str]:
         if self.collection is None:
             raise ValueError("a BM25Index without a collection searches texts, and knows no query rows")
         return self.collection.queries.column("text").take(query_rows)

@@ -34,6 +34,7 @@ BLOCK = 65_536  # maximum number of passages per block
 QUERIES = 1_024  # maximum number of queries per matrix product in torch
 
 Vectors = NDArray[np.floating]
+Blocks = Iterator[tuple[int, NDArray[np.float32]]]  # the first row of each block, and its vectors (m, d)
 
 QUERY_ROWS = "query_rows.npy"  # rows of the encoded queries, if only some queries of the collection are encoded
 
@@ -141,9 +142,8 @@ class DenseIndex:
         queries = self.query_vectors(query_rows)
 
         def products(rows: NDArray[np.integer]) -> NDArray[np.float32]:
-            found = np.zeros(rows.shape, np.float32)
-            for number, (first, stop) in enumerate(self.shards):
-                multiply(queries, self.shard(number), rows, first, stop, found)
+            shards = ((*edges, self.shard(number)) for number, edges in enumerate(self.shards))
+            found = inner_products(queries, rows, shards)
             check_finite(found, f"{self.folder}: a score of query row", query_rows, RECOMPUTE)
             return found
 
@@ -167,7 +167,7 @@ class DenseIndex:
             raise UserError(f"{path}: these codes do not fit the file {QUANTISER} beside it; {RECOMPUTE}")
         return Decoded(stored, self.quantiser)
 
-    def blocks(self, size: int, rows: slice | None = None) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    def blocks(self, size: int, rows: slice | None = None) -> Blocks:
         """Yield all passages in order, in blocks: the first row of the block, and its vectors (at most ``size``, d).
 
         ``rows``: the rows to yield, from ``start`` to ``stop``; None = all.
@@ -206,29 +206,24 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / "passages" / f"{number:05d}.npy"
 
 
-def multiply(
-    queries: Vectors,
-    vectors: "Vectors | Decoded",
-    rows: NDArray[np.integer],
-    first: int,
-    stop: int,
-    products: NDArray[np.float32],
-) -> None:
-    """Write the inner products of queries with the vectors of one shard into ``products``.
+def inner_products(
+    queries: Vectors, rows: NDArray[np.integer], shards: "Iterable[tuple[int, int, Vectors | Decoded]]"
+) -> NDArray[np.float32]:
+    """Return the inner products (n, k) of query vectors (n, d) with the vectors of chosen rows.
 
     Args:
         queries: (n, d), query vectors.
-        vectors: (m, d), vectors of the rows ``first`` to ``stop`` - 1.
-        rows: (n, k), rows to score for each query; rows outside the shard are skipped.
-        first: first row of the shard.
-        stop: last row of the shard + 1.
-        products: (n, k), output array, aligned with ``rows``.
+        rows: (n, k), rows to score for each query. The product is 0 for a row that is in no shard.
+        shards: for each shard its first row, its last row + 1, and its vectors (m, d).
     """
-    places = np.argwhere((rows >= first) & (rows < stop))
-    for at in range(0, len(places), BLOCK):
-        query, column = places[at : at + BLOCK].T
-        chosen = vectors[rows[query, column] - first].astype(np.float32)  # (at most BLOCK, d)
-        products[query, column] = np.einsum("id,id->i", queries[query], chosen)
+    products = np.zeros(rows.shape, np.float32)
+    for first, stop, vectors in shards:
+        places = np.argwhere((rows >= first) & (rows < stop))
+        for at in range(0, len(places), BLOCK):
+            query, column = places[at : at + BLOCK].T
+            chosen = vectors[rows[query, column] - first].astype(np.float32)  # (at most BLOCK, d)
+            products[query, column] = np.einsum("id,id->i", queries[query], chosen)
+    return products
 
 
 def search_array(
@@ -241,7 +236,7 @@ def search_array(
     return unpack(torch_search(queries, blocks, k, device))
 
 
-def numpy_search(queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArray[np.float32]]], k: int) -> Keys:
+def numpy_search(queries: NDArray[np.float32], blocks: Blocks, k: int) -> Keys:
     """Return the k best keys (n, k) over all blocks, by matrix product and selection in NumPy.
 
     It needs 64 bytes of memory per (query, passage) pair of a block.
@@ -253,9 +248,7 @@ def numpy_search(queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArr
     return best
 
 
-def faiss_search(
-    queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArray[np.float32]]], k: int, threads: int
-) -> Keys:
+def faiss_search(queries: NDArray[np.float32], blocks: Blocks, k: int, threads: int) -> Keys:
     """Return the k best keys (n, k) over all blocks, each searched with FAISS's flat inner product."""
     import faiss
 
@@ -275,13 +268,7 @@ def faiss_search(
     return best
 
 
-def torch_search(
-    queries: NDArray[np.float32],
-    blocks: Iterator[tuple[int, NDArray[np.float32]]],
-    k: int,
-    device: str,
-    memory: int = MEMORY,
-) -> Keys:
+def torch_search(queries: NDArray[np.float32], blocks: Blocks, k: int, device: str, memory: int = MEMORY) -> Keys:
     """Return the k best keys (n, k) over all blocks, by matrix product and selection in torch on ``device``.
 
     ``memory``: maximum memory of the search in bytes.

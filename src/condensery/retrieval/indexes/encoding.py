@@ -84,14 +84,7 @@ class EncoderInput:
             room = room - np.minimum(before, room - 1)
         return room
 
-    def chunks(self, first: int, stop: int, budget: int) -> list[Chunk]:
-        """Return the encoder inputs ``first`` to ``stop`` - 1 in chunks of at most ``budget`` tokens, padding included.
-
-        ``Chunk.rows`` is relative to ``first``.
-        """
-        return self.chunks_of(np.arange(first, stop), budget)
-
-    def chunks_of(self, rows: NDArray[np.int64], budget: int) -> list[Chunk]:
+    def chunks(self, rows: NDArray[np.int64], budget: int) -> list[Chunk]:
         """Return the encoder inputs ``rows`` (n,) in chunks of at most ``budget`` tokens, padding included.
 
         ``Chunk.rows`` are indices into ``rows``.
@@ -188,7 +181,7 @@ class Encoding:
     ) -> NDArray[Any]:
         """Return the vectors (n, d) of the rows ``rows`` (n,) of ``source``, before quantisation."""
         dtype: Dtype = "float32" if self.dtype in QUANTISED else self.dtype
-        vectors = encode_chunks(encode, source.chunks_of(rows, self.budget), len(rows), dtype, task)
+        vectors = encode_chunks(encode, source.chunks(rows, self.budget), len(rows), dtype, task)
         encoder = f"its encoder {self.encoder}".rstrip()
         remedy = f"{encoder} diverged in training, or needs precision fp32 or dtype float32"
         check_finite(vectors, f"{label}: the {dtype} vector of text", rows, remedy)

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.retrieval.indexes.interface import MEMORY
 from condensery.retrieval.shards import compute_in_shards
 from condensery.sharing import ProcessGroup
 from condensery.system.files import RECOMPUTE, atomic, check_file, load_array
@@ -29,18 +28,12 @@ from condensery.system.progress import ProgressTask
 
 FILE, LISTS = "passages.faiss", "lists.bin"
 TRAINED, PARTS = "trained.faiss", "parts"  # files of an index that is being built
+Filled = Callable[[Any, slice, ProgressTask], Any]  # trained index, rows -> the index with the vectors of these rows
 ID = 8  # bytes of a row number in a list
 
 
 def build_on_disk(
-    folder: Path,
-    number: int,
-    trained: Callable[[], Any],
-    filled: Callable[[Any, slice, ProgressTask], Any],
-    *,
-    group: ProcessGroup,
-    label: str,
-    memory: int = MEMORY,
+    folder: Path, number: int, trained: Callable[[], Any], filled: Filled, group: ProcessGroup, label: str, memory: int
 ) -> None:
     """Write the index of ``number`` vectors into ``folder``. An interrupted attempt is continued after its last part.
 

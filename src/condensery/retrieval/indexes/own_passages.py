@@ -102,8 +102,6 @@ def own_passages_left_out(
     if not number:
         return {}
     are = f"of {len(query_rows):,} queries {'is a passage' if number == 1 else 'are passages'}"
-    print(
-        f"[{label}] {number:,} {are}, too (same {'id' if by_id else 'id and text'}); each is left out of its own ranking",
-        flush=True,
-    )
+    same = "id" if by_id else "id and text"
+    print(f"[{label}] {number:,} {are}, too (same {same}); each is left out of its own ranking", flush=True)
     return {"own_passages_left_out": number}

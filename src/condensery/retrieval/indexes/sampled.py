@@ -7,6 +7,7 @@ Shapes: n queries, k results, c candidates per query.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,13 @@ from condensery.retrieval.ranking import Ranking, ordered
 from condensery.system.progress import SILENT, ProgressTask
 
 
+@dataclass(frozen=True)
 class SampledCandidates:
     """A ``CollectionRetriever`` that ranks only one positive and some sampled passages for each query.
 
     The sample depends only on the query, its judgements and the pool, so all rankers rank the same sample.
 
-    Args:
+    Attributes:
         ranker: retriever that scores the candidates.
         pool: retriever from whose results the other passages are sampled.
         positives: query row -> its relevant passages. If there are several, one is drawn, and the others are left out.
@@ -30,16 +32,11 @@ class SampledCandidates:
         depth: the passages are sampled from the ``depth`` best results of the pool.
     """
 
-    def __init__(
-        self,
-        ranker: CollectionRetriever,
-        pool: CollectionRetriever,
-        positives: Mapping[int, NDArray[np.integer]],
-        number: int,
-        depth: int,
-    ) -> None:
-        self.ranker, self.pool, self.positives = ranker, pool, positives
-        self.number, self.depth = number, depth
+    ranker: CollectionRetriever
+    pool: CollectionRetriever
+    positives: Mapping[int, NDArray[np.integer]]
+    number: int
+    depth: int
 
     def __len__(self) -> int:
         return len(self.ranker)

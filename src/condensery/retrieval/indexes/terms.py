@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Self
 
 from condensery.errors import UserError, shown
 from condensery.text.languages import ANY, AUTO, LANGUAGES, check_language, guess
@@ -33,28 +34,6 @@ def check_stemmer(name: str) -> str:
         raise ValueError(f"{shown(name)!r} needs the package PyStemmer: pip install PyStemmer") from None
     if name not in Stemmer.algorithms():
         raise ValueError(f"{shown(name)!r} does not exist, choose from none, {', '.join(Stemmer.algorithms())}")
-    return name
-
-
-def chosen_language(language: str, stemmer: str, texts: Sequence[str], say: tuple[str, str] | None = None) -> str:
-    """Return ``language``. For ``auto``, return the stemmer's language if it has rules, otherwise a guess from the script.
-
-    Args:
-        language: a language, or ``auto``.
-        stemmer: the stemmer.
-        texts: the passages, from which ``text.languages.guess`` guesses the language.
-        say: the beginning of the printed line and the config key of the language. The line is printed if the terms of the
-            guessed language are not plain words. None = print nothing.
-    """
-    if language != AUTO:
-        return language
-    if stemmer in LANGUAGES:
-        return stemmer
-    name = guess(texts)
-    if say and name != ANY:
-        who, key = say
-        found = f"the passages have {name.capitalize()} letters: {LANGUAGES[name].says}"
-        print(f"{who} {found}; to use another language, set {key}", flush=True)
     return name
 
 
@@ -94,6 +73,25 @@ class Analyser:
             import Stemmer
 
             self.stem = Stemmer.Stemmer(stemmer).stemWords
+
+    @classmethod
+    def of(cls, texts: Sequence[str], stopwords: str, stemmer: str, language: str, who: str, key: str) -> Self:
+        """Return the analyser for some passages. ``auto`` is the stemmer's language, or without rules for it a guess.
+
+        Args:
+            texts: the passages, from which ``text.languages.guess`` guesses the language.
+            stopwords, stemmer, language: as in the class.
+            who, key: the beginning of the printed line, and the config key of the language. The line is printed if the terms
+                of the guessed language are not plain words.
+        """
+        if language == AUTO and stemmer in LANGUAGES:
+            language = stemmer
+        elif language == AUTO:
+            language = guess(texts)
+            if language != ANY:
+                found = f"the passages have {language.capitalize()} letters: {LANGUAGES[language].says}"
+                print(f"{who} {found}; to use another language, set {key}", flush=True)
+        return cls(stopwords, stemmer, language)
 
     def __reduce__(self) -> tuple[type["Analyser"], tuple[str, ...]]:
         # a stemmer cannot be pickled, but processes that make batches need the analyser

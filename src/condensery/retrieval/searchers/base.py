@@ -108,14 +108,11 @@ class Searcher(ABC):
         check_values(Searcher.search, {"k": k})
         queries = [query] if isinstance(query, str) or not isinstance(query, Iterable) else query
         scores, rows = self.rank(queries, max(1, min(k, len(self))))  # there are no more results than passages
-        hits = [
-            [
-                Hit(rank, float(score), self._ids[row], self._titles[row], self._texts[row])
-                for rank, (score, row) in enumerate(zip(*pair, strict=True), 1)
-                if row >= 0
-            ]
-            for pair in zip(scores, rows.tolist(), strict=True)
-        ]
+        hits: list[list[Hit]] = [[] for _ in rows]
+        for (at, rank), row in np.ndenumerate(rows):
+            if row >= 0:
+                parts = self._ids[row], self._titles[row], self._texts[row]
+                hits[at].append(Hit(rank + 1, float(scores[at, rank]), *parts))
         return hits[0] if isinstance(query, str) else hits
 
     def rank(self, queries: Sequence[str], k: Count) -> Ranking:

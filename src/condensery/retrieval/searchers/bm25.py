@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from condensery.ranges import Share, Weight, check_values
 from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
-from condensery.retrieval.indexes.terms import Analyser, chosen_language
+from condensery.retrieval.indexes.terms import Analyser
 from condensery.retrieval.ranking import Ranking, unpack
 from condensery.retrieval.searchers.base import Searcher, titled
 from condensery.retrieval.searchers.sparse_vectors import SparseVector, passage_vector, query_vector
@@ -86,11 +86,9 @@ class BM25(Searcher):
         return [passage_vector(terms, k1, b, self._average) for terms in given]
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
-
-        language = chosen_language(self._language, self._settings[3], texts, ("BM25:", "BM25(language=...)"))
+        analyser = Analyser.of(texts, *self._settings[2:], self._language, "BM25:", "BM25(language=...)")
         folder = TemporaryDirectory(prefix="bm25-")
-        joined = with_titles(titles, texts)
-        index_texts(joined, len(texts), Path(folder.name), *self._settings, what="index", language=language)
+        index_texts(with_titles(titles, texts), len(texts), Path(folder.name), *self._settings[:2], analyser, "index")
         self._folder, self._index = folder, BM25Index(Path(folder.name))  # the folder lives as long as this object
         self._average = None
 

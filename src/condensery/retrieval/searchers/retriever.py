@@ -24,7 +24,7 @@ from condensery.models.precision import inference, precision_on, with_cast_weigh
 from condensery.models.vectors import VectorOptions
 from condensery.ranges import Count, Length, check_values
 from condensery.retrieval.finite import check_finite
-from condensery.retrieval.indexes.dense import device_of_search, multiply, search_array
+from condensery.retrieval.indexes.dense import device_of_search, inner_products, search_array
 from condensery.retrieval.indexes.encoding import encode_chunks
 from condensery.retrieval.indexes.quantisation_loss import quantised
 from condensery.retrieval.indexes.quantiser import Decoded
@@ -223,8 +223,7 @@ class Retriever(Searcher):
         vectors = self.encode_queries(queries)
 
         def products(rows: NDArray[np.integer]) -> NDArray[np.float32]:
-            found = np.zeros(rows.shape, np.float32)
-            multiply(vectors, self._vectors, rows, 0, len(self._vectors), found)
+            found = inner_products(vectors, rows, [(0, len(self._vectors), self._vectors)])
             check_finite(found, "score: a score of query", queries)
             return found
 

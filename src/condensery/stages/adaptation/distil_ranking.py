@@ -14,6 +14,7 @@ from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_sha
 from condensery.retrieval.indexes.opening import Encode, open_index, ranked, search_of_texts
 from condensery.retrieval.ranking import Ranking, ordered
 from condensery.retrieval.searchers.retriever import Retriever
+from condensery.sharing import SINGLE_PROCESS
 from condensery.stages.adaptation.config import DistilRankingConfig
 from condensery.stages.base import Artifact, Context
 from condensery.stages.frozen_passages import vectors_of
@@ -101,15 +102,8 @@ def _ranked(
         return scores, passages
     scorers = [_scorer(one, config, context, collection, queries) for one in context.artifacts("cross_encoders")]
     label = f"{context.stage_name}: cross-encoders"
-    scores = score_in_shards(
-        logits(scorers, config.budget, label),
-        rows,
-        passages,
-        context.folder / "cross-encoder-scores.npy",
-        shard_size=SHARD,
-        label=label,
-        each=len(scorers),
-    )
+    score, path = logits(scorers, config.budget, label), context.folder / "cross-encoder-scores.npy"
+    scores = score_in_shards(score, rows, passages, path, SHARD, label, SINGLE_PROCESS, len(scorers))
     return ordered(scores, passages, passages.shape[1])
 
 

@@ -65,16 +65,9 @@ def _scored(
     negatives = [open_negatives(folder, collection) for folder in context.inputs("negatives")]
     queries, candidates = pool_to_score(positives, negatives, config.depth)
     scorers = _scorers(config, context, collection)
-    scores = score_in_shards(
-        together(scorers, config.weights, config.scaling),
-        queries,
-        candidates,
-        context.folder / "scores.npy",
-        shard_size=config.shard_size,
-        label=context.stage_name,
-        group=group,
-        each=len(scorers),
-    )
+    label, path = context.stage_name, context.folder / "scores.npy"
+    score = together(scorers, config.weights, config.scaling)
+    scores = score_in_shards(score, queries, candidates, path, config.shard_size, label, group, len(scorers))
     return PairScores(queries, candidates, scores)
 
 

@@ -65,16 +65,9 @@ def scored(
         the scores (n, k).
     """
     scorers = cross_encoders(config, context, Collection(context.input("corpus")))
-    return score_in_shards(
-        logits(scorers, config.chunk_tokens, context.stage_name),
-        query_rows,
-        candidates,
-        context.folder / "scores.npy",
-        shard_size=config.shard_size,
-        label=context.stage_name,
-        group=group,
-        each=len(scorers),
-    )
+    label, path = context.stage_name, context.folder / "scores.npy"
+    score = logits(scorers, config.chunk_tokens, label)
+    return score_in_shards(score, query_rows, candidates, path, config.shard_size, label, group, len(scorers))
 
 
 def cross_encoders(config: ScoringStageConfig, context: Context, collection: Collection) -> list[PairScorer]:

@@ -54,13 +54,13 @@ def section_triplets(config: SectionTripletsConfig, context: Context) -> dict[st
 
 
 def _drawn(config: SectionTripletsConfig) -> Iterator[Example]:
-    for article in sections.read_articles(config.file()):
-        share = hash64(config.seed, "sections", article.id) / 2**64
+    for article, of_article in sections.read_articles(config.file()):
+        share = hash64(config.seed, "sections", article) / 2**64
         split = (
             "test" if share < config.test_share else "dev" if share < config.test_share + config.dev_share else "train"
         )
-        cut = [_long_enough(texts, config.minimum_words, config.sentence_language) for texts in article.sections]
-        for triplet in sections.section_triplets(cut, config.per_article, config.seed, "triplets", article.id):
+        cut = [_long_enough(texts, config.minimum_words, config.sentence_language) for texts in of_article]
+        for triplet in sections.section_triplets(cut, config.per_article, config.seed, "triplets", article):
             yield split, triplet, 0.0
 
 

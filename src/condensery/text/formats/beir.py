@@ -38,13 +38,10 @@ class BeirSource(FolderSource):
     @classmethod
     def _named_as_its_folder(cls, values: Any) -> Any:
         """Replace a null ``name`` by the name of the folder. A part of CQADupStack is named ``cqadupstack/<folder>``."""
-        if (
-            not isinstance(values, dict)
-            or values.get("name", "") is not None
-            or not isinstance(values.get("root"), str)
-        ):
+        root = values.get("root") if isinstance(values, dict) else None
+        if not isinstance(root, str) or values.get("name", "") is not None:
             return values
-        folder = expanded(values["root"]).absolute()
+        folder = expanded(root).absolute()
         return values | {"name": (f"{folder.parent.name}/" if folder.parent.name == IN_PARTS else "") + folder.name}
 
     outside_identity: ClassVar[set[str]] = {"root", "documents", "splits"}

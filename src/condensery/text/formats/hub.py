@@ -106,10 +106,8 @@ class Repository:
                 self._fetched([CARD])
         if not listing.is_file():
             raise UserError(f"{self.key}: {self.name}: the cache lacks the list of its files; go online once")
-        return {
-            path: HubFile(one["size"], one.get("lfs_sha256") or one["blob_id"])
-            for path, one in read_json(listing)["files"].items()
-        }
+        stored = read_json(listing)["files"].items()
+        return {path: HubFile(one["size"], one.get("lfs_sha256") or one["blob_id"]) for path, one in stored}
 
     @cached_property
     def card(self) -> dict[str, Any]:

@@ -161,10 +161,8 @@ class HuggingfaceTriplesSource(_OnTheHub):
     @cached_property
     def chosen(self) -> dict[str, tuple[Repository, list[str]]]:
         """Role -> files, for the rows of each split."""
-        named = self.splits.named().items()
-        return {
-            f"rows of {split}": (self.repository, self.repository.select(self.config, name)) for split, name in named
-        }
+        data, named = self.repository, self.splits.named().items()
+        return {f"rows of {split}": (data, data.select(self.config, name)) for split, name in named}
 
     def gives_negatives(self) -> bool:
         """Return whether the config names a column of negatives. The column may turn out not to exist."""
@@ -314,12 +312,12 @@ def _column(role: str, given: str) -> tuple[str, ...]:
 
 def _field(row: dict[str, Any], names: tuple[str, ...], place: str) -> Any:
     """Return the first non-null value among the columns ``names``. Raises ``UserError`` if all are null or missing."""
-    for name in names:
-        if row.get(name) is not None:
+    here = [name for name in names if name in row]
+    for name in here:
+        if row[name] is not None:
             return row[name]
-    for name in names:
-        if name in row:
-            raise UserError(f"{place}: the column {name} is empty here; fill it, or remove the row")
+    if here:
+        raise UserError(f"{place}: the column {here[0]} is empty here; fill it, or remove the row")
     raise UserError(f"{place}: no column {' or '.join(names)} ({fields_of(row)})")
 
 

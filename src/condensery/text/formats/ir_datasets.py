@@ -310,15 +310,9 @@ class IrDatasetsSource(DataConfig):
             split: min(one.get(kind, {}).get("count", 0) for kind in ("queries", "qrels"))
             for split, one in known.items()
         }
-        return CollectionSizes(
-            counts.get("passages") or None,
-            tokens.get("passages"),
-            counts.get("documents") or None,
-            tokens.get("documents"),
-            queries,
-            reading=READ * CHARACTERS * sum(tokens[role] * counts[role] for role in tokens) or None,
-            published=True,
-        )
+        passages, documents = ((counts.get(role) or None, tokens.get(role)) for role in ("passages", "documents"))
+        reading = READ * CHARACTERS * sum(tokens[role] * counts[role] for role in tokens) or None
+        return CollectionSizes(*passages, *documents, queries, reading=reading, published=True)
 
     def expected(self) -> dict[str, int]:
         """Return the number of ``passages`` and of ``documents`` as stated in the library; 0 = unknown."""
@@ -429,27 +423,13 @@ def fetch(download: Download) -> None:
             print(f"fetching {path.name}, {as_bytes(download.size or 0)}", flush=True)
             os.environ["IR_DATASETS_DL_DISABLE_PBAR"] = "true"  # hides the library's own bar
         path.parent.mkdir(parents=True, exist_ok=True)
-        fault = f"data.name: {' or '.join(download.urls)} cannot be fetched"
-        with (
-            _library_at_work(f"{fault}; run the same command again, or save the file as {path}"),
-            FileLock(f"{path}.lock"),
-        ):
+        fault = (
+            f"data.name: {' or '.join(download.urls)} cannot be fetched; run the same command again, or save the file"
+        )
+        with _library_at_work(f"{fault} as {path}"), FileLock(f"{path}.lock"):
             download.fetch()
     elif md5 and path.is_file() and (actual := file_digest(path, hashlib.md5(usedforsecurity=False))) != md5:
         raise UserError(f"{path}: its MD5 is {actual}, not {md5}; remove it and start again")
-
-
-@contextmanager
-def _reading(part: Part) -> Iterator[None]:
-    """Context for reading a part. The library's progress bars are shown only if this project also shows bars."""
-    with_bars = tqdm.__init__
-    if style() != "bar":
-        tqdm.__init__ = partialmethod(with_bars, disable=True)
-    try:
-        with _library_at_work(f"{part.id}: ir_datasets cannot read the {part.role}"):
-            yield
-    finally:
-        tqdm.__init__ = with_bars
 
 
 @contextmanager
@@ -460,19 +440,26 @@ def _library_at_work(fault: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        if disk_error := of_the_disk(error):
-            raise disk_error from None
         text = UNREACHED.sub(r"\1 cannot be reached", " ".join(str(error).split()))[:300] or type(error).__name__
-        raise UserError(f"{fault} ({type(error).__name__}: {text})") from error
+        raise of_the_disk(error) or UserError(f"{fault} ({type(error).__name__}: {text})") from error
 
 
 def _rows(part: Part, kind: str, total: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield (place, row) for every row that the library reads. ``kind``: ``docs``, ``queries`` or ``qrels``."""
-    with _reading(part), progress(f"reading {part.id}", total, kind) as task:
-        for number, row in enumerate(getattr(part.handler, f"{kind}_iter")(), start=1):
-            yield f"{part.id} {kind}:{number}", row
-            if number % EVERY == 0:
-                task.advance(EVERY)
+    """Yield (place, row) for every row of ``kind`` that the library reads: ``docs``, ``queries`` or ``qrels``.
+
+    The library's progress bars are shown only if this project also shows bars.
+    """
+    with_bars, fault = tqdm.__init__, f"{part.id}: ir_datasets cannot read the {part.role}"
+    if style() != "bar":
+        tqdm.__init__ = partialmethod(with_bars, disable=True)
+    try:
+        with _library_at_work(fault), progress(f"reading {part.id}", total, kind) as task:
+            for number, row in enumerate(getattr(part.handler, f"{kind}_iter")(), start=1):
+                yield f"{part.id} {kind}:{number}", row
+                if number % EVERY == 0:
+                    task.advance(EVERY)
+    finally:
+        tqdm.__init__ = with_bars
 
 
 def read(config: IrDatasetsSource, writer: CollectionWriter) -> None:

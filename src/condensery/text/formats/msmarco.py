@@ -66,10 +66,9 @@ class MarcoSplits(Keys):
 
     def here(self, folder: Path) -> dict[str, Questions]:
         """Return the splits that are used, except graded splits of TREC whose qrels are missing from ``folder``."""
+        named = self.named().items()
         return {
-            split: questions
-            for split, questions in self.named().items()
-            if not isinstance(questions, GradedQuestions) or anything(folder / questions.qrels)
+            name: one for name, one in named if not isinstance(one, GradedQuestions) or anything(folder / one.qrels)
         }
 
 
@@ -78,18 +77,14 @@ class _Marco(FolderSource):
 
     splits: MarcoSplits
 
-    def by_name(self) -> str:
-        """Return the overrides with which the library ir_datasets downloads the collection."""
-        raise NotImplementedError
-
-    def published_sizes(self) -> CollectionSizes:
-        """Return the published sizes of the official files."""
+    def official(self) -> tuple[str, CollectionSizes]:
+        """Return the overrides with which ir_datasets downloads the official files, and the published sizes of the files."""
         raise NotImplementedError
 
     def sizes(self) -> CollectionSizes:
         """Estimate the size of the collection; return the published size if a file is missing."""
         files = self.input_files()
-        return self.published_sizes() if any(not file.existing_path() for file in files) else counted(files)
+        return self.official()[1] if any(not file.existing_path() for file in files) else counted(files)
 
     def judged_splits(self) -> set[str]:
         """Return the splits that will have judgements. The splits of TREC are included only if their files exist."""
@@ -100,9 +95,19 @@ class _Marco(FolderSource):
         graded = {split: one.relevant_from for split, one in here if isinstance(one, GradedQuestions)}
         return super()._digest([content, graded] if graded else content)
 
+    def needed(self) -> list[InputFile]:
+        """Return the files that must exist."""
+        return self.input_files()
+
     def check(self) -> None:
         """Raise one ``MissingDataError`` that names every missing file and how to get it."""
-        check_files(self, self.input_files(), self.by_name())
+        if missing := missing_files(self.needed()):
+            count = f"{len(missing)} file{'s are' if len(missing) > 1 else ' is'} missing"
+            raise MissingDataError(
+                f"data.root={self.root}: {count}: {', '.join(dict.fromkeys(missing))}. Get them from {PAGE}"
+                " and put them into that folder, plain or .gz",
+                self.official()[0],
+            )
 
 
 class MarcoSource(_Marco):
@@ -134,19 +139,17 @@ class MarcoSource(_Marco):
             files.append(marco_file("documents", self.folder, self.documents, "; or set data.documents=null"))
         return files + question_files(self.folder, self.splits)
 
-    def by_name(self) -> str:
-        """Return the overrides with which ir_datasets downloads the passages and, if ``documents`` is set, the documents."""
-        return f"{BY_NAME}msmarco-passage" + (" data.documents=msmarco-document" if self.documents else "")
+    def official(self) -> tuple[str, CollectionSizes]:
+        """Return overrides and published sizes of the passages and, if ``documents`` is set, of the documents."""
+        passages = f"{BY_NAME}msmarco-passage"
+        if self.documents:
+            return f"{passages} data.documents=msmarco-document", PUBLISHED_WITH_DOCUMENTS
+        return passages, PUBLISHED
 
-    def published_sizes(self) -> CollectionSizes:
-        """Return the published sizes of the passages and, if ``documents`` is set, of the documents."""
-        return PUBLISHED_WITH_DOCUMENTS if self.documents else PUBLISHED
-
-    def check(self) -> None:
-        """Raise one ``MissingDataError`` that names every missing file, the triples included, and how to get it."""
+    def needed(self) -> list[InputFile]:
+        """Return the files that must exist, the triples included."""
         hint = "; or set data.triples=null"
-        triples = [marco_file("triples", self.folder, self.triples, hint)] if self.triples else []
-        check_files(self, [*self.input_files(), *triples], self.by_name())
+        return self.input_files() + ([marco_file("triples", self.folder, self.triples, hint)] if self.triples else [])
 
 
 class MarcoDocumentsSource(_Marco):
@@ -161,13 +164,9 @@ class MarcoDocumentsSource(_Marco):
         """Return the files of the documents, queries and qrels."""
         return [marco_file("documents", self.folder, self.documents), *question_files(self.folder, self.splits)]
 
-    def by_name(self) -> str:
-        """Return the overrides with which ir_datasets downloads the documents."""
-        return f"{BY_NAME}msmarco-document"
-
-    def published_sizes(self) -> CollectionSizes:
-        """Return the published sizes of the document collection."""
-        return PUBLISHED_DOCUMENTS
+    def official(self) -> tuple[str, CollectionSizes]:
+        """Return overrides and published sizes of the documents."""
+        return f"{BY_NAME}msmarco-document", PUBLISHED_DOCUMENTS
 
 
 def marco_file(role: str, folder: Path, name: str, otherwise: str = "") -> InputFile:
@@ -182,17 +181,6 @@ def question_files(folder: Path, splits: MarcoSplits) -> list[InputFile]:
     for split, questions in splits.here(folder).items():
         files += [marco_file(f"{role} of {split}", folder, getattr(questions, role)) for role in ("queries", "qrels")]
     return files
-
-
-def check_files(config: FolderSource, files: list[InputFile], by_name: str) -> None:
-    """Raise one ``MissingDataError`` that names every missing file, the web page of the files, and ``by_name``."""
-    if missing := missing_files(files):
-        count = f"{len(missing)} file{'s are' if len(missing) > 1 else ' is'} missing"
-        raise MissingDataError(
-            f"data.root={config.root}: {count}: {', '.join(dict.fromkeys(missing))}. Get them from {PAGE}"
-            " and put them into that folder, plain or .gz",
-            by_name,
-        )
 
 
 def read_questions(splits: MarcoSplits, files: list[InputFile], writer: CollectionWriter) -> None:

@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -42,7 +42,7 @@ from condensery.system.children import Parent, cores
 from condensery.system.progress import progress
 from condensery.system.signals import deaf_to_ctrl_c
 from condensery.system.spawning import spawning
-from condensery.text.docstrings import read_files
+from condensery.text.docstrings import Docstring, read_file
 from condensery.text.duplicates import contained, first_of_each, sketches, words
 from condensery.text.formats import CollectionWriter
 from condensery.text.records import Passage, Query
@@ -58,7 +58,7 @@ LEFT_OUT = {"test", "tests", "testing", "idlelib", "lib2to3", "turtledemo", "_ve
 LEFT_OUT |= {"site-packages", "dist-packages", "__pycache__"}
 COPIES = "modular_"  # prefix of the files from which transformers generates its modelling files
 BOILERPLATE = 12
-PORTION = 1 << 20  # bytes of source code that a worker reads at a time
+FILES = 16  # files that a worker reads at a time
 SHARE_DEV, SHARE_TEST = 0.04, 0.16  # shares of the modules
 
 
@@ -68,15 +68,6 @@ class SourceFile(NamedTuple):
     module: str
     path: str
     size: int
-
-
-class Entry(NamedTuple):
-    """A docstring that may become a passage: module, line, query and passage."""
-
-    module: str
-    line: int
-    query: str
-    passage: str
 
 
 class PydocsSource(DataConfig):
@@ -173,59 +164,47 @@ def read(config: PydocsSource, writer: CollectionWriter) -> None:
     _write(entries, writer)
 
 
-def _extract(files: list[SourceFile], config: PydocsSource) -> tuple[list[Entry], "list[MinHash]"]:
+def _extract(files: list[SourceFile], config: PydocsSource) -> tuple[list[Docstring], "list[MinHash]"]:
     """Return the docstrings of all files, in order, and the MinHash of each docstring."""
-    portions = list(_portions(files))
-    entries: list[Entry] = []
+    entries: list[Docstring] = []
     min_hashes: list[MinHash] = []
     with _mapper(config.workers) as run, progress("reading docstrings", len(files), "files") as task:
-        results = run(_read_portion, portions, [config.minimum_words] * len(portions))
-        for portion, (part, sketched) in zip(portions, results, strict=True):
-            entries += part
+        for found, sketched in run(partial(_read_one, minimum_words=config.minimum_words), files, FILES):
+            entries += found
             min_hashes += sketched
-            task.advance(len(portion))
+            task.advance()
     return entries, min_hashes
 
 
-def _read_portion(files: list[SourceFile], minimum_words: int) -> tuple[list[Entry], "list[MinHash]"]:
-    """Return the docstrings of some files and their MinHashes. A worker process calls this function once per task."""
-    by_file = read_files([Path(file.path) for file in files], minimum_words)
-    entries = [Entry(file.module, *one) for file, of_file in zip(files, by_file, strict=True) for one in of_file]
+def _read_one(file: SourceFile, minimum_words: int) -> tuple[list[Docstring], "list[MinHash]"]:
+    """Return the docstrings of a file and their MinHashes."""
+    entries = read_file(file.module, Path(file.path), minimum_words)
     return entries, sketches([entry.passage for entry in entries])
-
-
-def _portions(files: list[SourceFile]) -> Iterator[list[SourceFile]]:
-    """Yield lists of files of about ``PORTION`` bytes each. They are small, so that all processes get equal work."""
-    held: list[SourceFile] = []
-    for file in files:
-        held.append(file)
-        if sum(one.size for one in held) >= PORTION:
-            yield held
-            held = []
-    if held:
-        yield held
 
 
 @contextmanager
 def _mapper(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """Yield a ``map`` function that keeps the order and runs in ``workers`` processes (1: this process, 0: one per core)."""
+    """Yield a function that maps items in order, in ``workers`` processes (1: this process, 0: one per core).
+
+    A process gets as many items at a time as the third argument of the function says.
+    """
     workers = workers or cores()
     if workers == 1:
-        yield map
+        yield lambda work, items, size: map(work, items)
         return
     # a process starts fastest by fork, but a fork is unsafe while other threads run
     alone = sys.platform == "linux" and threading.active_count() == 1
     context = multiprocessing.get_context("fork") if alone else spawning(f"workers={workers}")
     with ProcessPoolExecutor(workers, context, Parent.here().end_with) as pool:
 
-        def mapped(*arguments: Any) -> Iterator[Any]:
+        def mapped(work: Callable[[Any], Any], items: Iterable[Any], size: int) -> Iterator[Any]:
             with deaf_to_ctrl_c():
-                return pool.map(*arguments)
+                return pool.map(work, items, chunksize=size)
 
         yield mapped
 
 
-def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: CollectionWriter) -> list[Entry]:
+def _without_boilerplate(entries: list[Docstring], minimum_words: int, writer: CollectionWriter) -> list[Docstring]:
     """Remove paragraphs that occur in more than ``BOILERPLATE`` passages. Then remove passages that are now too short."""
     counts = Counter(part for entry in entries for part in set(entry.passage.split("\n")))
     kept = []
@@ -237,7 +216,7 @@ def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: Colle
     return kept
 
 
-def _without_unclear_queries(entries: list[Entry], writer: CollectionWriter) -> list[Entry]:
+def _without_unclear_queries(entries: list[Docstring], writer: CollectionWriter) -> list[Docstring]:
     """Replace each query that several passages have, or that occurs inside a passage, by an empty string."""
     counts = Counter(" ".join(words(entry.query)) for entry in entries)
     repeated = [counts[" ".join(words(entry.query))] > 1 for entry in entries]
@@ -259,14 +238,11 @@ def split_of(module: str) -> str:
     return "test" if draw < SHARE_TEST else "dev" if draw < SHARE_TEST + SHARE_DEV else "train"
 
 
-def _write(entries: list[Entry], writer: CollectionWriter) -> None:
-    """Add judgements, passages and queries to the writer. Ids are ``module:line``."""
-    for entry in entries:
-        identifier = f"{entry.module}:{entry.line}"
-        if entry.query:
-            writer.add_judgement(split_of(entry.module), identifier, identifier, 1, identifier)
+def _write(entries: list[Docstring], writer: CollectionWriter) -> None:
+    """Add passages, judgements and queries to the writer. Ids are ``module:line``."""
     for entry in entries:
         identifier = f"{entry.module}:{entry.line}"
         writer.add_passage(Passage(identifier, "", entry.passage, entry.module), identifier)
         if entry.query:
+            writer.add_judgement(split_of(entry.module), identifier, identifier, 1, identifier)
             writer.add_query(Query(identifier, entry.query), identifier)

@@ -132,13 +132,12 @@ def _read_query(
         raise UserError(f"{place}: the query has {has}, unlike the first query of this file; make them alike")
     if not judged and not query.answers:
         raise UserError(f"{place}: the query has neither positive passages nor answers; add some, or remove the query")
-    for passage in dict.fromkeys(passage.id for passage in positives):
+    relevant = dict.fromkeys(passage.id for passage in positives)
+    for passage in relevant:
         writer.add_judgement(split, identifier, passage, 1, place)
     writer.add_query(query, place, None if judged else split)
-    relevant = {passage.id for passage in positives}
-    writer.add_negatives(
-        identifier, list(dict.fromkeys(passage.id for passage in negatives if passage.id not in relevant)), place
-    )
+    hard = dict.fromkeys(passage.id for passage in negatives if passage.id not in relevant)
+    writer.add_negatives(identifier, list(hard), place)
     return positives, negatives
 
 

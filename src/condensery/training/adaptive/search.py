@@ -19,12 +19,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import scipy.sparse as sparse
-from numpy.typing import NDArray
 
 from condensery.randomness import generator
-from condensery.tokens.ranges import ranges
-
-Ids = NDArray[np.int64]
+from condensery.tokens.ranges import Ids, ranges
 
 SCALE = 1 << 20  # integer value of the largest similarity; sums of integers are exact in any order
 APART = 1 << 40  # penalty for a passage that is in a batch twice; larger than any gain

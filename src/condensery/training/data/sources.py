@@ -10,18 +10,15 @@ from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.randomness import uniforms
 from condensery.tokens.batches import framed, span_rows, text_rows
 from condensery.tokens.prefixes import Prefixes
-from condensery.tokens.ranges import around, ranges
+from condensery.tokens.ranges import Ids, around, ranges
 from condensery.tokens.spans import SPECIAL_TOKENS, SpanSet
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
-
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.retrieval.no_negatives import packed
-from condensery.tokens.ranges import ranges
+from condensery.tokens.ranges import Ids, ranges
 from condensery.training.data.training_queries import TrainingQueries
 
-Ids = NDArray[np.int64]
 BLOCK = 4096  # number of queries that ``coverage`` reads at once
 
 
