@@ -32,12 +32,12 @@ class Significance:
     """Settings of the significance test.
 
     Attributes:
-        baseline: name of the line against which the other lines are tested.
+        baseline: name of the line against which the other lines are tested; None = nothing is tested.
         test: the significance test.
         level: significance level, with which the Holm-corrected p-value is compared.
     """
 
-    baseline: str
+    baseline: str | None = None
     test: Test = "randomisation"
     level: float = 0.01
 
@@ -286,15 +286,17 @@ class Measured:
         """Return the cells of each line, in percent, with the standard deviation over the seeds."""
         return [[_cell(rows, metric) for rows, metric in zip(line, self.metrics, strict=True)] for line in self.seeds]
 
-    def known(self, baseline: str) -> bool:
+    def known(self, baseline: str | None) -> bool:
         """Return whether any line can be tested against the row named ``baseline``."""
         return any(self.baseline_of(at, baseline) is not None for at in range(len(self.names)))
 
-    def baseline_of(self, at: int, baseline: str) -> int | None:
+    def baseline_of(self, at: int, baseline: str | None) -> int | None:
         """Return the index of the line against which the line with index ``at`` is tested; None if there is none.
 
         In a sweep, it is the line of the baseline with the same settings. Otherwise, it is the line named ``baseline``.
         """
+        if baseline is None:
+            return None
         name = self.names[at]
         system = next((row.system for rows in self.seeds[at] for row in rows if row.system), name)
         wanted = (name.removesuffix(system) + baseline, baseline)

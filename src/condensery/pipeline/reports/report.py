@@ -19,7 +19,7 @@ from condensery.pipeline.reports.row_origins import costs_of, made_of, unmeasure
 from condensery.pipeline.reports.study import about, command
 from condensery.pipeline.reports.wandb_results import log_results
 from condensery.reporting.comparison import comparison
-from condensery.reporting.conclusion import conclusion
+from condensery.reporting.conclusion import conclusion, lines_of
 from condensery.reporting.curves import draw_curves
 from condensery.reporting.pair_audit import show_audit
 from condensery.reporting.plain import as_typed
@@ -210,10 +210,8 @@ def table_of(config: TableConfig, rows: Sequence[Row], title: str) -> Table:
     """
     if config.columns:
         return comparison(config, rows, config.split, config.baseline, title, config.studies)
-    known = config.baseline is not None and any(
-        config.baseline in (row.name, row.system) and not row.failed for row in rows
-    )
-    significance = Significance(str(config.baseline), config.test, level=config.level) if known else None
+    known = any(config.baseline in (row.name, row.system) for row in rows if not row.failed)
+    significance = Significance(config.baseline, config.test, level=config.level) if known else None
     return build_table(rows, None, significance, config.title or title, config.costs)
 
 
@@ -231,21 +229,19 @@ def concluded(
         root: output root.
         first: text before the conclusion.
     """
-    kinds = kinds_of_indexes(rows, root)
-    table = table_of(config, rows, title)
-    how: Any = (config.baseline, table.comparisons, config.test, config.level)
-    told = None
-    if config.recommend:
-        indexes = {artifact: Artifact(root / "artifacts" / artifact).input("index") for artifact in kinds}
-        told = recommendation(rows, kinds, made_of(indexes), *how)
-    text = told.text if told else conclusion(rows, kinds, *how)
+    indexes, table = indexes_of(rows, root), table_of(config, rows, title)
+    kinds = {artifact: index.kind for artifact, index in indexes.items()}
+    how = Significance(config.baseline, config.test, level=config.level)
+    lines = lines_of(rows, kinds, how, table.comparisons)
+    told = recommendation(lines, made_of(indexes)) if config.recommend else None
+    text = told.text if told else conclusion(lines)
     words = " ".join(filter(None, (first, text)))
     marked = [replace(row, recommended=text if told and row.name == told.row else "") for row in rows]
     return replace(table, conclusion=words), marked
 
 
-def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
-    """Return the kind of each row's index, by the artifact of the row.
+def indexes_of(rows: Sequence[Row], root: Path) -> dict[str, Artifact]:
+    """Return the index of each row, by the artifact of the row.
 
     Rows without retrieval, such as rows of sentence tasks, and rows with a missing artifact are left out.
 
@@ -253,13 +249,9 @@ def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
         rows: the rows of a table.
         root: the output root.
     """
-    kinds = {}
-    for row in (row for row in rows if not row.failed):
-        evaluation = Artifact(root / "artifacts" / row.artifact)
-        if (evaluation.path / "manifest.json").is_file():
-            for index in evaluation.inputs("index"):
-                kinds[row.artifact] = index.kind
-    return kinds
+    evaluations = {row.artifact: Artifact(root / "artifacts" / row.artifact) for row in rows if not row.failed}
+    made = {name: one for name, one in evaluations.items() if (one.path / "manifest.json").is_file()}
+    return {name: index for name, one in made.items() for index in one.inputs("index")}
 
 
 def remove_tables(folder: Path) -> None:
