@@ -267,21 +267,3 @@ def show_table(table: Table, folder: Path | None, in_words: bool = True) -> Tabl
     print(flush=True)
     show(table if in_words else replace(table, conclusion=""))
     return table
-
-
-def joined(
-    rows: Sequence[Row], folder: Path, title: str, config: TableConfig, root: Path, notes: Sequence[str] = ()
-) -> Table:
-    """Write, print and return the joint table over all jobs of a sweep; its rows are written to ``results.json``.
-
-    Args:
-        rows: rows of all jobs.
-        folder: folder of the sweep.
-        title: title of the table.
-        config: config of the table.
-        root: output root.
-        notes: sentences that precede the table's own notes.
-    """
-    table, rows = concluded(rows, config, title, root)
-    write_results(folder / "results.json", rows)
-    return show_table(replace(table, notes=[*notes, *table.notes]), folder)
