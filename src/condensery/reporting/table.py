@@ -78,6 +78,7 @@ class Cell:
         published: whether the number is printed in a paper, not measured here.
         number: the number shown, by which ``best`` is decided; ``None`` if there is none.
         p: Holm-corrected p-value against the baseline; ``None`` if there was no test.
+        place: on a page, the HTML id of the element with the origin of the number; otherwise empty.
     """
 
     text: str = MISSING
@@ -86,6 +87,7 @@ class Cell:
     published: bool = False
     number: float | None = None
     p: float | None = None
+    place: str = ""
 
 
 @dataclass(frozen=True)
