@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -41,9 +41,6 @@ class Results(Sequence[Row]):
             if row.name == at:
                 return dict(row.metrics)
         raise UserError(f"results: there is no row {shown(at)!r}{close_to(at, [row.name for row in self.rows])}")
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
 
     def __len__(self) -> int:
         return len(self.rows)

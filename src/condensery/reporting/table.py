@@ -320,18 +320,17 @@ def _cell(seeds: Sequence[Row], metric: str) -> Cell:
     return Cell(f"{mean} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else mean, number=float(mean))
 
 
-def mark_best(cells: Sequence[Sequence[Cell]], best: Sequence[Best] = (), within: float = 0.0) -> None:
+def mark_best(cells: Sequence[Sequence[Cell]], best: Sequence[Best], within: float = 0.0) -> None:
     """Mark the best number of each column.
 
     Numbers that are equal after rounding are all marked. If a column has only one number, it is not marked.
 
     Args:
         cells: cells of each line.
-        best: for each column, which number is the best; empty = the highest number in all columns.
+        best: for each column, which number is the best.
         within: maximum difference from the best number at which another number is also marked.
     """
-    for at, column in enumerate(zip(*cells, strict=True)):
-        wanted = best[at] if best else "highest"
+    for wanted, column in zip(best, zip(*cells, strict=True), strict=False):
         shown = [(cell.number, cell) for cell in column if cell.number is not None]
         if len(shown) > 1 and wanted != "none":
             choose: Callable[..., float] = max if wanted == "highest" else min
