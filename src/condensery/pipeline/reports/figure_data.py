@@ -273,12 +273,14 @@ def _score_line(
 # Curves
 
 
-def _curves(stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str) -> dict[str, tuple[list[Any], Artifact]]:
-    """Return each stage's training curves (one per run) and one of its artifacts, by label.
+def _curves(
+    stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str, scale: float = 1.0, epochs: bool = False
+) -> list[Line]:
+    """Return the training curves of each stage as a line by step, or by epoch with ``epochs``; its values times ``scale``.
 
-    Where the sweep varies a setting of the stage, each value has a label of its own.
+    Where the sweep varies a setting of the stage, each value has a line of its own.
     """
-    by_label: dict[str, tuple[list[Any], Artifact]] = {}
+    lines = []
     for label, stage in stages.items():
         own: Observations[Artifact] = []
         for job in jobs:
@@ -286,23 +288,23 @@ def _curves(stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str) -
             if artifact and (artifact.path / LOG).exists():
                 own.append((job.setting, str(artifact.path), artifact))
         for setting, artifacts in by_setting(own).items():
-            logs = [(read_curves(artifact.path / LOG), artifact) for artifact in artifacts]
-            if curves := [(curves[column], artifact) for curves, artifact in logs if column in curves]:
+            logs = {artifact: read_curves(artifact.path / LOG) for artifact in artifacts}
+            if logged := {artifact: curves[column] for artifact, curves in logs.items() if column in curves}:
                 name = " · ".join(part for part in (setting, label) if part)
-                by_label[name] = [curve for curve, _ in curves], curves[0][1]
-    return by_label
+                curves = [Curve(one.steps, scale * one.values) for one in logged.values()]
+                an_epoch = _steps_an_epoch(next(iter(logged))) if epochs else 1.0
+                lines.append(pictures.line_of_curves(name, curves, 1.0 / an_epoch))
+    return lines
 
 
 def _losses(figure: config.FirstEpochsFigure, jobs: Sequence[FigureJob]) -> tuple[list[Line], list[str]]:
     """Return the losses up to the requested end, and the labels of stages without losses."""
-    by_label = _curves(figure.stages, jobs, LOSS)
-    lines = []
-    for label, (curves, artifact) in by_label.items():
-        line = pictures.line_of_curves(label, curves, 1.0 if figure.epochs is None else 1.0 / _steps_an_epoch(artifact))
+    whole, lines = _curves(figure.stages, jobs, LOSS, epochs=figure.epochs is not None), []
+    for line in whole:
         if kept := [i for i, x in enumerate(line.x) if x <= (figure.epochs or figure.steps or x)]:
-            lines.append(Line(label, [line.x[i] for i in kept], [line.values[i] for i in kept]))
+            lines.append(Line(line.label, [line.x[i] for i in kept], [line.values[i] for i in kept]))
     if not lines:
-        raise UserError(f"no stage of `stages` logged {LOSS}" + (" so early" if by_label else ""))
+        raise UserError(f"no stage of `stages` logged {LOSS}" + (" so early" if whole else ""))
     return lines, _labels_without(figure.stages, [line.label for line in lines])
 
 
@@ -320,11 +322,7 @@ def _draw_training(figure: config.TrainingFigure, jobs: Sequence[FigureJob], ste
     score = f"val/{figure.metric.lower()}"
     columns = ((LOSS, "training loss (nats)", 1.0), (score, f"validation {figure.metric} (%)", 100.0))
     for column, y_label, scale in columns:
-        by_label = _curves(figure.stages, jobs, column)
-        lines = []
-        for label, (curves, _) in by_label.items():
-            lines.append(pictures.line_of_curves(label, [Curve(one.steps, scale * one.values) for one in curves]))
-        if lines:
+        if lines := _curves(figure.stages, jobs, column, scale):
             panels[y_label] = lines
     if not panels:
         raise UserError(f"no stage of `stages` logged {LOSS} or {score}")
@@ -364,17 +362,10 @@ def _entropy(
                 if key not in about["encoders"]:
                     raise UserError(f"models: the stage {figure.stage!r} lacks {encoder!r}; add it to `encoders`")
                 observations.append((job.setting, path, about["encoders"][key]["mean"]))
-            panels[model] += _layers(label, observations)
+            for setting, means in by_setting(observations).items():
+                name = " · ".join(part for part in (setting, label) if part)
+                panels[model].append(Line(name, range(1, len(means[0]) + 1), list(zip(*means, strict=True))))
     return panels, sum(about["even"] for about in abouts) / len(abouts), abouts[0]["texts"]
-
-
-def _layers(label: str, observations: Observations[list[float]]) -> list[Line]:
-    """Return one line per setting: the entropy by layer, counted from 1."""
-    lines = []
-    for setting, means in by_setting(observations).items():
-        name = " · ".join(part for part in (setting, label) if part)
-        lines.append(Line(name, range(1, len(means[0]) + 1), list(zip(*means, strict=True))))
-    return lines
 
 
 # Captions
