@@ -157,8 +157,7 @@ def results_table(table: Table, places: Mapping[str, str] | None = None) -> Mark
     differences = [[one.name, one.column, *one.shown()] for one in table.comparisons]
     compared = (["", *COMPARED], differences, ABOUT_COMPARED)
     headings = [cell.text for cell in header]
-    markup: Markup = macros("page.html").results(table, headings, bodies, compared, MARK, SOURCE)
-    return markup
+    return Markup(macros("page.html").results(table, headings, bodies, compared, MARK, SOURCE))
 
 
 def _data(figure: Figure) -> str:

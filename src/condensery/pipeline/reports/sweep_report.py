@@ -51,12 +51,11 @@ def report_of_sweep(folder: Path, records: Sequence[Mapping[str, Any]], config: 
     ]
     nothing_left = [(label, _last_line(record["error"])) for label, record in jobs if not record["folder"]]
     faults = _join(folder, runs, nothing_left, config) if runs else []
-    failed: list[str] = []
     reasons: dict[str, list[str]] = {}
     for label, record in jobs:
         if record["error"]:
-            failed.append(label or "all")
             reasons.setdefault(_last_line(record["error"]), []).append(label or "all")
+    failed = [label for those in reasons.values() for label in those]
     if failed:
         text = "; ".join(f"{', '.join(those)} ({shown(reason, 200)})" for reason, those in reasons.items())
         print(f"error: {len(failed)} of {len(records)} jobs failed: {text}", file=sys.stderr, flush=True)
