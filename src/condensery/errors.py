@@ -165,10 +165,13 @@ def close_to(word: str, known: Iterable[str]) -> str:
     return f" (known: {listed(words, word)})" if words else ""
 
 
-def check_known(word: str, known: Collection[str], message: str) -> None:
-    """Raise ``UserError`` with ``message`` and the hint of ``close_to``, unless ``word`` is in ``known``."""
+def check_known(word: str, known: Collection[str], message: str, error: type[Exception] = UserError) -> None:
+    """Raise an ``error`` with ``message`` and the hint of ``close_to``, unless ``word`` is in ``known``.
+
+    ``error``: ``ValueError`` in a validator of pydantic.
+    """
     if word not in known:
-        raise UserError(f"{message}{close_to(word, known)}")
+        raise error(f"{message}{close_to(word, known)}")
 
 
 def listed(words: Iterable[str], word: str = "") -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
-from condensery.errors import UserError, close_to, shown
+from condensery.errors import UserError, check_known, close_to, shown
 from condensery.keys import AS_TEXT, NumberKeys, Text
 from condensery.pipeline.figure_config import Figures
 from condensery.pipeline.gpu_speeds import GPUS
@@ -119,17 +119,17 @@ class TableConfig(TableLayout):
     @classmethod
     def _is_a_row(cls, value: str | None, info: ValidationInfo) -> str | None:
         rows = info.data.get("rows", {})
-        if value is not None and value not in rows and (rows or not info.data.get("published")):
-            raise ValueError(f"{value!r} is not a row of the table{close_to(value, rows)}")
+        if value is not None and (rows or not info.data.get("published")):
+            check_known(value, rows, f"{value!r} is not a row of the table", ValueError)
         return value
 
     @field_validator("choose")
     @classmethod
     def _by_what_is_measured(cls, value: ChooseInSweep | None, info: ValidationInfo) -> ChooseInSweep | None:
         for given, known in ((value.row, "rows"), (value.by, "metrics")) if value else ():
-            if given is not None and given not in info.data.get(known, [given]):
-                one = known.removesuffix("s")
-                raise ValueError(f"{given!r} is not a {one} of the table{close_to(given, info.data[known])}")
+            if given is not None and known in info.data:
+                message = f"{given!r} is not a {known.removesuffix('s')} of the table"
+                check_known(given, info.data[known], message, ValueError)
         return value
 
 
@@ -238,8 +238,7 @@ class RootConfig(NumberKeys):
     @field_validator("dry_run_gpu")
     @classmethod
     def _is_known(cls, value: str) -> str:
-        if value not in GPUS:
-            raise ValueError(f"{value!r} is none of {', '.join(GPUS)}{close_to(value, GPUS)}")
+        check_known(value, GPUS, f"{value!r} is none of {', '.join(GPUS)}", ValueError)
         return value
 
     @field_validator("ask")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from condensery.errors import UserError, close_to
+from condensery.errors import UserError, check_known
 from condensery.keys import Keys, Text
 from condensery.reporting.published import PublishedRow, find
 
@@ -89,19 +89,14 @@ class TableLayout(Keys):
         rows = [row for _, _, rows in published_rows(self.published) for row in rows]
         known = {key for row in rows for key in row.table.keys()}  # noqa: SIM118  (a method, not a dictionary)
         for label, column in self.columns.items():
-            if known and column.published is not None and column.published not in known:
-                raise ValueError(
-                    f"columns.{label}.published: no table of the published rows has a column {column.published!r}"
-                    f"{close_to(column.published, known)}"
-                )
+            if known and column.published is not None:
+                missing = f"no table of the published rows has a column {column.published!r}"
+                check_known(column.published, known, f"columns.{label}.published: {missing}", ValueError)
         for named in self.published.values():
             for name, row in named.items():
                 for label in row.values if isinstance(row, OwnRow) else ():
-                    if label not in self.columns:
-                        raise ValueError(
-                            f"published: the row {name!r} has a number for {label!r}, which is no column of the table"
-                            f"{close_to(label, self.columns)}"
-                        )
+                    missing = f"the row {name!r} has a number for {label!r}, which is no column of the table"
+                    check_known(label, self.columns, f"published: {missing}", ValueError)
         return self
 
 
