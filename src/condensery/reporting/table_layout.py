@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from condensery.errors import UserError, check_known
 from condensery.keys import Keys, Text
@@ -53,6 +53,14 @@ class OwnRow(Keys):
 References = Annotated[list[Text], Field(min_length=1), BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
 
 
+def _exist(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        list(published_rows(value))
+    except UserError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
 class TableLayout(Keys):
     """The layout of a table. Without columns, the table shows all measured numbers and no published numbers.
 
@@ -68,19 +76,10 @@ class TableLayout(Keys):
 
     title: Text | None
     columns: dict[Text, ColumnLayout]
-    published: dict[Text, dict[Text, OwnRow | References]]
+    published: Annotated[dict[Text, dict[Text, OwnRow | References]], AfterValidator(_exist)]
     within: Annotated[float, Field(ge=0)]
     test: Literal["randomisation", "t"]
     level: Annotated[float, Field(gt=0, lt=1)]
-
-    @field_validator("published")
-    @classmethod
-    def _exists(cls, value: dict[str, Any]) -> dict[str, Any]:
-        try:
-            list(published_rows(value))
-        except UserError as error:
-            raise ValueError(str(error)) from None
-        return value
 
     @model_validator(mode="after")
     def _has_columns_for_its_rows(self) -> Self:
