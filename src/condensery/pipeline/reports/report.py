@@ -142,19 +142,10 @@ def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:
     split = measured_split(evaluation, graph.root.table.split)
     content, corpus = read_json(evaluation.path / "metrics.json"), evaluation.ancestor("corpus")
     searched = read_json(corpus.path / "collection.json")["name"] if corpus else ""
-    return with_queries(
-        Row(
-            name=label,
-            collection=content.get("collection", searched),
-            split=split,
-            metrics=content["metrics"],
-            seed=graph.root.seed,
-            artifact=f"{evaluation.kind}/{evaluation.id}",
-            warnings=evaluation.all_warnings(),
-            costs=costs_of(evaluation, graph.root.table.costs) if graph.root.table.costs else {},
-        ),
-        evaluation.path,
-    )
+    row = Row(label, content.get("collection", searched), split, content["metrics"], seed=graph.root.seed)
+    artifact, warnings = f"{evaluation.kind}/{evaluation.id}", evaluation.all_warnings()
+    costs = costs_of(evaluation, graph.root.table.costs) if graph.root.table.costs else {}
+    return with_queries(replace(row, artifact=artifact, warnings=warnings, costs=costs), evaluation.path)
 
 
 def measured_split(evaluation: Artifact, split: str) -> str:
