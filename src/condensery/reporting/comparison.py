@@ -144,11 +144,8 @@ def _cell(rows: Sequence[PublishedRow], key: str) -> Cell:
     The cell shows the rows' common number. If the rows disagree, it shows all different numbers with their sources.
     """
     plain = "/".join(key.split("/")[:2])  # a number printed without a condition counts for every condition
-    by_value: dict[Decimal, list[PublishedRow]] = {}
-    for row in rows:
-        value = row.values.get(key, row.values.get(plain))
-        if value is not None:
-            by_value.setdefault(value, []).append(row)
+    printed = [(row, row.values.get(key, row.values.get(plain))) for row in rows]
+    by_value = {value: [row for row, other in printed if other == value] for _, value in printed if value is not None}
     if len(by_value) < 2:
         return _own_cell(next(iter(by_value), None))
     papers = [row.paper.key for row in rows]

@@ -114,10 +114,7 @@ def lines_of(
         return Lines(metric, Measured([], [metric], []), [], how)
     unmatched = dict.fromkeys(row.name for row in rows if _is_unmatched(row, kinds))
     left_out = "".join(f" {name} is compared with no row, because most queries {UNMATCHED}." for name in unmatched)
-    named: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.name not in unmatched:
-            named.setdefault(row.name, []).append(row)
+    named = {one.name: [row for row in rows if row.name == one.name] for one in rows if one.name not in unmatched}
     measured = Measured(list(named), [metric], [[seeds] for seeds in named.values()])
     systems = []
     for name, seeds in named.items():

@@ -64,11 +64,7 @@ def read_curves(path: Path) -> dict[str, Curve]:
                 value = _number(text)
                 if name and value is not None:
                     points.setdefault(name, {})[step] = value
-    curves = {}
-    for name, by_step in points.items():
-        pairs = np.array(sorted(by_step.items()))
-        curves[name] = Curve(pairs[:, 0], pairs[:, 1])
-    return curves
+    return {name: Curve(*np.array(sorted(by_step.items())).T) for name, by_step in points.items()}
 
 
 def _number(text: object) -> float | None:
