@@ -11,7 +11,6 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
@@ -27,7 +26,6 @@ from condensery.reporting.plain import one_line
 from condensery.reporting.results import Row
 from condensery.reporting.table import MARK, MISSING, Table
 from condensery.reporting.table_formats import ABOUT_COMPARED, COMPARED, SOURCE, laid_out, one_lined
-from condensery.system.files import write_text
 from condensery.system.progress import clock
 
 STYLE, SCRIPT = TEMPLATES / "page.css", TEMPLATES / "page.js"
@@ -97,11 +95,6 @@ class Page:
     examples: Examples | None = None
     suspects: Mapping[str, Any] = field(default_factory=dict)
     words: str = ""
-
-
-def write_page(page: Page, path: Path) -> None:
-    """Write the page to ``path``."""
-    write_text(path, html(page))
 
 
 def html(page: Page) -> str:
